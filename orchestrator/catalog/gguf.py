@@ -2,6 +2,7 @@
 
 import glob
 import mmap
+import os
 import re
 import struct
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import Any
 Value = int | float | str | Sequence[int | float]
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+MOST_HEADER_BYTES = 64 << 20  # the largest vocabularies take 20 MB; a sparse file may have any size
+MOST_LAYERS = 10_000  # numbers in an array that has one for each layer; longer ones are of the vocabulary
 # Name in a config.json -> key below the architecture's.
 _NAMES = {
     "hidden_size": "embedding_length",
@@ -52,12 +55,15 @@ class _Reader:
         return self._data[self.at - size : self.at].decode(errors="replace")
 
     def value(self, kind: int) -> Value:
-        """A value. Arrays of text are skipped and only their length is kept: a vocabulary has 100,000 entries."""
+        """A value. Of arrays of text and long ones only the length is kept: a vocabulary has 100,000 entries."""
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
             return self.number(_SCALARS[kind])  # type: ignore[no-any-return]
         kind, count = self.number("I"), self.number("Q")
+        if kind in _SCALARS and count > MOST_LAYERS:
+            self.at += count * struct.calcsize(_SCALARS[kind])
+            return range(count)
         if kind in _SCALARS:
             values = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, self.at)
             self.at += struct.calcsize(f"<{count}{_SCALARS[kind]}")
@@ -75,7 +81,10 @@ def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
     Takes 0.1 s for a vocabulary of 130,000 tokens.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with path.open("rb") as file:
+            size = min(os.fstat(file.fileno()).st_size, MOST_HEADER_BYTES)
+            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        with data:
             return _read(_Reader(data), path)
     except (OSError, ValueError, KeyError, OverflowError, struct.error):
         return None

@@ -20,13 +20,14 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
 from orchestrator.errors import InputError
 from orchestrator.results.ids import content_digest, digest
-from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, from_home
+from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, from_home, read_at_most
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed, installed_version, is_version
 
 # Part of every point's id. Raise it when the same load would be measured differently: what the client sends, when it
 # takes time stamps, how it counts tokens. Earlier measurements are then measured anew.
 MEASUREMENT_VERSION = 2
+MOST_RECORD_BYTES = 100_000_000  # of a wheel's list of files; torch's has 2 MB
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _PATH_STARTS = (".", "/", "~", "${")
 NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influence on measurements
@@ -211,8 +212,8 @@ def build_digest(place: str, engine: str) -> str | None:
 def wheel_digest(described: Path) -> str | None:
     """Hash of the file list that pip recorded for a wheel; None if there is none, as for an editable install."""
     try:
-        lines = (described / "RECORD").read_text().splitlines()
-    except OSError:
+        lines = read_at_most(described / "RECORD", MOST_RECORD_BYTES).decode().splitlines()
+    except (OSError, ValueError):
         return None
     elsewhere = ("..", "/", "__editable__", described.name)  # these contain paths, or who installed it
     found = sorted(one for one in lines if "sha256=" in one and not one.startswith(elsewhere))

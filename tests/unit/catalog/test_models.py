@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import time
@@ -428,6 +429,21 @@ def test_the_parts_of_a_model_are_its_own(tmp_path: Path, stem: str) -> None:
         (tmp_path / name).touch()
     assert [parts_of(part) for part in own] == [own, own]
     assert parts_of(tmp_path / "no-00001-of-00002.gguf") == [tmp_path / "no-00001-of-00002.gguf"]
+
+
+def test_of_a_long_array_no_number_is_kept_and_of_a_huge_file_no_more_is_read_than_a_header_takes(
+    tmp_path: Path,
+) -> None:
+    path, scores = tmp_path / "x.gguf", [0.5] * 20_000
+    gguf_file(path, weights=4_000_000, **{"tokenizer.ggml.scores": scores, "tokenizer.ggml.tokens": ["a"] * 20_000})
+    found = model_facts(str(path))
+    assert found is not None
+    assert (found.shape.vocab_size, found.shape.hidden_size) == (20_000, 256)
+    for kind, count in ((0, 30 << 30), (8, 3 << 30)):  # bytes, and empty texts, all in the file, which is sparse
+        huge = tmp_path / f"huge-{kind}.gguf"
+        huge.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + gguf_text("a") + struct.pack("<IIQ", 9, kind, count))
+        os.truncate(huge, 40 << 30)
+        assert model_facts(str(huge)) is None
 
 
 @given(st.data())
