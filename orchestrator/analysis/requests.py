@@ -88,7 +88,7 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
         gaps = None if token_events is None else token_events.slice(before, end - before)
         yield _arrays(requests.slice(start, step), gaps, bool(coalesced > BUFFERED_SHARE * chunks))
         before = end
-        if requests.num_rows > AT_ONCE:
+        if requests.num_rows > AT_ONCE:  # of fewer it is little, and on the C library's heap all of that is searched
             pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
 
 

@@ -49,7 +49,7 @@ class Deployment(Strict):
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # pydantic's would hash the dicts, too, which cannot be
         return hash(self.id)
 
     @property
