@@ -1,6 +1,7 @@
 """How long planning takes: an experiment of 10,000 combinations, read, checked, planned and written, on one core.
 
-    python benchmarks/plan.py [--combinations 10000] [--levels 4] [--predict [--tables]] [--limit-s 10] [--limit-mb 400]
+    python benchmarks/plan.py [--combinations 10000 [--all-run]] [--levels 4] [--predict [--tables]] [--limit-s 10]
+        [--limit-mb 400]
 
 Prints one JSON document with the seconds of each part: of the processor, and of the clock in all. Exit status 1 when
 the processor was busy for longer than the limit, the command that writes and shows this plan took more memory than its
@@ -32,14 +33,15 @@ from orchestrator.spec.experiment import parse_experiment
 EXPERIMENT = """
 version: 1
 name: ten-thousand
-model: {{id: meta-llama/Llama-3.3-70B-Instruct}}
+model: {{id: {model}}}
 hardware:
   h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 2.99}}
+  h200: {{accelerator: H200-141GB, gpus_per_node: 8, usd_per_gpu_hour: 3.79}}
   a100: {{accelerator: A100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 1.79}}
 deployments:
   engine: vllm
   vary:
-    - grid: {{hardware: [h100, a100], tensor_parallel_size: [1, 2, 4, 8, 16], pipeline_parallel_size: [1, 2, 4, 8]}}
+    - grid: {{hardware: [h100, {other}], tensor_parallel_size: [1, 2, 4, 8{more}], pipeline_parallel_size: {stages}}}
     - zip: {{quantization: [null, fp8_per_tensor], kv_cache_dtype: [auto, fp8]}}
     - grid: {{max_model_len: [4096, 8192, 16384, 32768, 65536], max_num_seqs: {sequences}}}
   derive: {{gpus: tensor_parallel_size * pipeline_parallel_size}}
@@ -50,7 +52,11 @@ load:
   levels: {{request_rate: {levels}}}
 predictions: {{tables: {tables}}}
 """
-PER_SEQUENCES = 2 * 5 * 4 * 2 * 5  # combinations for each value of max_num_seqs
+# What varies, and the combinations for each value of max_num_seqs.
+SOME_RUN = {"model": "meta-llama/Llama-3.3-70B-Instruct", "other": "a100", "more": ", 16", "stages": [1, 2, 4, 8]}
+SOME_PER_SEQUENCES = 2 * 5 * 4 * 2 * 5
+ALL_RUN = {"model": "meta-llama/Llama-3.1-8B-Instruct", "other": "h200", "more": "", "stages": [1]}
+ALL_PER_SEQUENCES = 2 * 4 * 1 * 2 * 5
 
 
 def command_rss_bytes(source: str, options: list[str]) -> int:
@@ -68,20 +74,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--combinations", type=int, default=10_000)
     parser.add_argument("--levels", type=int, default=4)
+    parser.add_argument("--all-run", action="store_true", help="a model and GPUs that leave no combination out")
     parser.add_argument("--predict", action="store_true", help="what each is predicted to hold, too")
     parser.add_argument("--tables", action="store_true", help="predicted from tables of kernels (extra [tables])")
     parser.add_argument("--limit-s", type=float, default=10.0)
     parser.add_argument("--limit-mb", type=float, default=400.0)
     arguments = parser.parse_args()
-    sequences = [16 + 8 * index for index in range(-(-arguments.combinations // PER_SEQUENCES))]
+    varied, each = (ALL_RUN, ALL_PER_SEQUENCES) if arguments.all_run else (SOME_RUN, SOME_PER_SEQUENCES)
+    sequences = [16 + 8 * index for index in range(-(-arguments.combinations // each))]
     levels, tables = list(range(1, arguments.levels + 1)), json.dumps(arguments.tables)
-    source = EXPERIMENT.format(sequences=sequences, levels=levels, tables=tables)
+    source = EXPERIMENT.format(sequences=sequences, levels=levels, tables=tables, **varied)
     # before anything is planned here: a new process begins with the memory of its parent, as the kernel counts it
     rss_bytes = command_rss_bytes(source, ["--predict"] if arguments.predict else [])
     began = time.perf_counter()
     marks = [time.process_time()]
     experiment = parse_experiment(source)
     marks.append(time.process_time())
+    combinations = len(experiment.combinations)
     plan = make_plan(experiment)
     marks.append(time.process_time())
     if arguments.predict:
@@ -95,7 +104,7 @@ def main() -> int:
     whole_s = sum(parts_s)
     wall_s = time.perf_counter() - began
     result = {
-        "combinations": len(experiment.combinations),
+        "combinations": combinations,
         **asdict(Estimate(plan).totals()),
         **dict(zip(("read_s", "plan_s", "predict_s", "write_s", "read_plan_s"), parts_s, strict=True)),
         "whole_s": whole_s,

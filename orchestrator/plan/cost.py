@@ -6,8 +6,11 @@ and CUDA graphs, plus the time to read a node's weights at READ_BYTES_S.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any, get_args
 
 from orchestrator.engines import ENGINES, ROUTERS
@@ -98,12 +101,20 @@ def patient(settings: EngineSettings, predicted: Mapping[str, Any]) -> EngineSet
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one deployment: seconds of all engine starts and of all load, and the GPU hours and USD that both take."""
+    """Of one deployment or several: seconds of all engine starts and of all load, the GPU hours and USD of both."""
 
     start_s: float
     load_s: float
     gpu_hours: float
     usd: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.start_s + other.start_s,
+            self.load_s + other.load_s,
+            self.gpu_hours + other.gpu_hours,
+            self.usd + other.usd,
+        )
 
     @property
     def seconds(self) -> float:
@@ -139,14 +150,14 @@ class Estimate:
         """
         if self.nodes is None:
             return None
-        free_s, shares, jobs = [0.0] * self.nodes, promises(self.plan), []
+        free_s, shares = [0.0] * self.nodes, promises(self.plan)
+        jobs = Counter[tuple[tuple[int, bool, float, float], int, float]]()  # counted: of 100,000 many are alike
         for one in self.started:
             gang, seconds = any(part.nnodes > 1 for part in one.settings.engines.values()), self.cost(one).seconds
             nodes = min(self.nodes, one.settings.least_nodes(one.hardware.gpus_per_node))
-            jobs.append(
-                (place(RISKY * (one.status == "risky"), gang, shares.get(one.id, 0.0), seconds), nodes, seconds)
-            )
-        for _, nodes, seconds in sorted(jobs):
+            late = RISKY * (one.status == "risky")
+            jobs[place(late, gang, shares.get(one.id, 0.0), seconds), nodes, seconds] += 1
+        for _, nodes, seconds in sorted(jobs.elements()):
             free_s.sort()
             free_s[:nodes] = [free_s[nodes - 1] + seconds] * nodes if nodes else []
         return max(*free_s, *(seconds for _, _, seconds in jobs), 0.0)  # endpoints take no node
@@ -154,16 +165,16 @@ class Estimate:
     def totals(self) -> Totals:
         statuses = [one.status for one in self.plan.deployments]
         times = [number for one in self.started for *_, number in self.plan.known_levels(one.id)]
-        costs = [self.cost(one) for one in self.started]
+        cost = reduce(add, map(self.cost, self.started), Cost(0.0, 0.0, 0.0, 0.0))
         return Totals(
             **{status: statuses.count(status) for status in get_args(Status)},
             points=len(times),
             measurements=sum(times),
-            start_s=sum(cost.start_s for cost in costs),
-            load_s=sum(cost.load_s for cost in costs),
+            start_s=cost.start_s,
+            load_s=cost.load_s,
             makespan_s=self.makespan_s(),
-            gpu_hours=sum(cost.gpu_hours for cost in costs),
-            usd=sum(cost.usd for cost in costs),
+            gpu_hours=cost.gpu_hours,
+            usd=cost.usd,
         )
 
     def over_budget(self) -> list[str]:

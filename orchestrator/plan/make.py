@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, TypeVar
 
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine
@@ -21,7 +22,6 @@ from orchestrator.plan.verdict import judged, part_problems, together
 from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
-from orchestrator.spec.combinations import Combination
 from orchestrator.spec.document import nearest, read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, examined
 from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload, counted
@@ -32,16 +32,20 @@ NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # of endpoints: no n
 MOST_MEASUREMENTS = 1_000_000
 MOST_PLAN_BYTES = 500_000_000  # of a frozen plan: 100,000 deployments take a fifth
 STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A combination on its way to a deployment."""
+    """A combination on its way to a deployment, without the settings as they are written: those take 2 KB."""
 
     id: str
-    combination: Combination
-    settings: EngineSettings  # paths resolved
+    settings: EngineSettings  # paths resolved, replicas spread over nodes
+    spread: tuple[str, ...]  # the roles whose replicas were
     hardware: Hardware
+    named: str | None  # hardware, as the file has it
+    derived: Mapping[str, Any]
+    excluded_by: str | None
 
 
 def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
@@ -83,6 +87,7 @@ def _is_frozen(path: str | Path) -> bool:
 def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Plan:
     """The frozen plan of an experiment. ``cluster_nodes``: nodes of its cluster, None when not known.
 
+    Takes the experiment's combinations, which are as large as the plan.
     Raises ProblemsError with everything wrong with the file and with what it names: engines, arrivals, searches, files.
     A deployment that cannot work is not an error: the plan has it as ``impossible``, with the reasons.
     """
@@ -103,7 +108,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
     deployments = [
         _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes), levels)
-        for one, label in zip(candidates, names, strict=True)
+        for one, label in zip(_emptied(candidates), names, strict=True)
     ]
     return Plan(
         deployments=tuple(deployments),
@@ -122,13 +127,9 @@ def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
     load: Load | None = experiment.parts.get("load")
     if load is None or load.levels is None or not load.levels.follow:
         return {}
-    some = [one for one in candidates if one.combination.excluded_by is None]
+    some = [one for one in candidates if one.excluded_by is None]
     values = [
-        (
-            one.settings.devices,
-            one.settings.__dict__ | {"hardware": one.combination.hardware} | dict(one.combination.derived),
-        )
-        for one in some
+        (one.settings.devices, one.settings.__dict__ | {"hardware": one.named} | dict(one.derived)) for one in some
     ]
     return dict(zip((one.id for one in some), levels_of(load, values, experiment.problems), strict=True))
 
@@ -195,7 +196,7 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
 def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[str, Engine]) -> Iterator[_Candidate]:
     """Combinations with known engines. Reports unresolvable paths, and versions other than the one installed."""
     contents, classes = identity.Contents(), experiment.hardware
-    for one in experiment.combinations:
+    for one in _emptied(experiment.combinations):
         engine = engines.get(one.settings.engine)
         hardware = ANY if one.hardware is None else classes.get(one.hardware)
         router = one.settings.router
@@ -212,7 +213,10 @@ def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[
             if (mismatch := identity.version_mismatch(part, contents)) is not None:
                 name = "router.engine_version" if role == ROUTER else "engine_version"
                 experiment.problems.add(one.place(name), mismatch, "correct one of them")
-        yield _Candidate(identity.deployment_id(given, settings, held, contents), one, settings, held)
+        parts = one.settings.engines
+        spread_out = tuple(role for role, part in settings.engines.items() if part.nnodes != parts[role].nnodes)
+        name = identity.deployment_id(given, settings, held, contents)
+        yield _Candidate(name, settings, spread_out, held, one.hardware, one.derived, one.excluded_by)
 
 
 def _check_apis(experiment: Experiment, served: Set[str]) -> None:
@@ -234,7 +238,7 @@ def _check_prices(experiment: Experiment, candidates: Sequence[_Candidate]) -> N
 
 def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]) -> None:
     """Reports plans with more than MOST_MEASUREMENTS measurements."""
-    deployments = sum(one.combination.excluded_by is None for one in candidates)
+    deployments = sum(one.excluded_by is None for one in candidates)
     load: Load | None = experiment.parts.get("load")
     levels = len(loads) * (len(load.levels.given) if load is not None and load.levels is not None else 0)
     repeats = experiment.parts.get("repeats", 1)
@@ -245,6 +249,13 @@ def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads:
         experiment.problems.raise_any()  # looking at so many would take as long as planning them
 
 
+def _emptied(some: list[Item]) -> Iterator[Item]:
+    """Each in order, let go of when the next is asked for: what is made of it needs the memory."""
+    some.reverse()
+    while some:
+        yield some.pop()
+
+
 def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[str]]:
     """Candidates without duplicates. One that only some blocks exclude is measured."""
     kept: dict[str, _Candidate] = {}
@@ -252,7 +263,7 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
     for one in candidates:
         before = kept.setdefault(one.id, one)
         merged += before is not one
-        if before.combination.excluded_by is not None and one.combination.excluded_by is None:
+        if before.excluded_by is not None and one.excluded_by is None:
             kept[one.id] = one
     notes = [f"{merged} combinations are equal to another one and are measured once"] if merged else []
     return list(kept.values()), notes
@@ -260,22 +271,23 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
 
 def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None) -> Feasibility:
     """The verdict on a candidate from everything known without starting it."""
-    if one.combination.excluded_by is not None:
-        return Feasibility("excluded", (f"by the rule: {one.combination.excluded_by}",))
+    if one.excluded_by is not None:
+        return Feasibility("excluded", (f"by the rule: {one.excluded_by}",))
     settings, hardware = one.settings, one.hardware
     wrong = part_problems(settings, engine, hardware)
     if not wrong and engine.launches:
         wrong = placement_problems(settings, hardware, cluster_nodes)
     if wrong:
         return Feasibility("impossible", tuple(wrong))
-    written = one.combination.settings.engines
     parts = settings.engines.items()
     apis = sorted(engine.apis(settings))
-    return together({role: judged(part, written[role], hardware, engine, loads, apis, role) for role, part in parts})
+    return together(
+        {role: judged(part, role in one.spread, hardware, engine, loads, apis, role) for role, part in parts}
+    )
 
 
 def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:
-    derived = dict(one.combination.derived)
+    derived = dict(one.derived)
     return Deployment(
         id=one.id,
         label=label,

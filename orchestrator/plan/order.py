@@ -41,15 +41,15 @@ def promise(plan: Plan) -> dict[str, float]:
     """
     best: dict[Any, float] = {}
     per: Per = next((load.objective for load in plan.loads if load.objective), "gpu")
-    values = {one.id: list(_values(one, per)) for one in plan.runnable()}
+    runnable = plan.runnable()
+    values = {one.id: pairs for one in runnable if (pairs := list(_values(one, per)))}
     for key, value in (pair for pairs in values.values() for pair in pairs):
         best[key] = max(best.get(key, 0.0), value)
     shares = {
-        name: max(value / best[key] if best[key] else 0.0 for key, value in pairs)
-        for name, pairs in values.items()
-        if pairs
+        name: max(value / best[key] if best[key] else 0.0 for key, value in pairs) for name, pairs in values.items()
     }
-    return {name: shares.get(name, statistics.median(shares.values())) for name in values} if shares else {}
+    middle = statistics.median(shares.values()) if shares else 0.0
+    return {one.id: shares.get(one.id, middle) for one in runnable} if shares else {}
 
 
 def by_promise(plan: Plan) -> Plan:

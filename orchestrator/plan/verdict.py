@@ -42,14 +42,15 @@ def together(judged: Mapping[str, Feasibility]) -> Feasibility:
 
 def judged(
     settings: EngineSettings,
-    written: EngineSettings,
+    spread: bool,
     hardware: Hardware,
     engine: Engine,
     loads: Sequence[PlannedLoad],
     apis: Sequence[str],
     role: str = "",
 ) -> Feasibility:
-    """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs they have."""
+    """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs they have.
+    ``spread``: over nodes, as the file does not say."""
     verdict = Feasibility("fits")
     if engine.launches:  # judged as it will run: with pinned values, in the engine's own words
         draft = settings.speculative.model if settings.speculative else None
@@ -60,7 +61,7 @@ def judged(
             draft=model_facts(draft) if draft else None,
             role=role,
         )
-    if settings.nnodes != written.nnodes:
+    if spread:
         text = f"spread over {settings.nnodes} nodes automatically: a node has {hardware.gpus_per_node} devices"
         verdict = replace(verdict, reasons=(*verdict.reasons, text))
     tokenizer = tokenizer_finding(settings)

@@ -248,7 +248,7 @@ class Experiment:
     """An experiment file: its parts, all combinations of its deployments, and everything wrong with it."""
 
     parts: Mapping[str, Any]  # the valid fields of ExperimentFile
-    combinations: tuple[Combination, ...]
+    combinations: list[Combination]  # planning takes them out, one by one
     engines: Sequence[tuple[str, Place, str]]  # (setting, place, name), also where a combination has problems
     problems: Problems = field(repr=False)
 
@@ -303,7 +303,7 @@ def examined(document: Document) -> Experiment:
     given = Given(model, classes, parts.get("environments", {}))
     combinations = expand(given, problems)
     _check_places([one for one in combinations if one.excluded_by is None], problems)
-    return Experiment(parts, tuple(combinations), given.engines, problems)
+    return Experiment(parts, combinations, given.engines, problems)
 
 
 def _check_secrets(value: Any, place: Place, problems: Problems) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import examined
 from tests.unit.plan.conftest import verdict
-from tests.unit.plan.files import grid, measurements, planned, statuses
+from tests.unit.plan.files import experiment, grid, measurements, planned, statuses
 from tests.unit.spec.files import GOOD
 
 H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
@@ -243,6 +244,17 @@ def test_a_problem_of_the_file_hides_no_name_that_nothing_answers_to() -> None:
         "unknown router 'vllm_ruter'",
         "unknown search 'level'",
     ]
+
+
+def test_planning_lets_go_of_what_it_has_planned() -> None:
+    """Settings as the file has them are as large as the plan: 100,000 are 200 MB."""
+    axes = grid(hardware=["h100"], tensor_parallel_size=[4, 8], pipeline_parallel_size=[1, 2])
+    some = experiment(hardware=H100, deployments=axes)
+    written = [weakref.ref(one.settings) for one in some.combinations]
+    plan = make_plan(some)
+    assert [one.settings.nnodes for one in plan.deployments] == [1, 1, 1, 2]
+    assert some.combinations == []
+    assert [one() is not None for one in written] == [True, True, True, False]  # the last was spread over nodes
 
 
 def test_equal_deployments_are_merged_with_a_note() -> None:
