@@ -85,6 +85,7 @@ class EngineHost:
         self._last_words: LastWords | None = None
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
+        self._elsewhere = 0  # bytes of the model on the nodes of other ranks
         self._sampler: Sampler | None = None
         self._before: Snapshot | None = None  # CPU use when the point began
         self._held: list[Holding] = []  # leases on this host when the point began
@@ -174,12 +175,19 @@ class EngineHost:
     def _wait_ready(self, timeout_s: float) -> Ready | Failure:
         assert self._server
         try:
-            downloaded = partial(downloaded_bytes, self._server.settings, self._server.node)
-            ready = wait_ready(self._server, timeout_s, downloaded=downloaded)
+            ready = wait_ready(self._server, timeout_s, downloaded=lambda: self.downloaded() + self._elsewhere)
         except EngineFailure as error:
             return error.failure
         self._phase = "run"
         return ready
+
+    def downloaded(self) -> int:
+        """Bytes of the model in this node's hub cache."""
+        return downloaded_bytes(self._server.settings, self._server.node) if self._server else 0
+
+    def hear_downloaded(self, elsewhere: int) -> None:
+        """Bytes of the model on the nodes of other ranks, for which rank 0 waits: while they grow, no time counts."""
+        self._elsewhere = elsewhere
 
     def saying(self) -> str:
         """The last line of the engine's log."""

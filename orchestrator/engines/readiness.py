@@ -70,7 +70,7 @@ def wait_ready(
 
     Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when the
     log has not changed for ``silence_s``, unless the server answers that it is loading. ``downloaded``: bytes of the
-    model that are on this node; while they become more, no time counts.
+    model that are on the nodes of all ranks; while they become more, no time counts.
     """
     started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started

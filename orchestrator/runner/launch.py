@@ -233,6 +233,9 @@ class Launch:
             now_s = self._clock.now_s()
             if now_s - said_s >= SAYS_S:
                 said_s, says = now_s, self._placements[waiting[0]].agents[0].saying()
+                for first, *others in (self._placements[at].agents for at in waiting):
+                    if others:
+                        first.hear_downloaded(sum(one.downloaded() for one in others))
             waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
             self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)  # later: it downloads
             if self._context.stop.is_set():

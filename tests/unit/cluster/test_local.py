@@ -28,15 +28,17 @@ from orchestrator.cluster.clients import UNFIT, ClientHandle, ClientPool, Client
 from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
 from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node
 from orchestrator.engines.leases import Lease, living
 from orchestrator.engines.ownership import FileLock, node_folder
+from orchestrator.engines.readiness import Ready
 from orchestrator.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import Gpu
 from tests.unit.results.builders import events, part_of, request, requests
 
@@ -155,6 +157,30 @@ def test_gpus_of_amd_are_leased_by_their_index_and_devices_of_nobody_are_not(
     finally:
         for agent in agents:
             agent.stop()
+
+
+def test_what_a_rank_waits_for_is_its_own_download_and_those_of_the_others(
+    agent: EngineHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def wait_ready(server: object, timeout_s: float, downloaded: Callable[[], int]) -> Ready:
+        seen.append(downloaded())
+        agent.hear_downloaded(7_000_000)
+        seen.append(downloaded())
+        return Ready({}, None)
+
+    monkeypatch.setattr("orchestrator.cluster.engine_host.wait_ready", wait_ready)
+    blobs = tmp_path / "models--acme--tiny" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "part.incomplete").write_bytes(bytes(range(256)) * 4096)
+    assert agent.downloaded() == 0, "nothing was started"
+    settings = EngineSettings(engine="emulator", model="acme/tiny", env={"HF_HUB_CACHE": str(tmp_path)})
+    agent.start(settings, Hardware(name="cpu"), Node(port=agent.reserve_ports(1)[0]), "")
+    agent.begin_ready(1.0)
+    assert isinstance(agent.poll_ready(10.0), Ready)
+    assert seen == [agent.downloaded(), agent.downloaded() + 7_000_000]
+    assert agent.downloaded() >= 1 << 20
 
 
 def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:

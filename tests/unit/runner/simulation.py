@@ -144,6 +144,7 @@ class World:
     log: list[str] = field(default_factory=list)
     ranks: list[Node] = field(default_factory=list)  # as they were started
     api_keys: list[str] = field(default_factory=list)  # the rank got this one
+    heard: list[tuple[str, int]] = field(default_factory=list)  # nodes told how much of the model others have
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
@@ -292,6 +293,14 @@ class FakeAgent:
 
     def saying(self) -> str:
         return "loading weights"
+
+    def downloaded(self) -> int:
+        self._reach()
+        return int(self.world.clock.now_s() * 10**9)
+
+    def hear_downloaded(self, elsewhere: int) -> None:
+        self._reach()
+        self.world.heard.append((self.node, elsewhere))
 
     def kv_transport(self) -> str:
         self._reach()

@@ -719,6 +719,14 @@ def test_every_rank_listens_at_its_own_address_and_meets_at_the_firsts(store: St
     assert len({first.port, first.master_port, first.rpc_port, *first.extra_ports}) == 7
 
 
+def test_the_first_rank_hears_how_the_others_download_and_waits_for_them(store: Store) -> None:
+    world = world_of([node("a"), node("b"), node("c")], ready_after_s=40.0)
+    sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}, {max_num_seqs: 8}"), store)
+    assert {name for name, _ in world.heard} == {world.ranks[0].host.removeprefix("10.0.0.")}
+    sizes = [size for _, size in world.heard]
+    assert len(sizes) >= 2 and sizes == sorted(set(sizes))
+
+
 def test_the_ranks_of_a_replica_share_a_key_that_no_request_carries(store: Store) -> None:
     world = world_of([node(name) for name in "abcd"])
     sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2, replicas: 2}"), store)
