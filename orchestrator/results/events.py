@@ -13,7 +13,7 @@ KINDS = {
     "sweep": "the sweep begins: `total` measurements, of which `skipped` are already done",
     "node_silent": "a node did not answer the check before the start",
     "refused": "measurements are left out: their configuration failed before, or they killed a searched engine",
-    "launch": "a launch was admitted: its `nodes`, how many measurements are `left`, and `why` (below)",
+    "launch": "a launch was admitted, or has its hosts after `occupied`: `nodes`, what is `left`, and `why` (below)",
     "waiting": "a deployment waits because no present nodes can hold it: what it needs, and for how long",
     "nodes_wanted": "the cluster is asked for a new set of nodes: footprints, and how many of each",
     "nodes_changed": "nodes `joined` or `left` the cluster",

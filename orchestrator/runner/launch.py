@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -46,13 +46,16 @@ SAYS_S = 5.0  # how often the last log line of a starting engine is fetched
 class Launch:
     """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``, whatever it returned.
 
-    ``row``: what is known about it so far; ``answers``: its answers to the fixed prompts.
+    ``on_hosts`` is called when they are its own. ``row``: what is known about it so far; ``answers``: those to the
+    fixed prompts.
     """
 
-    def __init__(self, context: SweepContext, deployment: Deployment, nodes: Nodes) -> None:
+    def __init__(
+        self, context: SweepContext, deployment: Deployment, nodes: Nodes, on_hosts: Callable[[], None] = lambda: None
+    ) -> None:
         self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
         self._context, self._deployment, self._nodes = context, deployment, nodes
-        self._clock = context.clock
+        self._clock, self._on_hosts = context.clock, on_hosts
         self._units = units_of(deployment.settings)
         self._key = random_key()  # one for all parts, because a router passes requests on with their key
         self._workers: list[Worker] = []
@@ -131,6 +134,7 @@ class Launch:
     def _start(self) -> Replicas | None:
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
         cores = self._lease()
+        self._on_hosts()
         self._fetch_dead_logs()
         began_s, began_unix_ns, state = self._clock.now_s(), self._clock.unix_ns(), self._context.state
         try:

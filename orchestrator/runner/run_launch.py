@@ -41,7 +41,8 @@ class LaunchRun:
     def __init__(self, context: SweepContext, todo: Todo, nodes: Nodes) -> None:
         self._context, self._todo, self._nodes = context, todo, nodes
         self._deployment = todo.deployment
-        self._launch = Launch(context, todo.deployment, nodes)
+        self._launch = Launch(context, todo.deployment, nodes, self._tell_launch)
+        self._told = False
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
         self._full = set[str]()  # nodes whose disk its clients filled
@@ -50,12 +51,8 @@ class LaunchRun:
 
     def run(self) -> None:
         """Run it to its end. Raises InputError for an error that would stop every launch."""
-        launch_id = self._launch.row.launch_id
-        nodes, label = list(self._on), self._deployment.label
-        where = f" on {', '.join(nodes)}" if nodes else ""
-        text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"
-        data = {"nodes": nodes, "left": self._todo.left, **self._todo.why}
-        self._context.tell(Event("launch", text, label, launch_id, data=data))
+        if not self._todo.told_occupied:
+            self._tell_launch()
         failure: Failure | None = None
         occupied = False
         try:
@@ -81,6 +78,7 @@ class LaunchRun:
         if occupied:  # it goes back to the queue as if it had never been tried
             self._context.tell(Phase(self._deployment.label, "ended"))
             return
+        self._tell_launch()
         if failure is not None:
             self._context.breakers.failed(failure, self._on)
         if failure is not None and failure.failure_class is FailureClass.INFRA:
@@ -92,6 +90,17 @@ class LaunchRun:
         finally:
             self._launch.commit(failure)
             self._context.tell(Phase(self._deployment.label, "ended"))
+
+    def _tell_launch(self) -> None:
+        """Once. Of one that waits for hosts of others, which tries every few minutes, when it has them."""
+        if self._told:
+            return
+        self._told = True
+        nodes, launch_id = list(self._on), self._launch.row.launch_id
+        where = f" on {', '.join(nodes)}" if nodes else ""
+        text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"
+        data = {"nodes": nodes, "left": self._todo.left, **self._todo.why}
+        self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))
 
     def _work(self) -> Failure | None:
         """Start it and measure. Why it ended early; None when all is measured, or the user or the budget ended it."""
