@@ -1,41 +1,53 @@
 """Load levels that follow from a deployment: per GPU, or an expression over its settings."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from orchestrator.spec.combinations import FIELDS
+from orchestrator.spec.combinations import FIELDS, MOST_VALUES
 from orchestrator.spec.document import Problems
 from orchestrator.spec.experiment import GPUS, Load
-from orchestrator.spec.expressions import Expression, parse_expression
+from orchestrator.spec.expressions import Expression, long_ones, parse_expression
 from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
 
 MOST_SAID = 3  # messages about one level; it may be wrong for many deployments
 
 
 def levels_of(
-    load: Load, values: Sequence[tuple[int, Mapping[str, Any]]], problems: Problems
+    load: Load, values: Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]], problems: Problems
 ) -> list[tuple[Level, ...]]:
     """Levels of each deployment, in the order of the file, without duplicates. Reports invalid ones with their line.
 
-    ``values``: for each deployment its devices, and the settings and derived names that expressions may read.
+    ``values``: of each deployment its devices, its settings, and what is derived from them, for expressions to read.
     """
-    found: list[dict[Level, None]] = [{} for _ in values]
-    known = [frozenset({*FIELDS, GPUS, *names}) for _, names in values]
-    parse = cache(parse_expression)  # once for all deployments with the same names
-    for key, index, control, given in load.levels.given if load.levels is not None else ():
-        wrong: dict[str, None] = {}
-        for levels, (devices, names), may_name in zip(found, values, known, strict=True):
-            read = {GPUS: devices, **names} | ({GPUS: devices} if key.endswith("_per_gpu") else {})
+    given = load.levels.given if load.levels is not None else []
+    wrong: list[dict[str, None]] = [{} for _ in given]
+    # once for all deployments with the same names, and with the same level
+    parse = cache(lambda text, derived: parse_expression(text, {*FIELDS, GPUS, *derived}))
+    level_at = cache(lambda control, value: Level(control=control, value=value))
+    found, room = list[tuple[Level, ...]](), MOST_VALUES
+    for devices, settings, derived in values:
+        levels: dict[Level, None] = {}
+        for (key, index, control, level), said in zip(given, wrong, strict=True):
+            names = {GPUS: devices, **settings, **derived} | ({GPUS: devices} if key.endswith("_per_gpu") else {})
             try:
-                one = parse(given, may_name) if isinstance(given, str) else given
-                levels[Level(control=control, value=_value(load, control, one, read))] = None
+                one = parse(level, tuple(derived)) if isinstance(level, str) else level
+                if isinstance(one, Expression):
+                    room -= 1 + long_ones([one.text]) + one.elements_read(names)
+                if room < 0:
+                    message = f"expressions read too much; those of all deployments may read {MOST_VALUES:,} values"
+                    problems.add(("load", "levels", key, index), message)
+                    problems.raise_any()  # going on would take long
+                levels[level_at(control, _value(load, control, one, names))] = None
             except ValueError as error:
-                wrong[str(error)] = None
-        for text in list(wrong)[:MOST_SAID]:
+                if len(said) < MOST_SAID:
+                    said[str(error)] = None
+        found.append(tuple(levels))
+    for (key, index, *_), said in zip(given, wrong, strict=True):
+        for text in said:
             problems.add(("load", "levels", key, index), text)
-    return [tuple(levels) for levels in found]
+    return found
 
 
 def _value(load: Load, control: Control, given: float | Expression, names: Mapping[str, Any]) -> float:

@@ -128,9 +128,7 @@ def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
     if load is None or load.levels is None or not load.levels.follow:
         return {}
     some = [one for one in candidates if one.excluded_by is None]
-    values = [
-        (one.settings.devices, one.settings.__dict__ | {"hardware": one.named} | dict(one.derived)) for one in some
-    ]
+    values = ((one.settings.devices, one.settings.__dict__ | {"hardware": one.named}, one.derived) for one in some)
     return dict(zip((one.id for one in some), levels_of(load, values, experiment.problems), strict=True))
 
 

@@ -76,6 +76,24 @@ def test_what_is_no_level_is_refused_with_its_line(given: dict[str, Any], said: 
     assert all(one.line for one in caught.value.problems)
 
 
+@pytest.mark.parametrize(
+    ("level", "room"),
+    [
+        ("1 + half", 1),  # of two deployments
+        ("1 + half" + " * 1" * 20, 5),  # long
+        ("1 if extra_args == extra_args else 2", 9),  # names a mapping, twice
+    ],
+)
+def test_what_expressions_of_levels_read_has_a_limit(monkeypatch: pytest.MonkeyPatch, level: str, room: int) -> None:
+    deployments = TWO | {"extra_args": {"--seed": 1, "--other": [1, 2]}}
+    load = {"levels": {"request_rate": [level]}}
+    monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", room)
+    with pytest.raises(ProblemsError, match=f"read too much; those of all deployments may read {room} values"):
+        planned(deployments=deployments, load=load)
+    monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", room * 3)
+    assert len(levels(planned(deployments=deployments, load=load))) == 2
+
+
 def test_an_endpoint_has_no_gpus_to_count() -> None:
     with pytest.raises(ProblemsError, match=r"say how many GPUs the endpoint has \(endpoint_gpus: 8\)"):
         planned(
