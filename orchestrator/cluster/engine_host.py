@@ -44,6 +44,7 @@ LOG_MOST_BYTES = 4 * (LOG_HEAD_BYTES + LOG_TAIL_BYTES)  # on the node's disk whi
 KEEP_S = 10.0  # how often leases are refreshed and the log is trimmed
 ORIGIN = "origin"  # file in a work folder: which sweep and rank it belongs to
 MOST_DEAD_LOGS = 4  # fetched from one node per launch
+CACHE_LIMIT_S = 0.5  # for a look into the hub cache
 RESET_LIMIT_S = 10.0
 RESET_TRIES = 3
 RESET_PAUSE_S = 0.5
@@ -85,7 +86,8 @@ class EngineHost:
         self._last_words: LastWords | None = None
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
-        self._elsewhere = 0  # bytes of the model on the nodes of other ranks
+        self._counting: Future[int] | None = None
+        self._here = self._elsewhere = 0  # bytes of the model in this node's hub cache, and in those of other ranks
         self._sampler: Sampler | None = None
         self._before: Snapshot | None = None  # CPU use when the point began
         self._held: list[Holding] = []  # leases on this host when the point began
@@ -182,8 +184,13 @@ class EngineHost:
         return ready
 
     def downloaded(self) -> int:
-        """Bytes of the model in this node's hub cache."""
-        return downloaded_bytes(self._server.settings, self._server.node) if self._server else 0
+        """Bytes of the model in this node's hub cache, as last known: one on a file server may hang."""
+        assert self._server
+        if self._counting is None or self._counting.done():
+            self._counting = in_thread(downloaded_bytes, self._server.settings, self._server.node)
+        with suppress(TimeoutError):
+            self._here = self._counting.result(CACHE_LIMIT_S)
+        return self._here
 
     def hear_downloaded(self, elsewhere: int) -> None:
         """Bytes of the model on the nodes of other ranks, for which rank 0 waits: while they grow, no time counts."""

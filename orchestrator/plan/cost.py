@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import Any, get_args
 
 from orchestrator.engines import ENGINES, ROUTERS
@@ -165,7 +163,7 @@ class Estimate:
     def totals(self) -> Totals:
         statuses = [one.status for one in self.plan.deployments]
         times = [number for one in self.started for *_, number in self.plan.known_levels(one.id)]
-        cost = reduce(add, map(self.cost, self.started), Cost(0.0, 0.0, 0.0, 0.0))
+        cost = sum(map(self.cost, self.started), Cost(0.0, 0.0, 0.0, 0.0))
         return Totals(
             **{status: statuses.count(status) for status in get_args(Status)},
             points=len(times),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from orchestrator.spec.combinations import FIELDS, MOST_VALUES
@@ -23,31 +23,48 @@ def levels_of(
     """
     given = load.levels.given if load.levels is not None else []
     wrong: list[dict[str, None]] = [{} for _ in given]
-    # once for all deployments with the same names, and with the same level
-    parse = cache(lambda text, derived: parse_expression(text, {*FIELDS, GPUS, *derived}))
-    level_at = cache(lambda control, value: Level(control=control, value=value))
+    level_at = cache(lambda control, value: Level(control=control, value=value))  # shared by all deployments
     found, room = list[tuple[Level, ...]](), MOST_VALUES
     for devices, settings, derived in values:
-        levels: dict[Level, None] = {}
-        for (key, index, control, level), said in zip(given, wrong, strict=True):
-            names = {GPUS: devices, **settings, **derived} | ({GPUS: devices} if key.endswith("_per_gpu") else {})
+        names, levels, may_name = {GPUS: devices, **settings, **derived}, dict[Level, None](), tuple(derived)
+        for (key, _, control, level), said in zip(given, wrong, strict=True):
+            read = names | {GPUS: devices} if key.endswith("_per_gpu") else names
             try:
-                one = parse(level, tuple(derived)) if isinstance(level, str) else level
+                one = _parsed(level, may_name) if isinstance(level, str) else level
                 if isinstance(one, Expression):
-                    room -= 1 + long_ones([one.text]) + one.elements_read(names)
+                    room -= 1 + long_ones([one.text]) + one.elements_read(read)
                 if room < 0:
-                    message = f"expressions read too much; those of all deployments may read {MOST_VALUES:,} values"
-                    problems.add(("load", "levels", key, index), message)
-                    problems.raise_any()  # going on would take long
-                levels[level_at(control, _value(load, control, one, names))] = None
+                    break
+                levels[level_at(control, _value(load, control, one, read))] = None
             except ValueError as error:
                 if len(said) < MOST_SAID:
                     said[str(error)] = None
+        if room < 0:
+            break
         found.append(tuple(levels))
     for (key, index, *_), said in zip(given, wrong, strict=True):
         for text in said:
             problems.add(("load", "levels", key, index), text)
+    if room < 0:
+        message = f"expressions read too much; those of all deployments may read {MOST_VALUES:,} values"
+        problems.add(("load", "levels"), message)
+        problems.raise_any()  # reading the rest would take long
     return found
+
+
+def _parsed(text: str, derived: tuple[str, ...]) -> Expression:
+    parsed = _parsed_once(text, derived)
+    if isinstance(parsed, str):
+        raise ValueError(parsed)
+    return parsed
+
+
+@lru_cache(1024)  # once for all deployments with the same names, also where it is none
+def _parsed_once(text: str, derived: tuple[str, ...]) -> Expression | str:
+    try:
+        return parse_expression(text, {*FIELDS, GPUS, *derived})
+    except ValueError as error:
+        return str(error)
 
 
 def _value(load: Load, control: Control, given: float | Expression, names: Mapping[str, Any]) -> float:

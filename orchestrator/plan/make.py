@@ -98,8 +98,8 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     loads = _loads(experiment, paths)
     _check_size(experiment, candidates, loads)
     _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].apis(one.settings)})
-    levels = _levels(experiment, candidates)
     _check_prices(experiment, candidates)
+    levels = _levels(experiment, candidates)
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
         notes.append(f"starts: {spec.starts} does not apply to endpoints: they run already and are never restarted")

@@ -30,7 +30,7 @@ from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.need import need_of, units_of
-from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role
+from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role, tell_first_of_downloads
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
 HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
-SAYS_S = 5.0  # how often the last log line of a starting engine is fetched
+SAYS_S = 5.0  # how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
 
 
 class Launch:
@@ -225,6 +225,7 @@ class Launch:
             where = {"rank": rank, "replica": index, "role": role, "engine_cores": list(cores[rank])}
             self._allocations.append(asdict(allocation) | where)
             self._note(argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations))
+        tell_first_of_downloads(placement)  # what there is already is no progress
         first.begin_ready(settings.startup_timeout_s)
         served = self._units[0][1] if role == ROUTER else settings  # a router serves its replicas' model name
         name = program_of(served.engine).served_name(served, base)
@@ -237,9 +238,8 @@ class Launch:
             now_s = self._clock.now_s()
             if now_s - said_s >= SAYS_S:
                 said_s, says = now_s, self._placements[waiting[0]].agents[0].saying()
-                for first, *others in (self._placements[at].agents for at in waiting):
-                    if others:
-                        first.hear_downloaded(sum(one.downloaded() for one in others))
+                for at in waiting:
+                    tell_first_of_downloads(self._placements[at])
             waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
             self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)  # later: it downloads
             if self._context.stop.is_set():

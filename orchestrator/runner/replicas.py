@@ -141,6 +141,14 @@ def agents_of(placements: Sequence[Placement]) -> list[EngineHost]:
     return [agent for placement in placements for agent in placement.agents]
 
 
+def tell_first_of_downloads(placement: Placement) -> None:
+    """Tell rank 0, which waits for the other ranks, how much of the model their nodes have."""
+    first, *others = placement.agents
+    with suppress(HostLost):  # others look after that
+        if others:
+            first.hear_downloaded(sum(one.downloaded() for one in others))
+
+
 def of_role(role: str, failure: Failure) -> Failure:
     """The failure with the role of the failed part in its sentence."""
     return replace(failure, sentence=f"{role}: {failure.sentence}") if role else failure

@@ -78,8 +78,8 @@ class LaunchRun:
         if occupied:  # it goes back to the queue as if it had never been tried
             self._context.tell(Phase(self._deployment.label, "ended"))
             return
-        self._tell_launch()
         if failure is not None:
+            self._tell_launch()
             self._context.breakers.failed(failure, self._on)
         if failure is not None and failure.failure_class is FailureClass.INFRA:
             self._todo.avoid |= set(self._on)
@@ -95,7 +95,7 @@ class LaunchRun:
         """Once. Of one that waits for hosts of others, which tries every few minutes, when it has them."""
         if self._told:
             return
-        self._told = True
+        self._told, self._todo.told_occupied = True, False  # its next wait is news again
         nodes, launch_id = list(self._on), self._launch.row.launch_id
         where = f" on {', '.join(nodes)}" if nodes else ""
         text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"

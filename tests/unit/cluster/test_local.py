@@ -40,6 +40,7 @@ from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import Gpu
+from tests.harness import wait_for
 from tests.unit.results.builders import events, part_of, request, requests
 
 
@@ -174,13 +175,31 @@ def test_what_a_rank_waits_for_is_its_own_download_and_those_of_the_others(
     blobs = tmp_path / "models--acme--tiny" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / "part.incomplete").write_bytes(bytes(range(256)) * 4096)
-    assert agent.downloaded() == 0, "nothing was started"
     settings = EngineSettings(engine="emulator", model="acme/tiny", env={"HF_HUB_CACHE": str(tmp_path)})
     agent.start(settings, Hardware(name="cpu"), Node(port=agent.reserve_ports(1)[0]), "")
     agent.begin_ready(1.0)
     assert isinstance(agent.poll_ready(10.0), Ready)
     assert seen == [agent.downloaded(), agent.downloaded() + 7_000_000]
     assert agent.downloaded() >= 1 << 20
+
+
+def test_a_cache_that_hangs_holds_nobody_up_and_is_asked_once(
+    agent: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, asked = threading.Event(), list[int]()
+
+    def count(*_: object) -> int:
+        asked.append(1)
+        return 5 if len(asked) == 1 else 7 if answers.wait(30.0) else 0
+
+    monkeypatch.setattr("orchestrator.cluster.engine_host.downloaded_bytes", count)
+    monkeypatch.setattr("orchestrator.cluster.engine_host.CACHE_LIMIT_S", 0.05)
+    node = Node(port=agent.reserve_ports(1)[0])
+    agent.start(EngineSettings(engine="emulator", model="m"), Hardware(name="cpu"), node, "")
+    assert [agent.downloaded() for _ in range(4)] == [5] * 4
+    assert len(asked) == 2
+    answers.set()
+    assert wait_for(lambda: agent.downloaded() == 7, 10.0, "its answer")
 
 
 def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:

@@ -94,6 +94,29 @@ def test_what_expressions_of_levels_read_has_a_limit(monkeypatch: pytest.MonkeyP
     assert len(levels(planned(deployments=deployments, load=load))) == 2
 
 
+def test_what_is_wrong_besides_is_said_with_what_reads_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", 3)
+    hardware = {"h": {"accelerator": "H100-80GB"}}
+    load = {"levels": {"request_rate": ["nope", "half", "1 + half"]}, "objective": "usd"}
+    with pytest.raises(ProblemsError) as caught:
+        planned(hardware=hardware, deployments=TWO | {"hardware": "h"}, load=load | {"search": "capacity"})
+    said = "\n".join(map(str, caught.value.problems))
+    assert all(part in said for part in ("'nope'", "'half' is 0", "read too much", "price of all hardware"))
+
+
+def test_an_expression_that_is_none_is_parsed_once_for_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = list[str]()
+
+    def parse(text: str, known: object) -> object:
+        parsed.append(text)
+        raise ValueError(f"{text} is not an expression")
+
+    monkeypatch.setattr("orchestrator.plan.levels.parse_expression", parse)
+    with pytest.raises(ProblemsError, match=r"once over is not an expression"):
+        planned(deployments=TWO, load={"levels": {"request_rate": ["once over"]}})
+    assert parsed == ["once over"]
+
+
 def test_an_endpoint_has_no_gpus_to_count() -> None:
     with pytest.raises(ProblemsError, match=r"say how many GPUs the endpoint has \(endpoint_gpus: 8\)"):
         planned(

@@ -224,6 +224,26 @@ def test_what_others_hold_in_ray_is_waited_for_as_long_as_it_takes(store: Store)
     assert report.overhead < 0.05, "the waiting is not its own"
 
 
+def test_each_wait_for_hosts_of_others_is_told_once(store: Store) -> None:
+    died = Failure(FailureKind.DIED_AT_START, "it died")
+    held = [Occupied("x holds it")] * 3 + [None] + [Occupied("y holds it")] * 4
+    world = packing([node("a")], autoscaler=False, fails={"lease": [*held, None], "ready": [died, None]})
+    assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
+    kinds = ("launch", "occupied", "retry", "measured")
+    events = [one for one in world.told if isinstance(one, Event) and one.kind in kinds]
+    assert [one.kind for one in events] == [
+        *("launch", "occupied", "launch", "retry"),  # the first start
+        *("launch", "occupied", "launch", "measured"),
+    ]
+    assert ["x holds" in one.text for one in events if one.kind == "occupied"] == [True, False]
+
+
+def test_what_waits_again_when_the_user_stops_has_no_launch_to_tell_of(store: Store) -> None:
+    world = packing([node("a")], others=frozenset("a"), freed_s=7200.0, autoscaler=False)
+    sweep(world, plan_of(cases(1, gpus=8)), store, interrupt_s=90.0)  # in its second minute in Ray's queue
+    assert (len(told(world, "launch")), len(told(world, "occupied"))) == (1, 1)
+
+
 def test_a_host_that_another_sweep_holds_is_none_that_will_do(store: Store) -> None:
     world = packing([node("a")], fails={"lease": [Occupied("held")] * 4 + [None]})
     assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1

@@ -727,6 +727,18 @@ def test_the_first_rank_hears_how_the_others_download_and_waits_for_them(store: 
     assert len(sizes) >= 2 and sizes == sorted(set(sizes))
 
 
+def test_a_node_that_does_not_say_what_it_has_of_the_model_ends_no_start(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_: object) -> int:
+        raise HostLost("no answer")
+
+    monkeypatch.setattr(FakeAgent, "downloaded", silent)
+    world = world_of([node("a"), node("b")], ready_after_s=40.0)
+    report = sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"), store)
+    assert (report.counts.measured, world.heard) == (1, [])
+
+
 def test_the_ranks_of_a_replica_share_a_key_that_no_request_carries(store: Store) -> None:
     world = world_of([node(name) for name in "abcd"])
     sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2, replicas: 2}"), store)
