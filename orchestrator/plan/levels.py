@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from orchestrator.spec.combinations import FIELDS, MOST_VALUES
@@ -23,14 +23,17 @@ def levels_of(
     """
     given = load.levels.given if load.levels is not None else []
     wrong: list[dict[str, None]] = [{} for _ in given]
-    level_at = cache(lambda control, value: Level(control=control, value=value))  # shared by all deployments
+    # both once for all deployments that may share it
+    parsed, level_at = cache(_parsed), cache(lambda control, value: Level(control=control, value=value))
     found, room = list[tuple[Level, ...]](), MOST_VALUES
     for devices, settings, derived in values:
         names, levels, may_name = {GPUS: devices, **settings, **derived}, dict[Level, None](), tuple(derived)
         for (key, _, control, level), said in zip(given, wrong, strict=True):
             read = names | {GPUS: devices} if key.endswith("_per_gpu") else names
             try:
-                one = _parsed(level, may_name) if isinstance(level, str) else level
+                one = parsed(level, may_name) if isinstance(level, str) else level
+                if isinstance(one, str):
+                    raise ValueError(one)
                 if isinstance(one, Expression):
                     room -= 1 + long_ones([one.text]) + one.elements_read(read)
                 if room < 0:
@@ -52,15 +55,8 @@ def levels_of(
     return found
 
 
-def _parsed(text: str, derived: tuple[str, ...]) -> Expression:
-    parsed = _parsed_once(text, derived)
-    if isinstance(parsed, str):
-        raise ValueError(parsed)
-    return parsed
-
-
-@lru_cache(1024)  # once for all deployments with the same names, also where it is none
-def _parsed_once(text: str, derived: tuple[str, ...]) -> Expression | str:
+def _parsed(text: str, derived: tuple[str, ...]) -> Expression | str:
+    """An expression, or why it is none: both are worth keeping."""
     try:
         return parse_expression(text, {*FIELDS, GPUS, *derived})
     except ValueError as error:
