@@ -81,8 +81,8 @@ class LaunchRun:
         if failure is not None:
             self._tell_launch()
             self._context.breakers.failed(failure, self._on)
-        if failure is not None and failure.failure_class is FailureClass.INFRA:
-            self._todo.avoid |= set(self._on)
+            if failure.failure_class is FailureClass.INFRA:
+                self._todo.avoid |= set(self._on)
         over = failure is not None and failure is not self._counted and not self._again(failure)
         try:
             if failure is not None and over:
