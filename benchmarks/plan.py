@@ -1,11 +1,13 @@
-"""How long planning takes: an experiment of 10,000 combinations, read, checked, planned and written, on one core.
+"""How long planning takes: an experiment of 10,000 combinations, read, checked, planned and
+written, on one core.
 
-    python benchmarks/plan.py [--combinations 10000 [--all-run]] [--levels 4] [--predict [--tables]] [--limit-s 10]
+    python benchmarks/plan.py [--combinations 10000 [--all-run]] [--levels 4] [--predict [--tables]]
+    [--limit-s 10]
         [--limit-mb 400]
 
-Prints one JSON document with the seconds of each part: of the processor, and of the clock in all. Exit status 1 when
-the processor was busy for longer than the limit, the command that writes and shows this plan took more memory than its
-limit, or the plan read back differs.
+Prints one JSON document with the seconds of each part: of the processor, and of the clock in all.
+Exit status 1 when the processor was busy for longer than the limit, the command that writes and
+shows this plan took more memory than its limit, or the plan read back differs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the catalogue knows the model; a network would only add noise
+# the catalogue knows the model; a network would only add noise
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import make_plan
@@ -53,14 +56,21 @@ load:
 predictions: {{tables: {tables}}}
 """
 # What varies, and the combinations for each value of max_num_seqs.
-SOME_RUN = {"model": "meta-llama/Llama-3.3-70B-Instruct", "other": "a100", "more": ", 16", "stages": [1, 2, 4, 8]}
+SOME_RUN = {
+    "model": "meta-llama/Llama-3.3-70B-Instruct",
+    "other": "a100",
+    "more": ", 16",
+    "stages": [1, 2, 4, 8],
+}
 SOME_PER_SEQUENCES = 2 * 5 * 4 * 2 * 5
 ALL_RUN = {"model": "meta-llama/Llama-3.1-8B-Instruct", "other": "h200", "more": "", "stages": [1]}
 ALL_PER_SEQUENCES = 2 * 4 * 1 * 2 * 5
 
 
 def command_rss_bytes(source: str, options: list[str]) -> int:
-    """Most memory that ``orchestrator plan`` takes for this experiment, with the plan written and shown as JSON."""
+    """Most memory that ``orchestrator plan`` takes for this experiment, with the plan written and
+    shown as JSON.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.yaml"
         path.write_text(source)
@@ -71,20 +81,31 @@ def command_rss_bytes(source: str, options: list[str]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--combinations", type=int, default=10_000)
     parser.add_argument("--levels", type=int, default=4)
-    parser.add_argument("--all-run", action="store_true", help="a model and GPUs that leave no combination out")
-    parser.add_argument("--predict", action="store_true", help="what each is predicted to hold, too")
-    parser.add_argument("--tables", action="store_true", help="predicted from tables of kernels (extra [tables])")
+    parser.add_argument(
+        "--all-run", action="store_true", help="a model and GPUs that leave no combination out"
+    )
+    parser.add_argument(
+        "--predict", action="store_true", help="what each is predicted to hold, too"
+    )
+    parser.add_argument(
+        "--tables", action="store_true", help="predicted from tables of kernels (extra [tables])"
+    )
     parser.add_argument("--limit-s", type=float, default=10.0)
     parser.add_argument("--limit-mb", type=float, default=400.0)
     arguments = parser.parse_args()
-    varied, each = (ALL_RUN, ALL_PER_SEQUENCES) if arguments.all_run else (SOME_RUN, SOME_PER_SEQUENCES)
+    varied, each = (
+        (ALL_RUN, ALL_PER_SEQUENCES) if arguments.all_run else (SOME_RUN, SOME_PER_SEQUENCES)
+    )
     sequences = [16 + 8 * index for index in range(-(-arguments.combinations // each))]
     levels, tables = list(range(1, arguments.levels + 1)), json.dumps(arguments.tables)
     source = EXPERIMENT.format(sequences=sequences, levels=levels, tables=tables, **varied)
-    # before anything is planned here: a new process begins with the memory of its parent, as the kernel counts it
+    # before anything is planned here: a new process begins with the memory of its parent, as the
+    # kernel counts it
     rss_bytes = command_rss_bytes(source, ["--predict"] if arguments.predict else [])
     began = time.perf_counter()
     marks = [time.process_time()]
@@ -106,7 +127,9 @@ def main() -> int:
     result = {
         "combinations": combinations,
         **asdict(Estimate(plan).totals()),
-        **dict(zip(("read_s", "plan_s", "predict_s", "write_s", "read_plan_s"), parts_s, strict=True)),
+        **dict(
+            zip(("read_s", "plan_s", "predict_s", "write_s", "read_plan_s"), parts_s, strict=True)
+        ),
         "whole_s": whole_s,
         "wall_s": wall_s,
         "plan_bytes": len(text),

@@ -1,6 +1,8 @@
-"""Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its confidence out.
+"""Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
+confidence out.
 
-For notebooks: ``read``, ``metrics``, ``best`` and ``requests`` (docs/recipes.md), which are loaded when asked for.
+For notebooks: ``read``, ``metrics``, ``best`` and ``requests`` (docs/recipes.md), which are loaded
+when asked for.
 """
 
 from importlib import import_module

@@ -35,9 +35,17 @@ class FailureClass(StrEnum):
 
     BAD_CONFIG = "bad_config", 0, "the configuration is wrong; a retry changes nothing"
     ENGINE_CRASH = "engine_crash", 1, "the engine died"
-    INFRA = "infra", 3, "the cluster failed, not the configuration; retried on another node if one is free"
+    INFRA = (
+        "infra",
+        3,
+        "the cluster failed, not the configuration; retried on another node if one is free",
+    )
     TIMEOUT = "timeout", 1, "it took too long"
-    CLIENT_BOUND = "client_bound", 0, "the load generator was the limit; repeated with twice the clients instead"
+    CLIENT_BOUND = (
+        "client_bound",
+        0,
+        "the load generator was the limit; repeated with twice the clients instead",
+    )
 
 
 _BAD, _CRASH, _INFRA = FailureClass.BAD_CONFIG, FailureClass.ENGINE_CRASH, FailureClass.INFRA
@@ -45,9 +53,11 @@ _TIMEOUT, _BOUND = FailureClass.TIMEOUT, FailureClass.CLIENT_BOUND
 
 
 class FailureKind(StrEnum):
-    """What went wrong, as ``failure_kind`` stores it. Each kind belongs to one class (docs/failures.md).
+    """What went wrong, as ``failure_kind`` stores it. Each kind belongs to one class
+    (docs/failures.md).
 
-    ``meaning`` is a clause: what is read from an engine's log becomes ``<meaning>: <the line of the log>``.
+    ``meaning`` is a clause: what is read from an engine's log becomes ``<meaning>: <the line of the
+    log>``.
     """
 
     failure_class: FailureClass
@@ -87,16 +97,32 @@ class FailureKind(StrEnum):
     # an engine that left no words we know
     DIED_AT_START = "died_at_start", _CRASH, "it ended before it was ready"
     DIED = "died", _CRASH, "it ended while it served"
-    KILLED = "killed", _CRASH, "it was killed by SIGKILL (the node ran out of memory, or someone killed it)"
+    KILLED = (
+        "killed",
+        _CRASH,
+        "it was killed by SIGKILL (the node ran out of memory, or someone killed it)",
+    )
     NOT_ANSWERING = "not_answering", _CRASH, "it runs but does not answer"
-    ENGINE_STALLED = "engine_stalled", _CRASH, "a replica had open requests and sent nothing for minutes"
+    ENGINE_STALLED = (
+        "engine_stalled",
+        _CRASH,
+        "a replica had open requests and sent nothing for minutes",
+    )
     NEVER_READY = "never_ready", _TIMEOUT, "it was not ready within startup_timeout_s"
     SILENT = "silent", _TIMEOUT, "it was not ready, and its log stopped growing"
-    WRONG_SERVER = "wrong_server", _INFRA, "the server that answered is not the one that was started"
+    WRONG_SERVER = (
+        "wrong_server",
+        _INFRA,
+        "the server that answered is not the one that was started",
+    )
     # the cluster
     NO_ROOM = "no_room", _INFRA, "no node could hold it, and no suitable node came in time"
     NO_PLACE = "no_place", _INFRA, "the nodes chosen for it were gone, or could not hold it"
-    WRONG_ACCELERATOR = "wrong_accelerator", _BAD, "the node has another accelerator than the file's hardware"
+    WRONG_ACCELERATOR = (
+        "wrong_accelerator",
+        _BAD,
+        "the node has another accelerator than the file's hardware",
+    )
     NO_GUARD = "no_guard", _INFRA, "the process that guards the engine did not start"
     PREEMPTED = "preempted", _INFRA, "its node is being taken back"
     AGENT_LOST = "agent_lost", _INFRA, "the node, or the agent on it, was lost"
@@ -105,17 +131,26 @@ class FailureKind(StrEnum):
     NO_CLIENT = "no_client", _INFRA, "the cluster could not start a load client"
     CLIENT_LOST = "client_lost", _INFRA, "a load client was lost during the point"
     BAD_POINT = "bad_point", _BAD, "the point cannot be run as written"
-    REQUESTS_REFUSED = "requests_refused", _BAD, "no request succeeded: they were refused (HTTP 4xx) or redirected"
+    REQUESTS_REFUSED = (
+        "requests_refused",
+        _BAD,
+        "no request succeeded: they were refused (HTTP 4xx) or redirected",
+    )
     NO_REQUEST_OK = "no_request_ok", _CRASH, "no request succeeded"
     CLIENT_BOUND = "client_bound", _BOUND, "the load generator slowed the point down"
     INTERNAL = "internal", _INFRA, "this program failed: an internal error"
 
 
-# ``bad_config`` that is put right without a change to the experiment file (a key is set, an engine installed, a model
-# downloaded): never tried again within a sweep, but by the next one
+# ``bad_config`` that is put right without a change to the experiment file (a key is set, an engine
+# installed, a model downloaded): never tried again within a sweep, but by the next one
 OF_THE_MACHINE = frozenset(
     {
-        *(FailureKind.NO_KEY, FailureKind.NO_MODEL, FailureKind.NO_EXECUTABLE, FailureKind.NO_COMPILER),
+        *(
+            FailureKind.NO_KEY,
+            FailureKind.NO_MODEL,
+            FailureKind.NO_EXECUTABLE,
+            FailureKind.NO_COMPILER,
+        ),
         FailureKind.WRONG_ACCELERATOR,
     }
 )
@@ -187,8 +222,9 @@ class PlacementError(OrchestratorError):
 
 
 class Occupied(PlacementError):
-    """Others hold it now: who is told where the host knows, and the launch queues again. ``nodes``: ids of the nodes
-    that are held, as far as Ray says which."""
+    """Others hold it now: who is told where the host knows, and the launch queues again. ``nodes``:
+    ids of the nodes that are held, as far as Ray says which.
+    """
 
     def __init__(self, text: str, nodes: Collection[str] = ()) -> None:
         self.nodes = frozenset(nodes)
@@ -212,8 +248,9 @@ class DamagedError(ResultsError):
 
 
 class NoRoom(ResultsError):
-    """Disks for temporary files have no room for the rows of a point, which has not begun. ``clients``: those refused,
-    by their indices among the clients of the point."""
+    """Disks for temporary files have no room for the rows of a point, which has not begun.
+    ``clients``: those refused, by their indices among the clients of the point.
+    """
 
     def __init__(self, text: str, clients: Sequence[int] = (0,)) -> None:
         super().__init__(text)

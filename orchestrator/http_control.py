@@ -1,7 +1,8 @@
 """Control calls to HTTP servers: health, models, metrics, resets. Never load.
 
-No proxies, no redirects, no retries, and a limit in time and in size: no server can hold us or fill our memory.
-The standard library's client, because it is in memory already where a load client runs (aiohttp takes 0.2 s to import).
+No proxies, no redirects, no retries, and a limit in time and in size: no server can hold us or fill
+our memory. The standard library's client, because it is in memory already where a load client runs
+(aiohttp takes 0.2 s to import).
 """
 
 import http.client
@@ -22,7 +23,9 @@ LIMIT_BYTES = 16 * 2**20  # /metrics of a large deployment has 1 MB
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One HTTP answer. ``status`` 0: nobody answered, ``error`` says why. ``location``: where a redirect points."""
+    """One HTTP answer. ``status`` 0: nobody answered, ``error`` says why. ``location``: where a
+    redirect points.
+    """
 
     status: int
     body: bytes = b""
@@ -43,9 +46,13 @@ class Answer:
         return f"HTTP {self.status}{where}"
 
     def json(self) -> Any:
-        """The body's value; None when it is not JSON. Lone surrogates, which nobody could store, become ``?``."""
+        """The body's value; None when it is not JSON. Lone surrogates, which nobody could store,
+        become ``?``.
+        """
         try:
-            return json.loads(json.dumps(json.loads(self.body), ensure_ascii=False).encode(errors="replace"))
+            return json.loads(
+                json.dumps(json.loads(self.body), ensure_ascii=False).encode(errors="replace")
+            )
         except (ValueError, RecursionError):  # nested deeper than anybody's stack
             return None
 
@@ -58,14 +65,20 @@ def ask(
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
 ) -> Answer:
-    """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of status 0."""
+    """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of
+    status 0.
+    """
     end_s = time.monotonic() + limit_s
     ours = {"Content-Type": "application/json", "Connection": "close"}
     ours |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    headers = dict({name.lower(): (name, value) for name, value in [*ours.items(), *more_headers]}.values())
+    headers = dict(
+        {name.lower(): (name, value) for name, value in [*ours.items(), *more_headers]}.values()
+    )
     try:
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         with closing(kind(parts.hostname or "", parts.port)) as connection:
             connection.sock = _connect(connection, end_s, verify_tls)
@@ -93,9 +106,13 @@ def tls_context(verify: bool = True) -> ssl.SSLContext:
 
 
 def _connect(to: http.client.HTTPConnection, end_s: float, verify_tls: bool) -> socket.socket:
-    """Connected, TLS included, before that instant. The library gives each address and each step the whole time."""
+    """Connected, TLS included, before that instant. The library gives each address and each step
+    the whole time.
+    """
     error = OSError("it has no address")
-    for family, kind, proto, _, address in socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM):
+    for family, kind, proto, _, address in socket.getaddrinfo(
+        to.host, to.port, type=socket.SOCK_STREAM
+    ):
         sock = socket.socket(family, kind, proto)
         try:
             sock.settimeout(_left_s(end_s))
@@ -127,7 +144,9 @@ def _left_s(end_s: float) -> float:
 
 
 class _Until(io.RawIOBase):
-    """A socket that can be read until an instant: a socket's own timeout starts anew with every byte."""
+    """A socket that can be read until an instant: a socket's own timeout starts anew with every
+    byte.
+    """
 
     def __init__(self, sock: socket.socket, end_s: float) -> None:
         self._sock, self._end_s = sock, end_s

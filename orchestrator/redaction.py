@@ -1,4 +1,6 @@
-"""What others wrote, made fit to be stored and shown: without secrets, colours and control characters."""
+"""What others wrote, made fit to be stored and shown: without secrets, colours and control
+characters.
+"""
 
 import json
 import re
@@ -8,7 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
-SHORTEST = 6  # characters of a variable's value that is hidden wherever it stands; shorter ones are words and numbers
+# characters of a variable's value that is hidden wherever it stands; shorter ones are words and
+# numbers
+SHORTEST = 6
 _NAME = re.compile(
     # pad_token, image_token and the like are tokens of a vocabulary
     r"(?<![A-Z])((?<!(PAD|BOS|EOS|UNK|SEP|CLS)[_-])(?<!MASK[_-])(?<!(IMAGE|AUDIO|VIDEO)[_-])TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
@@ -20,13 +24,17 @@ _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 _CONTROL: dict[int, str | None] = dict.fromkeys(
     [*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 )
-_CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "?")  # halves of characters, which no file can hold
+# halves of characters, which no file can hold
+_CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "?")
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|[sr]k_(?:live|test)_\w{16,}|(?:gh[pousr]|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,})"
 )
-# A JSON web token, somewhere in a run of its letters. What follows the run is looked at once, not from each "eyJ".
-_WEB_TOKEN = re.compile(r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+")
+# A JSON web token, somewhere in a run of its letters. What follows the run is looked at once, not
+# from each "eyJ".
+_WEB_TOKEN = re.compile(
+    r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+"
+)
 # Letters and digits, longer than any word. A run of them is looked at once, from its start.
 _RANDOM = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")
 _PASSWORD = re.compile(r"://[^/\s@:]*:([^/\s@]+)@")
@@ -35,7 +43,10 @@ _BEHIND = (
     re.compile(r"([Bb]earer +)[^\s\"'<>]+"),
     re.compile(r"(://)[^/\s@]+(?=@)"),
     re.compile(r"(uthorization[\"']?: *[\"']?Basic +)[^\s\"'<>]+"),
-    re.compile(r"([?&][\w-]*(?:token|key|secret|password|signature|sig|credential)=)[^\s&\"'<>]+", re.IGNORECASE),
+    re.compile(
+        r"([?&][\w-]*(?:token|key|secret|password|signature|sig|credential)=)[^\s&\"'<>]+",
+        re.IGNORECASE,
+    ),
     re.compile(
         r"((?:(?:api|access)[_-]?key|(?:hf|hub|api|auth|access)[_-]token|secret|password|passphrase)[\"']? ?[=:]"
         r" ?\[?[\"']?)(?!None\b|null\b|true\b|false\b)[^\s\"'<>,;&)}\]]+",
@@ -46,7 +57,9 @@ PIECE = 8  # characters of a secret that are hidden where a cut has left no more
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials in URLs."""
+    """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials
+    in URLs.
+    """
     text = hidden(plain(text), secrets)
     text = _WEB_TOKEN.sub(rf"\1{HIDDEN}", text) if "eyJ" in text else text
     text = _SHAPES.sub(HIDDEN, text)
@@ -65,29 +78,50 @@ def all_redacted(value: Any) -> Any:
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without ``secrets``, however they are written, and without the begin or the end of one: who shortened
-    the text did not know of it. (Of a path or an address the begin is anybody's.) The rest stays as it is."""
-    forms = {form for one in filter(None, secrets) for said in (one, *_of_basic(one)) for form in _written(said)}
+    """``text`` without ``secrets``, however they are written, and without the begin or the end of
+    one: who shortened the text did not know of it. (Of a path or an address the begin is
+    anybody's.) The rest stays as it is.
+    """
+    forms = {
+        form
+        for one in filter(None, secrets)
+        for said in (one, *_of_basic(one))
+        for form in _written(said)
+    }
     cut = [form for form in forms if not form.startswith("/") and "://" not in form]
     cut = [form for form in cut if form[:PIECE] in text or form[-PIECE:] in text]
-    pieces = {piece.strip() for form in cut for at in range(PIECE, len(form)) for piece in (form[:at], form[-at:])}
-    for written in sorted(forms | {piece for piece in pieces if len(piece) >= PIECE}, key=len, reverse=True):
+    pieces = {
+        piece.strip()
+        for form in cut
+        for at in range(PIECE, len(form))
+        for piece in (form[:at], form[-at:])
+    }
+    for written in sorted(
+        forms | {piece for piece in pieces if len(piece) >= PIECE}, key=len, reverse=True
+    ):
         text = text.replace(written, HIDDEN)
     return text
 
 
 def _of_basic(secret: str) -> list[str]:
-    """``user:password`` and the password, if the secret is what a header holds for basic authentication."""
+    """``user:password`` and the password, if the secret is what a header holds for basic
+    authentication.
+    """
     try:
         pair = b64decode(secret.rpartition(" ")[2], validate=True).decode()
     except ValueError:
         return []
-    return [one for one in (pair, pair.partition(":")[2]) if len(one) >= SHORTEST] if ":" in pair else []
+    return (
+        [one for one in (pair, pair.partition(":")[2]) if len(one) >= SHORTEST]
+        if ":" in pair
+        else []
+    )
 
 
 def _written(secret: str) -> Iterator[str]:
-    """A secret as it stands in texts: escaped, percent-encoded, and in base64, there also behind up to two bytes of
-    something else, which shift its letters (and so behind any number)."""
+    """A secret as it stands in texts: escaped, percent-encoded, and in base64, there also behind up
+    to two bytes of something else, which shift its letters (and so behind any number).
+    """
     yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, ""))
     if len(secret) >= SHORTEST:
         for shift in range(3):
@@ -103,8 +137,15 @@ def plain(text: str) -> str:
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """The values of those variables whose name says that they are secret, line by line; and passwords in URLs."""
-    named = [line for name, value in environment.items() if is_secret(name) for line in value.splitlines()]
+    """The values of those variables whose name says that they are secret, line by line; and
+    passwords in URLs.
+    """
+    named = [
+        line
+        for name, value in environment.items()
+        if is_secret(name)
+        for line in value.splitlines()
+    ]
     in_urls = [password for value in environment.values() for password in _PASSWORD.findall(value)]
     return [one for one in (*named, *in_urls) if len(one) >= SHORTEST]
 

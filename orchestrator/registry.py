@@ -1,7 +1,7 @@
 """Lazy registries: a name stands for ``"module:attribute"``, which is loaded when first used.
 
-Third parties add entries through entry points of the group ``orchestrator.<kind>`` (docs/extending.md). Also reads the
-data files that lie beside modules.
+Third parties add entries through entry points of the group ``orchestrator.<kind>``
+(docs/extending.md). Also reads the data files that lie beside modules.
 """
 
 import difflib
@@ -20,12 +20,16 @@ T = TypeVar("T")
 
 @cache
 def data_beside(module: str, name: str) -> Any:
-    """The content of a JSON file in the folder of a module, by the module's ``__file__``. Shared: not to be changed."""
+    """The content of a JSON file in the folder of a module, by the module's ``__file__``. Shared:
+    not to be changed.
+    """
     return json.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 class Registry(Generic[T]):
-    """The parts of one kind by name. ``registry["vllm"]`` loads and returns the attribute it stands for."""
+    """The parts of one kind by name. ``registry["vllm"]`` loads and returns the attribute it stands
+    for.
+    """
 
     def __init__(self, kind: str, entries: dict[str, str]) -> None:
         self.kind, self._group = kind, f"orchestrator.{kind}"
@@ -33,9 +37,13 @@ class Registry(Generic[T]):
 
     @cached_property
     def _entries(self) -> dict[str, str]:
-        from importlib import metadata  # takes 40 ms, which commands without third parties' parts save
+        # takes 40 ms, which commands without third parties' parts save
+        from importlib import metadata
 
-        found = {point.name: f"{point.module}:{point.attr}" for point in metadata.entry_points(group=self._group)}
+        found = {
+            point.name: f"{point.module}:{point.attr}"
+            for point in metadata.entry_points(group=self._group)
+        }
         return found | self._builtin  # a third party cannot replace what we ship
 
     def names(self) -> list[str]:
@@ -49,7 +57,8 @@ class Registry(Generic[T]):
         return name in self._builtin or name in self._entries
 
     def __getitem__(self, name: str) -> T:
-        place = self._builtin.get(name) or self._entries.get(name)  # looking for entry points reads a lot of files
+        # looking for entry points reads a lot of files
+        place = self._builtin.get(name) or self._entries.get(name)
         if place is None:
             one = self.kind.removesuffix("es") if self.kind == "searches" else self.kind.rstrip("s")
             raise InputError(unknown_name(one, name, self._entries))
@@ -59,7 +68,9 @@ class Registry(Generic[T]):
         except (ImportError, AttributeError) as error:
             if name in self._builtin:
                 raise
-            text = f"{name!r} of the entry points {self._group!r} ({place}) cannot be loaded: {error}"
+            text = (
+                f"{name!r} of the entry points {self._group!r} ({place}) cannot be loaded: {error}"
+            )
             raise InputError(text) from error
 
 

@@ -12,7 +12,8 @@ _ABSOLUTE = 1
 class Timer:
     """A Linux timerfd on the clock of ``time.monotonic_ns`` (os.timerfd_create needs Python 3.13).
 
-    ``fd`` can be read once the instant has come, and stays so until it is read or the timer is set again.
+    ``fd`` can be read once the instant has come, and stays so until it is read or the timer is set
+    again.
     """
 
     def __init__(self) -> None:
@@ -24,7 +25,9 @@ class Timer:
         self._settime = self._libc.timerfd_settime
 
     def set(self, at_ns: int) -> None:
-        """Wake at that instant (at once when it has passed; 0: never), and no more at the one set before."""
+        """Wake at that instant (at once when it has passed; 0: never), and no more at the one set
+        before.
+        """
         self._spec[2], self._spec[3] = divmod(at_ns, 1_000_000_000)
         self._settime(self.fd, _ABSOLUTE, self._spec, None)
 
@@ -40,7 +43,9 @@ class LoopTimer:
         loop.add_reader(self._timer.fd, self._readable)
 
     def arm(self, at_ns: int) -> None:
-        """Fire at that instant of ``time.monotonic_ns``, at once when it has passed, and no more at the one before."""
+        """Fire at that instant of ``time.monotonic_ns``, at once when it has passed, and no more at
+        the one before.
+        """
         self._timer.set(max(1, at_ns))
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """make demo: real engines, a two-node Ray cluster on this machine, a sweep, and its answer.
 
-Installs vLLM and SGLang for the CPU and transformers serve into .engines/, makes a tiny model in .demo/model. Where
-SGLang cannot be installed it is left out; where the others cannot be, the emulator is asked the same questions.
+Installs vLLM and SGLang for the CPU and transformers serve into .engines/, makes a tiny model in
+.demo/model. Where SGLang cannot be installed it is left out; where the others cannot be, the
+emulator is asked the same questions.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ def run(*argv: str) -> int:
 
 def install(engine: str) -> int:
     """0; NO_BUILD when this machine cannot have it, and the script said why."""
-    CONSOLE.print(f"installing {engine} into .engines/{engine} (first time: minutes)", highlight=False)
+    CONSOLE.print(
+        f"installing {engine} into .engines/{engine} (first time: minutes)", highlight=False
+    )
     return run("scripts/install_engines.py", engine, "--into", f".engines/{engine}")
 
 
 def without(engine: str, experiment: str) -> str:
-    """The same experiment without one engine, as another file beside the engines: its paths hold there."""
+    """The same experiment without one engine, as another file beside the engines: its paths hold
+    there.
+    """
     document = yaml.safe_load((ROOT / experiment).read_text())
     document["deployments"] = [one for one in document["deployments"] if one["engine"] != engine]
     path = ROOT / ".demo" / Path(experiment).name
@@ -43,11 +48,22 @@ def without(engine: str, experiment: str) -> str:
 
 
 def measure(experiment: str) -> int:
-    """Runs an experiment on two nodes and shows its points and its answer. Exit status of the sweep."""
+    """Runs an experiment on two nodes and shows its points and its answer. Exit status of the
+    sweep.
+    """
     results = f".demo/results-{time.strftime('%Y%m%d-%H%M%S')}"
     CONSOLE.print("starting a two-node Ray cluster on this machine", highlight=False)
     with RayOnThisMachine(nodes=2) as cluster:
-        status = run("-m", "orchestrator", "run", experiment, "--results", results, "--address", cluster.address)
+        status = run(
+            "-m",
+            "orchestrator",
+            "run",
+            experiment,
+            "--results",
+            results,
+            "--address",
+            cluster.address,
+        )
     if status not in (0, 3):
         return status
     run("-m", "orchestrator", "results", results)
@@ -66,7 +82,9 @@ def main() -> int:
     if installed["sglang"] == NO_BUILD:
         experiment = without("sglang", experiment)
     if NO_BUILD in (installed["vllm"], installed["transformers"]):
-        CONSOLE.print("[yellow]Real engines cannot be installed here: what follows is EMULATED, not measured.[/]")
+        CONSOLE.print(
+            "[yellow]Real engines cannot be installed here: what follows is EMULATED, not measured.[/]"
+        )
         experiment = "experiments/quickstart-emulated.yaml"
     if run("scripts/make_tiny_model.py", ".demo/model") != 0:
         return 1

@@ -1,6 +1,8 @@
-"""Tables of the documentation that repeat facts of the code: ``python -m scripts.documented_tables`` writes them anew.
+"""Tables of the documentation that repeat facts of the code: ``python -m
+scripts.documented_tables`` writes them anew.
 
-Each stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``; a test fails while one differs from the code.
+Each stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``; a test fails while one differs from
+the code.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ def failure_classes() -> str:
 
 
 def failure_kinds() -> str:
-    rows = ((f"`{kind}`", f"`{kind.failure_class}`", kind.meaning, _next_run(kind)) for kind in FailureKind)
+    rows = (
+        (f"`{kind}`", f"`{kind.failure_class}`", kind.meaning, _next_run(kind))
+        for kind in FailureKind
+    )
     return table(("kind", "class", "what happened", "the next `run`"), rows)
 
 
@@ -59,7 +64,13 @@ def engine_metrics() -> str:
             continue
         told = [_told(set(columns), set(engine.metrics)) for columns in METRICS.values()]
         found = {field for expected, _ in recorded.starts(name).values() for field in expected}
-        rows.append((f"`{name}`", *told, ", ".join(what for field, what in AT_START.items() if field in found) or "no"))
+        rows.append(
+            (
+                f"`{name}`",
+                *told,
+                ", ".join(what for field, what in AT_START.items() if field in found) or "no",
+            )
+        )
     return table(("name", *METRICS, "at start"), rows)
 
 
@@ -68,7 +79,9 @@ def _told(wanted: set[str], told: set[str]) -> str:
 
 
 def event_kinds() -> str:
-    return table(("kind", "what it says"), ((f"`{kind}`", meaning) for kind, meaning in KINDS.items()))
+    return table(
+        ("kind", "what it says"), ((f"`{kind}`", meaning) for kind, meaning in KINDS.items())
+    )
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -87,7 +100,9 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def replaced(name: str, text: str) -> str:
-    """``text`` of a page with the table ``name`` as the code has it. Raises ValueError where the page has no place."""
+    """``text`` of a page with the table ``name`` as the code has it. Raises ValueError where the
+    page has no place.
+    """
     begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
     before, _, rest = text.partition(begin)
     _, found, after = rest.partition(end)

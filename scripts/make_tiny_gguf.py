@@ -1,10 +1,12 @@
-"""Writes the tiny model (scripts/make_tiny_model.py) as GGUF files for llama.cpp: float32 and what is asked of it.
+"""Writes the tiny model (scripts/make_tiny_model.py) as GGUF files for llama.cpp: float32 and what
+is asked of it.
 
     .engines/llama_cpp/bin/python scripts/make_tiny_gguf.py .demo/model .demo/gguf q8_0 q4_0
 
-Names: model-f32.gguf, model-q8_0.gguf and so on; quantized ones are made by llama-quantize, which stands beside that
-Python. For Llama models with a byte-level BPE tokenizer that splits as GPT-2's does; llama.cpp's own converter needs
-torch, and knows a tokenizer by its hash only. Needs gguf and safetensors, which scripts/install_engines.py puts there.
+Names: model-f32.gguf, model-q8_0.gguf and so on; quantized ones are made by llama-quantize, which
+stands beside that Python. For Llama models with a byte-level BPE tokenizer that splits as GPT-2's
+does; llama.cpp's own converter needs torch, and knows a tokenizer by its hash only. Needs gguf and
+safetensors, which scripts/install_engines.py puts there.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def add_tokenizer(writer: gguf.GGUFWriter, config: dict[str, Any], folder: Path)
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([texts.get(token, f"[unused {token}]") for token in ids])
     writer.add_token_types(
-        [kinds.CONTROL if i in control else kinds.NORMAL if i in texts else kinds.UNUSED for i in ids]
+        [
+            kinds.CONTROL if i in control else kinds.NORMAL if i in texts else kinds.UNUSED
+            for i in ids
+        ]
     )
     merges = tokenizer["model"]["merges"]
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
@@ -67,7 +72,9 @@ def add_tokenizer(writer: gguf.GGUFWriter, config: dict[str, Any], folder: Path)
 
 
 def rotary_pairs(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """A query or key projection with rotary halves, as Hugging Face keeps them, in the pairs that llama.cpp rotates."""
+    """A query or key projection with rotary halves, as Hugging Face keeps them, in the pairs that
+    llama.cpp rotates.
+    """
     rows, columns = weight.shape
     halves = weight.reshape(heads, 2, rows // heads // 2, columns)
     return halves.swapaxes(1, 2).reshape(rows, columns)
@@ -87,7 +94,8 @@ def write(folder: Path, out: Path) -> None:
             count = next((heads[kind] for kind in heads if name.endswith(f"{kind}.weight")), 0)
             made = weight.astype(np.float32)
             writer.add_tensor(
-                names.get_name(name, try_suffixes=(".weight",)), rotary_pairs(made, count) if count else made
+                names.get_name(name, try_suffixes=(".weight",)),
+                rotary_pairs(made, count) if count else made,
             )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -96,8 +104,12 @@ def write(folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder with config.json, tokenizer.json and safetensors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "model", type=Path, help="folder with config.json, tokenizer.json and safetensors"
+    )
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("quantizations", nargs="*", help="of llama-quantize: q8_0, q4_0, ...")
     arguments = parser.parse_args()
@@ -106,7 +118,11 @@ def main() -> None:
     write(arguments.model, plain)
     for name in arguments.quantizations:
         program = Path(sys.executable).with_name("llama-quantize")
-        subprocess.run([program, plain, arguments.out / f"model-{name}.gguf", name], check=True, capture_output=True)
+        subprocess.run(
+            [program, plain, arguments.out / f"model-{name}.gguf", name],
+            check=True,
+            capture_output=True,
+        )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python scripts/make_tiny_model.py .demo/tiny-llama
 
-It is for trying engines and for tests: what it says is noise, how it is served is real. 4 layers, hidden size 256,
-8 heads and 4 KV heads (so that tensor parallel sizes 1, 2 and 4 work), a byte-level BPE tokenizer trained on text
-written here, a chat template. The same seed gives the same bytes. Needs numpy, safetensors and tokenizers.
+It is for trying engines and for tests: what it says is noise, how it is served is real. 4 layers,
+hidden size 256, 8 heads and 4 KV heads (so that tensor parallel sizes 1, 2 and 4 work), a
+byte-level BPE tokenizer trained on text written here, a chat template. The same seed gives the same
+bytes. Needs numpy, safetensors and tokenizers.
 """
 
 from __future__ import annotations
@@ -55,14 +56,21 @@ SYLLABLES = (
 
 
 def text(rng: np.random.Generator, sentences: int = 4000) -> list[str]:
-    """Sentences of invented words, common ones often and rare ones seldom (Zipf), with numbers and punctuation."""
+    """Sentences of invented words, common ones often and rare ones seldom (Zipf), with numbers and
+    punctuation.
+    """
     words = ["".join(rng.choice(SYLLABLES, size=rng.integers(1, 5))) for _ in range(3000)]
     lines = []
     for _ in range(sentences):
-        picked = [words[min(int(rank), len(words)) - 1] for rank in rng.zipf(1.2, size=rng.integers(4, 16))]
+        picked = [
+            words[min(int(rank), len(words)) - 1]
+            for rank in rng.zipf(1.2, size=rng.integers(4, 16))
+        ]
         if rng.random() < 0.2:
             picked.append(str(rng.integers(0, 10000)))
-        lines.append(" ".join(picked).capitalize() + str(rng.choice([".", "?", "!", ", and so on."])))
+        lines.append(
+            " ".join(picked).capitalize() + str(rng.choice([".", "?", "!", ", and so on."]))
+        )
     return lines
 
 
@@ -79,22 +87,38 @@ def tokenizer(rng: np.random.Generator) -> Tokenizer:
     )
     made.train_from_iterator(text(rng), trainer)
     if made.get_vocab_size() != VOCABULARY:
-        raise SystemExit(f"the tokenizer has {made.get_vocab_size()} tokens instead of {VOCABULARY}: not enough text")
+        raise SystemExit(
+            f"the tokenizer has {made.get_vocab_size()} tokens instead of {VOCABULARY}: not enough text"
+        )
     return made
 
 
 def unprintable(made: Tokenizer) -> list[int]:
     """Tokens that are no whole text of their own: special ones and pieces of a UTF-8 character."""
-    return [token for token in range(VOCABULARY) if not (piece := made.decode([token])) or "\ufffd" in piece]
+    return [
+        token
+        for token in range(VOCABULARY)
+        if not (piece := made.decode([token])) or "\ufffd" in piece
+    ]
 
 
-def weights(rng: np.random.Generator, never: list[int], config: Config = CONFIG) -> dict[str, NDArray[np.float32]]:
-    """Random weights in the names of LlamaForCausalLM; greedy or sampled, the tokens ``never`` do not come.
+def weights(
+    rng: np.random.Generator, never: list[int], config: Config = CONFIG
+) -> dict[str, NDArray[np.float32]]:
+    """Random weights in the names of LlamaForCausalLM; greedy or sampled, the tokens ``never`` do
+    not come.
 
-    Channel 0 of the residual stream is a constant that no layer writes to, and the output head reads it with a large
-    negative weight for those tokens. So every answer has the length that was asked for, and every token is a text.
+    Channel 0 of the residual stream is a constant that no layer writes to, and the output head
+    reads it with a large negative weight for those tokens. So every answer has the length that was
+    asked for, and every token is a text.
     """
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads", "head_dim")
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "head_dim",
+    )
     hidden, inner, layers, kv_heads, head_dim = (int(str(config[name])) for name in names)
     kv = kv_heads * head_dim
 
@@ -126,16 +150,27 @@ def weights(rng: np.random.Generator, never: list[int], config: Config = CONFIG)
 
 
 def make(folder: Path, seed: int = 0, config: Config = CONFIG) -> None:
-    """Writes the whole model into ``folder``; ``config``: CONFIG, with other widths where they are wanted."""
+    """Writes the whole model into ``folder``; ``config``: CONFIG, with other widths where they are
+    wanted.
+    """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     made = tokenizer(rng)
     made.save(str(folder / "tokenizer.json"))
-    save_file(weights(rng, unprintable(made), config), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        weights(rng, unprintable(made), config),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "model.safetensors").chmod(0o644)
     documents = {
         "config.json": config,
-        "generation_config.json": {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "do_sample": True},
+        "generation_config.json": {
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+            "pad_token_id": 2,
+            "do_sample": True,
+        },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": SPECIAL[0],
@@ -151,7 +186,9 @@ def make(folder: Path, seed: int = 0, config: Config = CONFIG) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

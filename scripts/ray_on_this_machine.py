@@ -1,4 +1,6 @@
-"""A Ray cluster of several nodes on this machine: for the demo, for tests, and for multi-node launches on a laptop."""
+"""A Ray cluster of several nodes on this machine: for the demo, for tests, and for multi-node
+launches on a laptop.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-OBJECT_STORE_BYTES = 80 * 2**20  # the smallest Ray accepts is 75 MB; rows travel through files, not through Ray
+# the smallest Ray accepts is 75 MB; rows travel through files, not through Ray
+OBJECT_STORE_BYTES = 80 * 2**20
 
 
 def _free_port() -> int:
@@ -21,7 +24,9 @@ def _free_port() -> int:
 
 
 def _start(node: Callable[[], Any], tries: int = 3) -> Any:
-    """Ray gives a raylet 30 s to register, which a busy machine may not keep; it says so with a bare Exception."""
+    """Ray gives a raylet 30 s to register, which a busy machine may not keep; it says so with a
+    bare Exception.
+    """
     for left in reversed(range(tries)):
         try:
             return node()
@@ -32,26 +37,36 @@ def _start(node: Callable[[], Any], tries: int = 3) -> Any:
 
 
 class RayOnThisMachine:
-    """``nodes`` raylets of ``cpus`` logical CPUs each, on ports of their own; nothing else on the machine is touched.
+    """``nodes`` raylets of ``cpus`` logical CPUs each, on ports of their own; nothing else on the
+    machine is touched.
 
-    Use as a context manager; ``address`` is what ``--address`` and ``ray.init`` take, ``dashboard`` what
-    ``ray job submit --address`` takes (None without a dashboard). ``token``: what it asks for; empty: nothing.
+    Use as a context manager; ``address`` is what ``--address`` and ``ray.init`` take, ``dashboard``
+    what ``ray job submit --address`` takes (None without a dashboard). ``token``: what it asks for;
+    empty: nothing.
     """
 
     def __init__(
-        self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None, token: str = ""
+        self,
+        nodes: int = 2,
+        cpus: int = 4,
+        gpus: int = 0,
+        dashboard_port: int | None = None,
+        token: str = "",
     ) -> None:
-        self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
-        # RAY_TMPDIR keeps Cluster() from redirecting address="auto" of others; without RAY_AUTH_MODE, whether a cluster
-        # asks for a token depends on a file that the last one of this user left; workers that start at Ray's niceness,
-        # 15, wait for whatever else runs here
+        # short: socket paths below it are limited to 107 bytes
+        self._folder = tempfile.mkdtemp(prefix="orch-ray-")
+        # RAY_TMPDIR keeps Cluster() from redirecting address="auto" of others; without
+        # RAY_AUTH_MODE, whether a cluster asks for a token depends on a file that the last one of
+        # this user left; workers that start at Ray's niceness, 15, wait for whatever else runs here
         ours = {"RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
         if token:
             ours |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
         self._saved = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
         os.makedirs(f"{self._folder}/ray", exist_ok=True)
-        self.dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
+        self.dashboard = (
+            f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
+        )
         self.cluster: Any = None
         try:
             self._begin(nodes, cpus, gpus, dashboard_port)
@@ -60,7 +75,9 @@ class RayOnThisMachine:
             raise
 
     def _begin(self, nodes: int, cpus: int, gpus: int, dashboard_port: int | None) -> None:
-        head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
+        head: dict[str, Any] = self._node_args(cpus, gpus) | {
+            "include_dashboard": dashboard_port is not None
+        }
         if dashboard_port is not None:
             head |= {"dashboard_port": dashboard_port, "dashboard_host": "127.0.0.1"}
         self.cluster = _start(lambda: Cluster(initialize_head=True, head_node_args=head))
@@ -69,7 +86,8 @@ class RayOnThisMachine:
 
     @staticmethod
     def _node_args(cpus: int, gpus: int) -> dict[str, Any]:
-        # every raylet's agent listens for jobs on one default port: a second cluster on this machine would go without
+        # every raylet's agent listens for jobs on one default port: a second cluster on this
+        # machine would go without
         return {
             "num_cpus": cpus,
             "num_gpus": gpus,

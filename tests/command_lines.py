@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 
 def by_flag(line: str | Sequence[str]) -> dict[str, list[str]]:
-    """Flag -> the words after it; what comes before the first flag stands under ``""``. A flag said twice fails."""
+    """Flag -> the words after it; what comes before the first flag stands under ``""``. A flag said
+    twice fails.
+    """
     found: dict[str, list[str]] = {"": []}
     flag = ""
     for word in shlex.split(line) if isinstance(line, str) else line:

@@ -1,4 +1,6 @@
-"""Tests marked ``long`` run only where ``-m`` names them (``make chaos``); what was left out is said at the end."""
+"""Tests marked ``long`` run only where ``-m`` names them (``make chaos``); what was left out is
+said at the end.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ import pytest
 from tests.harness import TEST_RUN
 
 LEFT_OUT = pytest.StashKey[int]()
-# Leases of this run alone: else an engine of any other run on this machine would keep those of its tests waiting.
+# Leases of this run alone: else an engine of any other run on this machine would keep those of its
+# tests waiting.
 _LEASES = tempfile.TemporaryDirectory(prefix="orch-leases-")
 os.environ["ORCHESTRATOR_LEASES"] = os.environ[TEST_RUN] = _LEASES.name
-# What a shell starts in the background ignores SIGINT, and so would all that tests start and interrupt.
+# What a shell starts in the background ignores SIGINT, and so would all that tests start and
+# interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -31,7 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = len(long)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if count := config.stash.get(LEFT_OUT, 0):
         line = f"{count} LONG TESTS WERE NOT RUN (make chaos runs them)"
         terminalreporter.write_sep("!", line, yellow=True, bold=True)
@@ -44,7 +50,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root mounts a file system")
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode()}")
     try:

@@ -24,7 +24,8 @@ from orchestrator.results.root import open_results
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".demo" / "model"
 TEST_RUN = "TEST_RUN"  # the variable with this run's name, which engines inherit
-# Tests of what the clock says: others may stop the machine for a moment. Each try begins anew and is in the summary.
+# Tests of what the clock says: others may stop the machine for a moment. Each try begins anew and
+# is in the summary.
 AGAINST_THE_CLOCK = pytest.mark.flaky(reruns=2)
 
 
@@ -34,11 +35,19 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONUNBUFFERED": "1"} | more
 
 
-def orchestrator(*argv: str, timeout_s: float = 240.0, **env: str) -> subprocess.CompletedProcess[str]:
+def orchestrator(
+    *argv: str, timeout_s: float = 240.0, **env: str
+) -> subprocess.CompletedProcess[str]:
     """One command to its end; stdout and stderr apart."""
     command = [sys.executable, "-m", "orchestrator", *argv]
     return subprocess.run(
-        command, cwd=ROOT, env=environment(**env), capture_output=True, text=True, timeout=timeout_s, check=False
+        command,
+        cwd=ROOT,
+        env=environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
@@ -46,7 +55,9 @@ def start(*argv: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
     """One command in the background, its output in ``log``."""
     with log.open("wb") as out:
         command = [sys.executable, "-m", "orchestrator", *argv]
-        return subprocess.Popen(command, cwd=ROOT, env=environment(**env), stdout=out, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment(**env), stdout=out, stderr=subprocess.STDOUT
+        )
 
 
 def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> Path:
@@ -84,8 +95,8 @@ GIVEN_PORTS: set[int] = set()
 def free_port(row: int = 1) -> int:
     """The first of so many ports in a row on which nobody listens: none is given twice.
 
-    Below what Ray gives to workers (10002 and up), a sweep to engines (21000) and Linux to connections (32768): who
-    asks for a port listens there seconds later only.
+    Below what Ray gives to workers (10002 and up), a sweep to engines (21000) and Linux to
+    connections (32768): who asks for a port listens there seconds later only.
     """
     while True:
         ports = range(port := random.randrange(3_000, 10_000 - row), port + row)
@@ -111,7 +122,9 @@ def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:
 
 
 def engine_processes() -> list[psutil.Process]:
-    """Processes that carry a launch's mark, engines and what they started; not those of a test run beside this one."""
+    """Processes that carry a launch's mark, engines and what they started; not those of a test run
+    beside this one.
+    """
     ours = os.environ[TEST_RUN]
     found = []
     for process in psutil.process_iter():
@@ -127,7 +140,9 @@ def engine_processes() -> list[psutil.Process]:
 
 def assert_nothing_left(limit_s: float = 10.0) -> None:
     """No engine process is left after at most ``limit_s``."""
-    wait_for(lambda: not engine_processes(), limit_s, f"engine processes are left: {engine_processes()}")
+    wait_for(
+        lambda: not engine_processes(), limit_s, f"engine processes are left: {engine_processes()}"
+    )
 
 
 def assert_rows_equal_schedule(results: Path | str) -> Mapping[str, int]:

@@ -2,16 +2,18 @@
 
     python benchmarks/agreement/run.py [--pairs 6] [--concurrency 8] [--requests 160]
 
-Starts real vLLM on the CPU (scripts/install_engines.py) with the tiny model (made when it is not there), then lets both
-tools load it in turn, A B, B A, A B, ..., closed loop, same prompt and output lengths, greedy, end of sequence ignored,
-no prefix cache. The engine has the first core and the tool the others: without this, a tool that computes more slows
-the engine that it reports on. Limits: output throughput within 5 %, median TTFT and median TPOT within 10 % (median
-over pairs of the ratio of the two tools in a pair). Exit status 1 beyond them. How far one tool disagrees with itself
-stands beside it.
+Starts real vLLM on the CPU (scripts/install_engines.py) with the tiny model (made when it is not
+there), then lets both tools load it in turn, A B, B A, A B, ..., closed loop, same prompt and
+output lengths, greedy, end of sequence ignored, no prefix cache. The engine has the first core and
+the tool the others: without this, a tool that computes more slows the engine that it reports on.
+Limits: output throughput within 5 %, median TTFT and median TPOT within 10 % (median over pairs of
+the ratio of the two tools in a pair). Exit status 1 beyond them. How far one tool disagrees with
+itself stands beside it.
 
 Clocks, aligned as far as the tools allow:
   TTFT   vllm: before the request is handed to its HTTP client, to the first event parsed; ours: `ttft_from_sent_ms`,
-         first byte handed to the socket, to the read that held the first event (our headline is from the schedule).
+         first byte handed to the socket, to the read that held the first event (our headline is
+         from the schedule).
   TPOT   both: (last - first content event) / (tokens - 1), median over requests.
   tokens/s  vllm: all output tokens / (first dispatch to last completion); ours the same, from the stored rows;
          the figure that `orchestrator load` prints, of its own window, stands beside it.
@@ -58,7 +60,9 @@ def engine(args: argparse.Namespace, log: Path) -> Iterator[str]:
         "--dtype", "float32", "--max-model-len", "1024", "--no-enable-prefix-caching",
     ]  # fmt: skip
     with log.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=ENV, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, env=ENV, start_new_session=True
+        )
     try:
         url = f"http://127.0.0.1:{args.port}"
         _wait_until_ready(url, process, log)
@@ -148,7 +152,9 @@ def _all_ok(tool: str, ok: int, asked: int) -> None:
 
 
 def compare(pairs: list[tuple[Figures, Figures]]) -> dict[str, dict[str, float]]:
-    """Per metric: medians of both, ratio ours / theirs (median over pairs), and how far each disagrees with itself."""
+    """Per metric: medians of both, ratio ours / theirs (median over pairs), and how far each
+    disagrees with itself.
+    """
     out = {}
     for name, limit in LIMITS.items():
         theirs, own = [a[name] for a, _ in pairs], [b[name] for _, b in pairs]
@@ -187,7 +193,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--input-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=64)
     cores = sorted(os.sched_getaffinity(0))
-    parser.add_argument("--engine-cores", default=str(cores[0]), help="as taskset --cpu-list takes them")
+    parser.add_argument(
+        "--engine-cores", default=str(cores[0]), help="as taskset --cpu-list takes them"
+    )
     parser.add_argument("--client-cores", default=",".join(map(str, cores[1:] or cores)))
     parser.add_argument("--port", type=int, default=18400)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
@@ -200,10 +208,13 @@ def main() -> int:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     if not args.model.exists():
-        subprocess.run([sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(args.model)], check=True)
+        subprocess.run(
+            [sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(args.model)], check=True
+        )
     pairs: list[tuple[Figures, Figures]] = []
     with engine(args, output / "engine.log") as url:
-        for number in range(-1, args.pairs):  # the first pair warms engine and files, and is not counted
+        # the first pair warms engine and files, and is not counted
+        for number in range(-1, args.pairs):
             folder = output / f"pair{number}"
             folder.mkdir()
             seeds = 1000 + 2 * number, 1001 + 2 * number
@@ -213,7 +224,11 @@ def main() -> int:
             else:
                 theirs = vllm_bench(url, args, seeds[0], folder)
                 own = ours(url, args, seeds[1], folder)
-            print(json.dumps({"pair": number, "vllm": theirs, "ours": own}), file=sys.stderr, flush=True)
+            print(
+                json.dumps({"pair": number, "vllm": theirs, "ours": own}),
+                file=sys.stderr,
+                flush=True,
+            )
             if number >= 0:
                 pairs.append((theirs, own))
     result = compare(pairs)

@@ -19,12 +19,16 @@ def _errors(name: str, said: Summary | None, true: Summary) -> Figures:
 
 
 def _main_start(truth: Truth, scenario: Scenario) -> int:
-    """Index of the first request of the load itself: what came before were the tool's warm-up and test requests."""
+    """Index of the first request of the load itself: what came before were the tool's warm-up and
+    test requests.
+    """
     return max(0, len(truth.arrival) - scenario.requests)
 
 
 def _streams_in_use(truth: Truth, scenario: Scenario) -> float:
-    """Closed loop: mean requests in flight at the server over those asked for, while new ones still came."""
+    """Closed loop: mean requests in flight at the server over those asked for, while new ones still
+    came.
+    """
     first = _main_start(truth, scenario)
     arrival, last = truth.arrival[first:], truth.last[first:]
     start, end = arrival[min(len(arrival), scenario.streams or 1) - 1], arrival[-1]
@@ -35,7 +39,9 @@ def _streams_in_use(truth: Truth, scenario: Scenario) -> float:
 
 
 def _open_loop(truth: Truth, scenario: Scenario) -> Figures:
-    """Arrival rate at the server over the rate asked for; dispersion: variance over mean of the counts per 50 ms."""
+    """Arrival rate at the server over the rate asked for; dispersion: variance over mean of the
+    counts per 50 ms.
+    """
     arrival = truth.arrival[_main_start(truth, scenario) :]
     span_s = (arrival[-1] - arrival[0]) / 1e9
     counts = np.bincount(((arrival - arrival[0]) // 50_000_000).astype(int))[:-1]
@@ -47,12 +53,16 @@ def _open_loop(truth: Truth, scenario: Scenario) -> Figures:
 def _ttft_from_schedule(truth: Truth, scenario: Scenario) -> float:
     """Constant arrivals: the true mean TTFT from the instants the requests were due. Milliseconds."""
     first = truth.first[truth.first > 0][_main_start(truth, scenario) :]
-    due = truth.arrival[_main_start(truth, scenario)] + np.arange(len(first)) * (1e9 / (scenario.rate or 1))
+    due = truth.arrival[_main_start(truth, scenario)] + np.arange(len(first)) * (
+        1e9 / (scenario.rate or 1)
+    )
     return float((np.sort(first) - due).mean() / 1e6)
 
 
 def figures(scenario: Scenario, run: Run, report: Report | None) -> Figures:
-    """Everything that is a number. Times in ms unless named otherwise; what cannot be known is left out."""
+    """Everything that is a number. Times in ms unless named otherwise; what cannot be known is left
+    out.
+    """
     stats, truth = run.truth.stats, run.truth
     if not len(truth.arrival):
         return {"wall_s": run.wall_s}
@@ -67,7 +77,8 @@ def figures(scenario: Scenario, run: Run, report: Report | None) -> Figures:
         "cpu_us_per_request": run.cpu_between(start, end) / len(truth.arrival) * 1e6,
         "server_lateness_p99_ms": stats["lateness_ms"]["p99"],
         "requests_at_server": stats["requests"],
-        "requests_per_s_to_end": len(truth.arrival) / (run.wall_s - (int(truth.arrival[0]) - run.started_ns) / 1e9),
+        "requests_per_s_to_end": len(truth.arrival)
+        / (run.wall_s - (int(truth.arrival[0]) - run.started_ns) / 1e9),
         "failed_true": stats["errors"] + stats["cuts"],
     }
     if scenario.streams:
@@ -99,5 +110,9 @@ def medians(repeats: list[Figures]) -> Figures:
 
 def ratios(tool: list[Figures], yardstick: list[Figures], name: str) -> float | None:
     """Median over repeats of the tool's figure over the yardstick's in the same repeat."""
-    pairs = [(a[name], b[name]) for a, b in zip(tool, yardstick, strict=False) if a.get(name) and b.get(name)]
+    pairs = [
+        (a[name], b[name])
+        for a, b in zip(tool, yardstick, strict=False)
+        if a.get(name) and b.get(name)
+    ]
     return median(a / b for a, b in pairs) if pairs else None

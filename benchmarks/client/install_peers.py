@@ -1,4 +1,5 @@
-"""Install the peers, each into a virtual environment of its own below .engines/peers. vLLM: scripts/install_engines.py.
+"""Install the peers, each into a virtual environment of its own below .engines/peers. vLLM:
+scripts/install_engines.py.
 
     python benchmarks/client/install_peers.py [NAME ...] [--into FOLDER]
 
@@ -26,13 +27,15 @@ class Peer:
     python: str = "python3.11"
 
 
-CPU_TORCH = ("torch==2.13.0",)  # one that needs no CUDA packages; asked for first, so that later steps find it there
+# one that needs no CUDA packages; asked for first, so that later steps find it there
+CPU_TORCH = ("torch==2.13.0",)
 PEER_LIST = {
     "aiperf": Peer((("aiperf==0.13.0",),)),
     "genai-bench": Peer((("genai-bench==0.0.5",),)),
     "guidellm": Peer((CPU_TORCH, ("guidellm==0.8.1",))),
     "inference-perf": Peer((("inference-perf==0.7.0",),), python="python3.12"),
-    # Its own requirements are CUDA kernels; its Rust load generator, which the wheel carries, needs only these.
+    # Its own requirements are CUDA kernels; its Rust load generator, which the wheel carries, needs
+    # only these.
     "sglang": Peer(
         (
             ("--no-deps", "sglang==0.5.23"),
@@ -64,8 +67,15 @@ def install(peer: Peer, folder: Path) -> str | None:
 def main() -> int:
     """Status 1 when a peer is missing afterwards."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(PEER_LIST)}; all of them")
-    parser.add_argument("--into", type=Path, default=PEERS, help="folder of the environments (%(default)s)")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"one or more of {', '.join(PEER_LIST)}; all of them",
+    )
+    parser.add_argument(
+        "--into", type=Path, default=PEERS, help="folder of the environments (%(default)s)"
+    )
     args = parser.parse_args()
     if unknown := [name for name in args.names if name not in PEER_LIST]:
         parser.error(f"no peer is called {', '.join(unknown)}; known are {', '.join(PEER_LIST)}")
@@ -76,7 +86,9 @@ def main() -> int:
         missing += reason is not None
     model = args.into / "tiny-llama"
     if not model.exists():
-        subprocess.run([sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(model)], check=True)
+        subprocess.run(
+            [sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(model)], check=True
+        )
     return int(missing > 0)
 
 

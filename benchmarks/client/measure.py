@@ -1,4 +1,6 @@
-"""One measurement: a mock server on core 0, one tool on core 1, what the server knows and what the tool cost."""
+"""One measurement: a mock server on core 0, one tool on core 1, what the server knows and what the
+tool cost.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the server recorded. ``stats``: its /stats document, times in ms; arrays in ns, one entry per request."""
+    """What the server recorded. ``stats``: its /stats document, times in ms; arrays in ns, one
+    entry per request.
+    """
 
     stats: dict
     arrival: NDArray[np.int64]
@@ -58,9 +62,26 @@ def build() -> None:
 
 @contextmanager
 def server(port: int, flags: list[str], folder: Path) -> Iterator[None]:
-    """A mock server pinned to its core; it leaves stats.json and log.csv in ``folder`` when it stops."""
-    command = ["taskset", "-c", str(SERVER_CORE), str(HERE / "build/mock_server"), "--port", str(port), *flags]
-    command += ["--stats", str(folder / "stats.json"), "--log", str(folder / "log.csv"), "--text", " shopa"]
+    """A mock server pinned to its core; it leaves stats.json and log.csv in ``folder`` when it
+    stops.
+    """
+    command = [
+        "taskset",
+        "-c",
+        str(SERVER_CORE),
+        str(HERE / "build/mock_server"),
+        "--port",
+        str(port),
+        *flags,
+    ]
+    command += [
+        "--stats",
+        str(folder / "stats.json"),
+        "--log",
+        str(folder / "log.csv"),
+        "--text",
+        " shopa",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -77,8 +98,12 @@ def read_truth(folder: Path) -> Truth:
     """What ``server`` left behind."""
     stats = json.loads((folder / "stats.json").read_text())
     rows = [line.split(",") for line in (folder / "log.csv").read_text().splitlines()[1:]]
-    numbers = np.array([[int(value) for value in row[:3]] for row in rows], dtype=np.int64).reshape(-1, 3)
-    return Truth(stats, numbers[:, 0], numbers[:, 1], numbers[:, 2], np.array([row[-1] for row in rows]))
+    numbers = np.array([[int(value) for value in row[:3]] for row in rows], dtype=np.int64).reshape(
+        -1, 3
+    )
+    return Truth(
+        stats, numbers[:, 0], numbers[:, 1], numbers[:, 2], np.array([row[-1] for row in rows])
+    )
 
 
 def _tree(pid: int) -> list[int]:
@@ -88,7 +113,10 @@ def _tree(pid: int) -> list[int]:
         found.append(pid)
         try:
             for task in os.listdir(f"/proc/{pid}/task"):
-                todo += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+                todo += [
+                    int(child)
+                    for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                ]
         except OSError:
             continue
     return found
@@ -142,9 +170,11 @@ def _remove(group: Path) -> None:
 
 @contextmanager
 def cpu_limit(cores: float | None) -> Iterator[list[str]]:
-    """What to put before a command so that it and its children get so many cores (a CPU cgroup, which needs root).
+    """What to put before a command so that it and its children get so many cores (a CPU cgroup,
+    which needs root).
 
-    Raises OSError where there is no such cgroup. The period is 5 ms, so that the limit is no stop of its own.
+    Raises OSError where there is no such cgroup. The period is 5 ms, so that the limit is no stop
+    of its own.
     """
     if cores is None:
         yield []
@@ -153,7 +183,9 @@ def cpu_limit(cores: float | None) -> Iterator[list[str]]:
     group = (old if old.is_dir() else Path("/sys/fs/cgroup")) / f"benchmark-{os.getpid()}"
     quota, period = str(round(cores * 5000)), "5000"
     settings = (
-        {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": quota} if old.is_dir() else {"cpu.max": f"{quota} {period}"}
+        {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": quota}
+        if old.is_dir()
+        else {"cpu.max": f"{quota} {period}"}
     )
     group.mkdir()
     try:
@@ -173,7 +205,8 @@ def run(
     timeout_s: float,
     cores: float | None = None,
 ) -> Run:
-    """Run one tool against a fresh server. ``folder`` receives logs; the tool's own results are its affair.
+    """Run one tool against a fresh server. ``folder`` receives logs; the tool's own results are its
+    affair.
 
     ``cores``: how much CPU the tool may use; None: all of its core.
     """
@@ -184,12 +217,18 @@ def run(
         started = time.monotonic_ns()
         pinned = ["taskset", "-c", str(CLIENT_CORE), *limited, *command]
         process = subprocess.Popen(
-            pinned, stdout=sink, stderr=subprocess.STDOUT, env=os.environ | env, cwd=folder, start_new_session=True
+            pinned,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=os.environ | env,
+            cwd=folder,
+            start_new_session=True,
         )
         meter = CpuMeter(process.pid)
         returncode = _wait(process, meter, timeout_s)
         wall_s = (time.monotonic_ns() - started) / 1e9
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # before the server is reaped: the tool alone
+        # before the server is reaped: the tool alone
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     meter.samples.append((started + int(wall_s * 1e9), max(cpu_s, meter.samples[-1][1])))
     tail = output.read_bytes()[-2000:].decode(errors="replace")

@@ -1,9 +1,11 @@
-"""How much memory ``load`` needs, client and figures in one process, for more and more one-token requests.
+"""How much memory ``load`` needs, client and figures in one process, for more and more one-token
+requests.
 
     python benchmarks/client/memory.py                              # this checkout
     python benchmarks/client/memory.py --other ../at-another-commit # in turn with another one
 
-Against ``mock_server``, 64 in flight, seed and prompts the same each time; peak RSS as the kernel counted it.
+Against ``mock_server``, 64 in flight, seed and prompts the same each time; peak RSS as the kernel
+counted it.
 """
 
 from __future__ import annotations
@@ -17,17 +19,42 @@ from pathlib import Path
 
 from measure import HERE, build, server
 
-SIZES = ["--input-tokens", "8", "--output-tokens", "1", "--concurrency", "64", "--seed", "7", "--model", "mock"]
+SIZES = [
+    "--input-tokens",
+    "8",
+    "--output-tokens",
+    "1",
+    "--concurrency",
+    "64",
+    "--seed",
+    "7",
+    "--model",
+    "mock",
+]
 
 
 def peak_mib(checkout: Path, requests: int, port: int) -> float:
     """Of one run, MiB. Raises SystemExit when it failed."""
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "orchestrator", "load", url, *SIZES, "--requests", str(requests)]
-    with tempfile.TemporaryDirectory() as folder, server(port, ["--ttft-ms", "5", "--itl-ms", "5"], Path(folder)):
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "load",
+        url,
+        *SIZES,
+        "--requests",
+        str(requests),
+    ]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server(port, ["--ttft-ms", "5", "--itl-ms", "5"], Path(folder)),
+    ):
         results = ["--results", f"{folder}/results"]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
-        process = subprocess.Popen([*command, *results], env=environment, cwd=folder, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*command, *results], env=environment, cwd=folder, stdout=subprocess.DEVNULL
+        )
         _, status, usage = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status) != 0:
         raise SystemExit(f"{checkout}: exit status {os.waitstatus_to_exitcode(status)}")

@@ -1,12 +1,14 @@
-"""What real-time scheduling of the load thread does to the engine beside it, and to the client's own figures.
+"""What real-time scheduling of the load thread does to the engine beside it, and to the client's
+own figures.
 
-    python benchmarks/client/priority.py URL --pid PID [--model M] [--cores 0,1] [--concurrency 8] [--repeats 3]
+    python benchmarks/client/priority.py URL --pid PID [--model M] [--cores 0,1] [--concurrency 8]
+    [--repeats 3]
 
-URL is an engine on this machine with vLLM's metrics (vLLM, or `orchestrator emulator`), PID its first process. The
-load thread runs in turn as `normal` (what every process is), `nice` (niceness -10) and `realtime` (SCHED_RR; needs
-root), same requests, closed loop. What the engine did is taken from the engine: CPU time of its process tree from
-/proc, time per output token from its own /metrics. Pin the engine with taskset and the client with --cores to see them
-share a core, or not.
+URL is an engine on this machine with vLLM's metrics (vLLM, or `orchestrator emulator`), PID its
+first process. The load thread runs in turn as `normal` (what every process is), `nice` (niceness
+-10) and `realtime` (SCHED_RR; needs root), same requests, closed loop. What the engine did is taken
+from the engine: CPU time of its process tree from /proc, time per output token from its own
+/metrics. Pin the engine with taskset and the client with --cores to see them share a core, or not.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def engine_tpot(url: str) -> tuple[float, float]:
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     found = [
-        sum(float(line.split()[-1]) for line in lines if line.startswith(f"{TPOT}_{kind}")) for kind in ("sum", "count")
+        sum(float(line.split()[-1]) for line in lines if line.startswith(f"{TPOT}_{kind}"))
+        for kind in ("sum", "count")
     ]
     return found[0], found[1]
 
@@ -48,7 +51,9 @@ def run_once(args: argparse.Namespace, mode: str, seed: int) -> dict[str, float]
     """One load; figures by the names of COLUMNS."""
     point = LoadPoint(
         targets=(Target(args.url, args.model),),
-        dialect=Dialect("openai_completions", "/v1/completions", prompt_token_ids=True, return_token_ids=True),
+        dialect=Dialect(
+            "openai_completions", "/v1/completions", prompt_token_ids=True, return_token_ids=True
+        ),
         workload=RandomWorkload(
             name="priority",
             input_tokens=Lengths(fixed=args.input_tokens),
@@ -74,7 +79,9 @@ def run_once(args: argparse.Namespace, mode: str, seed: int) -> dict[str, float]
         raise SystemExit(f"this process may not run as {mode}: it was {result.stats.priority}")
     rows, stats = result.requests, result.stats
     if set(rows["status"].to_pylist()) != {"ok"}:
-        raise SystemExit(f"not all requests were ok: {next(text for text in rows['error'].to_pylist() if text)}")
+        raise SystemExit(
+            f"not all requests were ok: {next(text for text in rows['error'].to_pylist() if text)}"
+        )
     tokens = float(np.sum(rows["output_tokens"].to_numpy()))
     ttft_ms = (rows["first_token_ns"].to_numpy() - rows["scheduled_ns"].to_numpy()) / 1e6
     gaps_ms = result.token_events["gaps_us"].combine_chunks().flatten().to_numpy() / 1e3
@@ -102,7 +109,9 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--model", default="meta-llama/Llama-3.1-8B-Instruct")
-    parser.add_argument("--cores", help="of the client, like 0,1; all that this process may use unless given")
+    parser.add_argument(
+        "--cores", help="of the client, like 0,1; all that this process may use unless given"
+    )
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--input-tokens", type=int, default=64)

@@ -3,9 +3,10 @@
     python benchmarks/client/run.py                                  # everything
     python benchmarks/client/run.py --scenarios streams512 --tools c ours vllm --repeats 3
 
-Needs a C compiler and two cores: the server gets core 0, the tool core 1. Peers are those found in .engines/peers (see
-install_peers.py) and .engines/vllm; what is not there is listed with the reason. A shared machine is noisy, so the
-tools take turns within a repeat, figures are medians over repeats, and costs are ratios to the C client beside them.
+Needs a C compiler and two cores: the server gets core 0, the tool core 1. Peers are those found in
+.engines/peers (see install_peers.py) and .engines/vllm; what is not there is listed with the
+reason. A shared machine is noisy, so the tools take turns within a repeat, figures are medians over
+repeats, and costs are ratios to the C client beside them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def measure_once(tool: Tool, scenario: Scenario, folder: Path, port: int, cell: 
     try:
         command = tool.command(scenario, f"http://127.0.0.1:{port}", folder)
         cores = scenario.cores_per_client and scenario.cores_per_client * scenario.clients
-        done = run(command, tool.env, port, scenario.server_flags(), folder, scenario.timeout_s, cores)
+        done = run(
+            command, tool.env, port, scenario.server_flags(), folder, scenario.timeout_s, cores
+        )
         report = None
         if done.returncode is None:
             cell.notes.append(f"stopped after {scenario.timeout_s:g} s")
@@ -70,30 +73,43 @@ def measure_all(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, C
         for repeat in range(args.repeats):
             for name in names:
                 if not TOOLS[name].executable.exists():
-                    cells[name].notes = [f"not installed: {TOOLS[name].executable.name} is not in .engines"]
+                    cells[name].notes = [
+                        f"not installed: {TOOLS[name].executable.name} is not in .engines"
+                    ]
                 elif not cells[name].notes:
                     where = folder / scenario.name / f"{name}-{repeat}"
                     measure_once(TOOLS[name], scenario, where, args.port, cells[name])
-                    print(_progress(scenario, name, repeat, cells[name]), file=sys.stderr, flush=True)
+                    print(
+                        _progress(scenario, name, repeat, cells[name]), file=sys.stderr, flush=True
+                    )
         write(results, folder, args)
     return results
 
 
 def _progress(scenario: Scenario, name: str, repeat: int, cell: Cell) -> str:
     last = cell.repeats[-1] if cell.repeats else {}
-    shown = ("cpu_us_per_token", "ttft_error_mean_ms", "itl_error_mean_ms", "achieved_over_offered", "start_s")
+    shown = (
+        "cpu_us_per_token",
+        "ttft_error_mean_ms",
+        "itl_error_mean_ms",
+        "achieved_over_offered",
+        "start_s",
+    )
     text = "  ".join(f"{key}={last[key]:.3f}" for key in shown if key in last)
     return f"{scenario.name:15} {name:15} #{repeat}  {text}  {'; '.join(cell.notes)}"
 
 
 def write(results: dict[str, dict[str, Cell]], folder: Path, args: argparse.Namespace) -> None:
-    """results.json with everything, results.md with the tables; after every scenario, so that nothing is lost."""
+    """results.json with everything, results.md with the tables; after every scenario, so that
+    nothing is lost.
+    """
     document = {
         "date": datetime.date.today().isoformat(),
         "command": "python benchmarks/client/run.py " + " ".join(sys.argv[1:]),
         "scenarios": {
             scenario: {
-                name: dataclasses.asdict(cell) | {"median": medians(cell.repeats), "cpu_over_c": _over_c(cells, name)}
+                name: dataclasses.asdict(cell)
+                | {"median": medians(cell.repeats), "cpu_over_c": _over_c(cells, name)}
                 for name, cell in cells.items()
             }
             for scenario, cells in results.items()
@@ -104,7 +120,11 @@ def write(results: dict[str, dict[str, Cell]], folder: Path, args: argparse.Name
 
 
 def _over_c(cells: dict[str, Cell], name: str) -> float | None:
-    return ratios(cells[name].repeats, cells["c"].repeats, "cpu_us_per_token") if "c" in cells else None
+    return (
+        ratios(cells[name].repeats, cells["c"].repeats, "cpu_us_per_token")
+        if "c" in cells
+        else None
+    )
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

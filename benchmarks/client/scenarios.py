@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load on one server. Either ``streams`` (closed loop) or ``rate`` (open loop, requests per second)."""
+    """One load on one server. Either ``streams`` (closed loop) or ``rate`` (open loop, requests per
+    second).
+    """
 
     name: str
     title: str
@@ -32,7 +34,9 @@ class Scenario:
         return ["--ttft-ms", str(self.ttft_ms), "--itl-ms", str(self.itl_ms), *self.server]
 
 
-def closed(name: str, title: str, streams: int, rounds: int, output_tokens: int, **more: object) -> Scenario:
+def closed(
+    name: str, title: str, streams: int, rounds: int, output_tokens: int, **more: object
+) -> Scenario:
     """``streams`` requests in flight, each followed by the next one, ``rounds`` times over."""
     return Scenario(name, title, streams * rounds, output_tokens, streams=streams, **more)  # type: ignore[arg-type]
 
@@ -42,15 +46,25 @@ def open_loop(rate: float, clients: int) -> Scenario:
     title = f"open loop, Poisson {rate:g} requests/s, {clients} client{'s' if clients > 1 else ''}"
     tools = () if clients == 1 else ("ours",)
     return Scenario(
-        f"open{rate:g}x{clients}", title, round(rate * 10), 16, 30, 10, rate=rate, clients=clients, tools=tools
+        f"open{rate:g}x{clients}",
+        title,
+        round(rate * 10),
+        16,
+        30,
+        10,
+        rate=rate,
+        clients=clients,
+        tools=tools,
     )
 
 
 def limited(clients: int) -> Scenario:
-    """More streams than clients held to 40 % of a core can keep up with: how much more do two of them carry?
+    """More streams than clients held to 40 % of a core can keep up with: how much more do two of
+    them carry?
 
-    On two cores, with the server on one of them, two clients cannot have a core each. What a CPU limit cannot show is
-    what they would contend for on a larger machine: memory bandwidth and the kernel's locks.
+    On two cores, with the server on one of them, two clients cannot have a core each. What a CPU
+    limit cannot show is what they would contend for on a larger machine: memory bandwidth and the
+    kernel's locks.
     """
     many = "2 clients" if clients > 1 else "1 client"
     title = f"{many} at the limit, 40 % of a core for each (a CPU limit, both on core 1)"
@@ -58,7 +72,8 @@ def limited(clients: int) -> Scenario:
     return closed(f"limit{clients}", title, 500 * clients, 20, 8, ttft_ms=30, itl_ms=10, **more)
 
 
-TALKING = ("ours", "sglang-rust", "vllm", "aiperf", "genai-bench", "guidellm", "inference-perf")  # C only counts
+# C only counts
+TALKING = ("ours", "sglang-rust", "vllm", "aiperf", "genai-bench", "guidellm", "inference-perf")
 FAST = ("c", "ours", "sglang-rust", "vllm", "aiperf")
 
 SCENARIOS = (

@@ -27,7 +27,9 @@ def _failures(cell: dict) -> str:
     if "failed" not in said:
         return ""
     classes = cell["extra"].get("error_classes")
-    detail = f" ({', '.join(f'{name} {count}' for name, count in classes.items())})" if classes else ""
+    detail = (
+        f" ({', '.join(f'{name} {count}' for name, count in classes.items())})" if classes else ""
+    )
     return f"{said['failed']:.0f} of {said['failed_true']:.0f}{detail}"
 
 
@@ -52,13 +54,18 @@ OPEN = [
     ("CPU µs/request", _number("cpu_us_per_request", 0)),
     *ERRORS[:2],
 ]
-LIMIT: list[Column] = [("requests/s, first request to end of command", _number("requests_per_s_to_end", 0))]
+LIMIT: list[Column] = [
+    ("requests/s, first request to end of command", _number("requests_per_s_to_end", 0))
+]
 SLOTS: list[Column] = [
     ("headline mean TTFT, ms", _number("ttft_headline_ms", 0)),
     ("true mean TTFT from schedule, ms", _number("ttft_from_schedule_true_ms", 0)),
 ]
 FAILURES: list[Column] = [("failed rows, reported of true", _failures), ("ok", _number("ok", 0))]
-START: list[Column] = [("seconds to first request", _number("start_s", 2)), ("whole command, s", _number("wall_s", 2))]
+START: list[Column] = [
+    ("seconds to first request", _number("start_s", 2)),
+    ("whole command, s", _number("wall_s", 2)),
+]
 
 
 def _columns(name: str) -> list[Column]:
@@ -69,7 +76,10 @@ def _columns(name: str) -> list[Column]:
 
 
 def _table(columns: list[Column], cells: dict[str, dict]) -> list[str]:
-    lines = ["| tool | " + " | ".join(title for title, _ in columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    lines = [
+        "| tool | " + " | ".join(title for title, _ in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
     for name, cell in cells.items():
         if cell["repeats"]:
             shown = " | ".join(show(cell) for _, show in columns)
@@ -83,6 +93,10 @@ def markdown(document: dict) -> str:
     lines = [f"{document['date']}: `{document['command']}`", ""]
     for name, cells in document["scenarios"].items():
         lines += [f"### {titles[name]}", "", *_table(_columns(name), cells), ""]
-        lines += [f"- {TOOLS[tool].title}: {'; '.join(c['notes'])}" for tool, c in cells.items() if c["notes"]]
+        lines += [
+            f"- {TOOLS[tool].title}: {'; '.join(c['notes'])}"
+            for tool, c in cells.items()
+            if c["notes"]
+        ]
         lines.append("")
     return "\n".join(lines)

@@ -1,7 +1,8 @@
 """The tools that are compared: how each is called for a scenario, and where its report says what.
 
-Every tool runs with its defaults, except where the load itself must be the same: prompt and output lengths, ignore_eos,
-no readiness probes, no progress display, no telemetry. Units of a report are turned into milliseconds here.
+Every tool runs with its defaults, except where the load itself must be the same: prompt and output
+lengths, ignore_eos, no readiness probes, no progress display, no telemetry. Units of a report are
+turned into milliseconds here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a tool said. ``itl_of``: whether its inter-token latency is of gaps or of per-request means."""
+    """What a tool said. ``itl_of``: whether its inter-token latency is of gaps or of per-request
+    means.
+    """
 
     ttft: Summary | None
     itl: Summary | None
@@ -54,13 +57,19 @@ class Tool:
 
 
 def _args(**flags: object) -> list[str]:
-    return [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    return [
+        part
+        for name, value in flags.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 def _json(path: Path) -> dict:
     if not path.exists():
         raise Unsupported("it left no report")
-    return json.loads(path.read_text().splitlines()[-1] if path.suffix == ".jsonl" else path.read_text())
+    return json.loads(
+        path.read_text().splitlines()[-1] if path.suffix == ".jsonl" else path.read_text()
+    )
 
 
 def _no_cap(scenario: Scenario, tool: str) -> None:
@@ -74,13 +83,21 @@ def _no_cap(scenario: Scenario, tool: str) -> None:
 def _c_command(s: Scenario, url: str, folder: Path) -> list[str]:
     if s.streams is None:
         raise Unsupported("closed loop only")
-    flags = _args(port=url.rpartition(":")[2], streams=s.streams, requests=s.requests, tokens=s.output_tokens)
-    return [str(ROOT / "benchmarks/client/build/epoll_client"), *flags, *_args(prompt_tokens=s.input_tokens)]
+    flags = _args(
+        port=url.rpartition(":")[2], streams=s.streams, requests=s.requests, tokens=s.output_tokens
+    )
+    return [
+        str(ROOT / "benchmarks/client/build/epoll_client"),
+        *flags,
+        *_args(prompt_tokens=s.input_tokens),
+    ]
 
 
 def _c_read(folder: Path) -> Report:
     said = _json(folder / "output.txt")
-    return Report(said["ttft_ms"], said["itl_ms"], "gap", said["requests"] - said["failed"], said["failed"])
+    return Report(
+        said["ttft_ms"], said["itl_ms"], "gap", said["requests"] - said["failed"], said["failed"]
+    )
 
 
 def _ours_command(s: Scenario, url: str, folder: Path) -> list[str]:
@@ -89,7 +106,17 @@ def _ours_command(s: Scenario, url: str, folder: Path) -> list[str]:
         load += _args(max_in_flight=s.max_in_flight)
     sizes = _args(requests=s.requests, input_tokens=s.input_tokens, output_tokens=s.output_tokens)
     rest = _args(clients=s.clients, seed=s.seed, results=folder / "results", format="json")
-    return [sys.executable, "-m", "orchestrator", "load", url, *_args(model="mock"), *load, *sizes, *rest]
+    return [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "load",
+        url,
+        *_args(model="mock"),
+        *load,
+        *sizes,
+        *rest,
+    ]
 
 
 def _ours_read(folder: Path) -> Report:
@@ -112,38 +139,64 @@ def _ours_rows(root: Path) -> dict:
     lag = (sent["sent_ns"].to_numpy() - sent["scheduled_ns"].to_numpy()) / 1e6
     classes = [name for name in table["error_class"].to_pylist() if name]
     counts = {name: classes.count(name) for name in sorted(set(classes))}
-    return {"send_lag_p99_ms": float(np.percentile(lag, 99)), "rows": table.num_rows, "error_classes": counts}
+    return {
+        "send_lag_p99_ms": float(np.percentile(lag, 99)),
+        "rows": table.num_rows,
+        "error_classes": counts,
+    }
 
 
 # ---- peers ----
 
 
 def _vllm_command(s: Scenario, url: str, folder: Path) -> list[str]:
-    load = _args(max_concurrency=s.streams, request_rate="inf") if s.streams else _args(request_rate=s.rate)
+    load = (
+        _args(max_concurrency=s.streams, request_rate="inf")
+        if s.streams
+        else _args(request_rate=s.rate)
+    )
     if s.rate and s.arrivals == "constant":
         load += _args(burstiness=1e6)  # gamma with so large a shape is constant
     if s.max_in_flight:
         load += _args(max_concurrency=s.max_in_flight)
-    sizes = _args(num_prompts=s.requests, random_input_len=s.input_tokens, random_output_len=s.output_tokens)
+    sizes = _args(
+        num_prompts=s.requests, random_input_len=s.input_tokens, random_output_len=s.output_tokens
+    )
     rest = _args(
         backend="openai", base_url=url, endpoint="/v1/completions", model="mock", tokenizer=MODEL,
         dataset_name="random", percentile_metrics="ttft,tpot,itl,e2el", metric_percentiles="50,99",
         result_dir=folder, result_filename="r.json", seed=s.seed,
     )  # fmt: skip
-    return [str(VLLM), "bench", "serve", *rest, *load, *sizes, "--ignore-eos", "--save-result", "--disable-tqdm"]
+    return [
+        str(VLLM),
+        "bench",
+        "serve",
+        *rest,
+        *load,
+        *sizes,
+        "--ignore-eos",
+        "--save-result",
+        "--disable-tqdm",
+    ]
 
 
 def _vllm_read(folder: Path) -> Report:
     said = _json(folder / "r.json")
-    pick = {name: {p: said[f"{p}_{name}_ms"] for p in ("mean", "p50", "p99")} for name in ("ttft", "itl")}
+    pick = {
+        name: {p: said[f"{p}_{name}_ms"] for p in ("mean", "p50", "p99")}
+        for name in ("ttft", "itl")
+    }
     return Report(pick["ttft"], pick["itl"], "gap", said["completed"], said["failed"])
 
 
 def _sglang_command(s: Scenario, url: str, folder: Path) -> list[str]:
-    load = _args(max_concurrency=s.streams) if s.streams else _args(request_rate=s.rate)  # Poisson is all it knows
+    # Poisson is all it knows
+    load = _args(max_concurrency=s.streams) if s.streams else _args(request_rate=s.rate)
     if s.max_in_flight:
         load += _args(max_concurrency=s.max_in_flight)
-    sizes = _args(num_prompts=s.requests, random_input_len=s.input_tokens, random_output_len=s.output_tokens)
+    sizes = _args(
+        num_prompts=s.requests, random_input_len=s.input_tokens, random_output_len=s.output_tokens
+    )
     rest = _args(
         backend="vllm", base_url=url, model="mock", tokenizer=MODEL, dataset_name="random-ids", random_range_ratio=1,
         output_file=folder / "r.jsonl", seed=s.seed, warmup_requests=0,
@@ -155,7 +208,11 @@ def _sglang_command(s: Scenario, url: str, folder: Path) -> list[str]:
 def _sglang_read(folder: Path) -> Report:
     said = _json(folder / "r.jsonl")
     pick = {
-        name: {"mean": said[f"mean_{name}_ms"], "p50": said[f"median_{name}_ms"], "p99": said[f"p99_{name}_ms"]}
+        name: {
+            "mean": said[f"mean_{name}_ms"],
+            "p50": said[f"median_{name}_ms"],
+            "p99": said[f"p99_{name}_ms"],
+        }
         for name in ("ttft", "itl")
     }
     asked = int(json.loads((folder / "scenario.json").read_text())["requests"])
@@ -185,11 +242,17 @@ def _guidellm_read(folder: Path) -> Report:
 
     totals = metrics["request_totals"]
     itl = pick("inter_token_latency_ms")
-    return Report(pick("time_to_first_token_ms"), itl, "request", totals["successful"], totals["errored"])
+    return Report(
+        pick("time_to_first_token_ms"), itl, "request", totals["successful"], totals["errored"]
+    )
 
 
 def _aiperf_command(s: Scenario, url: str, folder: Path) -> list[str]:
-    load = _args(concurrency=s.streams) if s.streams else _args(request_rate=s.rate, arrival_pattern=s.arrivals)
+    load = (
+        _args(concurrency=s.streams)
+        if s.streams
+        else _args(request_rate=s.rate, arrival_pattern=s.arrivals)
+    )
     if s.max_in_flight:
         load += _args(concurrency=s.max_in_flight)
     rest = _args(
@@ -197,7 +260,12 @@ def _aiperf_command(s: Scenario, url: str, folder: Path) -> list[str]:
         prompt_input_tokens_mean=s.input_tokens, prompt_output_tokens_mean=s.output_tokens,
         extra_inputs="ignore_eos:true", output_artifact_dir=folder / "aiperf",
     )  # fmt: skip
-    switches = ["--streaming", "--no-server-metrics", "--no-gpu-telemetry", "--use-server-token-count"]
+    switches = [
+        "--streaming",
+        "--no-server-metrics",
+        "--no-gpu-telemetry",
+        "--use-server-token-count",
+    ]
     return [str(PEERS / "aiperf/bin/aiperf"), "profile", *rest, *load, *switches]
 
 
@@ -241,12 +309,24 @@ def _genai_read(folder: Path) -> Report:
 def _inference_perf_command(s: Scenario, url: str, folder: Path) -> list[str]:
     _no_cap(s, "inference-perf")
     if s.streams:
-        load = {"type": "concurrent", "stages": [{"num_requests": s.requests, "concurrency_level": s.streams}]}
+        load = {
+            "type": "concurrent",
+            "stages": [{"num_requests": s.requests, "concurrency_level": s.streams}],
+        }
     else:
-        load = {"type": "poisson", "stages": [{"rate": s.rate, "duration": round(s.requests / (s.rate or 1))}]}
+        load = {
+            "type": "poisson",
+            "stages": [{"rate": s.rate, "duration": round(s.requests / (s.rate or 1))}],
+        }
 
     def fixed(length: int) -> dict:
-        return {"min": length, "max": length, "mean": length, "std_dev": 0, "total_count": s.requests}
+        return {
+            "min": length,
+            "max": length,
+            "mean": length,
+            "std_dev": 0,
+            "total_count": s.requests,
+        }
 
     config = {
         "api": {"type": "completion", "streaming": True},
@@ -259,7 +339,9 @@ def _inference_perf_command(s: Scenario, url: str, folder: Path) -> list[str]:
         "server": {"type": "vllm", "model_name": "mock", "base_url": url, "ignore_eos": True},
         "tokenizer": {"pretrained_model_name_or_path": str(MODEL)},
         "storage": {"local_storage": {"path": str(folder / "inference-perf")}},
-        "report": {"request_lifecycle": {"summary": True, "per_stage": False, "per_request": False}},
+        "report": {
+            "request_lifecycle": {"summary": True, "per_stage": False, "per_request": False}
+        },
     }
     (folder / "config.json").write_text(json.dumps(config))  # JSON is YAML
     return [str(PEERS / "inference-perf/bin/inference-perf"), "-c", str(folder / "config.json")]

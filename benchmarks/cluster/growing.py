@@ -1,11 +1,13 @@
-"""What growing costs: whole sweeps of 40 deployments, on 8 standing nodes and on 0 to 8 that an autoscaler adds.
+"""What growing costs: whole sweeps of 40 deployments, on 8 standing nodes and on 0 to 8 that an
+autoscaler adds.
 
     python benchmarks/cluster/growing.py [--node-start-s 180]
 
-The real sweep, from the queue to committed rows, on the simulated cluster of its unit tests: time jumps. Replicas of 1
-to 16 GPUs on nodes of 8, each launch alone on its nodes, six levels of 70 s. Nodes come so long after they were asked
-for and leave when they were idle for 5 min. Prints one JSON document; exit status 1 when the growing sweep takes longer
-than the standing one by more than 15 % and one node start.
+The real sweep, from the queue to committed rows, on the simulated cluster of its unit tests: time
+jumps. Replicas of 1 to 16 GPUs on nodes of 8, each launch alone on its nodes, six levels of 70 s.
+Nodes come so long after they were asked for and leave when they were idle for 5 min. Prints one
+JSON document; exit status 1 when the growing sweep takes longer than the standing one by more than
+15 % and one node start.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ LEVELS = "1, 2, 4, 8, 16, 32"
 
 @dataclass
 class Growing(World):
-    """A cluster whose autoscaler adds whole nodes, at most ``most``, and takes back what stays idle."""
+    """A cluster whose autoscaler adds whole nodes, at most ``most``, and takes back what stays
+    idle.
+    """
 
     most: int = NODES
     made: int = 0
-    paid_s: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # since when until when a node is paid
+    # since when until when a node is paid
+    paid_s: dict[str, tuple[float, float | None]] = field(default_factory=dict)
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         self.desired = list(footprints)
@@ -81,7 +86,9 @@ def run(world: World) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--node-start-s", type=float, default=180.0)
     start_s = parser.parse_args().node_start_s
     standing_s = run(World(VirtualClock(), [node(f"n{at}") for at in range(NODES)]))
@@ -89,7 +96,9 @@ def main() -> int:
     world = Growing(VirtualClock(), none, autoscaler=True, grow_after_s=start_s)
     growing_s = run(world)
     world.open = False
-    paid_s = sum((growing_s if until is None else until) - since for since, until in world.paid_s.values())
+    paid_s = sum(
+        (growing_s if until is None else until) - since for since, until in world.paid_s.values()
+    )
     limit_s = 1.15 * standing_s + start_s
     figures = {
         "standing_s": round(standing_s), "growing_s": round(growing_s), "limit_s": round(limit_s),

@@ -1,9 +1,10 @@
-"""What looking at the nodes costs the driver: Ray's own GCS, with nodes of which it has only been told.
+"""What looking at the nodes costs the driver: Ray's own GCS, with nodes of which it has only been
+told.
 
     python benchmarks/cluster/nodes.py [--nodes 1000] [--seconds 60]
 
-Asks once a second what a sweep asks: which nodes are there, which are leaving, what the autoscaler says. Prints one
-JSON document; exit status 1 when that takes more than 1 % of a core.
+Asks once a second what a sweep asks: which nodes are there, which are leaving, what the autoscaler
+says. Prints one JSON document; exit status 1 when that takes more than 1 % of a core.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-os.environ |= {"RAY_health_check_initial_delay_ms": "3600000", "RAY_AUTH_MODE": "disabled"}  # nobody answers for them
+# nobody answers for them
+os.environ |= {"RAY_health_check_initial_delay_ms": "3600000", "RAY_AUTH_MODE": "disabled"}
 
 from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
@@ -39,7 +41,9 @@ def node(at: int) -> GcsNodeInfo:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=60)
     given = parser.parse_args()

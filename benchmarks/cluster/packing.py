@@ -1,11 +1,13 @@
-"""How well launches are packed: the sweep's own ``choose`` on a simulated clock, against the lower bound of any order.
+"""How well launches are packed: the sweep's own ``choose`` on a simulated clock, against the lower
+bound of any order.
 
     python benchmarks/cluster/packing.py [--seeds 20]
 
-Nodes of 8 GPUs; replicas of 1, 2, 4, 8 and 16 GPUs (1:2:3:3:1), log-normal durations (median 25 min, sigma 0.6), and
-estimates that are off by a log-normal factor (sigma 0.4). A share is the lower bound over the makespan. ``shared``:
-launches side by side on a node; ``exclusive``: each alone on its nodes, where a node counts as taken whole.
-``predicted``: each is predicted at random, and the front comes first, as in the order of a sweep that measures all.
+Nodes of 8 GPUs; replicas of 1, 2, 4, 8 and 16 GPUs (1:2:3:3:1), log-normal durations (median 25
+min, sigma 0.6), and estimates that are off by a log-normal factor (sigma 0.4). A share is the lower
+bound over the makespan. ``shared``: launches side by side on a node; ``exclusive``: each alone on
+its nodes, where a node counts as taken whole. ``predicted``: each is predicted at random, and the
+front comes first, as in the order of a sweep that measures all.
 
 Prints one JSON document; exit status 1 when a case misses its target.
 """
@@ -26,7 +28,8 @@ from orchestrator.runner.need import Need
 
 PER_NODE = 8
 SIZES, SHARES = (1, 2, 4, 8, 16), (0.1, 0.2, 0.3, 0.3, 0.1)
-TARGETS = {  # deployments, nodes, exclusive, predicted -> least mean share, least of any seed; None: only stated
+# deployments, nodes, exclusive, predicted -> least mean share, least of any seed; None: only stated
+TARGETS = {
     (100, 8, False, False): (0.95, 0.92),
     (400, 8, False, False): (0.98, 0.92),
     (100, 8, True, False): (None, None),
@@ -77,15 +80,24 @@ def share(seed: int, count: int, nodes: int, exclusive: bool, predicted: bool) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=20)
     seeds = parser.parse_args().seeds
     out, missed = [], False
     for (count, nodes, exclusive, predicted), (mean, worst) in TARGETS.items():
         shares = [share(seed, count, nodes, exclusive, predicted) for seed in range(seeds)]
-        missed |= (mean is not None and np.mean(shares) < mean) or (worst is not None and min(shares) < worst)
+        missed |= (mean is not None and np.mean(shares) < mean) or (
+            worst is not None and min(shares) < worst
+        )
         isolation = "exclusive" if exclusive else "shared"
-        case = {"deployments": count, "nodes": nodes, "isolation": isolation, "predicted": predicted}
+        case = {
+            "deployments": count,
+            "nodes": nodes,
+            "isolation": isolation,
+            "predicted": predicted,
+        }
         found = {"mean": round(float(np.mean(shares)), 4), "worst": round(min(shares), 4)}
         out.append(case | found | {"target_mean": mean, "target_worst": worst})
     print(json.dumps(out, indent=2))

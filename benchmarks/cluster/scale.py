@@ -2,15 +2,17 @@
 
     python benchmarks/cluster/scale.py [--deployments 2000] [--nodes 1000] [--results FOLDER]
 
-The real sweep on the simulated cluster of its unit tests, five points of 70 s a deployment; time jumps. Prints one
-JSON document with the processor's seconds: of the driver (admission, launches, rows and figures written to disk), of
-it the thread that admits (queue, admission, what is left), of the simulated cluster, agents and clients, and memory at
-each tenth. Exit status 1 when the driver takes more than 1 % of a core.
+The real sweep on the simulated cluster of its unit tests, five points of 70 s a deployment; time
+jumps. Prints one JSON document with the processor's seconds: of the driver (admission, launches,
+rows and figures written to disk), of it the thread that admits (queue, admission, what is left), of
+the simulated cluster, agents and clients, and memory at each tenth. Exit status 1 when the driver
+takes more than 1 % of a core.
 
-The driver receives clients' reports as from another process. Not counted are the calls to agents and clients that Ray
-would carry, waiting, and what it takes to count the simulation's calls. Seven files a point are stored, and ext4 takes
-up to forty times as long to make one where many were just removed. So clients' temporary files, which they remove on
-machines of their own, are in memory; and the document says what a stored file of 5 KB took, before and after.
+The driver receives clients' reports as from another process. Not counted are the calls to agents
+and clients that Ray would carry, waiting, and what it takes to count the simulation's calls. Seven
+files a point are stored, and ext4 takes up to forty times as long to make one where many were just
+removed. So clients' temporary files, which they remove on machines of their own, are in memory; and
+the document says what a stored file of 5 KB took, before and after.
 """
 
 from __future__ import annotations
@@ -37,12 +39,22 @@ from orchestrator.results.store import Store
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.memory import share_one_heap
 from orchestrator.runner.sweep import Sweep
-from tests.unit.runner.simulation import FakeAgent, FakeClients, FakeRun, Placed, VirtualClock, World, node, plan_of
+from tests.unit.runner.simulation import (
+    FakeAgent,
+    FakeClients,
+    FakeRun,
+    Placed,
+    VirtualClock,
+    World,
+    node,
+    plan_of,
+)
 
 LEVELS = "1, 2, 4, 8, 16"
 POINTS = 5
 SIMULATED = (FakeAgent, FakeClients, FakeRun, Placed, VirtualClock, World)
-AS_REAL = ("now_s", "unix_ns", "reports", "progress", "leaving")  # real ones take as long, or longer
+# real ones take as long, or longer
+AS_REAL = ("now_s", "unix_ns", "reports", "progress", "leaving")
 
 
 class Aside(threading.local):
@@ -54,11 +66,23 @@ class Aside(threading.local):
     def count(self, of: type) -> None:
         """From now on count the calls of a class's methods."""
         for name, method in list(vars(of).items()):
-            if callable(method) and name not in AS_REAL and (not name.startswith("_") or name == "_block"):
+            if (
+                callable(method)
+                and name not in AS_REAL
+                and (not name.startswith("_") or name == "_block")
+            ):
                 # the clients' rows are encoded in a thread of their own, while no other runs
-                setattr(of, name, self._counted(method, time.process_time if name == "packed" else time.thread_time))
+                setattr(
+                    of,
+                    name,
+                    self._counted(
+                        method, time.process_time if name == "packed" else time.thread_time
+                    ),
+                )
 
-    def _counted(self, method: Callable[..., Any], now_s: Callable[[], float]) -> Callable[..., Any]:
+    def _counted(
+        self, method: Callable[..., Any], now_s: Callable[[], float]
+    ) -> Callable[..., Any]:
         @wraps(method)
         def call(*given: Any, **named: Any) -> Any:
             if self.inside:
@@ -104,10 +128,16 @@ def _from_elsewhere() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--deployments", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--results", metavar="FOLDER", help="where results are stored; by default the temporary folder")
+    parser.add_argument(
+        "--results",
+        metavar="FOLDER",
+        help="where results are stored; by default the temporary folder",
+    )
     given = parser.parse_args()
     share_one_heap()  # as ``run`` does
     shapes = ("tensor_parallel_size: 1", "tensor_parallel_size: 4", "tensor_parallel_size: 8",
@@ -126,7 +156,14 @@ def main() -> int:
                 memory_mb.append(round(process.memory_info().rss / 1e6))
                 used_s.append(time.process_time() - began_s - Aside.total_s - Aside.calls * call_s)
                 print(f"{measured} points, {memory_mb[-1]} MB", file=sys.stderr, flush=True)
-            for noted in (world.log, world.crowds, world.loads, world.firsts, world.ranks, world.api_keys):
+            for noted in (
+                world.log,
+                world.crowds,
+                world.loads,
+                world.firsts,
+                world.ranks,
+                world.api_keys,
+            ):
                 noted.clear()  # what the simulation notes of its own
 
     aside = Aside()

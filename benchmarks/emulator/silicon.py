@@ -1,14 +1,17 @@
-"""Points of published measurements as this program's own deployments: what was measured, what is predicted of each.
+"""Points of published measurements as this program's own deployments: what was measured, what is
+predicted of each.
 
-``aiconfigurator_core/systems/silicon_sample.csv`` (NVIDIA, Apache-2.0) holds TTFT and TPOT of vLLM and SGLang on H100,
-H200 and B200, most of them from public benchmark runs, and config.json files of their models. Taken are aggregated
-points without data and pipeline parallelism of at most 256 requests in flight, of architectures that the catalogue has
-a formula for, on devices that hold the model by its own count; points that several dumps repeat count once.
+``aiconfigurator_core/systems/silicon_sample.csv`` (NVIDIA, Apache-2.0) holds TTFT and TPOT of vLLM
+and SGLang on H100, H200 and B200, most of them from public benchmark runs, and config.json files of
+their models. Taken are aggregated points without data and pipeline parallelism of at most 256
+requests in flight, of architectures that the catalogue has a formula for, on devices that hold the
+model by its own count; points that several dumps repeat count once.
 
-Assumed, since the file does not say: TTFT a mean, and as in the scripts of InferenceMAX 10 requests per slot in closed
-loop with lengths uniform in 0.8 to 1.0 of those stated. Of the file's SGLang points of source "gap-analysis" the
-lengths are taken as fixed (on half 0 their TTFT on H100 is that of waves of prompts). Two of its sources are not fitted
-on, but scored: vLLM points of FP8 whose prompts go through an H200 at 77 % of its peak beside their decodes.
+Assumed, since the file does not say: TTFT a mean, and as in the scripts of InferenceMAX 10 requests
+per slot in closed loop with lengths uniform in 0.8 to 1.0 of those stated. Of the file's SGLang
+points of source "gap-analysis" the lengths are taken as fixed (on half 0 their TTFT on H100 is that
+of waves of prompts). Two of its sources are not fitted on, but scored: vLLM points of FP8 whose
+prompts go through an H200 at 77 % of its peak beside their decodes.
 """
 
 from __future__ import annotations
@@ -53,11 +56,14 @@ QUANTIZATION: dict[str, dict[str, Any]] = {
 CONFIGS = TemporaryDirectory()  # config.json as measured, a folder each
 
 
-def recv_interval(engine: str, device: str, tensor: int, precision: str, in_flight: int) -> int | None:
-    """``--scheduler-recv-interval`` of the servers of InferenceMAX and InferenceX, which only SGLang's on B200 had:
-    benchmarks/dsr1_fp4_b200_docker.sh and dsr1_fp8_b200_docker.sh since 2025-09-23 (6be2c69), then
-    benchmarks/single_node/dsr1_fp4_b200.sh and dsr1_fp8_b200.sh (12ba0ae of 2026-03-25, d4948f9 of 2026-05-22), in the
-    history of github.com/olegleyz/inferencex-nkx."""
+def recv_interval(
+    engine: str, device: str, tensor: int, precision: str, in_flight: int
+) -> int | None:
+    """``--scheduler-recv-interval`` of the servers of InferenceMAX and InferenceX, which only
+    SGLang's on B200 had: benchmarks/dsr1_fp4_b200_docker.sh and dsr1_fp8_b200_docker.sh since
+    2025-09-23 (6be2c69), then benchmarks/single_node/dsr1_fp4_b200.sh and dsr1_fp8_b200.sh (12ba0ae
+    of 2026-03-25, d4948f9 of 2026-05-22), in the history of github.com/olegleyz/inferencex-nkx.
+    """
     if engine != "sglang" or not device.startswith("B200"):
         return None
     return 10 if in_flight < 16 or (precision, tensor) == ("fp8", 4) else 30
@@ -120,7 +126,9 @@ class Point:
         return device
 
     def fits(self) -> bool:
-        return replica(self.settings, self.facts, self.device, Constants()).limits.kv_tokens >= sum(self.lengths)
+        return replica(self.settings, self.facts, self.device, Constants()).limits.kv_tokens >= sum(
+            self.lengths
+        )
 
     def costs(self, constants: Constants) -> StepTimes:
         return replica(self.settings, self.facts, self.device, constants).costs
@@ -132,7 +140,9 @@ class Point:
     def throughput(self, latencies: Iterable[float]) -> float:
         """Output tokens/s per GPU that these latencies mean."""
         ttft, tpot = latencies
-        return self.concurrency * self.lengths[1] / (ttft + tpot * (self.lengths[1] - 1)) / self.tensor
+        return (
+            self.concurrency * self.lengths[1] / (ttft + tpot * (self.lengths[1] - 1)) / self.tensor
+        )
 
 
 @cache  # a fit asks again, with other constants that are not in this point's costs
@@ -141,14 +151,18 @@ def simulated(point: Point, model: Replica) -> tuple[float, float]:
     rng, requests = np.random.default_rng(0), point.concurrency * PER_SLOT
     fixed = point.engine == "sglang" and "gap-analysis" in point.source
     low = 1.0 if fixed else 0.8
-    prompts, outputs = (rng.integers(round(low * most), most + 1, requests) for most in point.lengths)
+    prompts, outputs = (
+        rng.integers(round(low * most), most + 1, requests) for most in point.lengths
+    )
     trace, outcome = run_closed(model, prompts, outputs, point.concurrency)
     tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
     return float((outcome.first_token_s - trace.arrival_s).mean()), float(tpot.mean())
 
 
 def read(folder: Path) -> tuple[list[Point], Counter[str]]:
-    """The points that are scored or fitted, each once; why the others of these engines are not, and how many."""
+    """The points that are scored or fitted, each once; why the others of these engines are not, and
+    how many.
+    """
     core = folder / "aiconfigurator_core"
     points: dict[object, Point] = {}
     left_out: Counter[str] = Counter()
@@ -167,7 +181,13 @@ def read(folder: Path) -> tuple[list[Point], Counter[str]]:
             elif not point.fits():
                 left_out["does not fit the device by its own count"] += 1
             else:
-                alike = (point.configuration, point.system, point.lengths, point.concurrency, point.expert_parallel)
+                alike = (
+                    point.configuration,
+                    point.system,
+                    point.lengths,
+                    point.concurrency,
+                    point.expert_parallel,
+                )
                 before = points.setdefault((*alike, round(point.measured[1], 3)), point)
                 left_out["the same point of another dump"] += before is not point
     return list(points.values()), left_out
@@ -175,7 +195,9 @@ def read(folder: Path) -> tuple[list[Point], Counter[str]]:
 
 def _unusable(row: dict[str, str]) -> str:
     """Why a row is not taken, whatever its model; empty: it is."""
-    tensor, pipeline, data = (int(float(row[f"{name}_size"] or 1)) for name in ("tp", "pp", "attention_dp"))
+    tensor, pipeline, data = (
+        int(float(row[f"{name}_size"] or 1)) for name in ("tp", "pp", "attention_dp")
+    )
     reasons = {
         "prefill and decode apart": row["mode"] != "agg",
         "another device (B300, GB200)": row["system"] not in DEVICES,
@@ -200,7 +222,9 @@ def _point(core: Path, row: dict[str, str]) -> Point | None:
 
 
 def _facts(path: Path, precision: str, products: str) -> ModelFacts | None:
-    """With the quantization that was measured: the checkpoint's own where it has one of that precision."""
+    """With the quantization that was measured: the checkpoint's own where it has one of that
+    precision.
+    """
     config = json.loads(path.read_text(encoding="utf-8"))
     text = config.get("text_config", config)
     own = config.get("quantization_config") or text.get("quantization_config")

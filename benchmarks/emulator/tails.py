@@ -1,14 +1,17 @@
-"""How far the tails of TTFT and TPOT stand above their medians, as published (tails.csv) and as simulated, by jitter.
+"""How far the tails of TTFT and TPOT stand above their medians, as published (tails.csv) and as
+simulated, by jitter.
 
     python benchmarks/emulator/tails.py          # about two minutes
 
-``jitter`` is how much steps vary by themselves (orchestrator/emulator/profile.py). First what published gaps between
-tokens with one request in flight show of it (steps.csv), which are nothing but steps: by engine the median over
-configurations (model x device) of the median over their runs; in whole percents that is the jitter of constants.json.
-Then for each engine and device the medians over all points of tail / median, measured and with each jitter; how far
-medians and tails are off with the jitter that is shipped; the mean |log| by which simulated tails miss the measured
-ones with each jitter; and at which simulated percentile the measured tails of TTFT stand. In runs of 10 requests per
-slot that says more than a ratio: all of the first wave wait, so that p90 is at the edge between them and the others.
+``jitter`` is how much steps vary by themselves (orchestrator/emulator/profile.py). First what
+published gaps between tokens with one request in flight show of it (steps.csv), which are nothing
+but steps: by engine the median over configurations (model x device) of the median over their runs;
+in whole percents that is the jitter of constants.json. Then for each engine and device the medians
+over all points of tail / median, measured and with each jitter; how far medians and tails are off
+with the jitter that is shipped; the mean |log| by which simulated tails miss the measured ones with
+each jitter; and at which simulated percentile the measured tails of TTFT stand. In runs of 10
+requests per slot that says more than a ratio: all of the first wave wait, so that p90 is at the
+edge between them and the others.
 """
 
 from __future__ import annotations
@@ -44,8 +47,9 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def simulated(row: dict[str, str], jitter: float) -> Floats:
-    """Median and tail of TTFT, median and tail of TPOT, in milliseconds, and at which simulated percentile of TTFT the
-    measured tail stands, both as multiples of their medians."""
+    """Median and tail of TTFT, median and tail of TPOT, in milliseconds, and at which simulated
+    percentile of TTFT the measured tail stands, both as multiples of their medians.
+    """
     model = KNOWN.get(row["model"], row["model"])
     config: dict[str, Any] = dict(known_config(model) or {})
     if row["precision"] == "fp4" and "gpt-oss" not in model:
@@ -62,21 +66,25 @@ def simulated(row: dict[str, str], jitter: float) -> Floats:
     rng, in_flight = np.random.default_rng(0), int(row["concurrency"])
     requests = int(row["requests"] or 10 * in_flight)
     prompts, outputs = (
-        rng.integers(round(0.8 * most), most + 1, requests) for most in (int(row["input"]), int(row["output"]))
+        rng.integers(round(0.8 * most), most + 1, requests)
+        for most in (int(row["input"]), int(row["output"]))
     )
     one = replica(settings, facts, device, Constants(jitter=jitter))
     trace, outcome = run_closed(one, prompts, outputs, in_flight)
     ttft = outcome.first_token_s - trace.arrival_s
     tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
     tail = int(row["percentile"]) / 100
-    found = [1e3 * value for one in (ttft, tpot) for value in (np.median(one), np.quantile(one, tail))]
+    found = [
+        1e3 * value for one in (ttft, tpot) for value in (np.median(one), np.quantile(one, tail))
+    ]
     stands = (ttft / np.median(ttft) <= float(row["ttft_tail"]) / float(row["ttft"])).mean()
     return np.array([*found, 100 * stands])
 
 
 def jitter_of_gaps(engine: str) -> Floats:
-    """Standard deviation of an engine's steps as a share of them, by configuration: as if they were log-normal and the
-    steps in one gap independent."""
+    """Standard deviation of an engine's steps as a share of them, by configuration: as if they were
+    log-normal and the steps in one gap independent.
+    """
     spread: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in read("steps.csv"):
         if row["engine"] == engine:
@@ -86,7 +94,9 @@ def jitter_of_gaps(engine: str) -> Floats:
 
 
 def missed(found: Floats, measured: Floats) -> Floats:
-    """|log| by which simulated tail / median misses the measured one, of TTFT and TPOT, by jitter and run."""
+    """|log| by which simulated tail / median misses the measured one, of TTFT and TPOT, by jitter
+    and run.
+    """
     ratios = [np.log(one[..., 1::2] / one[..., ::2]) for one in (found, measured)]
     return np.asarray(np.abs(ratios[0] - ratios[1]))
 
@@ -97,7 +107,9 @@ def main() -> None:
         print(f"steps of {engine} vary by {np.median(gaps):.2%} of themselves", end=" ")
         print(f"({gaps.min():.1%} to {gaps.max():.1%}, {len(gaps)} configurations)")
     rows = read("tails.csv")
-    measured = np.array([[float(row[key]) for key in ("ttft", "ttft_tail", "tpot", "tpot_tail")] for row in rows])
+    measured = np.array(
+        [[float(row[key]) for key in ("ttft", "ttft_tail", "tpot", "tpot_tail")] for row in rows]
+    )
     found = np.array([[simulated(row, jitter) for row in rows] for jitter in JITTERS])
     found, stands = found[..., :4], found[JITTERS.index(SHIPPED), :, 4]
     miss = missed(found, measured)
@@ -119,7 +131,9 @@ def main() -> None:
         for what, far in zip(FIGURES, miss[:, at].mean(axis=1).T, strict=True):
             print(f"    {what}: |log| of tails " + " ".join(f"{one:.3f}" for one in far))
         near = (np.abs(stands[at] - int(name[3])) <= 5).sum()
-        print(f"    TTFT: measured tails stand at simulated p{np.median(stands[at]):.0f}, {near} within 5 points of it")
+        print(
+            f"    TTFT: measured tails stand at simulated p{np.median(stands[at]):.0f}, {near} within 5 points of it"
+        )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
-"""The emulator's two promises, measured: requests simulated per second, and how well HTTP keeps the stated timing.
+"""The emulator's two promises, measured: requests simulated per second, and how well HTTP keeps the
+stated timing.
 
     python benchmarks/emulator/timing.py                     # both, about 100 s; wants two cores that do nothing else
     python benchmarks/emulator/timing.py --format json
 
-HTTP: the server on one core, a client that only takes timestamps on another, 20,000 tokens/s over 32 to 256 streams,
-every step of the same length. Two errors, of every token from the first request on, restarts of all streams included:
+HTTP: the server on one core, a client that only takes timestamps on another, 20,000 tokens/s over
+32 to 256 streams, every step of the same length. Two errors, of every token from the first request
+on, restarts of all streams included:
 
 server    from the instant the model states for the token until the kernel has its bytes (``Lag``)
 client    of the gap between two tokens of a stream as a client sees it: both ends, and the client's own lateness
 
-The model states for the i-th of n tokens of a step: the step's end + (i - (n - 1) / 2) * ``token_interval_s`` (15 µs).
-What no program can do better on this machine is measured beside it: ``machine``, the share of instants at which a
-process on the server's core that does nothing but look at the clock is away for at least another millisecond.
+The model states for the i-th of n tokens of a step: the step's end + (i - (n - 1) / 2) *
+``token_interval_s`` (15 µs). What no program can do better on this machine is measured beside it:
+``machine``, the share of instants at which a process on the server's core that does nothing but
+look at the clock is away for at least another millisecond.
 """
 
 from __future__ import annotations
@@ -50,18 +53,28 @@ def simulation(rate: float, input_tokens: int, output_tokens: int) -> dict[str, 
         rng.lognormal(np.log(input_tokens), 0.5, REQUESTS).astype(np.int64) + 1,
         rng.lognormal(np.log(output_tokens), 0.5, REQUESTS).astype(np.int64) + 1,
     )
-    profile, settings = load_profile("H100-80GB/Llama-3.1-8B"), EngineSettings(engine="emulator", model="any")
+    profile, settings = (
+        load_profile("H100-80GB/Llama-3.1-8B"),
+        EngineSettings(engine="emulator", model="any"),
+    )
     times_s = []
     for _ in range(3):
         started_s = time.process_time()
         simulate(profile, settings, load)
         times_s.append(time.process_time() - started_s)
     per_s = REQUESTS / min(times_s)
-    return {"rate": rate, "input_tokens": input_tokens, "output_tokens": output_tokens, "requests_per_s": round(per_s)}
+    return {
+        "rate": rate,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "requests_per_s": round(per_s),
+    }
 
 
 def machine(seconds: float) -> dict[str, float]:
-    """Share of instants at which a busy loop on the server's core was away for another millisecond, and the longest."""
+    """Share of instants at which a busy loop on the server's core was away for another millisecond,
+    and the longest.
+    """
     pin(0)
     away_s, longest_s, last_s = 0.0, 0.0, time.monotonic()
     end_s = last_s + seconds
@@ -71,7 +84,10 @@ def machine(seconds: float) -> dict[str, float]:
         away_s += max(0.0, now_s - last_s - 1e-3)
         last_s = now_s
     pin(1)
-    return {"late_by_1ms_percent": round(100 * away_s / seconds, 3), "longest_ms": round(longest_s * 1e3, 3)}
+    return {
+        "late_by_1ms_percent": round(100 * away_s / seconds, 3),
+        "longest_ms": round(longest_s * 1e3, 3),
+    }
 
 
 class Client(asyncio.BufferedProtocol):
@@ -102,11 +118,15 @@ class Client(asyncio.BufferedProtocol):
 
 async def load(port: int, streams: int, seconds: float) -> list[int]:
     body = b'{"model":"m","prompt":[1,2,3,4],"max_tokens":400,"stream":true,"ignore_eos":true}'
-    request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
     gaps_ns: list[int] = []
     loop = asyncio.get_running_loop()
     clients = [
-        await loop.create_connection(lambda: Client(request, gaps_ns), "127.0.0.1", port) for _ in range(streams)
+        await loop.create_connection(lambda: Client(request, gaps_ns), "127.0.0.1", port)
+        for _ in range(streams)
     ]
     await asyncio.sleep(seconds)
     for transport, _ in clients:
@@ -132,11 +152,27 @@ def http(streams: int, seconds: float) -> dict[str, float]:
 
 
 def start(folder: Path, port: int, step_s: float) -> subprocess.Popen[str]:
-    ideal = {"memory_gb": 80, "bandwidth_gb_s": 1e9, "tflops": {"bfloat16": 1e9}}  # all but the overhead takes no time
-    nothing = ("sequence_overhead_s", "layer_overhead_s", "prefill_layer_overhead_s", "request_overhead_s", "jitter")
+    # all but the overhead takes no time
+    ideal = {"memory_gb": 80, "bandwidth_gb_s": 1e9, "tflops": {"bfloat16": 1e9}}
+    nothing = (
+        "sequence_overhead_s",
+        "layer_overhead_s",
+        "prefill_layer_overhead_s",
+        "request_overhead_s",
+        "jitter",
+    )
     constants = {"step_overhead_s": step_s, **dict.fromkeys(nothing, 0)}
     (folder / "profile.json").write_text(json.dumps({"accelerator": ideal, "constants": constants}))
-    argv = [sys.executable, "-m", "orchestrator", "emulator", "--port", str(port), "--served-model-name", "m"]
+    argv = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "emulator",
+        "--port",
+        str(port),
+        "--served-model-name",
+        "m",
+    ]
     argv += ["--profile", str(folder / "profile.json")]
     server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: pin(0))
     for _ in range(500):
@@ -155,12 +191,16 @@ def pin(core: int) -> None:
 
 def tokens(port: int) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        found = re.search(r"^vllm:generation_tokens_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+        found = re.search(
+            r"^vllm:generation_tokens_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE
+        )
     assert found
     return float(found[1])
 
 
-def report(streams: int, step_s: float, gaps_ns: list[int], output: str, rate: float) -> dict[str, float]:
+def report(
+    streams: int, step_s: float, gaps_ns: list[int], output: str, rate: float
+) -> dict[str, float]:
     error = re.search(r"tokens, mean (\S+) ms, median (\S+) ms, p99 (\S+) ms, max (\S+) ms", output)
     assert error, output[-500:]
     gaps_ms = np.abs(np.array(gaps_ns) / 1e6 - step_s * 1e3)
@@ -177,9 +217,13 @@ def report(streams: int, step_s: float, gaps_ns: list[int], output: str, rate: f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=6.0, help="of each HTTP measurement")
-    parser.add_argument("--repeats", type=int, default=3, help="of each HTTP measurement, all streams in turn")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="of each HTTP measurement, all streams in turn"
+    )
     parser.add_argument("--format", choices=("table", "json"), default="table")
     arguments = parser.parse_args()
     pin(1)

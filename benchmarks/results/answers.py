@@ -1,11 +1,12 @@
-"""How long answers from a large results folder take: cold processes, seconds and peak memory of each.
+"""How long answers from a large results folder take: cold processes, seconds and peak memory of
+each.
 
-    python benchmarks/results/make_store.py /tmp/large
-    python benchmarks/results/answers.py /tmp/large [--sample 300] [--limit-s 10] [--limit-mb 400] [--resume-limit-s 3]
+    python benchmarks/results/make_store.py /tmp/large python benchmarks/results/answers.py
+    /tmp/large [--sample 300] [--limit-s 10] [--limit-mb 400] [--resume-limit-s 3]
 
-Prints one JSON document: ``results`` and ``best`` with limits that no file names, resume (the sweep itself, which looks
-whether every part is there and finds nothing left to do), and how long reading the requests would take instead, from a
-sample of attempts. Exit status 1 when a limit is not held.
+Prints one JSON document: ``results`` and ``best`` with limits that no file names, resume (the sweep
+itself, which looks whether every part is there and finds nothing left to do), and how long reading
+the requests would take instead, from a sample of attempts. Exit status 1 when a limit is not held.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def timed(argv: list[str]) -> dict[str, float]:
 
 
 def from_requests_s(folder: str, sample: int) -> tuple[float, int]:
-    """Seconds that a sample of attempts takes from its requests, scaled to all of them; and how many there are."""
+    """Seconds that a sample of attempts takes from its requests, scaled to all of them; and how
+    many there are.
+    """
     store = open_results(folder).store(open_results(folder).experiments[0])
     ids = sorted(store.attempts())
     began = time.monotonic()
@@ -81,7 +84,9 @@ def from_requests_s(folder: str, sample: int) -> tuple[float, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=lambda text: str(Path(text).resolve()))
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--limit-s", type=float, default=10.0)
@@ -100,7 +105,12 @@ def main() -> int:
         if one["seconds"] > (arguments.resume_limit_s if name == "resume" else arguments.limit_s)
         or one["peak_mb"] > arguments.limit_mb
     ]
-    document = {"attempts": attempts, "from_requests_s": round(seconds), "times_faster": ratio, "over_limit": late}
+    document = {
+        "attempts": attempts,
+        "from_requests_s": round(seconds),
+        "times_faster": ratio,
+        "over_limit": late,
+    }
     print(json.dumps({**found, **document}, indent=1))
     return 1 if late else 0
 

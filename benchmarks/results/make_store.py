@@ -1,10 +1,12 @@
 """A results folder like that of a large finished sweep, made in a few minutes instead of weeks.
 
-    python benchmarks/results/make_store.py FOLDER [--points 10000] [--requests 200] [--repeats 3] [--no-computed]
+    python benchmarks/results/make_store.py FOLDER [--points 10000] [--requests 200] [--repeats 3]
+    [--no-computed]
 
-Everything goes through the code that a sweep uses, with two shortcuts: attempts share a few dozen files of requests and
-token events (hard links; their key columns are those of one attempt), and nothing is synced to the disk.
-``--no-computed`` leaves out what is computed from the requests, as versions did that did not compute it.
+Everything goes through the code that a sweep uses, with two shortcuts: attempts share a few dozen
+files of requests and token events (hard links; their key columns are those of one attempt), and
+nothing is synced to the disk. ``--no-computed`` leaves out what is computed from the requests, as
+versions did that did not compute it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Measurement, Plan, Point
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import METRICS_VERSION, AttemptData, PointRow, PooledFigures
-from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, TOKEN_EVENTS, conform, table_of, to_parquet
+from orchestrator.results.schemas import (
+    ENGINE_METRICS,
+    RECORDS,
+    REQUESTS,
+    TOKEN_EVENTS,
+    conform,
+    table_of,
+    to_parquet,
+)
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.runner.commit import AttemptRecord, deployment_row
 from orchestrator.runner.measure import Attempt as Tried
@@ -64,7 +74,9 @@ class Template:
 def plan_of(points: int, repeats: int) -> Plan:
     deployments = -(-points // LEVELS)
     sequences, levels = list(range(1, deployments + 1)), list(range(1, LEVELS + 1))
-    return make_plan(parse_experiment(EXPERIMENT.format(sequences=sequences, levels=levels, repeats=repeats)))
+    return make_plan(
+        parse_experiment(EXPERIMENT.format(sequences=sequences, levels=levels, repeats=repeats))
+    )
 
 
 def template(count: int, rng: np.random.Generator) -> Template:
@@ -114,8 +126,15 @@ def template(count: int, rng: np.random.Generator) -> Template:
 class Writer:
     """Writes attempts of one plan."""
 
-    def __init__(self, store: Store, folder: Path, templates: Sequence[Template], computed: bool) -> None:
-        self._store, self._folder, self._templates, self._computed = store, folder, templates, computed
+    def __init__(
+        self, store: Store, folder: Path, templates: Sequence[Template], computed: bool
+    ) -> None:
+        self._store, self._folder, self._templates, self._computed = (
+            store,
+            folder,
+            templates,
+            computed,
+        )
         self._data: list[AttemptData] = []
         self._pooled: list[PooledFigures] = []
         self._known: dict[tuple[int, ...], PooledFigures] = {}
@@ -127,13 +146,23 @@ class Writer:
         for table in ("requests", "token_events", "points", "deployments"):
             (folder / f"data/{table}/v=1").mkdir(parents=True)
 
-    def add(self, plan: Plan, point: Point, measurement: Measurement, number: int, at_ns: int) -> str:
+    def add(
+        self, plan: Plan, point: Point, measurement: Measurement, number: int, at_ns: int
+    ) -> str:
         """An attempt with the rows of template ``number``. Returns its id."""
-        attempt_id, used, deployment = new_ulid(), self._templates[number], plan.deployment(point.deployment_id)
+        attempt_id, used, deployment = (
+            new_ulid(),
+            self._templates[number],
+            plan.deployment(point.deployment_id),
+        )
         verdict = Verdict("valid", [], {"offered_rate": 3.0, "achieved_rate": 3.0})
-        tried = Tried(verdict=verdict, loaded=Loaded(span_unix_ns=(at_ns, at_ns), requests=used.requests))
+        tried = Tried(
+            verdict=verdict, loaded=Loaded(span_unix_ns=(at_ns, at_ns), requests=used.requests)
+        )
         point = AttemptRecord(deployment, point, measurement, tried, attempt_id).row(plan.name)
-        files = [self._link(table, point, number, content, rows) for table, content, rows in used.parts]
+        files = [
+            self._link(table, point, number, content, rows) for table, content, rows in used.parts
+        ]
         described = deployment_row(deployment, plan.name)
         if deployment.id not in self._deployments:
             self._deployments[deployment.id] = _content("deployments", described)
@@ -143,7 +172,9 @@ class Writer:
         ):
             path = _part_path(table, point)
             self._write(path, content)
-            files.append(FilePart(table, path, 1, len(content), hashlib.sha256(content).hexdigest()))
+            files.append(
+                FilePart(table, path, 1, len(content), hashlib.sha256(content).hexdigest())
+            )
         manifest = Manifest(
             kind="point",
             measurement_id=point.measurement_id,
@@ -159,7 +190,11 @@ class Writer:
             if number not in self._data_of:
                 tables = used.requests, used.token_events, ENGINE_METRICS.empty_table()
                 self._data_of[number] = Attempt(manifest, point, described, *tables).data()
-            ids = {"measurement_id": point.measurement_id, "attempt_id": attempt_id, "created_unix_ns": at_ns}
+            ids = {
+                "measurement_id": point.measurement_id,
+                "attempt_id": attempt_id,
+                "created_unix_ns": at_ns,
+            }
             more = {"deployment_id": deployment.id, "point": point, "deployment": described}
             self._data.append(replace(self._data_of[number], **ids, **more))
         return attempt_id
@@ -186,7 +221,9 @@ class Writer:
             self._store.pooled.add(self._pooled)
             self._pooled = []
 
-    def _link(self, table: str, point: PointRow, number: int, content: bytes, rows: int) -> FilePart:
+    def _link(
+        self, table: str, point: PointRow, number: int, content: bytes, rows: int
+    ) -> FilePart:
         path = _part_path(table, point)
         os.link(self._folder / f"templates/{table}-{number}", self._folder / path)
         return FilePart(table, path, rows, len(content), hashlib.sha256(content).hexdigest())
@@ -206,7 +243,9 @@ def _part_path(table: str, point: PointRow) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=200)
@@ -221,13 +260,20 @@ def main() -> None:
     writer = Writer(store, arguments.folder / plan.name, templates, not arguments.no_computed)
     for count, point in enumerate(plan.points[: arguments.points]):
         group = [plan.measurement(point, repeat) for repeat in range(plan.repeats)]
-        numbers = tuple(sorted((count * 7 + 5 * repeat) % TEMPLATES for repeat in range(len(group))))
+        numbers = tuple(
+            sorted((count * 7 + 5 * repeat) % TEMPLATES for repeat in range(len(group)))
+        )
         at_ns = 1_700_000_000_000_000_000 + count * 10**9
-        ids = [writer.add(plan, point, one, number, at_ns) for one, number in zip(group, numbers, strict=True)]
+        ids = [
+            writer.add(plan, point, one, number, at_ns)
+            for one, number in zip(group, numbers, strict=True)
+        ]
         writer.pool(ids, numbers)
         writer.flush()
     writer.flush(least=1)
-    print(f"{count + 1} points, {(count + 1) * arguments.repeats} attempts in {time.monotonic() - began:.0f} s")
+    print(
+        f"{count + 1} points, {(count + 1) * arguments.repeats} attempts in {time.monotonic() - began:.0f} s"
+    )
 
 
 if __name__ == "__main__":

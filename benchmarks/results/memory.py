@@ -1,10 +1,11 @@
-"""How much memory the figures of a long run need: in the process that gets its rows, judges, shows and commits them.
+"""How much memory the figures of a long run need: in the process that gets its rows, judges, shows
+and commits them.
 
     python benchmarks/results/memory.py [--requests 1000000 4000000]
 
-Rows are those of make_store.py again and again, 64 tokens each, and lie on disk as a client's do; all else is the code
-of ``orchestrator load --results``. Each run is a process of its own; peak RSS as the kernel counts it, and without
-pages of files, which the kernel takes back when it needs them.
+Rows are those of make_store.py again and again, 64 tokens each, and lie on disk as a client's do;
+all else is the code of ``orchestrator load --results``. Each run is a process of its own; peak RSS
+as the kernel counts it, and without pages of files, which the kernel takes back when it needs them.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ def parts_of(requests: int) -> list[Part]:
     with closing(Spool("requests", "token_events")) as spool:
         for start in range(0, requests, AT_ONCE):
             by = {"request_index": start} | dict.fromkeys(
-                [name for name in one.requests.column_names if name.endswith("_ns")], start // AT_ONCE * SECONDS * 10**9
+                [name for name in one.requests.column_names if name.endswith("_ns")],
+                start // AT_ONCE * SECONDS * 10**9,
             )
             for table, rows in (("requests", one.requests), ("token_events", one.token_events)):
                 for at, field in enumerate(rows.schema):
                     if field.name in by:
-                        rows = rows.set_column(at, field, pc.add(rows[field.name], by[field.name]).cast(field.type))
+                        rows = rows.set_column(
+                            at, field, pc.add(rows[field.name], by[field.name]).cast(field.type)
+                        )
                 spool.write(table, rows)
             while spool._todo.qsize() > 2:  # what is written ahead would count
                 time.sleep(0.01)
@@ -62,10 +66,16 @@ def measure(requests: int) -> None:
         "model": {"id": "m"},
         "deployments": {"engine": "endpoint", "url": URL},
         "workloads": [{"name": "load", "input_tokens": 100, "output_tokens": TOKENS}],
-        "load": {"levels": {"request_rate": [AT_ONCE / SECONDS]}, "duration": f"{requests // AT_ONCE * SECONDS}s"},
+        "load": {
+            "levels": {"request_rate": [AT_ONCE / SECONDS]},
+            "duration": f"{requests // AT_ONCE * SECONDS}s",
+        },
         "slos": {"all": {"ttft": "500ms", "tpot": "50ms"}},
     }
-    plan, dialect = plan_of(experiment), Dialect("openai_completions", "/v1/completions", prompt_token_ids=True)
+    plan, dialect = (
+        plan_of(experiment),
+        Dialect("openai_completions", "/v1/completions", prompt_token_ids=True),
+    )
     run = EndpointRun(plan, plan.points[0], Target(URL, "m"), Probed(dialect, None))
     stats = ClientStats(**{one.name: 0 for one in fields(ClientStats) if one.default is MISSING})
     rows, gaps = parts_of(requests)
@@ -85,7 +95,10 @@ def measure(requests: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run.commit(Store.open(folder, "memory"), attempt)
     peaks.append(resident("VmHWM"))
-    said = ", ".join(f"{name} {peak:.0f}" for name, peak in zip(("judged", "shown", "stored"), peaks, strict=True))
+    said = ", ".join(
+        f"{name} {peak:.0f}"
+        for name, peak in zip(("judged", "shown", "stored"), peaks, strict=True)
+    )
     took_s = time.monotonic() - began
     print(
         f"{requests:,} requests: {before:.0f} MiB before; peak {said} MiB, without files {max(own):.0f}; {took_s:.0f} s"
@@ -106,7 +119,9 @@ def resident(which: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, nargs="+", default=[1_000_000, 4_000_000])
     requests = parser.parse_args().requests
     if len(requests) == 1:

@@ -1,9 +1,12 @@
-"""How often a capacity that was claimed is too high, how much of the truth is claimed, and what load that takes.
+"""How often a capacity that was claimed is too high, how much of the truth is claimed, and what
+load that takes.
 
-    python -m benchmarks.search.claims [--repetitions 200] [--first-seed 0] [--only SERVER] [--rule NAME]
+    python -m benchmarks.search.claims [--repetitions 200] [--first-seed 0] [--only SERVER] [--rule
+    NAME]
 
-Every search runs as in a sweep, in virtual time: the strategy asks, a simulated server answers (servers.py), the probe
-is looked at while it runs and ends when it knows. Beside it the rules of others on the same servers.
+Every search runs as in a sweep, in virtual time: the strategy asks, a simulated server answers
+(servers.py), the probe is looked at while it runs and ends when it knows. Beside it the rules of
+others on the same servers.
 """
 
 from __future__ import annotations
@@ -43,7 +46,11 @@ class Spent:
     high: float = math.inf
 
     def add(self, seconds: float, requests: int) -> None:
-        self.seconds, self.requests, self.probes = self.seconds + seconds, self.requests + requests, self.probes + 1
+        self.seconds, self.requests, self.probes = (
+            self.seconds + seconds,
+            self.requests + requests,
+            self.probes + 1,
+        )
 
 
 def probe(
@@ -74,7 +81,9 @@ def probe(
     return stored(run, level, end, verdict, test.diverging, end == CAP_S)
 
 
-def stored(run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool, whole: bool) -> Probed:
+def stored(
+    run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool, whole: bool
+) -> Probed:
     """What is kept of a probe that ended then."""
     asked = run.due < end
     begin = steady_from(lambda: [(run.due[asked], run.done[asked])], end) or 0.0
@@ -101,7 +110,9 @@ def search(
     return tier.claim
 
 
-def met(server: Server, level: float, requests: int, rng: np.random.Generator, spent: Spent) -> float:
+def met(
+    server: Server, level: float, requests: int, rng: np.random.Generator, spent: Spent
+) -> float:
     """Attainment among so many requests, without any warm-up: a probe as others make it."""
     seconds = requests / level * (server.limit * 0.8 if server.closed else 1.0)
     run = server.probe(level, seconds, rng)
@@ -123,12 +134,17 @@ def bisection(holds: Callable[[float], bool], tolerance: float = 0.05) -> float 
 def wilson_lower(share: float, n: int) -> float:
     """One-sided 95 %, as if requests were independent."""
     z2 = 1.645**2
-    centre, half = share + z2 / (2 * n), math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))
+    centre, half = (
+        share + z2 / (2 * n),
+        math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))),
+    )
     return (centre - half) / (1 + z2 / n)
 
 
 def uniform_scan(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
-    """Ten rates up to twice what it can do (somebody guessed well), 1,000 requests each: the highest that passes."""
+    """Ten rates up to twice what it can do (somebody guessed well), 1,000 requests each: the
+    highest that passes.
+    """
     rates = [server.capacity * one / 5 for one in range(1, 11)]
     return max((one for one in rates if met(server, one, 1000, rng, spent) >= TARGET), default=None)
 
@@ -181,11 +197,18 @@ def row(server: Server, rule: str, found: Sequence[tuple[float | None, Spent]]) 
     cells = (
         *(server.name, f"{server.capacity:.4g}", rule, f"{len(found)}"),
         f"{np.sum(shares > KNOWN) / len(found):.1%}",
-        f"{np.mean([one.high * KNOWN < server.capacity for one in spents]):.1%}",  # such a level was "shown to fail"
+        # such a level was "shown to fail"
+        f"{np.mean([one.high * KNOWN < server.capacity for one in spents]):.1%}",
         f"{np.mean([one is None for one in claims]):.1%}",
         " ".join(f"{one:.3f}" for one in at) or "-",
-        *(f"{np.mean([getattr(one, of) for one in spents]):,.0f}" for of in ("requests", "seconds")),
-        ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in spents).most_common()),
+        *(
+            f"{np.mean([getattr(one, of) for one in spents]):,.0f}"
+            for of in ("requests", "seconds")
+        ),
+        ", ".join(
+            f"{count} {status}"
+            for status, count in Counter(one.status for one in spents).most_common()
+        ),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -193,7 +216,9 @@ def row(server: Server, rule: str, found: Sequence[tuple[float | None, Spent]]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--first-seed", type=int, default=0, help="of the first repetition; each has the next one")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="of the first repetition; each has the next one"
+    )
     parser.add_argument("--only", default="", help="part of a server's name")
     parser.add_argument("--rule", default="", help="part of a rule's name")
     options = parser.parse_args()

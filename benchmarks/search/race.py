@@ -1,10 +1,12 @@
-"""Which of many deployments is the best: regret and load of a race, beside a search of the whole grid.
+"""Which of many deployments is the best: regret and load of a race, beside a search of the whole
+grid.
 
     python -m benchmarks.search.race [--repetitions 200] [--sizes 24 96 200] [--server smooth]
 
-A grid of TP x PP x quantization x max_num_seqs x GPU whose capacities per GPU are drawn anew in each repetition; the
-predictor is off by a log-normal factor of sigma 0.4. One deployment runs at a time, race and searches are the program's
-own, and probes run as in claims.py, on a server whose misses are independent (in every other repetition in runs of 5).
+A grid of TP x PP x quantization x max_num_seqs x GPU whose capacities per GPU are drawn anew in
+each repetition; the predictor is off by a log-normal factor of sigma 0.4. One deployment runs at a
+time, race and searches are the program's own, and probes run as in claims.py, on a server whose
+misses are independent (in every other repetition in runs of 5).
 """
 
 from __future__ import annotations
@@ -36,9 +38,19 @@ STEEPNESS = {"smooth": 8.0, "flat": 3.0, "steep": 24.0}
 class Search(Capacity):
     """Of one deployment, as far as it has come."""
 
-    def __init__(self, race: Race, name: str, devices: int, capacity: float, server: Server, guess: float) -> None:
-        super().__init__(Question((), "request_rate", (SLO,), first_guess=guess, rivals=race.rivals(name, "w")))
-        self.race, self.name, self.devices, self.capacity, self.server = race, name, devices, capacity, server
+    def __init__(
+        self, race: Race, name: str, devices: int, capacity: float, server: Server, guess: float
+    ) -> None:
+        super().__init__(
+            Question((), "request_rate", (SLO,), first_guess=guess, rivals=race.rivals(name, "w"))
+        )
+        self.race, self.name, self.devices, self.capacity, self.server = (
+            race,
+            name,
+            devices,
+            capacity,
+            server,
+        )
         (self.tier,) = self._tiers
         self.value, self.waited = guess / devices, False  # as predicted
 
@@ -74,10 +86,14 @@ def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[R
     for number in rng.permutation(len(cells))[:size]:
         cell, name = cells[number], str(number)
         devices = cell["tensor_parallel_size"] * cell["pipeline_parallel_size"]
-        gain = np.prod([gains[axis][str(value)] for axis, value in cell.items()]) * rng.lognormal(0, 0.1)
+        gain = np.prod([gains[axis][str(value)] for axis, value in cell.items()]) * rng.lognormal(
+            0, 0.1
+        )
         capacity = 4.0 * float(gain) * devices
         server = Server("", curve(capacity, STEEPNESS[kind], runs), 0.5, (1.0, 2.0))
-        found.append(Search(race, name, devices, capacity, server, capacity * float(rng.lognormal(0, SIGMA))))
+        found.append(
+            Search(race, name, devices, capacity, server, capacity * float(rng.lognormal(0, SIGMA)))
+        )
         entrants[name] = Entrant("all", float(devices), cell)
     return race, sorted(found, key=lambda one: -one.value)
 
@@ -96,7 +112,9 @@ def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
 def gives_way(race: Race, one: Search, queue: Sequence[Search]) -> bool:
     """Once: to all that were not probed yet, and to those that may come further."""
     standing = race.standing(one.name)
-    return not one.waited and any(not other.probes or race.standing(other.name) > standing for other in queue)
+    return not one.waited and any(
+        not other.probes or race.standing(other.name) > standing for other in queue
+    )
 
 
 def alone(kind: str, count: int) -> float:
@@ -128,21 +146,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument(
-        "--alone", type=int, default=96, help="searches to their end, of which the whole grid's load is"
+        "--alone",
+        type=int,
+        default=96,
+        help="searches to their end, of which the whole grid's load is",
     )
     parser.add_argument("--sizes", type=int, nargs="*", default=[24, 96, 200])
-    parser.add_argument("--server", choices=STEEPNESS, default="smooth", help="how attainment falls with the load")
-    parser.add_argument("--impatient", action="store_true", help="every leader is searched to its end at once")
+    parser.add_argument(
+        "--server", choices=STEEPNESS, default="smooth", help="how attainment falls with the load"
+    )
+    parser.add_argument(
+        "--impatient", action="store_true", help="every leader is searched to its end at once"
+    )
     options = parser.parse_args()
     each_s = alone(options.server, options.alone)
-    print("| deployments | repetitions | regret <= 2 % | worst | load s, race | whole grid | ratio | probes | starts |")
+    print(
+        "| deployments | repetitions | regret <= 2 % | worst | load s, race | whole grid | ratio | probes | starts |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
         began = time.process_time()
-        raced = [run(size, options.server, seed, not options.impatient) for seed in range(options.repetitions)]
+        raced = [
+            run(size, options.server, seed, not options.impatient)
+            for seed in range(options.repetitions)
+        ]
         regrets = np.array([regret for regret, _, _ in raced])
         load_s, full_s = float(np.mean([spent.seconds for _, spent, _ in raced])), size * each_s
-        probes, starts = np.mean([spent.probes for _, spent, _ in raced]), np.mean([count for *_, count in raced])
+        probes, starts = (
+            np.mean([spent.probes for _, spent, _ in raced]),
+            np.mean([count for *_, count in raced]),
+        )
         print(
             f"| {size} | {options.repetitions} | {np.mean(regrets <= 0.02):.1%} | {regrets.max():.1%} "
             f"| {load_s:,.0f} | {full_s:,.0f} | {load_s / full_s:.3f} | {probes:.0f} | {starts:.1f} |",

@@ -1,8 +1,8 @@
-"""What launches answered to fixed prompts before they were measured: is it output at all, and how much of it equals the
-answers of the model's reference deployment?
+"""What launches answered to fixed prompts before they were measured: is it output at all, and how
+much of it equals the answers of the model's reference deployment?
 
-This does not evaluate quality: it tells a fast engine from one that computes something else. Only answers of one model
-to the same prompt through the same API are compared (docs/metrics.md).
+This does not evaluate quality: it tells a fast engine from one that computes something else. Only
+answers of one model to the same prompt through the same API are compared (docs/metrics.md).
 """
 
 import json
@@ -19,7 +19,8 @@ from orchestrator.results.store import Store
 from orchestrator.several import grouped
 
 FEW = 4  # fewer answers or tokens than this may be alike by chance
-# one piece again and again; more often where a first token comes before it, since words may end in "...."
+# one piece again and again; more often where a first token comes before it, since words may end in
+# "...."
 _REPEATED = re.compile(r"(.+?)\1{3,}|.{1,32}?(.+?)\2{5,}", re.DOTALL)
 
 Answers = Sequence[AnswerRow]
@@ -27,9 +28,11 @@ Answers = Sequence[AnswerRow]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``share`` of ``n`` tokens that equal the reference's, up to the first difference in each answer.
+    """``share`` of ``n`` tokens that equal the reference's, up to the first difference in each
+    answer.
 
-    Characters are compared where either side has no token ids (``unit``). ``note``: why there is no share, or a remark.
+    Characters are compared where either side has no token ids (``unit``). ``note``: why there is no
+    share, or a remark.
     """
 
     share: float | None = None
@@ -56,7 +59,9 @@ class Answered:
 
     @property
     def family(self) -> tuple[str, str]:
-        """Answers are compared within a family: one model, in any checkpoint, asked through one API."""
+        """Answers are compared within a family: one model, in any checkpoint, asked through one
+        API.
+        """
         return model_of(self.deployment), self.answers[0].api
 
 
@@ -65,7 +70,9 @@ def model_of(row: DeploymentRow) -> str:
 
 
 def called(rows: Sequence[DeploymentRow]) -> str:
-    """One model in a few words: its unquantized checkpoint, and how many other checkpoints there are."""
+    """One model in a few words: its unquantized checkpoint, and how many other checkpoints there
+    are.
+    """
     names = {row.model for row in rows}
     first = min({row.model for row in rows if not _quantized(row)} or names)
     others = len(names) - 1
@@ -73,9 +80,15 @@ def called(rows: Sequence[DeploymentRow]) -> str:
 
 
 def broken(answers: Answers) -> list[str]:
-    """Why the answers are no output: a sentence per broken replica, empty where all is well or answers are too few."""
+    """Why the answers are no output: a sentence per broken replica, empty where all is well or
+    answers are too few.
+    """
     of_each = grouped((one.replica, one) for one in answers)
-    found = [f"replica {replica}: {why}" for replica, some in sorted(of_each.items()) if (why := _noise(some))]
+    found = [
+        f"replica {replica}: {why}"
+        for replica, some in sorted(of_each.items())
+        if (why := _noise(some))
+    ]
     if found and len(of_each) > 1:
         return found
     why = _noise(answers)  # of all together: each replica may have few
@@ -85,13 +98,15 @@ def broken(answers: Answers) -> list[str]:
 def _noise(answers: Answers) -> str | None:
     nan = [[math.isnan(value) for value in one.logprobs or ()] for one in answers]
     some = sum(map(any, nan))
-    if some >= FEW or any(len(one) > 1 and all(one) for one in nan):  # one alone may be a null that the API gave
+    # one alone may be a null that the API gave
+    if some >= FEW or any(len(one) > 1 and all(one) for one in nan):
         return f"in {some} of {len(answers)} answers to fixed prompts a log-probability is NaN"
     if len(answers) < FEW:
         return None
     if not any(one.text or one.token_ids for one in answers):
         return f"all {len(answers)} answers to fixed prompts are empty"
-    for first, which in ((0, "tokens"), (1, "tokens after the first")):  # that one may still be right
+    # that one may still be right
+    for first, which in ((0, "tokens"), (1, "tokens after the first")):
         ids = [token for one in answers for token in (one.token_ids or ())[first:]]
         if len(set(ids)) == 1 and len(ids) >= FEW * len(answers):
             return f"all {len(ids)} {which} of {len(answers)} answers to different prompts are the same (id {ids[0]})"
@@ -102,7 +117,9 @@ def _noise(answers: Answers) -> str | None:
 
 
 def _repeated(text: str) -> str | None:
-    """The piece that a text repeats, perhaps after a first token; None where it does not only repeat."""
+    """The piece that a text repeats, perhaps after a first token; None where it does not only
+    repeat.
+    """
     found = _REPEATED.fullmatch(text)
     return (found[1] or found[2]) if found else None
 
@@ -114,9 +131,14 @@ def agreements(
 ) -> dict[str, Agreement]:
     """By deployment id, for deployments whose answers are stored.
 
-    ``described``: turns a row into the one that is shown; ``planned``: deployment ids in the order of the file.
+    ``described``: turns a row into the one that is shown; ``planned``: deployment ids in the order
+    of the file.
     """
-    manifests = [one for one in store.manifests("launch") if any(part.table == "answers" for part in one.files)]
+    manifests = [
+        one
+        for one in store.manifests("launch")
+        if any(part.table == "answers" for part in one.files)
+    ]
     if not manifests:
         return {}
     answered = rows_of(store.read_manifests("answers", manifests, leave_out=True), AnswerRow)
@@ -136,19 +158,26 @@ def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[
     """The agreement of every deployment with the reference of its family."""
 
     def order(one: Answered) -> tuple[int, int, str]:
-        place = planned.index(one.deployment.deployment_id) if one.deployment.deployment_id in planned else len(planned)
+        place = (
+            planned.index(one.deployment.deployment_id)
+            if one.deployment.deployment_id in planned
+            else len(planned)
+        )
         return place, one.launch.started_unix_ns, one.launch.launch_id
 
     found: dict[str, Agreement] = {}
     for some in grouped((one.family, one) for one in sorted(answered, key=order)).values():
         first = reference(some, planned)
-        superseded = bool(planned) and first is not None and first.deployment.deployment_id not in planned
+        superseded = (
+            bool(planned) and first is not None and first.deployment.deployment_id not in planned
+        )
         for deployment_id in dict.fromkeys(one.deployment.deployment_id for one in some):
             mine = [one for one in some if one.deployment.deployment_id == deployment_id]
             agreement = Agreement(note=ALONE) if len(some) == 1 else _agreement(mine, first)
             if superseded and agreement.share is not None:
                 agreement = replace(agreement, note=SUPERSEDED)
-            if deployment_id not in found or agreement.n > found[deployment_id].n:  # it may have two APIs
+            # it may have two APIs
+            if deployment_id not in found or agreement.n > found[deployment_id].n:
                 found[deployment_id] = agreement
     return found
 
@@ -156,9 +185,9 @@ def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[
 def reference(family: Sequence[Answered], planned: Sequence[str] = ()) -> Answered | None:
     """The launch that the others are compared with; None where no launch gave output.
 
-    It is the first launch of the unquantized deployment with the plainest settings. A superseded deployment is taken
-    only where the plan asks for no unquantized one; where all are quantized, the first launch of all.
-    ``family``: in the order of the file, then of time.
+    It is the first launch of the unquantized deployment with the plainest settings. A superseded
+    deployment is taken only where the plan asks for no unquantized one; where all are quantized,
+    the first launch of all. ``family``: in the order of the file, then of time.
     """
     good = [one for one in family if not broken(one.answers)]
     unquantized = [one for one in good if not _quantized(one.deployment)]
@@ -168,13 +197,22 @@ def reference(family: Sequence[Answered], planned: Sequence[str] = ()) -> Answer
 
 def _quantized(row: DeploymentRow) -> bool:
     """By its settings, or by its checkpoint."""
-    return bool(row.quantization or json.loads(row.predicted_json or "{}").get("checkpoint_quantization"))
+    return bool(
+        row.quantization or json.loads(row.predicted_json or "{}").get("checkpoint_quantization")
+    )
 
 
 def _plainness(one: Answered) -> tuple[bool, bool, int, int]:
-    """Lower is plainer: token ids are told, the KV cache has the model's type, few devices, few settings."""
+    """Lower is plainer: token ids are told, the KV cache has the model's type, few devices, few
+    settings.
+    """
     row, told = one.deployment, all(answer.token_ids for answer in one.answers)
-    return not told, row.kv_cache_dtype not in (None, "auto"), row.devices, len(json.loads(row.settings_json))
+    return (
+        not told,
+        row.kv_cache_dtype not in (None, "auto"),
+        row.devices,
+        len(json.loads(row.settings_json)),
+    )
 
 
 def _agreement(mine: Sequence[Answered], first: Answered | None) -> Agreement:
@@ -185,7 +223,9 @@ def _agreement(mine: Sequence[Answered], first: Answered | None) -> Agreement:
     if not others:
         return Agreement(reference=label, note=IS_REFERENCE)
     theirs = {one.prompt: one for one in first.answers}
-    pairs = [(one, theirs[one.prompt]) for each in others for one in each.answers if one.prompt in theirs]
+    pairs = [
+        (one, theirs[one.prompt]) for each in others for one in each.answers if one.prompt in theirs
+    ]
     if not pairs:
         return Agreement(reference=label, note="the reference was asked other prompts")
     as_ids = all(one.token_ids and other.token_ids for one, other in pairs)

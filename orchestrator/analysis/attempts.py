@@ -1,8 +1,9 @@
-"""What answers need of an attempt, computed once from its requests and kept beside them (docs/data-format.md).
+"""What answers need of an attempt, computed once from its requests and kept beside them
+(docs/data-format.md).
 
-The requests stay the truth. The computed data is written when an attempt is committed, and again by any reader that
-finds it missing, damaged or of another version. The same function makes it each time, so it is the same to the last
-digit.
+The requests stay the truth. The computed data is written when an attempt is committed, and again by
+any reader that finds it missing, damaged or of another version. The same function makes it each
+time, so it is the same to the last digit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +54,9 @@ class Attempt:
     engine_metrics: pa.Table
 
     def observed(self) -> Observed:
-        """What its figures are computed from. Raises ValueError where rows of several attempts are mixed."""
+        """What its figures are computed from. Raises ValueError where rows of several attempts are
+        mixed.
+        """
         return observe(self.requests, self.token_events, self.point.window_ns)
 
     def data(self) -> AttemptData:
@@ -101,7 +104,14 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
     requests = store.lazy_rows("requests", manifest)
     engine_metrics = store.read_manifests("engine_metrics", [manifest])
-    return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests, engine_metrics)
+    return with_parts(
+        store,
+        manifest,
+        points[0],
+        deployments[0] if deployments else None,
+        requests,
+        engine_metrics,
+    )
 
 
 def with_parts(
@@ -114,7 +124,9 @@ def with_parts(
     token_events: Rows | None = None,
 ) -> Attempt:
     """A committed attempt of which these rows are at hand; without ``token_events`` those are read."""
-    token_events = store.lazy_rows("token_events", manifest) if token_events is None else token_events
+    token_events = (
+        store.lazy_rows("token_events", manifest) if token_events is None else token_events
+    )
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     whole = token_events.num_rows == committed  # a part of them would mislead
     whole = whole and (committed > 0 or requests["first_token_ns"].null_count == requests.num_rows)
@@ -129,12 +141,14 @@ def with_parts(
 
 
 def engine_side(samples: pa.Table) -> EngineSide | None:
-    """Figures of one attempt's ``engine_metrics`` over all replicas, warm-up included; None without samples.
+    """Figures of one attempt's ``engine_metrics`` over all replicas, warm-up included; None without
+    samples.
 
-    Gauges: the highest reading; counters: the growth from the first reading to the last. None where a replica does not
-    report the metric (a part of a sum would be taken for the whole) or a counter fell (the engine was restarted). Where
-    replicas have roles a request passes through two of them: prompts and prefixes are counted at prefill, output and
-    TTFT at decode, whose TTFT begins when the router asks it.
+    Gauges: the highest reading; counters: the growth from the first reading to the last. None where
+    a replica does not report the metric (a part of a sum would be taken for the whole) or a counter
+    fell (the engine was restarted). Where replicas have roles a request passes through two of them:
+    prompts and prefixes are counted at prefill, output and TTFT at decode, whose TTFT begins when
+    the router asks it.
     """
     if not samples.num_rows:
         return None
@@ -164,11 +178,16 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
         prompt_tokens=grown("prompt_tokens_total", but="decode"),
         generation_tokens=grown("generation_tokens_total", but="prefill"),
         queue_time_mean_ms=_ratio(grown("queue_time_s_sum"), grown("queue_time_count"), 1e3),
-        ttft_mean_ms=_ratio(grown("ttft_s_sum", but="prefill"), grown("ttft_count", but="prefill"), 1e3),
-        prefix_hit_share=_ratio(
-            grown("prefix_hit_tokens_total", but="decode"), grown("prefix_query_tokens_total", but="decode")
+        ttft_mean_ms=_ratio(
+            grown("ttft_s_sum", but="prefill"), grown("ttft_count", but="prefill"), 1e3
         ),
-        spec_accepted_share=_ratio(grown("spec_accepted_tokens_total"), grown("spec_draft_tokens_total")),
+        prefix_hit_share=_ratio(
+            grown("prefix_hit_tokens_total", but="decode"),
+            grown("prefix_query_tokens_total", but="decode"),
+        ),
+        spec_accepted_share=_ratio(
+            grown("spec_accepted_tokens_total"), grown("spec_draft_tokens_total")
+        ),
     )
 
 
@@ -181,12 +200,16 @@ def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> floa
 
 
 def keep(kept: PackedRows, rows: Sequence[Record]) -> None:
-    """Store computed rows where that is allowed. Read-only results give the same answers, only slower."""
+    """Store computed rows where that is allowed. Read-only results give the same answers, only
+    slower.
+    """
     with suppress(ResultsError):
         kept.add(rows)
 
 
-def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[pa.Table]:
+def computed(
+    store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]
+) -> Iterator[pa.Table]:
     """The given columns of AttemptData. ``attempts``: ids; damaged ones are left out."""
 
     def one(ids: tuple[str, str]) -> AttemptData | None:
@@ -212,9 +235,11 @@ def pool_key(attempt_ids: Iterable[str]) -> str:
 
 
 def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterator[pa.Table]:
-    """The pooled figures of groups of attempts, as ``attempt_ids`` and ``figures``. ``groups``: the ids of each.
+    """The pooled figures of groups of attempts, as ``attempt_ids`` and ``figures``. ``groups``: the
+    ids of each.
 
-    Raises DamagedError where attempts cannot be read. The store leaves those out from then on: asking again succeeds.
+    Raises DamagedError where attempts cannot be read. The store leaves those out from then on:
+    asking again succeeds.
     """
 
     def one(group: Sequence[tuple[str, str]]) -> PooledFigures | None:
@@ -223,7 +248,9 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
         if len(whole) < len(group):
             return None
         key = pool_key(attempt_id for _, attempt_id in group)
-        return PooledFigures(attempt_ids=key, metrics_version=METRICS_VERSION, figures=figures(merge(whole)))
+        return PooledFigures(
+            attempt_ids=key, metrics_version=METRICS_VERSION, figures=figures(merge(whole))
+        )
 
     wanted: dict[Key, Sequence[tuple[str, str]]] = {
         (pool_key(attempt_id for _, attempt_id in group),): group for group in groups
@@ -237,12 +264,16 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
 
 
 def _whole(store: Store, ids: tuple[str, str]) -> Attempt | None:
-    """An attempt from its files; where they cannot be read None, and the store leaves it out from then on."""
+    """An attempt from its files; where they cannot be read None, and the store leaves it out from
+    then on.
+    """
     manifest = store.manifest(*ids)
     try:
         attempt = read_attempt(store, manifest) if manifest else None
         if attempt is None:
-            raise DamagedError("its commit holds no row of points" if manifest else "its commit is gone")
+            raise DamagedError(
+                "its commit holds no row of points" if manifest else "its commit is gone"
+            )
     except DamagedError as error:
         store.leave_out(ids, str(error))
         return None
@@ -256,7 +287,9 @@ def _kept_or_made(
     record: type[Record],
     make: Callable[[Source], Record | None],
 ) -> Iterator[pa.Table]:
-    """The rows of the wanted keys, some at a time: first the stored ones, then those that are made, and stored, now."""
+    """The rows of the wanted keys, some at a time: first the stored ones, then those that are made,
+    and stored, now.
+    """
     missing = dict(wanted)
     for rows in kept.scan(columns, wanted) if wanted else ():
         for key in kept.keys_of(rows):

@@ -1,7 +1,9 @@
-"""Which deployment gives the most throughput while the limits hold, how sure that is, and what would settle it.
+"""Which deployment gives the most throughput while the limits hold, how sure that is, and what
+would settle it.
 
-capacity.py finds what each deployment holds. A level that was asked for and not measured is as much a doubt as one that
-was measured badly: nothing is certain while a level that was never judged could still change the answer.
+capacity.py finds what each deployment holds. A level that was asked for and not measured is as much
+a doubt as one that was measured badly: nothing is certain while a level that was never judged could
+still change the answer.
 """
 
 from collections import Counter
@@ -38,15 +40,16 @@ MENDS = {  # what to do about verdicts that neither another load nor a repeat ch
     BROKEN: "change {}: no load makes output of such answers (docs/metrics.md#broken_output)",
     BUFFERED: "take away what gathers the events of {}: whatever the load, they do not show its TPOT and ITL",
 }
-Doubt = tuple[str, str | None]  # why the answer is not certain, and which measurement would settle it
+# why the answer is not certain, and which measurement would settle it
+Doubt = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The ranking of deployments of one model that were asked the same, best first.
 
-    ``decide``: the further measurements that would make it certain, a sentence each. ``content``: what was asked, where
-    there is no plan to say it.
+    ``decide``: the further measurements that would make it certain, a sentence each. ``content``:
+    what was asked, where there is no plan to say it.
     """
 
     experiment: str
@@ -74,13 +77,14 @@ def best(
     full_grid: bool = False,
     may_start: int | None = None,
 ) -> list[Comparison]:
-    """One comparison per experiment, workload, model and hardware; per dollar all hardware is compared. Emulated points
-    are compared among themselves.
+    """One comparison per experiment, workload, model and hardware; per dollar all hardware is
+    compared. Emulated points are compared among themselves.
 
-    ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the same content.
-    ``per`` None: per GPU, or per deployment where a comparison has an endpoint, whose GPUs are not known. ``searched``:
-    workloads whose capacity was searched, and how. ``full_grid``: the deployments did not race. ``may_start``: how many
-    that were not measured yet may be started; None: all.
+    ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the
+    same content. ``per`` None: per GPU, or per deployment where a comparison has an endpoint, whose
+    GPUs are not known. ``searched``: workloads whose capacity was searched, and how. ``full_grid``:
+    the deployments did not race. ``may_start``: how many that were not measured yet may be started;
+    None: all.
     """
     groups: dict[Group, tuple[list[Point], list[Missing]]] = {}
     for point in points:
@@ -88,7 +92,9 @@ def best(
     for one in missing:
         groups.setdefault(_in(one.group, per), ([], []))[1].append(one)
     return [
-        _comparison(group, *groups[group], slo, (per, searched.get(group.workload), full_grid, may_start))
+        _comparison(
+            group, *groups[group], slo, (per, searched.get(group.workload), full_grid, may_start)
+        )
         for group in sorted(groups)
     ]
 
@@ -96,7 +102,9 @@ def best(
 def group_of(point: Point) -> Group:
     """The group that a point is shown in: all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
-    return Group(head.experiment, head.workload, model_of(deployment), deployment.hardware, point.emulated)
+    return Group(
+        head.experiment, head.workload, model_of(deployment), deployment.hardware, point.emulated
+    )
 
 
 def ranked_in(point: Point, per: Per | None) -> Group:
@@ -130,9 +138,13 @@ def _comparison(
     unsettled = tuple(_unsettled([one for one in contenders if one.label not in spoilt], may_start))
     beaten = any(claim.status == "outraced" for one in claimed.values() for claim in one.values())
     certain, why, decide = (
-        _certainty(unsettled, ranking, beaten) if ranking else _nothing(unsettled, contenders, points, slo)
+        _certainty(unsettled, ranking, beaten)
+        if ranking
+        else _nothing(unsettled, contenders, points, slo)
     )
-    kinds = {point.deployment.hardware for point in points} | {one.group.hardware for one in missing}
+    kinds = {point.deployment.hardware for point in points} | {
+        one.group.hardware for one in missing
+    }
     return Comparison(
         experiment=group.experiment,
         workload=group.workload,
@@ -151,10 +163,19 @@ def _comparison(
 
 
 def _claimed(
-    of_each: Mapping[str, tuple[Sequence[Point], object]], slo: Slo, searched: Searched | None, race: Per | None
+    of_each: Mapping[str, tuple[Sequence[Point], object]],
+    slo: Slo,
+    searched: Searched | None,
+    race: Per | None,
 ) -> dict[str, dict[str, Claim]]:
-    """The claims of searches, by deployment id. ``race``: the unit they race in; None: they do not race."""
-    found = {name: claims(some, slo, searched) for name, (some, _) in of_each.items() if some and searched is not None}
+    """The claims of searches, by deployment id. ``race``: the unit they race in; None: they do not
+    race.
+    """
+    found = {
+        name: claims(some, slo, searched)
+        for name, (some, _) in of_each.items()
+        if some and searched is not None
+    }
     if race is None:
         return found
     rows = [(of_each[name][0][0].deployment, one) for name, one in found.items()]
@@ -165,14 +186,19 @@ def _unit(points: Sequence[Point], per: Per) -> str:
     if per == "usd":
         return "output tokens/USD"
     cpu = {point.deployment.accelerator for point in points} == {"cpu"}
-    return "output tokens/s" if per == "deployment" else f"output tokens/s per {'core' if cpu else 'GPU'}"
+    return (
+        "output tokens/s"
+        if per == "deployment"
+        else f"output tokens/s per {'core' if cpu else 'GPU'}"
+    )
 
 
 def _certainty(
     unsettled: Sequence[Doubt], ranking: Sequence[Candidate], beaten: bool
 ) -> tuple[bool, str, tuple[str, ...]]:
-    """Whether the first is certain to be the best, why in one sentence, and which measurements would settle it.
-    ``beaten``: some were outraced, of which nothing may be claimed."""
+    """Whether the first is certain to be the best, why in one sentence, and which measurements
+    would settle it. ``beaten``: some were outraced, of which nothing may be claimed.
+    """
     doubts = [*unsettled, *_weak(ranking)]
     if doubts:
         why = "; ".join(doubt for doubt, _ in doubts)
@@ -180,14 +206,22 @@ def _certainty(
     if len(ranking) == 1 and not beaten:
         return True, "certain: the only deployment that holds the limits", ()
     if all(one.bounds for one in ranking):
-        return True, "certain: every other was shown to fail at what is claimed of the first, or below", ()
+        return (
+            True,
+            "certain: every other was shown to fail at what is claimed of the first, or below",
+            (),
+        )
     return True, "certain: it is ahead of every other by more than starts differ", ()
 
 
 def _unsettled(contenders: Sequence[Contender], may_start: int | None) -> Iterator[Doubt]:
     """Doubts about deployments that could still turn out better than all in the ranking."""
     if new := [one.label for one in contenders if not one.measured]:
-        ahead = f"it goes on with {listed(new)}" if may_start is None else f"max_deployments allows {may_start} more"
+        ahead = (
+            f"it goes on with {listed(new)}"
+            if may_start is None
+            else f"max_deployments allows {may_start} more"
+        )
         larger = "give a larger max_deployments: no more are started"
         again = larger if may_start == 0 else f"run the experiment again: {ahead}"
         yield f"{listed(new)} {_are(new)} not measured yet", again
@@ -205,11 +239,19 @@ def _unsettled(contenders: Sequence[Contender], may_start: int | None) -> Iterat
     if unsettled := [one for one in contenders if one.unsettled]:
         known = listed([f"{one.label} {', '.join(one.unsettled)}" for one in unsettled])
         doubt = f"capacities are not settled: {known}"
-        yield doubt, f"search {listed([one.label for one in unsettled])} on, with more budget or longer probes"
-    some = [one.candidate for one in contenders if one.candidate and not (one.open or one.unsettled)]
+        yield (
+            doubt,
+            f"search {listed([one.label for one in unsettled])} on, with more budget or longer probes",
+        )
+    some = [
+        one.candidate for one in contenders if one.candidate and not (one.open or one.unsettled)
+    ]
     censored = [one for one in some if one.censored]
     if censored:
-        names, loads = [one.point.deployment.label for one in censored], dict.fromkeys(one.load for one in censored)
+        names, loads = (
+            [one.point.deployment.label for one in censored],
+            dict.fromkeys(one.load for one in censored),
+        )
         doubt = f"the capacity of {listed(names)} was not reached"
         yield doubt, f"measure {listed(names)} at higher levels than {', '.join(loads)}"
     if other := [one.label for one in contenders if one.incomparable]:
@@ -217,37 +259,59 @@ def _unsettled(contenders: Sequence[Contender], may_start: int | None) -> Iterat
 
 
 def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
-    """Doubts about the order of the ranking. Deployments that were outraced need no more measuring, unless one of them
-    is first: they failed at a load that another one holds."""
+    """Doubts about the order of the ranking. Deployments that were outraced need no more measuring,
+    unless one of them is first: they failed at a load that another one holds.
+    """
     first, *others = ranking
-    known = [first, *(one for one in others if one.capacity is None or one.capacity.status != "outraced")]
-    if unsteady := [one.name for one in known if any(repeat.point.steady is False for repeat in one.point.used)]:
+    known = [
+        first,
+        *(one for one in others if one.capacity is None or one.capacity.status != "outraced"),
+    ]
+    if unsteady := [
+        one.name for one in known if any(repeat.point.steady is False for repeat in one.point.used)
+    ]:
         yield f"no part of {listed(unsteady)} was steady", f"measure {listed(unsteady)} longer"
-    if partial := [_label(one) for one in known if not all(repeat.valid for repeat in one.point.repeats)]:
+    if partial := [
+        _label(one) for one in known if not all(repeat.valid for repeat in one.point.repeats)
+    ]:
         yield f"repeats of {listed(partial)} failed or are not valid", None
     single = [one for one in known if one.throughput.starts < 2]
     if single:
         started = [one for one in single if one.point.deployment.launched]
-        spoilt = [_label(one) for one in started if len({repeat.point.start for repeat in one.point.repeats}) > 1]
+        spoilt = [
+            _label(one)
+            for one in started
+            if len({repeat.point.start for repeat in one.point.repeats}) > 1
+        ]
         again = [_label(one) for one in started if _label(one) not in spoilt]
-        yield "one start: spread unknown", f"start {listed(again)} at least twice (starts: 2)" if again else None
+        yield (
+            "one start: spread unknown",
+            f"start {listed(again)} at least twice (starts: 2)" if again else None,
+        )
         if spoilt:
-            yield f"one start alone of {listed(spoilt)} is valid", f"measure {listed(spoilt)} with more repeats"
+            yield (
+                f"one start alone of {listed(spoilt)} is valid",
+                f"measure {listed(spoilt)} with more repeats",
+            )
     below = [one for one in first.point.tests if one.share.lower < one.target]
-    if short := below if first.capacity is None else []:  # a claimed capacity was confirmed by a test of its own
+    # a claimed capacity was confirmed by a test of its own
+    if short := below if first.capacity is None else []:
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
     yield from _order(first, others, bool(single))
 
 
 def _order(first: Candidate, others: Sequence[Candidate], single: bool) -> Iterator[Doubt]:
-    """Doubts about which one holds most. Request rates that were searched are compared by their bounds: the throughput
-    at a rate is what was sent. ``single``: some have one start."""
+    """Doubts about which one holds most. Request rates that were searched are compared by their
+    bounds: the throughput at a rate is what was sent. ``single``: some have one start.
+    """
     if more := [_label(one) for one in others if _claims_more(one, first)]:
         doubt = f"more is claimed of {listed(more)}, but the probes of {_label(first)} expect it to hold more"
         yield doubt, f"search {listed([_label(first), *more])} on, with a smaller precision"
     less = [one for one in others if not _claims_more(one, first)]
-    yield from _overlapping(first, [one for one in less if one.capacity and one.capacity.status in SETTLED])
+    yield from _overlapping(
+        first, [one for one in less if one.capacity and one.capacity.status in SETTLED]
+    )
     told = [one for one in less if one.throughput.starts > 1 and not (first.bounds and one.bounds)]
     near = [] if single else [one for one in told if not exceeds(first.throughput, one.throughput)]
     if near:
@@ -259,12 +323,15 @@ def _order(first: Candidate, others: Sequence[Candidate], single: bool) -> Itera
 
 
 def _overlapping(first: Candidate, settled: Sequence[Candidate]) -> Iterator[Doubt]:
-    """Whose search ended without showing that they fail at what is claimed of the first. Of searches that are not
-    settled that is said already."""
+    """Whose search ended without showing that they fail at what is claimed of the first. Of
+    searches that are not settled that is said already.
+    """
     if first.bounds is None:
         return
     claim, narrow = first.bounds[0], 2 ** (1 / STEPS)
-    over = [(_label(one), one.bounds) for one in settled if one.bounds and one.bounds[1] > claim * SAME]
+    over = [
+        (_label(one), one.bounds) for one in settled if one.bounds and one.bounds[1] > claim * SAME
+    ]
     if not over:
         return
     doubt = f"bounds overlap: {listed([label for label, _ in over])} could hold up to"
@@ -310,7 +377,9 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _lower(points: Sequence[Point]) -> tuple[str, ...]:
-    """What to measure where nothing holds: below the lowest level that failed, where there is anything below."""
+    """What to measure where nothing holds: below the lowest level that failed, where there is
+    anything below.
+    """
     judged = [point for point in points if point.tests and not holds(point) and _shows(point)]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):
@@ -324,7 +393,9 @@ def _shows(point: Point) -> bool:
 
 
 def _spoilt(points: Sequence[Point]) -> dict[str, str]:
-    """Deployments all of whose points have the same verdict that no other load or repeat mends, with that verdict."""
+    """Deployments all of whose points have the same verdict that no other load or repeat mends,
+    with that verdict.
+    """
     found: dict[str, set[str]] = {}
     for point in points:
         found.setdefault(point.deployment.label, set()).add(point.validity)

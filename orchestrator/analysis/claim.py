@@ -1,14 +1,18 @@
-"""The capacity that probes show: the highest load at which a tier of limits holds, with bounds, for any limits.
+"""The capacity that probes show: the highest load at which a tier of limits holds, with bounds, for
+any limits.
 
-Of every level the evidence of all its probes is taken together (``analysis/probe.py``). A level is *shown to hold* or
-*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. One long run of misses comes at
-levels that hold, too: a level fails by 20 independent requests, or where it is far below the target and so were two
-probes by themselves, one of them at that level and the other at that one or lower. What is claimed was shown to hold
-once more by the probes after those, each with a seed of its own: the first ones were why it was chosen. How long runs
-of misses are is learned from all levels that are near the target.
+Of every level the evidence of all its probes is taken together (``analysis/probe.py``). A level is
+*shown to hold* or
+*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. One long
+run of misses comes at levels that hold, too: a level fails by 20 independent requests, or where it
+is far below the target and so were two probes by themselves, one of them at that level and the
+other at that one or lower. What is claimed was shown to hold once more by the probes after those,
+each with a seed of its own: the first ones were why it was chosen. How long runs of misses are is
+learned from all levels that are near the target.
 
-``low`` and ``high`` bound the capacity: the highest level that is shown to hold below the lowest one that is shown to
-fail. A probe that was saturated, or ended before its time because it failed, never shows that a level holds.
+``low`` and ``high`` bound the capacity: the highest level that is shown to hold below the lowest
+one that is shown to fail. A probe that was saturated, or ended before its time because it failed,
+never shows that a level holds.
 """
 
 import math
@@ -41,21 +45,32 @@ from orchestrator.spec.load import Slo
 COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
 MOST_INVALID = 2  # probes of a level, before it is given up
 SEPARATOR = "; "  # between the limits of several SLOs that a probe ended for
-MOST_CAPPED = 0.01  # of the requests of a probe that shows that a level holds, that waited under max_in_flight
+# of the requests of a probe that shows that a level holds, that waited under max_in_flight
+MOST_CAPPED = 0.01
 Status = Literal[
-    "converged", "cliff", "unresolved", "nothing_holds", "client_bound", "non_monotonic", "outraced", "budget"
+    "converged",
+    "cliff",
+    "unresolved",
+    "nothing_holds",
+    "client_bound",
+    "non_monotonic",
+    "outraced",
+    "budget",
 ]
-# what a probe can show: anything, only that its level fails, that requests came in faster than they were answered, only
-# that its level fails and no share (the slowest answers were not waited for), that the level fails, that the client is
-# too slow, nothing
+# what a probe can show: anything, only that its level fails, that requests came in faster than they
+# were answered, only that its level fails and no share (the slowest answers were not waited for),
+# that the level fails, that the client is too slow, nothing
 Shows = Literal["all", "misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
-EVIDENCE = ("all", "misses", "diverged", "interrupted")  # whose requests say something of their level
+# whose requests say something of their level
+EVIDENCE = ("all", "misses", "diverged", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """One ended probe under one tier. ``met``: of each of its tests, flags in order of when requests were due.
-    ``whole``: it ran its time, and more of that level takes another one. ``start``: of the engine."""
+    """One ended probe under one tier. ``met``: of each of its tests, flags in order of when
+    requests were due. ``whole``: it ran its time, and more of that level takes another one.
+    ``start``: of the engine.
+    """
 
     level: float
     met: tuple[Bools, ...] = ()
@@ -68,13 +83,14 @@ class Probed:
 class AtLevel:
     """What all probes of one level show of a tier. ``tests``: evidence on each.
 
-    ``confirmed``: shown to hold again by the probes after those that first showed it, on the second start of the engine
-    where the search has come to it; ``proof``: how many first did, of those that say something of it; ``start``: the
-    last one that any of them ran on. ``share``: of ``requests``, of the test that is worst off, scaled to the target of
-    the first; None where no probe has figures. ``whole``: probes that ran their time. ``blocked``: it cannot be
-    measured, by clients that are too slow (``client_bound``) or whatever made its probes invalid. ``collapsed``: not
-    even half of the target was met. ``usual_effect``: the design effect that was learned. ``far_below``: all its
-    requests are, and those of some probe by itself (``analysis/probe.py``).
+    ``confirmed``: shown to hold again by the probes after those that first showed it, on the second
+    start of the engine where the search has come to it; ``proof``: how many first did, of those
+    that say something of it; ``start``: the last one that any of them ran on. ``share``: of
+    ``requests``, of the test that is worst off, scaled to the target of the first; None where no
+    probe has figures. ``whole``: probes that ran their time. ``blocked``: it cannot be measured, by
+    clients that are too slow (``client_bound``) or whatever made its probes invalid. ``collapsed``:
+    not even half of the target was met. ``usual_effect``: the design effect that was learned.
+    ``far_below``: all its requests are, and those of some probe by itself (``analysis/probe.py``).
     """
 
     level: float
@@ -96,7 +112,9 @@ class AtLevel:
     def lean(self, holds: bool) -> float:
         """Evidence so far (a logarithm) that it holds, or that it fails; 0 where a verdict says it."""
         found = [one.holds if holds else one.fails for one in self.tests]
-        return max(min(found) if holds else max(found), 0.0) if found and self.verdict is None else 0.0
+        return (
+            max(min(found) if holds else max(found), 0.0) if found and self.verdict is None else 0.0
+        )
 
     @property
     def effective(self) -> float:
@@ -106,14 +124,15 @@ class AtLevel:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``claim``: load that holds the tier, confirmed; None: nothing is. ``high`` is infinite where no level was shown
-    to fail.
+    """``claim``: load that holds the tier, confirmed; None: nothing is. ``high`` is infinite where
+    no level was shown to fail.
 
-    Statuses: ``converged``, ``high`` is as near above it as was asked for; ``cliff``, so it is and attainment is less
-    than half the target there; ``unresolved``, more probes would hardly tell which of the levels in between hold;
-    ``nothing_holds``, not even the lowest at which a probe has enough requests; ``client_bound``, the clients cannot
-    load those in between; ``non_monotonic``, a level holds above one that fails; ``outraced``, another deployment
-    holds as much as this one fails at (``analysis/racing.py``); ``budget``, it ended before it knew what it could.
+    Statuses: ``converged``, ``high`` is as near above it as was asked for; ``cliff``, so it is and
+    attainment is less than half the target there; ``unresolved``, more probes would hardly tell
+    which of the levels in between hold; ``nothing_holds``, not even the lowest at which a probe has
+    enough requests; ``client_bound``, the clients cannot load those in between; ``non_monotonic``,
+    a level holds above one that fails; ``outraced``, another deployment holds as much as this one
+    fails at (``analysis/racing.py``); ``budget``, it ended before it knew what it could.
     """
 
     claim: float | None
@@ -127,7 +146,11 @@ def probed(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> Probe
     """One attempt under one tier. ``starts``: see ``shown_by``."""
     if not isinstance(attempt, AttemptData):
         return Probed(level, shows="nothing")
-    met = tuple(one.met for one in tests(stored_values(attempt), slo)) if attempt.status == "ok" else ()
+    met = (
+        tuple(one.met for one in tests(stored_values(attempt), slo))
+        if attempt.status == "ok"
+        else ()
+    )
     ours = attempt.deployment is None or attempt.deployment.launched
     return shown_by(attempt.point, level, met, slo, ours, starts)
 
@@ -140,12 +163,16 @@ def shown_by(
     ours: bool = True,
     starts: int = 1,
 ) -> Probed:
-    """``probed``, of a row and what came of each test of the tier ``slo``. ``ours``: the engine was started for it.
-    Whether the load killed the server behind an endpoint nobody knows. ``starts``: of the engine, that the file asks
-    for now; of one, it does not matter which start a probe ran on."""
+    """``probed``, of a row and what came of each test of the tier ``slo``. ``ours``: the engine was
+    started for it. Whether the load killed the server behind an endpoint nobody knows. ``starts``:
+    of the engine, that the file asks for now; of one, it does not matter which start a probe ran
+    on.
+    """
     shows = _shows(point, slo, ours)
     met = met if shows in EVIDENCE else ()
-    return Probed(level, met, shows, whole=point.ended_early is None, start=point.start if starts > 1 else 0)
+    return Probed(
+        level, met, shows, whole=point.ended_early is None, start=point.start if starts > 1 else 0
+    )
 
 
 def _shows(point: PointHead, slo: Slo, ours: bool) -> Shows:
@@ -158,8 +185,10 @@ def _shows(point: PointHead, slo: Slo, ours: bool) -> Shows:
     if point.validity == BROKEN or (died and ours and point.clients):  # under load, and not before
         return "fails"
     ended = point.ended_early
-    told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))  # no answer came in time
-    # what ended because it failed its limits, perhaps with requests open, tells nothing about others
+    # no answer came in time
+    told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))
+    # what ended because it failed its limits, perhaps with requests open, tells nothing about
+    # others
     others = ended == "fails" and format_slo(slo) not in (point.ended_for or "").split(SEPARATOR)
     if point.status != "ok" or point.validity not in told or others:
         return "nothing"
@@ -174,10 +203,14 @@ def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLeve
     """By level, the lowest first. ``targets``: of each test of the tier."""
     by_level = grouped((one.level, one) for one in probes)
     learned = (_clumps(by_level, test, target) for test, target in enumerate(targets))
-    priors = [usual_effect(seen.values(), target) for seen, target in zip(learned, targets, strict=True)]
+    priors = [
+        usual_effect(seen.values(), target) for seen, target in zip(learned, targets, strict=True)
+    ]
     asked = list(zip(range(len(targets)), targets, priors, strict=True))
     again = any(one.start for some in by_level.values() for one in some)
-    slow = sorted(level for level, some in by_level.items() for one in some if one.shows == "client_bound")
+    slow = sorted(
+        level for level, some in by_level.items() for one in some if one.shows == "client_bound"
+    )
     too_slow = slow[-MOST_INVALID] if len(slow) >= MOST_INVALID else 0.0
     levels, lower = list[AtLevel](), False
     for level in sorted(by_level):
@@ -194,27 +227,39 @@ def _at_level(
     slow: bool,
     lower: bool,
 ) -> AtLevel:
-    """``again``: a second start of the engine was probed, at whatever level. ``slow``: at this level or above it, as
-    many probes were slowed down by clients as give a level up; one of them is then enough here. ``lower``: a
-    lower level is far below the target, and none in between holds."""
+    """``again``: a second start of the engine was probed, at whatever level. ``slow``: at this
+    level or above it, as many probes were slowed down by clients as give a level up; one of them is
+    then enough here. ``lower``: a lower level is far below the target, and none in between holds.
+    """
     some = [one for one in probes if one.shows in EVIDENCE]
     full = _full(some)
 
     def shown(of: Sequence[Probed]) -> tuple[Evidence, ...]:
-        return tuple(evidence([one.met[test] for one in of], target, prior) for test, target, prior in asked)
+        return tuple(
+            evidence([one.met[test] for one in of], target, prior) for test, target, prior in asked
+        )
 
     def verdict_of(of: Sequence[Probed], to_hold: float = ALPHA) -> Outcome | None:
         return together([one.verdict(ALPHA, to_hold) for one in shown(of)])
 
     def holds(of: Sequence[Probed], alpha: float = ALPHA) -> bool:
-        # with those that ended because they missed, too: without them the lucky ones would be chosen
+        # with those that ended because they missed, too: without them the lucky ones would be
+        # chosen
         able = _full(of)
-        return verdict_of(of, alpha) == "holds" and (len(able) == len(of) or verdict_of(able, alpha) == "holds")
+        return verdict_of(of, alpha) == "holds" and (
+            len(able) == len(of) or verdict_of(able, alpha) == "holds"
+        )
 
     found = shown(some)
     verdict: Outcome | None = "holds" if holds(some) else None
-    flags = [[one.met[test] for one in probes if one.met and one.shows != "interrupted"] for test, _, _ in asked]
-    met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
+    flags = [
+        [one.met[test] for one in probes if one.met and one.shows != "interrupted"]
+        for test, _, _ in asked
+    ]
+    met, requests = (
+        [sum(int(one.sum()) for one in runs) for runs in flags],
+        sum(len(one) for one in flags[0]),
+    )
     targets = [target for _, target, _ in asked]
     worst = min(one.share / of for one, of in zip(found, targets, strict=True))
     apart = sum(any(far_below(one.met[test], target) for test, target, _ in asked) for one in some)
@@ -227,7 +272,8 @@ def _at_level(
     later = [one for one in some[first:] if one.start or not again]
     client_bound = any(one.shows == "client_bound" for one in probes)
     invalid = sum(one.shows in ("client_bound", "nothing") for one in probes)
-    most = max((requests - one) / max(1 - of, 1e-9) for one, of in zip(met, targets, strict=True))  # over what may be
+    # over what may be
+    most = max((requests - one) / max(1 - of, 1e-9) for one, of in zip(met, targets, strict=True))
     return AtLevel(
         level=level,
         probes=len(probes),
@@ -252,17 +298,23 @@ def _full(probes: Iterable[Probed]) -> list[Probed]:
     return [one for one in probes if one.shows == "all"]
 
 
-def _clumps(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> dict[float, Clumps]:
+def _clumps(
+    by_level: Mapping[float, Sequence[Probed]], test: int, target: float
+) -> dict[float, Clumps]:
     """What runs of misses are learned from, by level."""
-    found = ((level, clumps([one.met[test] for one in some if one.met], target)) for level, some in by_level.items())
+    found = (
+        (level, clumps([one.met[test] for one in some if one.met], target))
+        for level, some in by_level.items()
+    )
     return {level: one for level, one in found if one is not None}
 
 
 def before(
     probes: Sequence[Probed], at: float, there: AtLevel | None, targets: Sequence[float], start: int
 ) -> tuple[Before, ...]:
-    """What the next probe of the level ``at`` begins with, for each test. ``there``: what is known of that level, with
-    all ``probes`` of the tier. ``start``: of the engine."""
+    """What the next probe of the level ``at`` begins with, for each test. ``there``: what is known
+    of that level, with all ``probes`` of the tier. ``start``: of the engine.
+    """
     by_level = grouped((one.level, one) for one in probes)
     here = [one for one in by_level.pop(at, []) if one.met]
     confirms = there is not None and there.verdict == "holds"
@@ -282,17 +334,26 @@ def before(
 
 
 def known_of(
-    levels: Sequence[AtLevel], target: float, whole_numbers: bool = False, precision: float = PRECISION
+    levels: Sequence[AtLevel],
+    target: float,
+    whole_numbers: bool = False,
+    precision: float = PRECISION,
 ) -> Known:
-    """Where these levels, the lowest first, hold and fail. ``target``: of the first test of the tier. ``precision``:
-    see ``Known``."""
+    """Where these levels, the lowest first, hold and fail. ``target``: of the first test of the
+    tier. ``precision``: see ``Known``.
+    """
     high = min((one.level for one in levels if one.verdict == "fails"), default=math.inf)
-    low = max((one.level for one in levels if one.verdict == "holds" and one.level < high), default=0.0)
+    low = max(
+        (one.level for one in levels if one.verdict == "holds" and one.level < high), default=0.0
+    )
     return Known(levels, low, high, target, whole_numbers, precision)
 
 
 def claim_of(
-    levels: Sequence[AtLevel], target: float, whole_numbers: bool = False, precision: float = PRECISION
+    levels: Sequence[AtLevel],
+    target: float,
+    whole_numbers: bool = False,
+    precision: float = PRECISION,
 ) -> Claim:
     """What is claimed of these levels. Arguments as of ``known_of``."""
     known = known_of(levels, target, whole_numbers, precision)
@@ -304,11 +365,19 @@ def _status(known: Known) -> Status:
     if any(one.verdict == "holds" and one.level > high for one in known.levels):
         return "non_monotonic"
     if known.precise(known.claim):
-        return "cliff" if any(one.level == high and one.collapsed for one in known.levels) else "converged"
+        return (
+            "cliff"
+            if any(one.level == high and one.collapsed for one in known.levels)
+            else "converged"
+        )
     if known.wanted() is not None:
         return "budget"
     between = [one for one in known.levels if known.claim < one.level < high]
     if any(one.blocked and one.client_bound for one in between):
         return "client_bound"
-    tells_nothing = all(one.verdict is None and one.requests < FEWEST and not one.blocked for one in between)
-    return "nothing_holds" if math.isfinite(high) and not known.low and tells_nothing else "unresolved"
+    tells_nothing = all(
+        one.verdict is None and one.requests < FEWEST and not one.blocked for one in between
+    )
+    return (
+        "nothing_holds" if math.isfinite(high) and not known.low and tells_nothing else "unresolved"
+    )

@@ -1,9 +1,9 @@
 """How much less dependent requests tell than independent ones, where misses come in runs.
 
-The *design effect* is how many times the variance of batch means (Schmeiser 1982) is above that of independent
-requests. It rises with the share of misses, and one probe with few runs of them hardly tells it; so it is learned from
-all levels that were probed, for a level at which just so many miss as may. Where nobody can tell, it is
-``PRIOR_EFFECT``.
+The *design effect* is how many times the variance of batch means (Schmeiser 1982) is above that of
+independent requests. It rises with the share of misses, and one probe with few runs of them hardly
+tells it; so it is learned from all levels that were probed, for a level at which just so many miss
+as may. Where nobody can tell, it is ``PRIOR_EFFECT``.
 """
 
 import math
@@ -22,7 +22,9 @@ FEWEST_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Clumps:
-    """What one level tells of runs of misses: the share of requests that miss, their design effect, how many runs."""
+    """What one level tells of runs of misses: the share of requests that miss, their design effect,
+    how many runs.
+    """
 
     missed: float
     effect: float
@@ -30,15 +32,22 @@ class Clumps:
 
 
 def design_effect(runs: Sequence[Bools]) -> float:
-    """How many times the variance of the share is that of independent requests; at least 1. ``runs``: per probe whether
-    each request met the test, in order of when they were due. The largest over batches of several sizes."""
+    """How many times the variance of the share is that of independent requests; at least 1.
+    ``runs``: per probe whether each request met the test, in order of when they were due. The
+    largest over batches of several sizes.
+    """
     sums = [np.concatenate([[0], np.cumsum(run)]) for run in runs if len(run)]
     count, met = sum(one.size - 1 for one in sums), sum(int(one[-1]) for one in sums)
     share, found, batches = met / count, 1.0, FEWEST_BATCHES
     while 0 < share < 1 and batches <= max(count / 10 / len(sums), FEWEST_BATCHES):
         parts = [min(batches, one.size - 1) for one in sums]
-        edges = [np.arange(some + 1) * (one.size - 1) // some for one, some in zip(sums, parts, strict=True)]
-        amounts = np.concatenate([np.diff(one[edge]) for one, edge in zip(sums, edges, strict=True)])
+        edges = [
+            np.arange(some + 1) * (one.size - 1) // some
+            for one, some in zip(sums, parts, strict=True)
+        ]
+        amounts = np.concatenate(
+            [np.diff(one[edge]) for one, edge in zip(sums, edges, strict=True)]
+        )
         sizes = np.concatenate([np.diff(edge) for edge in edges])
         spread = float(((amounts - share * sizes) ** 2).sum()) * sizes.size / max(sizes.size - 1, 1)
         found = max(found, spread / (count * share * (1 - share)))
@@ -47,7 +56,9 @@ def design_effect(runs: Sequence[Bools]) -> float:
 
 
 def clumps(runs: Sequence[Bools], target: float) -> Clumps | None:
-    """Of all probes of a level; None: no request missed, or so many that they say nothing of the target."""
+    """Of all probes of a level; None: no request missed, or so many that they say nothing of the
+    target.
+    """
     count, met = sum(len(run) for run in runs), sum(int(np.count_nonzero(run)) for run in runs)
     if met == count or count - met > NEAR * (1 - target) * count:
         return None
@@ -66,7 +77,9 @@ def usual_effect(seen: Iterable[Clumps], target: float) -> float:
         for one, weight in zip(levels, weights, strict=True)
     ]
     rising = falling(known[::-1], weights[::-1])[::-1]
-    return float(np.exp(np.interp(math.log(1 - target), np.log([one.missed for one in levels]), rising)))
+    return float(
+        np.exp(np.interp(math.log(1 - target), np.log([one.missed for one in levels]), rising))
+    )
 
 
 def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:

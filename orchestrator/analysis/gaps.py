@@ -1,4 +1,6 @@
-"""Token gaps counted by whole microseconds: exact quantiles of hundreds of millions of gaps in little memory."""
+"""Token gaps counted by whole microseconds: exact quantiles of hundreds of millions of gaps in
+little memory.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +11,8 @@ import numpy.typing as npt
 
 from orchestrator.analysis.requests import Block, Bools, Floats, Ints
 
-_DENSE_US = 1 << 20  # gaps below about one second are counted in an array, the few longer ones by sorting
+# gaps below about one second are counted in an array, the few longer ones by sorting
+_DENSE_US = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,9 @@ class GapCounts:
         return float(np.sqrt(((self.us - self.mean_us()) ** 2 @ self.counts) / self.total))
 
     def quantiles_us(self, probabilities: Iterable[float]) -> Floats:
-        """What ``numpy.quantile`` gives for the single gaps (linear interpolation, Hyndman and Fan's type 7)."""
+        """What ``numpy.quantile`` gives for the single gaps (linear interpolation, Hyndman and
+        Fan's type 7).
+        """
         ends = np.cumsum(self.counts)
         rank = np.asarray(list(probabilities)) * (ends[-1] - 1)
         low = np.floor(rank)
@@ -67,7 +72,9 @@ def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
                 large.append(us[above].astype(np.int64))
                 weights.append(np.ones(above.sum(), np.int64) if weight is None else weight[above])
                 us, weight = us[~above], None if weight is None else weight[~above]
-            counts = np.bincount(us, weights=weight, minlength=dense.size).astype(np.int64, copy=False)
+            counts = np.bincount(us, weights=weight, minlength=dense.size).astype(
+                np.int64, copy=False
+            )
             counts[: dense.size] += dense
             dense = counts
     us = np.flatnonzero(dense)
@@ -84,7 +91,9 @@ def token_gaps(block: Block) -> tuple[Ints, Ints]:
     return np.repeat(whole, block.tokens) + (nth < np.repeat(rest, block.tokens)), row
 
 
-def _token_gaps(block: Block, rows: Bools) -> Iterable[tuple[npt.NDArray[np.integer[Any]], Ints | None]]:
+def _token_gaps(
+    block: Block, rows: Bools
+) -> Iterable[tuple[npt.NDArray[np.integer[Any]], Ints | None]]:
     """(gaps in us, how often each) of the chosen rows."""
     gaps, tokens = block.gaps_us, block.tokens
     if not rows.all():
@@ -98,6 +107,8 @@ def _token_gaps(block: Block, rows: Bools) -> Iterable[tuple[npt.NDArray[np.inte
 
 def _grouped(us: list[Ints], counts: list[Ints]) -> GapCounts:
     distinct, place = np.unique(np.concatenate([NO_GAPS.us, *us]), return_inverse=True)
-    summed = np.bincount(place, weights=np.concatenate([NO_GAPS.counts, *counts]), minlength=distinct.size)
+    summed = np.bincount(
+        place, weights=np.concatenate([NO_GAPS.counts, *counts]), minlength=distinct.size
+    )
     found = summed > 0
     return GapCounts(distinct[found].astype(np.int64), summed[found].astype(np.int64))

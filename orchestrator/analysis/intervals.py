@@ -1,15 +1,17 @@
-"""Confidence intervals of a share or a rate where the fate of one request depends on its neighbours.
+"""Confidence intervals of a share or a rate where the fate of one request depends on its
+neighbours.
 
-Failures come in runs: a queue fills up, then everything behind it is late. Intervals for independent samples are
-therefore too narrow; in a synthetic check the usual one let a false claim through in 40 % of runs. This is the method
-of batch means (Schmeiser 1982, "Batch size effects in the analysis of simulation output"): each repeat is cut into 10
-batches in order of time, and the spread of the batches gives the standard error of the mean. Batches of different size
-and several repeats are weighted as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where whole repeats
-differ by more than their batches do, the spread of the repeats counts instead.
+Failures come in runs: a queue fills up, then everything behind it is late. Intervals for
+independent samples are therefore too narrow; in a synthetic check the usual one let a false claim
+through in 40 % of runs. This is the method of batch means (Schmeiser 1982, "Batch size effects in
+the analysis of simulation output"): each repeat is cut into 10 batches in order of time, and the
+spread of the batches gives the standard error of the mean. Batches of different size and several
+repeats are weighted as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where whole
+repeats differ by more than their batches do, the spread of the repeats counts instead.
 
-Two starts of one engine differ by more than anything seen within one start (memory layout, clocks, compiled code,
-neighbours). Where there are several starts, the interval is at least that of the spread between them, with its own
-degrees of freedom: two starts that happen to agree prove little.
+Two starts of one engine differ by more than anything seen within one start (memory layout, clocks,
+compiled code, neighbours). Where there are several starts, the interval is at least that of the
+spread between them, with its own degrees of freedom: two starts that happen to agree prove little.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ MOST_STARTS = 20  # more than this nobody is advised to make
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its two-sided interval. ``design_effect``: its variance over that of independent samples.
+    """An estimate and its two-sided interval. ``design_effect``: its variance over that of
+    independent samples.
 
-    ``starts``: engine starts; with one, the interval says nothing of how much another start would differ.
+    ``starts``: engine starts; with one, the interval says nothing of how much another start would
+    differ.
     """
 
     estimate: float
@@ -60,13 +64,16 @@ def exceeds(first: Interval, second: Interval) -> bool:
     if total == 0:
         return difference > 0
     freedom = total**2 / sum(
-        variance**2 / (one.starts - 1) for variance, one in zip(variances, (first, second), strict=True)
+        variance**2 / (one.starts - 1)
+        for variance, one in zip(variances, (first, second), strict=True)
     )
     return bool(difference > _t(freedom) * np.sqrt(total))
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
-    """How many starts of each would show the observed difference, if the spread stays; None: more than MOST_STARTS."""
+    """How many starts of each would show the observed difference, if the spread stays; None: more
+    than MOST_STARTS.
+    """
     for starts in range(2, MOST_STARTS + 1):
         if exceeds(_of_starts(first, starts), _of_starts(second, starts)):
             return starts
@@ -75,14 +82,18 @@ def starts_to_decide(first: Interval, second: Interval) -> int | None:
 
 def _of_starts(one: Interval, starts: int) -> Interval:
     """The interval expected from ``starts`` starts that differ as those seen do."""
-    return replace(one, starts=starts, standard_error=one.standard_error * float(np.sqrt(one.starts / starts)))
+    return replace(
+        one, starts=starts, standard_error=one.standard_error * float(np.sqrt(one.starts / starts))
+    )
 
 
 NO_BATCHES = Batches(np.zeros(0), np.zeros(0))
 
 
 def batches_of(flags: Bools) -> Batches:
-    """BATCHES batches of nearly equal size; fewer where there are fewer flags. ``flags``: in order of schedule."""
+    """BATCHES batches of nearly equal size; fewer where there are fewer flags. ``flags``: in order
+    of schedule.
+    """
     sizes = np.full(min(BATCHES, flags.size), flags.size // BATCHES)
     sizes[: flags.size - int(sizes.sum())] += 1
     starts = np.cumsum(sizes) - sizes
@@ -90,11 +101,13 @@ def batches_of(flags: Bools) -> Batches:
 
 
 def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Interval | None:
-    """Interval of the share of true flags; None without flags. ``repeats``: the flags of each repeat, in order of
-    schedule. ``starts``: the engine start that each repeat was measured on; empty: all on one.
+    """Interval of the share of true flags; None without flags. ``repeats``: the flags of each
+    repeat, in order of schedule. ``starts``: the engine start that each repeat was measured on;
+    empty: all on one.
 
-    Wilson's interval (1927) with n / design effect as the effective sample size, and Student's t with the degrees of
-    freedom of the batches or starts. Where all flags are equal there is no spread to see: the design effect is 1.
+    Wilson's interval (1927) with n / design effect as the effective sample size, and Student's t
+    with the degrees of freedom of the batches or starts. Where all flags are equal there is no
+    spread to see: the design effect is 1.
     """
     cut = [batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES for flags in repeats]
     ratio = _ratio(cut, starts)
@@ -106,10 +119,14 @@ def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Inte
     t2 = ratio.t**2
     n_effective = n / effect
     centre = (share + t2 / (2 * n_effective)) / (1 + t2 / n_effective)
-    half = np.sqrt(t2 * (share * (1 - share) / n_effective + t2 / (4 * n_effective**2))) / (1 + t2 / n_effective)
+    half = np.sqrt(t2 * (share * (1 - share) / n_effective + t2 / (4 * n_effective**2))) / (
+        1 + t2 / n_effective
+    )
     lower, upper = max(float(centre - half), 0.0), min(float(centre + half), 1.0)
     error = float(np.sqrt(ratio.variance))
-    return Interval(share, lower, upper, CONFIDENCE, ratio.batches, float(effect), ratio.starts, error)
+    return Interval(
+        share, lower, upper, CONFIDENCE, ratio.batches, float(effect), ratio.starts, error
+    )
 
 
 def rate_interval(repeats: Sequence[Batches], starts: Sequence[int] = ()) -> Interval | None:
@@ -122,12 +139,23 @@ def rate_interval(repeats: Sequence[Batches], starts: Sequence[int] = ()) -> Int
         return None
     rate, error = ratio.estimate, float(np.sqrt(ratio.variance))
     half = ratio.t * error
-    return Interval(rate, max(rate - half, 0.0), rate + half, CONFIDENCE, ratio.batches, None, ratio.starts, error)
+    return Interval(
+        rate,
+        max(rate - half, 0.0),
+        rate + half,
+        CONFIDENCE,
+        ratio.batches,
+        None,
+        ratio.starts,
+        error,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Ratio:
-    """Total amount over total ``size``. ``t``: half the interval's width, in square roots of the variance."""
+    """Total amount over total ``size``. ``t``: half the interval's width, in square roots of the
+    variance.
+    """
 
     estimate: float
     size: float
@@ -138,12 +166,16 @@ class _Ratio:
 
 
 def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
-    """None where the size is 0. The variance is that of batches, repeats or starts, whichever differ most."""
+    """None where the size is 0. The variance is that of batches, repeats or starts, whichever
+    differ most.
+    """
     measured = list(zip(repeats, starts or [0] * len(repeats), strict=True))
     measured = [(one, start) for one, start in measured if one.sizes.sum() > 0]
     if not measured:
         return None
-    amounts, sizes = (np.concatenate([getattr(one, name) for one, _ in measured]) for name in ("amounts", "sizes"))
+    amounts, sizes = (
+        np.concatenate([getattr(one, name) for one, _ in measured]) for name in ("amounts", "sizes")
+    )
     ratio, groups = float(amounts.sum() / sizes.sum()), sorted({start for _, start in measured})
     sums = np.array([(one.amounts.sum(), one.sizes.sum()) for one, _ in measured])
     within = max(_variance(amounts, sizes, ratio), _variance(sums[:, 0], sums[:, 1], ratio))

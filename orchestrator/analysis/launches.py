@@ -9,7 +9,8 @@ from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# a figure's name in engine_reported_json (of Engine.reported): its name in predicted_json (of plan/feasibility.py)
+# a figure's name in engine_reported_json (of Engine.reported): its name in predicted_json (of
+# plan/feasibility.py)
 FIGURES = {
     "weight_bytes": "weight_bytes",  # on the fullest rank
     "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
@@ -23,7 +24,8 @@ FIGURES = {
 class Predicted:
     """One figure as predicted and as reported, each None where unknown.
 
-    ``difference_percent``: predicted minus reported, in per cent of reported: above 0 the prediction was too high.
+    ``difference_percent``: predicted minus reported, in per cent of reported: above 0 the
+    prediction was too high.
     """
 
     predicted: float | None
@@ -33,7 +35,8 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by the names of FIGURES.
+    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by the
+    names of FIGURES.
 
     ``reported``: all that the engine reported, by the names of ``Engine.reported``.
     """
@@ -51,7 +54,9 @@ class Launch:
 def load_launches(store: Store) -> list[Launch]:
     """All launches of an experiment, failed ones included, sorted by deployment and time."""
     committed = store.manifests("launch")
-    described = rows_of(store.read_manifests("deployments", committed, leave_out=True), DeploymentRow)
+    described = rows_of(
+        store.read_manifests("deployments", committed, leave_out=True), DeploymentRow
+    )
     deployments = {row.deployment_id: row for row in described}
     found = []
     for row in rows_of(store.read_manifests("launches", committed, leave_out=True), LaunchRow):

@@ -1,4 +1,6 @@
-"""Stored measurements with their metrics: load points, each with its repeats, for tables and ``best``."""
+"""Stored measurements with their metrics: load points, each with its repeats, for tables and
+``best``.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ from orchestrator.several import grouped
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
-_without_figures = partial(re.compile(r"(?<!replica )\b\d+([.,]\d+)*").sub, "")  # a replica's number is its name
-_NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)  # failures that say nothing of a deployment
+# a replica's number is its name
+_without_figures = partial(re.compile(r"(?<!replica )\b\d+([.,]\d+)*").sub, "")
+# failures that say nothing of a deployment
+_NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +78,23 @@ class Measurement:
 
     @property
     def counts(self) -> bool:
-        """Whether its requests show how the engine did. A repeat in which the engine fell behind counts too."""
+        """Whether its requests show how the engine did. A repeat in which the engine fell behind
+        counts too.
+        """
         return self.valid or (self.ok and self.point.validity == BACKLOG)
 
     @property
     def broken(self) -> bool:
-        """Whether it failed because of the engine: that died, took too long or cannot run this configuration."""
+        """Whether it failed because of the engine: that died, took too long or cannot run this
+        configuration.
+        """
         return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
 
 
 class Attained(NamedTuple):
-    """The result of one test of an SLO at a load: the share of requests that met it, and the share that must."""
+    """The result of one test of an SLO at a load: the share of requests that met it, and the share
+    that must.
+    """
 
     name: str
     share: Interval
@@ -92,10 +102,14 @@ class Attained(NamedTuple):
 
 
 def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[Attained, ...]:
-    """The results of all tests of an SLO over some repeats; empty without requests. ``starts``: see share_interval."""
+    """The results of all tests of an SLO over some repeats; empty without requests. ``starts``: see
+    share_interval.
+    """
     of_each = zip(*(one.tests for one in verdicts), strict=True)
     shares = [(tests[0], share_interval([one.met for one in tests], starts)) for tests in of_each]
-    return tuple(Attained(test.name, share, test.target) for test, share in shares if share is not None)
+    return tuple(
+        Attained(test.name, share, test.target) for test, share in shares if share is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -122,13 +136,16 @@ class Point:
         if workload is None or workload == self.head.workload:
             return self
         return replace(
-            self, repeats=tuple(replace(one, point=replace(one.point, workload=workload)) for one in self.repeats)
+            self,
+            repeats=tuple(
+                replace(one, point=replace(one.point, workload=workload)) for one in self.repeats
+            ),
         )
 
     @property
     def validity(self) -> str:
-        """The verdict on its used repeats; ``failing`` where more than 5 % of the requests of valid ones failed.
-        What failed in one that fell behind may have been ended by the load itself.
+        """The verdict on its used repeats; ``failing`` where more than 5 % of the requests of valid
+        ones failed. What failed in one that fell behind may have been ended by the load itself.
 
         ``broken_output`` where any repeat is: the prompts of the others may just not have shown it.
         """
@@ -140,12 +157,15 @@ class Point:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for its validity, from every repeat that decides it. What repeats say alike but for its figures
-        is said once, with the first one's."""
+        """The reasons for its validity, from every repeat that decides it. What repeats say alike
+        but for its figures is said once, with the first one's.
+        """
         found: list[str] = []
         for one in self._noise or self.used or self.repeats:
             said = {_without_figures(text) for text in found}
-            found += [text for text in one.point.validity_reasons if _without_figures(text) not in said]
+            found += [
+                text for text in one.point.validity_reasons if _without_figures(text) not in said
+            ]
         return found
 
     @property
@@ -195,8 +215,8 @@ class Point:
 def load_points(store: Store, *slos: Slo) -> list[Point]:
     """Every point of an experiment, judged by these SLOs, sorted by deployment, workload and level.
 
-    Of each measurement the first ok attempt counts, else the latest failed one. Attempts with damaged files are left
-    out (``store.damage``); where one is found, all is read again without it.
+    Of each measurement the first ok attempt counts, else the latest failed one. Attempts with
+    damaged files are left out (``store.damage``); where one is found, all is read again without it.
     """
     while True:
         damaged = len(store.damage)
@@ -211,7 +231,9 @@ def load_points(store: Store, *slos: Slo) -> list[Point]:
 
 
 def complete(store: Store) -> None:
-    """Compute and keep what later answers need and is not computed yet, as far as that is possible now."""
+    """Compute and keep what later answers need and is not computed yet, as far as that is possible
+    now.
+    """
     try:
         load_points(store)
     except (ResultsError, ValueError) as error:  # nothing is lost: readers compute what is missing
@@ -228,9 +250,14 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
     attempts = _Attempts(slos, tries)
     for rows in computed(store, counting, attempts.columns):
         attempts.add(rows)
-    if unknown := attempts.undescribed():  # older versions stored a deployment's row with its launch only
-        launched = rows_of(store.read_manifests("deployments", store.manifests("launch")), DeploymentRow)
-        attempts.deployments |= {one.deployment_id: one for one in launched if one.deployment_id in unknown}
+    # older versions stored a deployment's row with its launch only
+    if unknown := attempts.undescribed():
+        launched = rows_of(
+            store.read_manifests("deployments", store.manifests("launch")), DeploymentRow
+        )
+        attempts.deployments |= {
+            one.deployment_id: one for one in launched if one.deployment_id in unknown
+        }
     groups = grouped((one.point.point_id, one) for one in attempts.measurements())
     together = _together(store, [_used(group) or group for group in groups.values()])
     return [
@@ -243,23 +270,37 @@ def _counting(store: Store) -> tuple[list[tuple[str, str]], Counter[str]]:
     """The ids of the attempts that count, and how many attempts each measurement had."""
     committed = store.commits()  # oldest first
     counting = {one.measurement_id: one for one in committed} | first_ok(committed)
-    return sorted(one.ids for one in counting.values()), Counter(one.measurement_id for one in committed)
+    return sorted(one.ids for one in counting.values()), Counter(
+        one.measurement_id for one in committed
+    )
 
 
 class _Attempts:
     """The attempts that count, with the columns of AttemptData that are needed.
 
-    Small things are held as records, figures as Arrow. ``tries``: how many attempts each measurement had.
+    Small things are held as records, figures as Arrow. ``tries``: how many attempts each
+    measurement had.
     """
 
     def __init__(self, slos: Sequence[Slo], tries: Mapping[str, int]) -> None:
         self._slos, self._tries = slos, tries
-        self._limits = list(dict.fromkeys(name for slo in slos for name in (one.of for one in slo.limits)))
+        self._limits = list(
+            dict.fromkeys(name for slo in slos for name in (one.of for one in slo.limits))
+        )
         limits = ["request_ok", *(f"request_{name}_s" for name in self._limits)] if slos else []
-        needed = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s", *limits]
+        needed = [
+            "point",
+            "deployment",
+            "figures",
+            "engine_side",
+            "batch_tokens",
+            "batch_s",
+            *limits,
+        ]
         self.columns = [*arrow_schema(Committed).names, *needed]
         self.deployments: dict[str, DeploymentRow] = {}
-        self._described: dict[str, int] = {}  # by deployment: creation time of the attempt that its row came with
+        # by deployment: creation time of the attempt that its row came with
+        self._described: dict[str, int] = {}
         self._rows: list[tuple[PointHead, Batches, tuple[Verdicts, ...]]] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
@@ -273,11 +314,17 @@ class _Attempts:
         there, new = rows["deployment"].is_valid().to_pylist(), dict[str, int]()
         for at, (one, point) in enumerate(zip(committed, points, strict=True)):
             known = self._described.get(point.deployment_id)
-            oldest = known is None or one.created_unix_ns < known  # prices and labels may change: the oldest row counts
+            # prices and labels may change: the oldest row counts
+            oldest = known is None or one.created_unix_ns < known
             if there[at] and oldest:
-                self._described[point.deployment_id], new[point.deployment_id] = one.created_unix_ns, at
+                self._described[point.deployment_id], new[point.deployment_id] = (
+                    one.created_unix_ns,
+                    at,
+                )
         described = rows["deployment"].take(pa.array(new.values(), pa.int64())).drop_null()
-        self.deployments |= {one.deployment_id: one for one in rows_of(_unnested(described), DeploymentRow)}
+        self.deployments |= {
+            one.deployment_id: one for one in rows_of(_unnested(described), DeploymentRow)
+        }
 
     def undescribed(self) -> set[str]:
         """Ids of deployments whose row came with none of the attempts."""
@@ -292,41 +339,63 @@ class _Attempts:
         """Sorted by deployment, load and repeat."""
         chosen = sorted(range(len(self._rows)), key=self._order)
         columns = pa.concat_tables(self._figures)
-        self._figures = []  # the copy in order is made, and these given back, before anything else is
+        # the copy in order is made, and these given back, before anything else is
+        self._figures = []
         columns = columns.take(pa.array(chosen, pa.int64()))
         pa.default_memory_pool().release_unused()
-        figures, engine_side = _handles(columns["figures"], Figures), _handles(columns["engine_side"], EngineSide)
+        figures, engine_side = (
+            _handles(columns["figures"], Figures),
+            _handles(columns["engine_side"], EngineSide),
+        )
         counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), Counts)
         rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
         return [
-            Measurement(point, batches, verdicts, self._tries[point.measurement_id], count, made, side)
+            Measurement(
+                point, batches, verdicts, self._tries[point.measurement_id], count, made, side
+            )
             for (point, batches, verdicts), count, made, side in rows
         ]
 
     def _order(self, at: int) -> tuple[str, str, float, str, int]:
         point, _, _ = self._rows[at]
-        return self.deployment(point).label, point.workload, point.level, point.point_id, point.repeat
+        return (
+            self.deployment(point).label,
+            point.workload,
+            point.level,
+            point.point_id,
+            point.repeat,
+        )
 
     def _verdicts(self, rows: pa.Table) -> list[tuple[Verdicts, ...]]:
-        """The verdicts on each attempt, none on failed ones. The requests of all attempts are judged at once."""
+        """The verdicts on each attempt, none on failed ones. The requests of all attempts are
+        judged at once.
+        """
         if not self._slos:
             return [()] * rows.num_rows
         ok = [status == "ok" for status in rows["status"].to_pylist()]
         judged = rows.filter(pa.array(ok, pa.bool_()))
         columns = {name: judged[f"request_{name}_s"] for name in self._limits}
         seconds = {name: _flat(column) for name, column in columns.items() if not column.null_count}
-        values, ends = LimitValues(_flat(judged["request_ok"]), seconds), np.cumsum(_lengths(judged["request_ok"]))
+        values, ends = (
+            LimitValues(_flat(judged["request_ok"]), seconds),
+            np.cumsum(_lengths(judged["request_ok"])),
+        )
         each = zip(*(judge_each(values, slo, ends.tolist()) for slo in self._slos), strict=True)
         return [next(each) if one else () for one in ok]
 
 
 def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:
     """The pooled figures of each group; those that are not stored yet are computed."""
-    ids = [[(one.point.measurement_id, one.point.attempt_id) for one in group] for group in groups if len(group) > 1]
+    ids = [
+        [(one.point.measurement_id, one.point.attempt_id) for one in group]
+        for group in groups
+        if len(group) > 1
+    ]
     empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
     rows = pa.concat_tables([empty, *pooled(store, ids)], promote_options="permissive")
     found = {key: at for at, key in enumerate(rows["attempt_ids"].to_pylist())}
-    order = [found[pool_key(attempt for _, attempt in group)] for group in ids]  # as they will be asked for
+    # as they will be asked for
+    order = [found[pool_key(attempt for _, attempt in group)] for group in ids]
     several = iter(_handles(rows["figures"].take(pa.array(order, pa.int64())), Figures))
     return [next(several) if len(group) > 1 else group[0]._figures for group in groups]
 
@@ -365,7 +434,8 @@ def _nothing_known(deployment_id: str, experiment: str) -> DeploymentRow:
 def _unnested(column: pa.ChunkedArray) -> pa.Table:
     """The fields of a struct column as a table."""
     return pa.Table.from_batches(
-        [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks], pa.schema(list(column.type))
+        [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
+        pa.schema(list(column.type)),
     )
 
 
@@ -375,7 +445,9 @@ def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def _lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    return np.asarray(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False), np.int64)
+    return np.asarray(
+        column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False), np.int64
+    )
 
 
 def _split(column: pa.ChunkedArray) -> list[Floats]:

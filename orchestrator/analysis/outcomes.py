@@ -12,16 +12,18 @@ from orchestrator.analysis.slo import LimitValues, limit_values, tests
 from orchestrator.spec.load import LIMITS, Slo
 
 ALL_NS = (0, 2**62)  # a window without end
-Open = Sequence[tuple[int, bool]]  # of each open request: when it was due, ns; whether nothing of its answer has come
+# of each open request: when it was due, ns; whether nothing of its answer has come
+Open = Sequence[tuple[int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
     """Measured requests, without warm-up. Instants are seconds since the point's start.
 
-    ``ended``: the values of the requests that ended since the last call, due at ``due_s`` and over at ``done_s``.
-    ``open``: for requests that were still open, due at ``open_due_s``, the least that their values can still become.
-    ``now_s``: the instant up to which all clients have reported.
+    ``ended``: the values of the requests that ended since the last call, due at ``due_s`` and over
+    at ``done_s``. ``open``: for requests that were still open, due at ``open_due_s``, the least
+    that their values can still become. ``now_s``: the instant up to which all clients have
+    reported.
     """
 
     now_s: float
@@ -40,16 +42,23 @@ class Outcomes:
         return ~_met(self.open, slos)
 
 
-def outcomes(told: Sequence[tuple[int, Open]], requests: pa.Table, token_events: pa.Table) -> Outcomes:
+def outcomes(
+    told: Sequence[tuple[int, Open]], requests: pa.Table, token_events: pa.Table
+) -> Outcomes:
     """From what clients reported while they run (``load.point.SoFar``).
 
-    ``told``: of each client the instant of its report, ns, and its open requests; the tables: the rows of what ended.
+    ``told``: of each client the instant of its report, ns, and its open requests; the tables: the
+    rows of what ended.
     """
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
-    due_ns, done_ns = (measured[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
+    due_ns, done_ns = (
+        measured[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns")
+    )
     ended = limit_values(requests, token_events, ALL_NS)
     still_open = [(due, nothing, now_ns - due) for now_ns, some in told for due, nothing in some]
-    open_due_s, age_s = (np.array([one[at] for one in still_open], np.float64) / 1e9 for at in (0, 2))
+    open_due_s, age_s = (
+        np.array([one[at] for one in still_open], np.float64) / 1e9 for at in (0, 2)
+    )
     silent = np.array([nothing for _, nothing, _ in still_open], np.bool_)
     least = {name: np.full(open_due_s.size, -np.inf) for name in ended.seconds}
     least |= {"e2e": age_s, "ttft": np.where(silent, age_s, -np.inf)}

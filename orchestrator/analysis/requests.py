@@ -25,10 +25,11 @@ ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay belo
 
 @dataclass(frozen=True, slots=True)
 class RequestArrays:
-    """One entry for each of some requests of one attempt. Times in ns since the point's start; NaN where a value is
-    unknown.
+    """One entry for each of some requests of one attempt. Times in ns since the point's start; NaN
+    where a value is unknown.
 
-    ``rows``: their rows. ``position``: for each row of ``token_events`` the index of its request in the other arrays.
+    ``rows``: their rows. ``position``: for each row of ``token_events`` the index of its request in
+    the other arrays.
     """
 
     rows: Rows
@@ -41,7 +42,8 @@ class RequestArrays:
     answer_ns: Floats  # first token after the reasoning, where that was streamed
     last_ns: Floats
     done_ns: Floats
-    input_tokens: Floats  # as the engine counted them, else as asked for (of a prompt file nobody knows it)
+    # as the engine counted them, else as asked for (of a prompt file nobody knows it)
+    input_tokens: Floats
     output_tokens: Floats  # N of throughput
     shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
     buffered: bool  # the stream came in lumps: the times of its events say nothing of tokens
@@ -50,7 +52,9 @@ class RequestArrays:
 
     @property
     def intervals(self) -> Floats:
-        """Number of gaps between the first and the last streamed token; NaN where token times are unknown."""
+        """Number of gaps between the first and the last streamed token; NaN where token times are
+        unknown.
+        """
         return np.full(self.ok.size, np.nan) if self.buffered else self.shown_tokens - 1
 
     @property
@@ -65,16 +69,24 @@ class RequestArrays:
     def blocks(self) -> Iterator[Block]:
         """``token_events`` in blocks of bounded size."""
         start = 0
-        for batch in () if self.token_events is None else self.token_events.to_batches(max_chunksize=ROWS_PER_BLOCK):
+        for batch in (
+            ()
+            if self.token_events is None
+            else self.token_events.to_batches(max_chunksize=ROWS_PER_BLOCK)
+        ):
             request = self.position[start : start + batch.num_rows].astype(np.int64)
             start += batch.num_rows
-            yield _block(self.shown_tokens[request], request, batch["gaps_us"], batch["tokens_per_chunk"])
+            yield _block(
+                self.shown_tokens[request], request, batch["gaps_us"], batch["tokens_per_chunk"]
+            )
 
 
 def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[RequestArrays]:
-    """All requests of one attempt, AT_ONCE at a time, or all of them where token_events come in another order.
+    """All requests of one attempt, AT_ONCE at a time, or all of them where token_events come in
+    another order.
 
-    Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has no request.
+    Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has
+    no request.
     """
     index = _index(requests)
     if (np.diff(np.sort(index)) == 0).any():
@@ -88,8 +100,10 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
         gaps = None if token_events is None else token_events.slice(before, end - before)
         yield _arrays(requests.slice(start, step), gaps, bool(coalesced > BUFFERED_SHARE * chunks))
         before = end
-        if requests.num_rows > AT_ONCE:  # of fewer it is little, and on the C library's heap all of that is searched
-            pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
+        # of fewer it is little, and on the C library's heap all of that is searched
+        if requests.num_rows > AT_ONCE:
+            # what decoding took: Arrow keeps it, numpy never uses it
+            pa.default_memory_pool().release_unused()
 
 
 def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> RequestArrays:
@@ -110,7 +124,9 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         shown_tokens=output_tokens - or_zero(_floats(requests, "hidden_tokens")),
         buffered=buffered,
         token_events=token_events,
-        position=np.zeros(0, np.int32) if token_events is None else _positions(index, _index(token_events)),
+        position=np.zeros(0, np.int32)
+        if token_events is None
+        else _positions(index, _index(token_events)),
     )
 
 
@@ -121,12 +137,15 @@ def _index(rows: Rows) -> npt.NDArray[np.int32]:
 def _measured_chunks(requests: Rows) -> tuple[float, float]:
     """Chunks of measured requests, and how many of them came together with the one before."""
     measured = equals(requests, "phase", "measure")
-    chunks, coalesced = (_floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks"))
+    chunks, coalesced = (
+        _floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks")
+    )
     return chunks, coalesced
 
 
 def _ends(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> list[int]:
-    """Where in token_events the rows of each AT_ONCE requests end, if both are in the same order; else one end.
+    """Where in token_events the rows of each AT_ONCE requests end, if both are in the same order;
+    else one end.
 
     Clients write both in one order, that in which requests end.
     """
@@ -148,7 +167,9 @@ def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
 def equals(table: Rows, name: str, value: str) -> Bools:
     """Where a string column holds ``value``; False where it is null."""
     found = pc.equal(table[name], value)
-    return np.asarray((found.fill_null(False) if found.null_count else found).to_numpy(), dtype=np.bool_)
+    return np.asarray(
+        (found.fill_null(False) if found.null_count else found).to_numpy(), dtype=np.bool_
+    )
 
 
 def _input_tokens(requests: Rows) -> Floats:
@@ -165,9 +186,10 @@ def _floats(table: Rows, name: str) -> Floats:
 class Block:
     """Some rows of ``token_events``.
 
-    ``request``: the index of each row's request in RequestArrays. ``gaps_us``: the gaps of all rows, one row after the
-    other; ``starts``: where each row's begin (length rows + 1). ``tokens``: tokens of the chunk after each gap; None:
-    each holds one. ``first_tokens``: tokens of each row's first chunk.
+    ``request``: the index of each row's request in RequestArrays. ``gaps_us``: the gaps of all
+    rows, one row after the other; ``starts``: where each row's begin (length rows + 1). ``tokens``:
+    tokens of the chunk after each gap; None: each holds one. ``first_tokens``: tokens of each row's
+    first chunk.
     """
 
     request: Ints
@@ -185,10 +207,14 @@ class Block:
         return np.repeat(np.arange(self.request.size), self.lengths)
 
 
-def _positions(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _positions(
+    index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
     order = np.argsort(index, kind="stable").astype(np.int32)
     found = np.searchsorted(index, wanted, sorter=order)
-    position = order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int32)
+    position = (
+        order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int32)
+    )
     if wanted.size and (not order.size or (index[position] != wanted).any()):
         raise ValueError("token_events holds a request_index that requests does not")
     return position
@@ -201,7 +227,8 @@ def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArra
     starts = offsets - offsets[0]
     chunks = np.diff(starts) + 1
     given = tokens.is_valid().to_numpy(zero_copy_only=False)
-    several = ~given & (total > chunks) & (chunks > 1)  # more tokens than chunks, and nobody said which held how many
+    # more tokens than chunks, and nobody said which held how many
+    several = ~given & (total > chunks) & (chunks > 1)
     first = np.where(~given & (total > chunks) & (chunks == 1), total, 1.0).astype(np.int64)
     if not given.any() and not several.any():
         return Block(request, values, starts, None, first)
@@ -214,10 +241,15 @@ def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArra
 
 
 def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:
-    """Spread N - 1 whole tokens as evenly as possible over the gaps of a row: then mean ITL equals TPOT."""
+    """Spread N - 1 whole tokens as evenly as possible over the gaps of a row: then mean ITL equals
+    TPOT.
+    """
     lengths = np.where(rows, np.diff(starts), 0)
     at = np.repeat(starts[:-1], lengths) + _counting(lengths)
-    gaps, tokens = np.repeat(lengths, lengths), np.repeat(np.where(rows, total - 1, 0).astype(np.int64), lengths)
+    gaps, tokens = (
+        np.repeat(lengths, lengths),
+        np.repeat(np.where(rows, total - 1, 0).astype(np.int64), lengths),
+    )
     nth = _counting(lengths)
     after[at] = (nth + 1) * tokens // gaps - nth * tokens // gaps
 
@@ -228,7 +260,9 @@ def _take_given(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.
     wrong = rows & (lengths != expected) & (lengths > 0)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"token_events: {lengths[row]} tokens_per_chunk for {expected[row] - 1} gaps; want one more")
+        raise ValueError(
+            f"token_events: {lengths[row]} tokens_per_chunk for {expected[row] - 1} gaps; want one more"
+        )
     rows = rows & (lengths > 0)
     lengths = np.where(rows, lengths, 0)
     values = np.maximum(tokens.flatten().to_numpy().astype(np.int64), 1)

@@ -10,13 +10,27 @@ import numpy as np
 from pydantic import ValidationError
 
 from orchestrator.analysis.gaps import token_gaps
-from orchestrator.analysis.requests import Block, Bools, Floats, RequestArrays, WindowNs, request_arrays
+from orchestrator.analysis.requests import (
+    Block,
+    Bools,
+    Floats,
+    RequestArrays,
+    WindowNs,
+    request_arrays,
+)
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import unknown_name
 from orchestrator.results.columns import Column
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import AttemptData
-from orchestrator.spec.load import LIMITS, READERS, Slo, format_duration, parse_duration, percentile_limit
+from orchestrator.spec.load import (
+    LIMITS,
+    READERS,
+    Slo,
+    format_duration,
+    parse_duration,
+    percentile_limit,
+)
 
 JOINT = "attainment"  # name of the test whether a request met all its limits together
 _TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
@@ -24,7 +38,9 @@ _TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What a share ``target`` of all requests must meet. ``met``: one entry per request; errors are misses."""
+    """What a share ``target`` of all requests must meet. ``met``: one entry per request; errors are
+    misses.
+    """
 
     __test__: ClassVar[bool] = False  # keeps pytest from collecting it
 
@@ -37,7 +53,8 @@ class Test:
 class Verdicts:
     """One entry per request that was due in the window, in order of schedule; an error met nothing.
 
-    An SLO holds where all its ``tests`` hold: that of the limits on each request together, then one per percentile.
+    An SLO holds where all its ``tests`` hold: that of the limits on each request together, then one
+    per percentile.
     """
 
     tests: tuple[Test, ...]
@@ -51,10 +68,11 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class LimitValues:
-    """What limits are checked against: one entry per measured request that was due in the window, in order of schedule.
+    """What limits are checked against: one entry per measured request that was due in the window,
+    in order of schedule.
 
-    ``seconds``: by the names of LIMITS; -inf where a request cannot violate the limit, NaN (never met) where its value
-    is unknown. ``itl_p99`` is missing where there are no token_events.
+    ``seconds``: by the names of LIMITS; -inf where a request cannot violate the limit, NaN (never
+    met) where its value is unknown. ``itl_p99`` is missing where there are no token_events.
     """
 
     ok: Bools
@@ -62,7 +80,8 @@ class LimitValues:
 
 
 def parse_slo(text: str) -> Slo:
-    """Reads ``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``, ``reader=visual``, ``95%``).
+    """Reads ``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``,
+    ``reader=visual``, ``95%``).
 
     Raises ProblemsError with everything that is wrong at once.
     """
@@ -75,7 +94,9 @@ def parse_slo(text: str) -> Slo:
         if match is None:
             problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
         elif name not in _WORDS and percentile_limit(name) is None:
-            problems.append(unknown_name("limit", name, (*_WORDS, *(f"{one}_p95" for one in LIMITS))))
+            problems.append(
+                unknown_name("limit", name, (*_WORDS, *(f"{one}_p95" for one in LIMITS)))
+            )
         elif operator != wanted:
             problems.append(f"{name}{operator}{value}: write {name}{wanted}{value}")
         elif name in values:
@@ -119,7 +140,11 @@ def _share(text: str) -> float:
     return share
 
 
-_WORDS: dict[str, Any] = {**dict.fromkeys(LIMITS, parse_duration), "reader": _reader, "attainment": _share}
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(LIMITS, parse_duration),
+    "reader": _reader,
+    "attainment": _share,
+}
 
 
 def format_slo(slo: Slo) -> str:
@@ -134,7 +159,9 @@ def is_joint(slo: Slo) -> bool:
 
 
 class LimitColumns:
-    """Gathers LimitValues from the requests of one attempt that were due in a window, some at a time."""
+    """Gathers LimitValues from the requests of one attempt that were due in a window, some at a
+    time.
+    """
 
     def __init__(self, window_ns: WindowNs) -> None:
         self._window_ns = window_ns
@@ -150,16 +177,20 @@ class LimitColumns:
 
     def values(self) -> LimitValues:
         order = np.lexsort((self._index.values(), self._found["scheduled"].values()))
-        found = {name: column.taken(order) for name, column in self._found.items() if name != "scheduled"}
+        found = {
+            name: column.taken(order) for name, column in self._found.items() if name != "scheduled"
+        }
         return LimitValues(self._ok.taken(order), found)
 
 
 def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
-    """The values that any limit can be checked against. Raises ValueError where rows of several attempts are mixed.
+    """The values that any limit can be checked against. Raises ValueError where rows of several
+    attempts are mixed.
 
-    TTFT and E2E count from scheduled. A request of one token has no TPOT to violate, a request of one chunk no ITL.
-    ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that came in lumps;
-    ``normalized_ttft`` (per prompt token) is unknown where nobody counted the prompt.
+    TTFT and E2E count from scheduled. A request of one token has no TPOT to violate, a request of
+    one chunk no ITL. ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown
+    for a stream that came in lumps; ``normalized_ttft`` (per prompt token) is unknown where nobody
+    counted the prompt.
     """
     found = LimitColumns(window_ns)
     for columns in request_arrays(requests, token_events):
@@ -183,23 +214,34 @@ def _values(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
 
 def stored_values(data: AttemptData) -> LimitValues:
     """The values of a stored attempt."""
-    known = {name: values for name in LIMITS if (values := getattr(data, f"request_{name}_s")) is not None}
-    seconds = {name: np.asarray(values, np.float64) for name, values in known.items()}  # stored as tuples
+    known = {
+        name: values
+        for name in LIMITS
+        if (values := getattr(data, f"request_{name}_s")) is not None
+    }
+    # stored as tuples
+    seconds = {name: np.asarray(values, np.float64) for name, values in known.items()}
     return LimitValues(np.asarray(data.request_ok, np.bool_), seconds)
 
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:
-    """Judges every request by every limit. Raises InputError where a limit needs token_events that are not there."""
+    """Judges every request by every limit. Raises InputError where a limit needs token_events that
+    are not there.
+    """
     return next(judge_each(values, slo, [values.ok.size]))
 
 
 def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[Verdicts]:
-    """As ``judge``, attempts whose requests come one attempt after the other. ``ends``: where those of each end."""
+    """As ``judge``, attempts whose requests come one attempt after the other. ``ends``: where those
+    of each end.
+    """
     by_limit, begin = _met(values, slo), 0
     every = _tests(by_limit, slo)
     for end in ends:
         counted = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
-        yield Verdicts(tuple(Test(one.name, one.met[begin:end], one.target) for one in every), counted)
+        yield Verdicts(
+            tuple(Test(one.name, one.met[begin:end], one.target) for one in every), counted
+        )
         begin = end
 
 
@@ -208,7 +250,9 @@ def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
     by_limit = {}
     for one in slo.limits:
         if one.of not in values.seconds:
-            raise InputError(f"a limit on {one.of} needs the table token_events, which these results do not hold")
+            raise InputError(
+                f"a limit on {one.of} needs the table token_events, which these results do not hold"
+            )
         by_limit[one.name] = values.ok & (values.seconds[one.of] <= one.seconds)
     return by_limit
 
@@ -216,7 +260,14 @@ def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
 def _tests(by_limit: Mapping[str, Bools], slo: Slo) -> tuple[Test, ...]:
     together = [by_limit[one.name] for one in slo.limits if one.share is None]
     joint = [Test(JOINT, np.logical_and.reduce(together), slo.attainment)] if together else []
-    return (*joint, *(Test(one.name, by_limit[one.name], one.share) for one in slo.limits if one.share is not None))
+    return (
+        *joint,
+        *(
+            Test(one.name, by_limit[one.name], one.share)
+            for one in slo.limits
+            if one.share is not None
+        ),
+    )
 
 
 def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
@@ -226,7 +277,9 @@ def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
 
 
 def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
-    """The tests that must all hold for an SLO to hold, the joint one first. Raises as ``judge`` does."""
+    """The tests that must all hold for an SLO to hold, the joint one first. Raises as ``judge``
+    does.
+    """
     return _tests(_met(values, slo), slo)
 
 

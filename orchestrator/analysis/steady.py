@@ -1,9 +1,10 @@
 """Where a run becomes steady, for runs whose warm-up was not given.
 
-MSER on the number of requests in flight (White 1997, "An effective truncation heuristic for bias reduction in
-simulation output"; the best of 42 rules in Hoad, Robinson and Davies 2010): cut off the beginning so that the mean of
-the rest has the least squared standard error. At least one end-to-end time is cut off in any case: a closed loop has
-its full number in flight from the first instant, and without noise it looks steady before the first answers come.
+MSER on the number of requests in flight (White 1997, "An effective truncation heuristic for bias
+reduction in simulation output"; the best of 42 rules in Hoad, Robinson and Davies 2010): cut off
+the beginning so that the mean of the rest has the least squared standard error. At least one
+end-to-end time is cut off in any case: a closed loop has its full number in flight from the first
+instant, and without noise it looks steady before the first answers come.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,17 +17,24 @@ from orchestrator.results.lazy_rows import Rows, slices
 Floats = npt.NDArray[np.float64]
 
 PARTS = 64  # the run is cut into so many parts, each with its mean number in flight
-NEARLY = 1.25  # the first cut within so many times the least error counts: in a flat run the least lies anywhere
+# the first cut within so many times the least error counts: in a flat run the least lies anywhere
+NEARLY = 1.25
 FIRST = 8  # at least so many requests give the end-to-end time of an empty engine
-COLD = 0.1  # share of the run in which more may be in flight than later (a cold engine); after it that is chance
+# share of the run in which more may be in flight than later (a cold engine); after it that is
+# chance
+COLD = 0.1
 MOST = 0.5  # share of the run: where it became steady later than that, no part is taken for steady
 
 
 def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
-    """When the steady part of a run begins, ns; None: there is none. ``duration_ns``: how long requests were due."""
+    """When the steady part of a run begins, ns; None: there is none. ``duration_ns``: how long
+    requests were due.
+    """
 
     def part(rows: Rows) -> tuple[Floats, Floats]:
-        due, done = (rows[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
+        due, done = (
+            rows[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns")
+        )
         return due, done
 
     begin = steady_from(lambda: map(part, slices(requests)), float(duration_ns))
@@ -36,8 +44,8 @@ def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
 def steady_from(parts: Callable[[], Iterable[tuple[Floats, Floats]]], until: float) -> float | None:
     """As ``steady_from_ns``, for a run until now and in any unit.
 
-    ``parts``: when requests were due and when they were done, some after the others; infinity if they have not ended. A
-    request is in flight from when it was due until it was done.
+    ``parts``: when requests were due and when they were done, some after the others; infinity if
+    they have not ended. A request is in flight from when it was due until it was done.
     """
     edges = np.linspace(0, max(until, 0), PARTS + 1)
     waited, earliest = np.zeros(PARTS + 1), np.zeros(0)

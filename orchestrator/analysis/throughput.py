@@ -1,4 +1,6 @@
-"""Output tokens that had come by an instant. The count never falls, so adjacent windows add up to the whole."""
+"""Output tokens that had come by an instant. The count never falls, so adjacent windows add up to
+the whole.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ BATCHES = 10  # parts of each repeat, for intervals.py
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """One repeat cut in order of time: the amount in each batch, and the batch's size (requests, or seconds)."""
+    """One repeat cut in order of time: the amount in each batch, and the batch's size (requests, or
+    seconds).
+    """
 
     amounts: Floats
     sizes: Floats
@@ -24,11 +28,16 @@ class Batches:
 def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Floats:
     """Output tokens of ok requests that came before each edge.
 
-    A token came with its chunk: the first at first_token_ns, the others after the gaps of ``token_events``. Where a
-    request has no gaps there, its N tokens count as evenly spread from first to last. They add up to N in any case.
+    A token came with its chunk: the first at first_token_ns, the others after the gaps of
+    ``token_events``. Where a request has no gaps there, its N tokens count as evenly spread from
+    first to last. They add up to N in any case.
     """
     edges = np.asarray(edges_ns, dtype=np.float64)
-    known = columns.ok & (or_zero(columns.output_tokens) > 0) & ~np.isnan(columns.first_ns + columns.last_ns)
+    known = (
+        columns.ok
+        & (or_zero(columns.output_tokens) > 0)
+        & ~np.isnan(columns.first_ns + columns.last_ns)
+    )
     came = np.zeros(edges.size)
     for block in columns.blocks():
         came += _timed_before(columns, block, known, edges)
@@ -36,7 +45,9 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
 
 
 def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
-    """Output tokens in each of BATCHES equal parts of the window, and the parts' lengths in seconds."""
+    """Output tokens in each of BATCHES equal parts of the window, and the parts' lengths in
+    seconds.
+    """
     edges = np.linspace(window_ns[0], max(window_ns), BATCHES + 1)
     return Batches(np.diff(output_tokens_by(columns, edges.tolist())), np.diff(edges) / 1e9)
 
@@ -69,13 +80,19 @@ def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
 
 
 def _timed_before(columns: RequestArrays, block: Block, known: Bools, edges: Floats) -> Floats:
-    """Tokens of a block before each edge: requests under way there are counted by their gaps, others whole or not.
+    """Tokens of a block before each edge: requests under way there are counted by their gaps,
+    others whole or not.
 
-    The running sums over all gaps of the block are sorted, so a request's place in them is found by bisection.
+    The running sums over all gaps of the block are sorted, so a request's place in them is found by
+    bisection.
     """
     rows = np.flatnonzero(known[block.request])
     request = block.request[rows]
-    first, last, output = columns.first_ns[request], columns.last_ns[request], columns.output_tokens[request]
+    first, last, output = (
+        columns.first_ns[request],
+        columns.last_ns[request],
+        columns.output_tokens[request],
+    )
     elapsed_us = _running(block.gaps_us)
     tokens = np.arange(elapsed_us.size) if block.tokens is None else _running(block.tokens)
     over = last < edges[:, None]

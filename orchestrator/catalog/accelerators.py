@@ -1,7 +1,9 @@
-"""Accelerators: memory, bandwidth, dense FLOP/s, compute capability, links and price, with the source of each.
+"""Accelerators: memory, bandwidth, dense FLOP/s, compute capability, links and price, with the
+source of each.
 
-FLOP/s are vendors' dense peaks (headline figures "with sparsity" are twice as high). Sources disagree by a few percent
-(B200: 7.7 or 8.0 TB/s), so a ratio to a peak is printed with the peak. A user's ``Hardware`` fields override these.
+FLOP/s are vendors' dense peaks (headline figures "with sparsity" are twice as high). Sources
+disagree by a few percent (B200: 7.7 or 8.0 TB/s), so a ratio to a peak is printed with the peak. A
+user's ``Hardware`` fields override these.
 """
 
 import difflib
@@ -24,7 +26,8 @@ class Accelerator:
     name: str
     memory_bytes: int
     bandwidth_bytes_s: float
-    flops: dict[str, float]  # dense FLOP/s of float32 (TF32 on tensor cores), bfloat16, float16, fp8, int8, fp4
+    # dense FLOP/s of float32 (TF32 on tensor cores), bfloat16, float16, fp8, int8, fp4
+    flops: dict[str, float]
     capability: tuple[int, int] | None  # CUDA compute capability; None: not CUDA
     link_bytes_s: float  # to its peers in the node, one direction
     network_bytes_s: float  # to other nodes, one direction, a typical figure
@@ -33,14 +36,23 @@ class Accelerator:
     aliases: tuple[str, ...] = field(default=())
 
     def flops_for(self, compute: str) -> float:
-        """Peak for a compute type; if the device lacks it, for the next wider one (fp8 for fp4 on Hopper)."""
-        wider = {"fp4": "fp8", "fp8": "bfloat16", "int8": "bfloat16", "bfloat16": "float16", "float16": "float32"}
+        """Peak for a compute type; if the device lacks it, for the next wider one (fp8 for fp4 on
+        Hopper).
+        """
+        wider = {
+            "fp4": "fp8",
+            "fp8": "bfloat16",
+            "int8": "bfloat16",
+            "bfloat16": "float16",
+            "float16": "float32",
+        }
         while compute not in self.flops and compute in wider:
             compute = wider[compute]
         return self.flops.get(compute, min(self.flops.values()))
 
 
-# One core of a current server and its share of memory bandwidth: an order of magnitude for the emulator, never used
+# One core of a current server and its share of memory bandwidth: an order of magnitude for the
+# emulator, never used
 # for MFU or MBU (analysis/ needs a measured peak on cpu).
 _CPU = Accelerator(
     "cpu", 4 * _GIB, 10e9, {"float32": 100e9, "bfloat16": 100e9, "float16": 100e9, "int8": 200e9}, None, 5e9, 1e9, None,
@@ -77,8 +89,9 @@ def _read(row: dict[str, Any]) -> Accelerator:
 
 @cache
 def _all() -> tuple[Accelerator, ...]:
-    """accelerators.json: published figures on its date, with the lowest list price of one large provider as an order of
-    magnitude for users who give none."""
+    """accelerators.json: published figures on its date, with the lowest list price of one large
+    provider as an order of magnitude for users who give none.
+    """
     return tuple(map(_read, data_beside(__file__, "accelerators.json")["accelerators"]))
 
 
@@ -98,7 +111,8 @@ def find(name: str) -> Accelerator | None:
 
 
 def is_named(known: Accelerator, driver_name: str) -> bool:
-    """Whether a driver's name for a device (NVML's) means this entry: it has all its words, and no entry matches more.
+    """Whether a driver's name for a device (NVML's) means this entry: it has all its words, and no
+    entry matches more.
 
     >>> [is_named(find("L4"), name) for name in ("NVIDIA L40S", "NVIDIA L4")]
     [False, True]
@@ -113,14 +127,16 @@ def is_named(known: Accelerator, driver_name: str) -> bool:
 
 @cache
 def may_be(name: str, label: str) -> bool:
-    """Whether a node with this label (Ray's, which is coarse: ``A100``) may have an accelerator. True where nothing is
-    known of one of them.
+    """Whether a node with this label (Ray's, which is coarse: ``A100``) may have an accelerator.
+    True where nothing is known of one of them.
 
     >>> [may_be("A100-80GB", label) for label in ("A100", "A10G", "H100", "somebody's")]
     [True, False, False, True]
     """
     known, vocabulary = find(name), {word for entry in _all() for word in _words(entry.name)}
-    return known is None or is_named(known, label) or _words(label) & vocabulary <= _words(known.name)
+    return (
+        known is None or is_named(known, label) or _words(label) & vocabulary <= _words(known.name)
+    )
 
 
 def _words(name: str) -> set[str]:
@@ -134,13 +150,21 @@ def nearest(name: str) -> list[str]:
 
 
 def of_hardware(hardware: Hardware) -> Accelerator | None:
-    """The catalogue's entry with the user's figures in place of its own. None: not in the catalogue."""
+    """The catalogue's entry with the user's figures in place of its own. None: not in the
+    catalogue.
+    """
     entry = find(hardware.accelerator)
     if entry is None:
         return None
     memory = int(hardware.memory_gb * 1e9) if hardware.memory_gb else entry.memory_bytes
-    bandwidth = hardware.memory_bandwidth_gb_s * 1e9 if hardware.memory_bandwidth_gb_s else entry.bandwidth_bytes_s
-    price = hardware.usd_per_gpu_hour if hardware.usd_per_gpu_hour is not None else entry.usd_per_hour
+    bandwidth = (
+        hardware.memory_bandwidth_gb_s * 1e9
+        if hardware.memory_bandwidth_gb_s
+        else entry.bandwidth_bytes_s
+    )
+    price = (
+        hardware.usd_per_gpu_hour if hardware.usd_per_gpu_hour is not None else entry.usd_per_hour
+    )
     return replace(entry, memory_bytes=memory, bandwidth_bytes_s=bandwidth, usd_per_hour=price)
 
 

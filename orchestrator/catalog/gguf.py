@@ -1,4 +1,6 @@
-"""Reads the header of a GGUF file (versions 2 and 3, ggml/docs/gguf.md) as a config.json would describe the model."""
+"""Reads the header of a GGUF file (versions 2 and 3, ggml/docs/gguf.md) as a config.json would
+describe the model.
+"""
 
 import glob
 import mmap
@@ -10,10 +12,23 @@ from pathlib import Path
 from typing import Any
 
 Value = int | float | str | Sequence[int | float]
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
 MOST_HEADER_BYTES = 64 << 20  # the largest vocabularies take 20 MB; a sparse file may have any size
-MOST_LAYERS = 10_000  # numbers in an array that has one for each layer; longer ones are of the vocabulary
+# numbers in an array that has one for each layer; longer ones are of the vocabulary
+MOST_LAYERS = 10_000
 # Name in a config.json -> key below the architecture's.
 _NAMES = {
     "hidden_size": "embedding_length",
@@ -55,7 +70,9 @@ class _Reader:
         return self._data[self.at - size : self.at].decode(errors="replace")
 
     def value(self, kind: int) -> Value:
-        """A value. Of arrays of text and long ones only the length is kept: a vocabulary has 100,000 entries."""
+        """A value. Of arrays of text and long ones only the length is kept: a vocabulary has
+        100,000 entries.
+        """
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
@@ -76,7 +93,8 @@ class _Reader:
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
-    """(config, bytes of the weights in all parts of the model); None if this is not a readable GGUF file.
+    """(config, bytes of the weights in all parts of the model); None if this is not a readable GGUF
+    file.
 
     Takes 0.1 s for a vocabulary of 130,000 tokens.
     """
@@ -111,7 +129,9 @@ def _read(reader: _Reader, path: Path) -> tuple[dict[str, Any], int] | None:
         dimensions = reader.number("I")
         reader.at += 8 * dimensions + 12  # its shape, type and place
     weight_bytes = sum(one.stat().st_size for one in parts_of(path)) - reader.at
-    return _config(found, tied="output.weight" not in names and len(parts_of(path)) == 1), weight_bytes
+    return _config(
+        found, tied="output.weight" not in names and len(parts_of(path)) == 1
+    ), weight_bytes
 
 
 def _config(found: dict[str, Value], tied: bool) -> dict[str, Any]:

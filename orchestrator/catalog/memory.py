@@ -1,8 +1,8 @@
 """Bytes of weights and KV cache on one rank, for feasibility and for the emulator's timing.
 
-The rules are vLLM 0.32's: vocabularies are padded; KV heads are replicated when there are fewer than tensor-parallel
-ranks; every rank has MLA's latent and its projections; layers are spread over pipeline stages as evenly as possible; a
-sequence takes whole blocks.
+The rules are vLLM 0.32's: vocabularies are padded; KV heads are replicated when there are fewer
+than tensor-parallel ranks; every rank has MLA's latent and its projections; layers are spread over
+pipeline stages as evenly as possible; a sequence takes whole blocks.
 """
 
 import itertools
@@ -30,7 +30,9 @@ SEQUENCES, BATCHED_TOKENS = 1024, 8192  # defaults of vLLM on GPUs of 70 GiB and
 
 
 def dtype_bytes(dtype: str | None) -> float:
-    """Bytes of one unquantized weight or activation; 2 for ``auto``, which converts float32 checkpoints to 16 bits."""
+    """Bytes of one unquantized weight or activation; 2 for ``auto``, which converts float32
+    checkpoints to 16 bits.
+    """
     return BYTES.get(dtype or "auto", 2)
 
 
@@ -52,7 +54,9 @@ def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a whole model in memory. The parts do not overlap, but for a tied ``lm_head`` and ``mlp``."""
+    """Bytes of a whole model in memory. The parts do not overlap, but for a tied ``lm_head`` and
+    ``mlp``.
+    """
 
     embedding: float
     layers: float  # attention, dense MLPs and shared experts: divided among tensor-parallel ranks
@@ -69,17 +73,22 @@ class Weights:
         return self.embedding + inner + (0 if self.tied else self.lm_head)
 
 
-def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | None = None) -> Weights:
-    """Bytes by part with a dtype and a quantization (the checkpoint's own, or one applied while loading).
+def weights(
+    facts: ModelFacts, dtype: str | None = None, quantization: str | None = None
+) -> Weights:
+    """Bytes by part with a dtype and a quantization (the checkpoint's own, or one applied while
+    loading).
 
-    If the checkpoint's size is known, the parts are scaled to it: it includes scales, zero points, unquantized modules
-    and encoders that no formula counts.
+    If the checkpoint's size is known, the parts are scaled to it: it includes scales, zero points,
+    unquantized modules and encoders that no formula counts.
     """
     computed = _computed(facts, dtype_bytes(dtype), loaded(facts.quantization, quantization))
     if not facts.checkpoint_bytes:
         return computed
     if facts.quantization is not None and facts.quantization.method == "gguf":  # all parts alike
-        return _times(computed, facts.checkpoint_bytes / computed.total, *asdict(computed).keys() - {"tied"})
+        return _times(
+            computed, facts.checkpoint_bytes / computed.total, *asdict(computed).keys() - {"tied"}
+        )
     element = 4 if facts.checkpoint_bytes > 3 * facts.parameters.total else dtype_bytes(facts.dtype)
     stored = _computed(facts, 2 if facts.quantization else element, facts.quantization)
     drafts = facts.draft_layers * _layer_bytes(facts, stored)
@@ -92,8 +101,9 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
 
 
 def loaded(stored: Quantization | None, asked: str | None) -> Quantization | None:
-    """The quantization in memory: the one ``asked`` for where a 16-bit checkpoint is quantized while it loads; those in
-    FP8 may be quantized further."""
+    """The quantization in memory: the one ``asked`` for where a 16-bit checkpoint is quantized
+    while it loads; those in FP8 may be quantized further.
+    """
     online = online_quantization(asked)
     if stored is None or online is None or stored.method != "fp8" or online.bits >= stored.bits:
         return stored or online
@@ -108,7 +118,8 @@ def _computed(facts: ModelFacts, plain: float, stored: Quantization | None) -> W
     """Bytes by part from the parameter counts. ``plain``: bytes of an unquantized weight."""
     parts = facts.parameters
     attention, mlp, experts, head = (
-        stored.bytes_of(part, plain) if stored else plain for part in ("attention", "mlp", "experts", "lm_head")
+        stored.bytes_of(part, plain) if stored else plain
+        for part in ("attention", "mlp", "experts", "lm_head")
     )
     dense = (parts.mlp - parts.routers) * mlp
     return Weights(
@@ -135,7 +146,9 @@ def _layer_bytes(facts: ModelFacts, stored: Weights) -> float:
 
 
 def layers_per_stage(layers: int, stages: int) -> list[int]:
-    """Layers of every pipeline stage. A remainder goes to the stages before the last (vLLM's ``get_pp_indices``)."""
+    """Layers of every pipeline stage. A remainder goes to the stages before the last (vLLM's
+    ``get_pp_indices``).
+    """
     each, rest = divmod(layers, stages)
     counts = [each] * stages
     for offset in range(2, rest + 2):
@@ -146,10 +159,18 @@ def layers_per_stage(layers: int, stages: int) -> list[int]:
 VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
 
 
-def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings, shared: bool = False) -> float:
-    """Bytes on the fullest rank. Experts are spread over all ranks of a stage; with ``shared`` dense MLPs, shared
-    experts and the output layer are too, else over the tensor-parallel ranks of each data-parallel one."""
-    shape, tensor, stages = facts.shape, settings.tensor_parallel_size, settings.pipeline_parallel_size
+def weight_bytes_per_rank(
+    facts: ModelFacts, parts: Weights, settings: EngineSettings, shared: bool = False
+) -> float:
+    """Bytes on the fullest rank. Experts are spread over all ranks of a stage; with ``shared``
+    dense MLPs, shared experts and the output layer are too, else over the tensor-parallel ranks of
+    each data-parallel one.
+    """
+    shape, tensor, stages = (
+        facts.shape,
+        settings.tensor_parallel_size,
+        settings.pipeline_parallel_size,
+    )
     if not facts.sized:
         return parts.total / tensor / stages
     padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(settings.dtype)
@@ -173,8 +194,10 @@ def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSet
 
 
 def expert_ranks(settings: EngineSettings) -> int:
-    """Ranks of a stage that share the experts. Without expert parallelism vLLM divides their widths, also among
-    data-parallel ranks (0.32 ``fused_moe/config.py: flatten_tp_across_dp_and_pcp``)."""
+    """Ranks of a stage that share the experts. Without expert parallelism vLLM divides their
+    widths, also among data-parallel ranks (0.32 ``fused_moe/config.py:
+    flatten_tp_across_dp_and_pcp``).
+    """
     return settings.tensor_parallel_size * settings.data_parallel_size
 
 
@@ -183,15 +206,21 @@ def expert_parallel_size(settings: EngineSettings) -> int:
     return expert_ranks(settings) if settings.enable_expert_parallel else 1
 
 
-def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True) -> float:
-    """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention layers only."""
+def kv_bytes_per_token(
+    facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True
+) -> float:
+    """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention
+    layers only.
+    """
     shape, wide = facts.shape, facts.shape.mixers.count("global")
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
     others = shape.num_attention_layers - wide - (0 if sliding else facts.num_sliding_layers)
 
     def elements(of: Shape, layers: int) -> int:
         heads = max(1, of.num_key_value_heads // settings.tensor_parallel_size)
-        return -(-layers // stages) * (of.kv_lora_rank + of.qk_rope_head_dim if of.mla else 2 * heads * of.head_dim)
+        return -(-layers // stages) * (
+            of.kv_lora_rank + of.qk_rope_head_dim if of.mla else 2 * heads * of.head_dim
+        )
 
     return element * (elements(shape, others) + elements(shape.of_global, wide))
 
@@ -199,7 +228,9 @@ def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int,
 def kv_bytes_per_sequence(
     facts: ModelFacts, settings: EngineSettings, tokens: int, batched_tokens: int, block: int
 ) -> float:
-    """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Sliding layers keep a window and one step."""
+    """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Sliding layers keep a
+    window and one step.
+    """
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False)
     windowed = kv_bytes_per_token(facts, settings, stages) - full
@@ -208,14 +239,22 @@ def kv_bytes_per_sequence(
 
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
-    """``Quantization.scheme`` of the kernels in use; empty when nothing is quantized or the scheme is unknown."""
+    """``Quantization.scheme`` of the kernels in use; empty when nothing is quantized or the scheme
+    is unknown.
+    """
     possible = (facts.quantization, online_quantization(settings.quantization))
-    real = (one for one in possible if one is not None and (facts.shape.num_experts or not one.experts_only))
+    real = (
+        one
+        for one in possible
+        if one is not None and (facts.shape.num_experts or not one.experts_only)
+    )
     return next((one.scheme for one in real if one.scheme), "")
 
 
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
-    """Data type of the matrix products, which decides the peak FLOP/s, not that of storage (W4A16: 16 bits)."""
+    """Data type of the matrix products, which decides the peak FLOP/s, not that of storage (W4A16:
+    16 bits).
+    """
     scheme = kernel_scheme(facts, settings)
     if scheme in {"int8", "fp4"}:
         return scheme
@@ -225,9 +264,13 @@ def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
 
 
 def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens: int) -> float:
-    """Peak bytes of activations in a step: the widest MLP, a few hidden states, the logits of 256 sequences."""
+    """Peak bytes of activations in a step: the widest MLP, a few hidden states, the logits of 256
+    sequences.
+    """
     shape, element = facts.shape, dtype_bytes(settings.dtype)
-    intermediate = max(shape.intermediate_size, shape.moe_intermediate_size * shape.num_experts_per_tok)
+    intermediate = max(
+        shape.intermediate_size, shape.moe_intermediate_size * shape.num_experts_per_tok
+    )
     per_token = (4 * shape.hidden_size + 2 * intermediate / settings.tensor_parallel_size) * element
     return batched_tokens * per_token + 2 * 4.0 * shape.vocab_size * 256
 
@@ -250,8 +293,8 @@ class Prediction:
         return None if self.kv_cache_tokens is None else self.kv_cache_tokens / self.max_model_len
 
 
-# What ``gpu_memory_utilization`` is a share of: all that a rank uses; weights and KV cache alone, a step's activations
-# come on top; or what weights and activations leave, for the KV cache alone.
+# What ``gpu_memory_utilization`` is a share of: all that a rank uses; weights and KV cache alone, a
+# step's activations come on top; or what weights and activations leave, for the KV cache alone.
 ShareOf = Literal["all", "static", "free"]
 UNKNOWN_LENGTH = 2048  # vLLM's assumption for configs without a length
 
@@ -263,13 +306,17 @@ def predict(
     share_of: ShareOf = "all",
     shared: bool = False,
 ) -> Prediction:
-    """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend on its memory.
+    """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend
+    on its memory.
 
-    ``shared``: as in ``weight_bytes_per_rank``. Models that no formula fits (``ModelFacts.sized``) get only the
-    weights, if their files are at hand.
+    ``shared``: as in ``weight_bytes_per_rank``. Models that no formula fits (``ModelFacts.sized``)
+    get only the weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
-    batched, sequences = settings.max_num_batched_tokens or BATCHED_TOKENS, settings.max_num_seqs or SEQUENCES
+    batched, sequences = (
+        settings.max_num_batched_tokens or BATCHED_TOKENS,
+        settings.max_num_seqs or SEQUENCES,
+    )
     held = None
     if facts.sized or facts.checkpoint_bytes:
         parts = weights(facts, settings.dtype, settings.quantization)
@@ -283,7 +330,9 @@ def predict(
         block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
         per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block)
         tokens = max(0, int(room / per_sequence * length))
-    return Prediction(held, per_token, length, batched, sequences, None if room is None else int(room), tokens)
+    return Prediction(
+        held, per_token, length, batched, sequences, None if room is None else int(room), tokens
+    )
 
 
 def _kv_room_bytes(
@@ -294,8 +343,9 @@ def _kv_room_bytes(
     batched: int,
     share_of: ShareOf,
 ) -> float | None:
-    """Bytes of a rank for KV cache: as given, or what is left beside ``held`` bytes of weights and the needs of a step
-    of ``batched`` tokens."""
+    """Bytes of a rank for KV cache: as given, or what is left beside ``held`` bytes of weights and
+    the needs of a step of ``batched`` tokens.
+    """
     if settings.kv_cache_memory_bytes is not None:
         return float(settings.kv_cache_memory_bytes)
     if device is None:

@@ -1,4 +1,5 @@
-"""Facts about a model from its ``config.json`` (in a local folder, the hub's cache, or on the hub) or its GGUF header.
+"""Facts about a model from its ``config.json`` (in a local folder, the hub's cache, or on the hub)
+or its GGUF header.
 
 No weights are loaded, and a model's own code is never run.
 """
@@ -18,7 +19,16 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from orchestrator.catalog import parameters
-from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, in_our_words, items, mapping, whole
+from orchestrator.catalog.parameters import (
+    FAMILIES,
+    Family,
+    Parameters,
+    Shape,
+    in_our_words,
+    items,
+    mapping,
+    whole,
+)
 from orchestrator.catalog.quantization import Quantization, quantization_from_config
 from orchestrator.registry import data_beside
 from orchestrator.spec.document import read_at_most
@@ -29,15 +39,18 @@ INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
 MOST_LAYERS = 10_000
 MOST_BYTES = 100_000_000  # of a JSON file; the largest indices have 10 MB
 # Only its configs are read, which need no PyTorch.
-logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
+logging.getLogger("transformers").addFilter(
+    lambda record: "PyTorch was not found" not in record.getMessage()
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What planning and the emulator need to know about a model.
 
-    ``exact``: the parameter formula covers the whole architecture. ``counted``: it covers the language model, which may
-    not be all. ``sized``: the count is useful at all, if only as that of a plain transformer.
+    ``exact``: the parameter formula covers the whole architecture. ``counted``: it covers the
+    language model, which may not be all. ``sized``: the count is useful at all, if only as that of
+    a plain transformer.
     """
 
     model: str
@@ -48,7 +61,8 @@ class ModelFacts:
     counted: bool = True
     sized: bool = True
     dtype: str = "bfloat16"  # of the checkpoint
-    max_model_len: int | None = None  # positions with rope scaling, as vLLM derives them; None: unlimited
+    # positions with rope scaling, as vLLM derives them; None: unlimited
+    max_model_len: int | None = None
     short_model_len: int | None = None  # positions that LongRoPE extends
     sliding_window: int | None = None
     num_sliding_layers: int = 0
@@ -61,7 +75,11 @@ class ModelFacts:
     def active_parameters(self) -> int:
         """Parameters that one token uses, without the input embedding."""
         shape, parts = self.shape, self.parameters
-        experts = parts.experts * shape.num_experts_per_tok // shape.num_experts if shape.num_experts else 0
+        experts = (
+            parts.experts * shape.num_experts_per_tok // shape.num_experts
+            if shape.num_experts
+            else 0
+        )
         head = parts.lm_head or parts.embedding
         return parts.attention + parts.mlp + parts.norms + experts + head
 
@@ -69,28 +87,37 @@ class ModelFacts:
 def model_facts(
     model: str, revision: str | None = None, overrides: Json | None = None, online: bool = True
 ) -> ModelFacts | None:
-    """Facts about a model, None when its config cannot be found. ``overrides`` are ``hf_overrides``.
+    """Facts about a model, None when its config cannot be found. ``overrides`` are
+    ``hf_overrides``.
 
-    ``model`` is a local folder, a GGUF file or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and never when
-    HF_HUB_OFFLINE is set or ``online`` is False; its answers stay in its own cache. The well-known models of
-    known_models.json have facts without it.
+    ``model`` is a local folder, a GGUF file or a hub id. The hub is asked for at most
+    HUB_TIMEOUT_S, and never when HF_HUB_OFFLINE is set or ``online`` is False; its answers stay in
+    its own cache. The well-known models of known_models.json have facts without it.
     """
     return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
 
 
 @lru_cache(maxsize=256)
-def _facts_cached(model: str, revision: str | None, overrides: str, online: bool) -> ModelFacts | None:
+def _facts_cached(
+    model: str, revision: str | None, overrides: str, online: bool
+) -> ModelFacts | None:
     if not model.endswith(".gguf"):
         found = read_config(model, revision, online)
     else:
         from orchestrator.catalog.gguf import read_header  # few need it
 
         found = read_header(Path(os.path.expanduser(model)))
-    return None if found is None else facts_from_config(model, found[0] | json.loads(overrides), found[1])
+    return (
+        None
+        if found is None
+        else facts_from_config(model, found[0] | json.loads(overrides), found[1])
+    )
 
 
 def read_config(model: str, revision: str | None, online: bool) -> tuple[Json, int | None] | None:
-    """A model's config.json, with what ModelOpt says beside it; the bytes of its checkpoint where they are known."""
+    """A model's config.json, with what ModelOpt says beside it; the bytes of its checkpoint where
+    they are known.
+    """
     if (folder := _folder(model, revision, online)) is None:
         return None if (known := known_config(model)) is None else (known, None)
     config = with_modelopt(_read_json(folder / "config.json") or {}, _read_json(folder / MODELOPT))
@@ -98,8 +125,9 @@ def read_config(model: str, revision: str | None, online: bool) -> tuple[Json, i
 
 
 def with_modelopt(config: Json, beside: Json | None) -> Json:
-    """The config with the quantization that NVIDIA's ModelOpt writes to a file of its own, merged as vLLM 0.32 does:
-    config.json wins."""
+    """The config with the quantization that NVIDIA's ModelOpt writes to a file of its own, merged
+    as vLLM 0.32 does: config.json wins.
+    """
     if beside is None:
         return config
     about = {"quant_method": "modelopt"} | (mapping(beside, "quantization") or beside)
@@ -110,12 +138,19 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
     local = Path(os.path.expanduser(model))  # of a user nobody knows it stays, and is nowhere
     if (local / "config.json").is_file():
         return local
-    if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (not online and known_config(model)):
+    if (
+        local.is_absolute()
+        or not re.fullmatch(r"[\w.-]+/[\w.-]+", model)
+        or (not online and known_config(model))
+    ):
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    cached = _from_hub(model, revision, local_only=True)  # the cache also remembers that a model has no index
-    if online and (cached is None or try_to_load_from_cache(model, INDEX, revision=revision) is None):
+    # the cache also remembers that a model has no index
+    cached = _from_hub(model, revision, local_only=True)
+    if online and (
+        cached is None or try_to_load_from_cache(model, INDEX, revision=revision) is None
+    ):
         return _fetched(model, revision) or cached
     return cached
 
@@ -140,7 +175,15 @@ def known_config(model: str) -> Json | None:
 
 def _short(name: str) -> str:
     base = name.rpartition("/")[2].lower()
-    for suffix in ("-instruct", "-chat", "-it", "-instruct-v0.1", "-instruct-v0.3", "-v0.1", "-v0.3"):
+    for suffix in (
+        "-instruct",
+        "-chat",
+        "-it",
+        "-instruct-v0.1",
+        "-instruct-v0.3",
+        "-v0.1",
+        "-v0.3",
+    ):
         base = base.removesuffix(suffix)
     return base.removeprefix("meta-").removesuffix("-instruct")
 
@@ -158,7 +201,9 @@ def _fetched(model: str, revision: str | None) -> Path | None:
 
 
 def _ask_hub(model: str, revision: str | None) -> Path | None:
-    """Fetch config.json if the hub can be reached at all: without a network its client would retry for 30 s."""
+    """Fetch config.json if the hub can be reached at all: without a network its client would retry
+    for 30 s.
+    """
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     if not getproxies() and not _is_reached(endpoint.hostname or "", endpoint.port or 443):
         return None
@@ -176,16 +221,23 @@ def _is_reached(host: str, port: int) -> bool:
 
 
 def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
-    """The folder of the hub's cache with this model's config.json, and its index and ModelOpt file if there are any."""
+    """The folder of the hub's cache with this model's config.json, and its index and ModelOpt file
+    if there are any.
+    """
     from huggingface_hub import hf_hub_download
 
     folder = None
     for name in ("config.json", MODELOPT, INDEX):
         try:
             path = hf_hub_download(
-                model, name, revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
+                model,
+                name,
+                revision=revision,
+                local_files_only=local_only,
+                etag_timeout=HUB_TIMEOUT_S,
             )
-        except Exception:  # errors of its HTTP library differ between versions; all of them mean "not there"
+        except Exception:
+            # errors of its HTTP library differ between versions; all of them mean "not there"
             if folder is None:
                 return None
         else:
@@ -210,7 +262,9 @@ def _checkpoint_bytes(folder: Path) -> int | None:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
 
 
-def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = None) -> ModelFacts | None:
+def facts_from_config(
+    model: str, config: Json, checkpoint_bytes: int | None = None
+) -> ModelFacts | None:
     """Facts from a parsed config.json; None when it does not describe a decoder with attention.
 
     A value of an unexpected type counts as missing.
@@ -250,14 +304,26 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
 
 # Keys of architectures whose layers differ from each other in ways that the formula does not know.
 _UNCOUNTED = (
-    *("block_configs", "linear_attn_config", "mamba_d_state", "ssm_cfg", "conv_L_cache", "rwkv_hidden_size"),
-    *("hidden_size_per_layer_input", "num_kv_shared_layers", "zero_expert_num"),  # Gemma 3n and 4, LongCat
+    *(
+        "block_configs",
+        "linear_attn_config",
+        "mamba_d_state",
+        "ssm_cfg",
+        "conv_L_cache",
+        "rwkv_hidden_size",
+    ),
+    # Gemma 3n and 4, LongCat
+    *("hidden_size_per_layer_input", "num_kv_shared_layers", "zero_expert_num"),
 )
 
 
 def _vision_size(config: Json) -> int | None:
     vision = mapping(config, "vision_config")
-    return whole(vision.get("num_hidden_layers"), 24) * whole(vision.get("hidden_size"), 1024) ** 2 if vision else None
+    return (
+        whole(vision.get("num_hidden_layers"), 24) * whole(vision.get("hidden_size"), 1024) ** 2
+        if vision
+        else None
+    )
 
 
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -269,7 +335,13 @@ _ALIASES = {
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("experts_per_token", "moe_topk", "num_experts_per_token", "top_k_experts", "moe_k"),
+    "num_experts_per_tok": (
+        "experts_per_token",
+        "moe_topk",
+        "num_experts_per_token",
+        "top_k_experts",
+        "moe_k",
+    ),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "num_nextn_predict_layers": ("mtp_num_hidden_layers",),
 }
@@ -282,7 +354,9 @@ def _number(text: Json, name: str, otherwise: int = 0) -> int:
 
 
 def _with_defaults(text: Json, model_type: str) -> Json:
-    """The config with the defaults of its class in transformers, if required keys are missing (a slow import)."""
+    """The config with the defaults of its class in transformers, if required keys are missing (a
+    slow import).
+    """
     if not _number(text, "num_hidden_layers") and (kinds := items(text, "layers_block_type")):
         text = text | {"num_hidden_layers": len(kinds)}
     if all(_number(text, name) for name in _REQUIRED):
@@ -299,7 +373,10 @@ def _shape(text: Json, family: Family) -> Shape | None:
     hidden, layers, heads = (_number(text, name) for name in _REQUIRED[:3])
     if not (hidden and heads and 0 < layers <= MOST_LAYERS):
         return None
-    intermediate, experts = _number(text, "intermediate_size", 4 * hidden), _number(text, "num_experts")
+    intermediate, experts = (
+        _number(text, "intermediate_size", 4 * hidden),
+        _number(text, "num_experts"),
+    )
     moe_intermediate = _number(text, "moe_intermediate_size", intermediate)
     shared = _number(text, "n_shared_experts") * moe_intermediate
     one_kv_head = text.get("multi_query") and not text.get("new_decoder_architecture")
@@ -322,7 +399,8 @@ def _shape(text: Json, family: Family) -> Shape | None:
     return Shape(**figures | derived)
 
 
-_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # Nemotron-H: one letter per layer
+# Nemotron-H: one letter per layer
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -331,7 +409,9 @@ def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tup
     if isinstance(pattern := text.get("hybrid_override_pattern"), str):
         kinds = [_PATTERN.get(letter, letter) for letter in pattern]
     if full := _number(text, "full_attention_interval"):
-        kinds = kinds or ["linear_attention" if (layer + 1) % full else "attention" for layer in range(layers)]
+        kinds = kinds or [
+            "linear_attention" if (layer + 1) % full else "attention" for layer in range(layers)
+        ]
     kinds = (kinds + ["attention"] * layers)[:layers]
     if {"mlp", "moe"} & set(kinds):
         own = ("mlp", "moe")
@@ -339,27 +419,37 @@ def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tup
         return mixers, tuple(kind if kind in own else "" for kind in kinds)
     if text.get("global_head_dim"):
         kinds = ["global" if kind == "full_attention" else kind for kind in kinds]
-    attends = ("linear" if "linear" in kind else "attention" if "attention" in kind else kind for kind in kinds)
+    attends = (
+        "linear" if "linear" in kind else "attention" if "attention" in kind else kind
+        for kind in kinds
+    )
     experts = _moe_layers(text, layers) if sparse else set()
     return tuple(attends), tuple("moe" if layer in experts else "mlp" for layer in range(layers))
 
 
 def _moe_layers(text: Json, layers: int) -> set[int]:
-    """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen), or as a list
-    ``mlp_layer_types`` (transformers 5) or ``moe_layer_freq`` says for each layer."""
+    """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen),
+    or as a list ``mlp_layer_types`` (transformers 5) or ``moe_layer_freq`` says for each layer.
+    """
     if kinds := items(text, "mlp_layer_types"):
         return {layer for layer, kind in enumerate(kinds[:layers]) if kind != "dense"}
     if each := items(text, "moe_layer_freq"):
         return {layer for layer, sparse in enumerate(each[:layers]) if sparse}
     step = _number(text, "decoder_sparse_step") or _number(text, "moe_layer_freq", 1)
     if text.get("first_k_dense_replace") is not None:
-        return {layer for layer in range(_number(text, "first_k_dense_replace"), layers) if layer % step == 0}
+        return {
+            layer
+            for layer in range(_number(text, "first_k_dense_replace"), layers)
+            if layer % step == 0
+        }
     dense = items(text, "mlp_only_layers")
     return {layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0}
 
 
 def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int]:
-    """(window, number of layers with it), by ``layer_types`` if the config has it, else by the family's rule."""
+    """(window, number of layers with it), by ``layer_types`` if the config has it, else by the
+    family's rule.
+    """
     window, layers = _number(text, "sliding_window"), shape.num_hidden_layers
     if not window or text.get("use_sliding_window") is False:
         return None, 0
@@ -369,7 +459,11 @@ def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int
     usual = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(model_type, 0)
     if pattern := _number(text, "sliding_window_pattern", usual):
         return window, sum((layer + 1) % pattern != 0 for layer in range(layers))
-    return (window, layers) if model_type in {"mistral", "mixtral", "phi3", "starcoder2"} else (None, 0)
+    return (
+        (window, layers)
+        if model_type in {"mistral", "mixtral", "phi3", "starcoder2"}
+        else (None, 0)
+    )
 
 
 _LENGTHS = (
@@ -380,14 +474,21 @@ _SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepsee
 
 
 def _max_model_len(text: Json, model_type: str) -> int | None:
-    """vLLM's rule: the smallest length given, times the factor of a rope scaling that it does not include already."""
+    """vLLM's rule: the smallest length given, times the factor of a rope scaling that it does not
+    include already.
+    """
     own = whole(text.get("model_max_length"))
     given = [own] if own else [length for key in _LENGTHS if (length := whole(text.get(key)))]
     if not given:
         return None
     scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
     kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-    if isinstance(factor, int | float) and whole(factor) and kind not in _SCALED_ALREADY and "gemma3" not in model_type:
+    if (
+        isinstance(factor, int | float)
+        and whole(factor)
+        and kind not in _SCALED_ALREADY
+        and "gemma3" not in model_type
+    ):
         return int(min(given) * factor)
     return min(given)
 

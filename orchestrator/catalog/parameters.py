@@ -1,8 +1,9 @@
 """Counts the parameters of a transformer by part, from the figures of its config.json.
 
-One formula, and a table of what each architecture adds to it (biases, extra norms, sinks); tests/unit/catalog checks it
-against published counts. Layers without attention: Qwen3-Next's gated delta networks (transformers 5.19
-``modeling_qwen3_next.py``) and Nemotron-H's Mamba-2 (``modeling_nemotron_h.py``, where a layer has one mixer only).
+One formula, and a table of what each architecture adds to it (biases, extra norms, sinks);
+tests/unit/catalog checks it against published counts. Layers without attention: Qwen3-Next's gated
+delta networks (transformers 5.19 ``modeling_qwen3_next.py``) and Nemotron-H's Mamba-2
+(``modeling_nemotron_h.py``, where a layer has one mixer only).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def whole(value: object, otherwise: int = 0) -> int:
 class Parameters:
     """Counts by part. ``experts`` are the routed ones; ``mlp`` includes shared experts and routers.
 
-    ``kv_projection`` and ``latents`` are also part of ``attention``, ``routers`` of ``mlp``. Tensor parallelism divides
+    ``kv_projection`` and ``latents`` are also part of ``attention``, ``routers`` of ``mlp``. Tensor
+    parallelism divides
     the KV projection by at most the number of KV heads, and every rank has all latents and routers.
     """
 
@@ -55,7 +57,9 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a ``model_type`` adds to the formula. None: as the config's ``attention_bias`` or ``mlp_bias`` says."""
+    """What a ``model_type`` adds to the formula. None: as the config's ``attention_bias`` or
+    ``mlp_bias`` says.
+    """
 
     qkv_bias: bool | None = None
     o_bias: bool | None = None
@@ -66,7 +70,8 @@ class Family:
     norm_bias: bool = False  # LayerNorm with weight and bias instead of RMSNorm
     qk_norm: bool = False
     tied: bool = False  # by default lm_head is the embedding
-    learned_positions: int | None = None  # rows of a learned position table beyond max_position_embeddings
+    # rows of a learned position table beyond max_position_embeddings
+    learned_positions: int | None = None
     lm_head_bias: bool = False
     shared_expert_gate: bool = False
     router_bias: bool = False
@@ -80,7 +85,18 @@ _LLAMA = Family()
 _LAYER_NORM = Family(qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm_bias=True)
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(
-        ("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "internlm2", "olmo", "deepseek"), _LLAMA
+        (
+            "llama",
+            "mistral",
+            "ministral",
+            "mixtral",
+            "phi3",
+            "granite",
+            "internlm2",
+            "olmo",
+            "deepseek",
+        ),
+        _LLAMA,
     ),
     **dict.fromkeys(("ministral3", "smollm3", "granitemoe", "cwm", "mistral4"), _LLAMA),
     "arcee": Family(gated=False),
@@ -101,7 +117,9 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(norms_per_layer=4, qk_norm=True, tied=True),
     **dict.fromkeys(
         ("gemma4_text", "gemma4_unified_text"),
-        Family(norms_per_layer=4, norms_beside_experts=4, qk_norm=True, tied=True, router_bias=True),
+        Family(
+            norms_per_layer=4, norms_beside_experts=4, qk_norm=True, tied=True, router_bias=True
+        ),
     ),
     "llama4_text": _LLAMA,
     **dict.fromkeys(
@@ -112,14 +130,24 @@ FAMILIES: dict[str, Family] = {
     "nemotron_h": Family(gated=False, norms_per_layer=1, router_bias=True),
     "minimax_m2": Family(router_bias=True, wide_qk_norm=True),
     "deepseek_v2": _LLAMA,
-    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), Family(router_bias=True)),
+    **dict.fromkeys(
+        ("deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), Family(router_bias=True)
+    ),
     "gpt_oss": Family(qkv_bias=True, o_bias=True, router_bias=True, expert_bias=True, sinks=True),
     "phimoe": Family(norm_bias=True),
     "glm4_moe": Family(router_bias=True, o_bias=False),
     "phi": Family(
-        qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norms_per_layer=1, norm_bias=True, lm_head_bias=True
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        gated=False,
+        norms_per_layer=1,
+        norm_bias=True,
+        lm_head_bias=True,
     ),
-    "starcoder2": Family(qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm_bias=True, tied=True),
+    "starcoder2": Family(
+        qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm_bias=True, tied=True
+    ),
     "gpt_neox": _LAYER_NORM,
     "gpt2": Family(True, True, True, gated=False, norm_bias=True, tied=True, learned_positions=0),
     "opt": Family(True, True, True, gated=False, norm_bias=True, tied=True, learned_positions=2),
@@ -138,14 +166,19 @@ def in_our_words(text: Json, model_type: str) -> Json:
         }  # fmt: skip
     if model_type == "nemotron_h":
         shared = text.get("moe_shared_expert_intermediate_size")
-        words = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
+        # as transformers 5 writes them
+        words = {"linear_attention": "mamba", "full_attention": "attention"}
         kinds = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
-        mine: Json = {"head_dim": text.get("attention_head_dim"), "shared_expert_intermediate_size": shared}
+        mine: Json = {
+            "head_dim": text.get("attention_head_dim"),
+            "shared_expert_intermediate_size": shared,
+        }
         mine["layers_block_type"] = kinds
         return text | {name: value for name, value in mine.items() if value}
     if model_type == "gemma3_text":
         return {"max_position_embeddings": 131072} | text
-    if model_type in ("gemma4_text", "gemma4_unified_text"):  # beside the experts of a layer there is a dense MLP
+    # beside the experts of a layer there is a dense MLP
+    if model_type in ("gemma4_text", "gemma4_unified_text"):
         shared = text.get("num_experts") and text.get("intermediate_size")
         layers = mapping(text, "per_layer_config")  # as transformers 5.19 writes it
         full = mapping(layers, next(iter(layers), ""))
@@ -197,7 +230,8 @@ class Shape:
     global_head_dim: int = 0  # of Gemma 4's layers with full attention
     num_global_key_value_heads: int = 0
     attention_k_eq_v: bool = False  # those layers have one projection for keys and values
-    # For every layer what mixes tokens (attention, global, linear, mamba) and what follows (mlp, moe); "": nothing.
+    # For every layer what mixes tokens (attention, global, linear, mamba) and what follows (mlp,
+    # moe); "": nothing.
     mixers: tuple[str, ...] = ()
     mlps: tuple[str, ...] = ()
 
@@ -209,7 +243,9 @@ class Shape:
     @property
     def of_global(self) -> Shape:
         """The shape as layers with ``global`` attention have it."""
-        heads = (self.attention_k_eq_v and self.num_global_key_value_heads) or self.num_key_value_heads
+        heads = (
+            self.attention_k_eq_v and self.num_global_key_value_heads
+        ) or self.num_key_value_heads
         return replace(self, head_dim=self.global_head_dim, num_key_value_heads=heads)
 
     @property
@@ -218,27 +254,37 @@ class Shape:
 
     @property
     def mla(self) -> bool:
-        """Whether it has multi-head latent attention: one latent per token in the KV cache, no keys and values."""
+        """Whether it has multi-head latent attention: one latent per token in the KV cache, no keys
+        and values.
+        """
         return self.kv_lora_rank > 0
 
 
 def count(shape: Shape, family: Family) -> Parameters:
     """Parameters by part; ``attention`` includes layers that mix tokens without attention."""
     layers, hidden, sparse = shape.num_hidden_layers, shape.hidden_size, shape.num_moe_layers
-    mlp = shape.mlps.count("mlp") * _mlp(hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias))
+    mlp = shape.mlps.count("mlp") * _mlp(
+        hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias)
+    )
     shared = 0
     if shape.shared_expert_intermediate_size:
         shared = _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False)
         shared += hidden * family.shared_expert_gate
     routers = sparse * shape.num_experts * (hidden + family.router_bias)
     positions = (
-        0 if family.learned_positions is None else (shape.max_position_embeddings + family.learned_positions) * hidden
+        0
+        if family.learned_positions is None
+        else (shape.max_position_embeddings + family.learned_positions) * hidden
     )
     head = 0 if shape.tie_word_embeddings else shape.vocab_size * hidden
     norms = layers * family.norms_per_layer + sparse * family.norms_beside_experts + 1
-    full, wide, linear, mamba = (shape.mixers.count(kind) for kind in ("attention", "global", "linear", "mamba"))
+    full, wide, linear, mamba = (
+        shape.mixers.count(kind) for kind in ("attention", "global", "linear", "mamba")
+    )
     attention = full * (_mla(shape) if shape.mla else _attention(shape, family))
-    keys, wide_keys = (hidden * one.num_key_value_heads * one.head_dim for one in (shape, shape.of_global))
+    keys, wide_keys = (
+        hidden * one.num_key_value_heads * one.head_dim for one in (shape, shape.of_global)
+    )
     projections = 1 if shape.attention_k_eq_v else 2
     attention += wide * (_attention(shape.of_global, family) - (2 - projections) * wide_keys)
     return Parameters(
@@ -264,12 +310,23 @@ def _mlp(hidden: int, intermediate: int, family: Family, bias: bool) -> int:
 
 
 def _expert(shape: Shape, family: Family) -> int:
-    return _mlp(shape.moe_latent_size or shape.hidden_size, shape.moe_intermediate_size, family, family.expert_bias)
+    return _mlp(
+        shape.moe_latent_size or shape.hidden_size,
+        shape.moe_intermediate_size,
+        family,
+        family.expert_bias,
+    )
 
 
 def _attention(shape: Shape, family: Family) -> int:
-    queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    weights = shape.hidden_size * (queries * (1 + family.gated_attention) + 2 * keys) + queries * shape.hidden_size
+    queries, keys = (
+        shape.num_attention_heads * shape.head_dim,
+        shape.num_key_value_heads * shape.head_dim,
+    )
+    weights = (
+        shape.hidden_size * (queries * (1 + family.gated_attention) + 2 * keys)
+        + queries * shape.hidden_size
+    )
     if _or(family.qkv_bias, shape.attention_bias):
         weights += queries + 2 * keys
     if _or(family.o_bias, shape.attention_bias):
@@ -283,11 +340,19 @@ def _delta_network(shape: Shape) -> int:
     values = shape.linear_num_value_heads * shape.linear_value_head_dim
     inputs = shape.hidden_size * (2 * keys + 2 * values + 2 * shape.linear_num_value_heads)
     small = 2 * shape.linear_num_value_heads + shape.linear_value_head_dim
-    return inputs + (2 * keys + values) * shape.linear_conv_kernel_dim + small + values * shape.hidden_size
+    return (
+        inputs
+        + (2 * keys + values) * shape.linear_conv_kernel_dim
+        + small
+        + values * shape.hidden_size
+    )
 
 
 def _mamba(shape: Shape) -> int:
-    inner, states = shape.mamba_num_heads * shape.mamba_head_dim, 2 * shape.n_groups * shape.ssm_state_size
+    inner, states = (
+        shape.mamba_num_heads * shape.mamba_head_dim,
+        2 * shape.n_groups * shape.ssm_state_size,
+    )
     inputs = shape.hidden_size * (2 * inner + states + shape.mamba_num_heads)
     small = 3 * shape.mamba_num_heads + inner
     return inputs + (inner + states) * (shape.conv_kernel + 1) + small + inner * shape.hidden_size
@@ -304,8 +369,13 @@ def _mla(shape: Shape) -> int:
     query_width = heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim)
     query = (shape.q_lora_rank or hidden) * query_width
     expand = shape.kv_lora_rank * heads * (shape.qk_nope_head_dim + shape.v_head_dim)
-    chosen = shape.q_lora_rank * shape.index_n_heads + hidden + 2  # the indexer's queries, its key and the key's norm
+    # the indexer's queries, its key and the key's norm
+    chosen = shape.q_lora_rank * shape.index_n_heads + hidden + 2
     indexer = chosen * shape.index_head_dim + hidden * shape.index_n_heads
     return (
-        query + _latents(shape) + expand + heads * shape.v_head_dim * hidden + (indexer if shape.index_n_heads else 0)
+        query
+        + _latents(shape)
+        + expand
+        + heads * shape.v_head_dim * hidden
+        + (indexer if shape.index_n_heads else 0)
     )

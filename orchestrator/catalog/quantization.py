@@ -1,7 +1,9 @@
-"""How a checkpoint's weights are stored, by its config: in how many bits, which parts, in which groups.
+"""How a checkpoint's weights are stored, by its config: in how many bits, which parts, in which
+groups.
 
-Sources: vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0.5.23 ``server_args.py``; TGI 3.3.7
-README; TensorRT-LLM 1.2 and LMDeploy 0.18 documentation; compressed-tensors' and ModelOpt's own formats.
+Sources: vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0.5.23
+``server_args.py``; TGI 3.3.7 README; TensorRT-LLM 1.2 and LMDeploy 0.18 documentation;
+compressed-tensors' and ModelOpt's own formats.
 """
 
 import re
@@ -10,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.catalog.parameters import Json, Shape, items, mapping, whole
 
-# Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
+# Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config
+# file for awq").
 CHECKPOINT_ONLY = frozenset({
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
     "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
@@ -19,8 +22,8 @@ CHECKPOINT_ONLY = frozenset({
 MOE_ONLY = frozenset({
     "int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_online", "experts_int8", "moe_wna16",
 })  # fmt: skip
-# Methods that quantize a 16-bit checkpoint while it loads, or (w8a8_int8) take one whose config names no quantization:
-# weight bits, scales included, and Quantization.scheme.
+# Methods that quantize a 16-bit checkpoint while it loads, or (w8a8_int8) take one whose config
+# names no quantization: weight bits, scales included, and Quantization.scheme.
 ONLINE: dict[str, tuple[float, str]] = {
     "fp8": (8, "fp8 per tensor"), "fp8_per_tensor": (8, "fp8 per tensor"), "fp8_per_channel": (8, "fp8 per channel"),
     "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"),
@@ -35,16 +38,23 @@ ONLINE: dict[str, tuple[float, str]] = {
     **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "bnb-4bit"), (4.13, "")),
     "eetq": (8, "int8 weights"),
 }  # fmt: skip
-_EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_online", "modelopt_fp4", "experts_int8"}
+_EXPERTS_ONLY = {
+    "int8_per_channel_weight_only",
+    "nvfp4_per_token",
+    "nvfp4_online",
+    "modelopt_fp4",
+    "experts_int8",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
     """How a checkpoint's weights are stored. ``bits`` per weight include scales and zero points.
 
-    ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per channel`` (weights
-    and activations), ``int4 weights`` (activations stay 16 bits); empty if it is not known. ``shares``: how much of
-    ``attention``, ``mlp``, ``experts`` and ``lm_head`` is quantized; ``part_bits``: bits of parts that differ.
+    ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per
+    channel`` (weights and activations), ``int4 weights`` (activations stay 16 bits); empty if it is
+    not known. ``shares``: how much of ``attention``, ``mlp``, ``experts`` and ``lm_head`` is
+    quantized; ``part_bits``: bits of parts that differ.
     """
 
     method: str
@@ -53,7 +63,8 @@ class Quantization:
     block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
     scheme: str = ""
     kv_cache_dtype: str | None = None  # of the checkpoint; settings override it
-    shares: Mapping[str, float] = field(default_factory=dict)  # by default all of a part, and nothing of lm_head
+    # by default all of a part, and nothing of lm_head
+    shares: Mapping[str, float] = field(default_factory=dict)
     part_bits: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, part: str) -> float:
@@ -73,14 +84,18 @@ EXPERTS = {"attention": 0.0, "mlp": 0.0}  # ``shares`` when only experts are qua
 NVFP4, MXFP4, MXFP8 = 4.5, 4.25, 8.25  # bits with an 8-bit scale for 16, 32 and 32 weights
 
 
-def quantization_from_config(config: Json | None, shape: Shape | None = None) -> Quantization | None:
+def quantization_from_config(
+    config: Json | None, shape: Shape | None = None
+) -> Quantization | None:
     """A checkpoint's ``quantization_config``, None when its weights are not quantized.
 
     ``shape`` tells which modules exist: without it everything but the head counts as quantized.
     """
     if not config:
         return None
-    method = str(config.get("quant_method") or ("modelopt" if "quant_algo" in config else "unknown")).lower()
+    method = str(
+        config.get("quant_method") or ("modelopt" if "quant_algo" in config else "unknown")
+    ).lower()
     algorithms = _algorithms(config) if config.get("quant_algo") == "MIXED_PRECISION" else {}
     if method in {"modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"} or algorithms:
         config = config | mapping(config, "quantization")
@@ -88,13 +103,16 @@ def quantization_from_config(config: Json | None, shape: Shape | None = None) ->
     else:
         known = _READERS[method](method, config) if method in _READERS else Quantization(method, 8)
     known = replace(known, kv_cache_dtype=_kv_cache_dtype(config))
-    if config.get("expert_dtype") == "fp4" and known.method == "fp8":  # DeepSeek-V4's own: I8 with E8M0 for 32 weights
+    # DeepSeek-V4's own: I8 with E8M0 for 32 weights
+    if config.get("expert_dtype") == "fp4" and known.method == "fp8":
         known = replace(known, part_bits={"experts": MXFP4})
     return known if shape is None else _by_part(known, config, algorithms, shape)
 
 
 def _kv_cache_dtype(config: Json) -> str | None:
-    """Read from ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``, as vLLM 0.32 utils/torch_utils.py does."""
+    """Read from ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``, as vLLM 0.32
+    utils/torch_utils.py does.
+    """
     scheme = mapping(config, "kv_cache_scheme")
     if scheme.get("type") == "float":
         return {8: "fp8", 4: "nvfp4"}.get(whole(scheme.get("num_bits")))
@@ -104,15 +122,26 @@ def _kv_cache_dtype(config: Json) -> str | None:
 
 def _grouped(method: str, config: Json) -> Quantization:
     """Integer weights; each group has a 16-bit scale and a zero point with the bits of a weight."""
-    bits, group = whole(config.get("bits")) or whole(config.get("w_bit"), 4), whole(config.get("group_size")) or None
+    bits, group = (
+        whole(config.get("bits")) or whole(config.get("w_bit"), 4),
+        whole(config.get("group_size")) or None,
+    )
     stored = bits + ((16 + bits) / group if group else 0)
     return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
 
 
 def _fp8(method: str, config: Json) -> Quantization:
     block = _block(config, "weight_block_size")
-    scheme = "fp8 per block" if block else "fp8 per channel" if method == "fbgemm_fp8" else "fp8 per tensor"
-    return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme)
+    scheme = (
+        "fp8 per block"
+        if block
+        else "fp8 per channel"
+        if method == "fbgemm_fp8"
+        else "fp8 per tensor"
+    )
+    return Quantization(
+        method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme
+    )
 
 
 def _block(config: Json, name: str) -> tuple[int, int] | None:
@@ -128,7 +157,9 @@ def _weights_of(method: str, weights: Json, quantized_inputs: bool) -> Quantizat
         _block(weights, "block_structure"),
     )
     scheme = f"{'fp' if weights.get('type') == 'float' else 'int'}{bits}"
-    group = whole(weights.get("group_size")) or None if strategy in {"group", "tensor_group"} else None
+    group = (
+        whole(weights.get("group_size")) or None if strategy in {"group", "tensor_group"} else None
+    )
     if scheme == "fp4" and group:
         micro = group == 32 and strategy == "group"
         said = "fp4" if quantized_inputs else "mxfp4" if micro else "fp4 weights"
@@ -173,14 +204,19 @@ _READERS: dict[str, Callable[[str, Json], Quantization]] = {
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     **dict.fromkeys(
         ("mxfp4", "gpt_oss_mxfp4"),
-        lambda method, config: Quantization("mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS),
+        lambda method, config: Quantization(
+            "mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS
+        ),
     ),
     "compressed-tensors": _compressed_tensors,
-    "bitsandbytes": lambda method, config: Quantization(method, 4.13 if config.get("load_in_4bit") else 8),
+    "bitsandbytes": lambda method, config: Quantization(
+        method, 4.13 if config.get("load_in_4bit") else 8
+    ),
     "quark": _quark,
 }
 
-# ModelOpt's algorithms: bits, Quantization.scheme; the first one whose name is part of the algorithm's.
+# ModelOpt's algorithms: bits, Quantization.scheme; the first one whose name is part of the
+# algorithm's.
 _ALGORITHMS = {
     "W4A16_NVFP4": (NVFP4, "fp4 weights"), "FP4": (NVFP4, "fp4"), "MXFP8": (MXFP8, "mxfp8"),
     "INT4": (4.125, "int4 weights"), "W4A8": (4.125, "int4 weights"), "INT8": (8, "int8"),
@@ -190,7 +226,10 @@ _ALGORITHMS = {
 
 
 def _algorithm(name: object) -> tuple[float, str]:
-    return next((one for part, one in _ALGORITHMS.items() if part in str(name).upper()), (8, "fp8 per tensor"))
+    return next(
+        (one for part, one in _ALGORITHMS.items() if part in str(name).upper()),
+        (8, "fp8 per tensor"),
+    )
 
 
 def _algorithms(config: Json) -> dict[str, str]:
@@ -208,10 +247,16 @@ def _algorithms(config: Json) -> dict[str, str]:
 
 def _modelopt(method: str, config: Json, algorithms: Mapping[str, str]) -> Quantization:
     one = config.get("quant_algo") or ("FP8" if method == "modelopt" else "NVFP4")
-    mixed = next((each for each in algorithms.values() if "FP4" in each), one) if algorithms else one
+    mixed = (
+        next((each for each in algorithms.values() if "FP4" in each), one) if algorithms else one
+    )
     bits, scheme = _algorithm(mixed)
     group = {NVFP4: 16, MXFP8: 32}.get(bits) or whole(config.get("group_size")) or None
-    named = "modelopt_mixed" if algorithms else {NVFP4: "modelopt_fp4", MXFP8: "modelopt_mxfp8"}.get(bits, "modelopt")
+    named = (
+        "modelopt_mixed"
+        if algorithms
+        else {NVFP4: "modelopt_fp4", MXFP8: "modelopt_mxfp8"}.get(bits, "modelopt")
+    )
     return Quantization(named, bits, group if bits != 8 else None, scheme=scheme)
 
 
@@ -232,16 +277,24 @@ def _plain(name: str) -> str:
 
 
 def _named(entries: Collection[str]) -> Callable[[str], bool]:
-    """Tells whether one of ``entries`` means a module: a path, a part of one, a pattern with ``*``, or ``re:...``."""
+    """Tells whether one of ``entries`` means a module: a path, a part of one, a pattern with ``*``,
+    or ``re:...``.
+    """
     plain = {_plain(entry) for entry in entries if "*" not in entry and not entry.startswith("re:")}
-    stars = [re.escape(_plain(entry)).replace(r"\*", ".*") for entry in entries if "*" in entry and "re:" not in entry]
+    stars = [
+        re.escape(_plain(entry)).replace(r"\*", ".*")
+        for entry in entries
+        if "*" in entry and "re:" not in entry
+    ]
     pattern = re.compile(rf"(?:{'|'.join(stars)})(?:\..*)?$") if stars else None
     written = [_compiled(entry[3:]) for entry in entries if entry.startswith("re:")]
 
     def matches(name: str) -> bool:
         path = _plain(name).split(".")
         spans = (".".join(path[i:j]) for i in range(len(path)) for j in range(i + 1, len(path) + 1))
-        if any(span in plain for span in spans) or (pattern is not None and pattern.match(".".join(path))):
+        if any(span in plain for span in spans) or (
+            pattern is not None and pattern.match(".".join(path))
+        ):
             return True
         return any(one.match(name) for one in written if one is not None)
 
@@ -265,10 +318,13 @@ _LEFT_ALONE = (
 )
 
 
-def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], shape: Shape) -> Quantization:
+def _by_part(
+    known: Quantization, config: Json, algorithms: Mapping[str, str], shape: Shape
+) -> Quantization:
     """The quantization with the quantized share of every part, found from the names of all modules."""
     entries = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]
-    entries += [f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")]  # GPTQModel
+    # GPTQModel
+    entries += [f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")]
     if config.get("moe_quant_algo"):  # the rest is as quant_method says
         return replace(known, part_bits={"attention": 8, "mlp": 8}, shares={})
     if not (entries or algorithms):
@@ -283,9 +339,19 @@ def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], s
     stored: dict[str, float] = {}
     for part, name, size in _modules(shape):
         sizes[part] = sizes.get(part, 0) + size
-        bits = known.bits if not algorithms else next((bits for within, bits in by_algorithm if within(name)), None)
-        left = alone(name) and (part != "experts" or alone(name.replace(".mlp.", ".")))  # Gemma 4 has them beside it
-        if bits is not None and known.share(part) and (part != "lm_head" or algorithms) and not left:
+        bits = (
+            known.bits
+            if not algorithms
+            else next((bits for within, bits in by_algorithm if within(name)), None)
+        )
+        # Gemma 4 has them beside it
+        left = alone(name) and (part != "experts" or alone(name.replace(".mlp.", ".")))
+        if (
+            bits is not None
+            and known.share(part)
+            and (part != "lm_head" or algorithms)
+            and not left
+        ):
             quantized[part] = quantized.get(part, 0) + size
             stored[part] = stored.get(part, 0) + size * bits
     shares = {part: quantized.get(part, 0) / size for part, size in sizes.items() if size}
@@ -294,16 +360,24 @@ def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], s
 
 
 def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
-    """(part, path, weights) of all modules that may be quantized; only the first expert, since all are alike."""
+    """(part, path, weights) of all modules that may be quantized; only the first expert, since all
+    are alike.
+    """
     hidden, nope = shape.hidden_size, shape.qk_nope_head_dim
 
     def plain(of: Shape) -> dict[str, int]:
-        heads, keys = hidden * of.num_attention_heads * of.head_dim, hidden * of.num_key_value_heads * of.head_dim
+        heads, keys = (
+            hidden * of.num_attention_heads * of.head_dim,
+            hidden * of.num_key_value_heads * of.head_dim,
+        )
         return {"q_proj": heads, "k_proj": keys, "v_proj": keys, "o_proj": heads}
 
     attention = plain(shape)
     if shape.mla:
-        query, latent = shape.num_attention_heads * (nope + shape.qk_rope_head_dim), shape.kv_lora_rank
+        query, latent = (
+            shape.num_attention_heads * (nope + shape.qk_rope_head_dim),
+            shape.kv_lora_rank,
+        )
         attention = {
             "q_b_proj" if shape.q_lora_rank else "q_proj": (shape.q_lora_rank or hidden) * query,
             "q_a_proj": hidden * shape.q_lora_rank,
@@ -314,19 +388,25 @@ def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
     values = shape.linear_num_value_heads * shape.linear_value_head_dim
     inner = shape.mamba_num_heads * shape.mamba_head_dim
     linear = {
-        "in_proj_qkv": hidden * (values + 2 * shape.linear_num_key_heads * shape.linear_key_head_dim),
+        "in_proj_qkv": hidden
+        * (values + 2 * shape.linear_num_key_heads * shape.linear_key_head_dim),
         "in_proj_z": hidden * values,
         "out_proj": hidden * values,
     }
     mamba = {"in_proj": 2 * hidden * inner, "out_proj": hidden * inner}
-    mixers = {"attention": ("self_attn", attention), "linear": ("linear_attn", linear), "mamba": ("mixer", mamba)}
+    mixers = {
+        "attention": ("self_attn", attention),
+        "linear": ("linear_attn", linear),
+        "mamba": ("mixer", mamba),
+    }
     mixers["global"] = ("self_attn", plain(shape.of_global))
     alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
     for layer, (mixer, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
         place = f"model.layers.{layer}"
         called, parts = mixers.get(mixer, ("", {}))
         yield from (
-            ("attention", f"{place}.{'mixer' if alone else called}.{name}", size) for name, size in parts.items()
+            ("attention", f"{place}.{'mixer' if alone else called}.{name}", size)
+            for name, size in parts.items()
         )
         called = f"{place}.{'mixer' if alone else 'mlp'}"
         shared = hidden * shape.shared_expert_intermediate_size
@@ -340,8 +420,12 @@ def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
 
 
 def online_quantization(quantization: str | None) -> Quantization | None:
-    """What an engine makes of a 16-bit checkpoint while loading it; None for methods that need a quantized one."""
+    """What an engine makes of a 16-bit checkpoint while loading it; None for methods that need a
+    quantized one.
+    """
     if quantization is None or quantization not in ONLINE:
         return None
     bits, scheme = ONLINE[quantization]
-    return Quantization(quantization, bits, scheme=scheme, shares=EXPERTS if quantization in _EXPERTS_ONLY else {})
+    return Quantization(
+        quantization, bits, scheme=scheme, shares=EXPERTS if quantization in _EXPERTS_ONLY else {}
+    )

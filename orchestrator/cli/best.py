@@ -31,7 +31,12 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri", callback=no_file)
-@click.option("--slo", "slo_text", metavar="SLO|NAME", help="A named SLO of the file, or limits as in the examples.")
+@click.option(
+    "--slo",
+    "slo_text",
+    metavar="SLO|NAME",
+    help="A named SLO of the file, or limits as in the examples.",
+)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--per",
@@ -45,9 +50,16 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
     metavar="HARDWARE=USD",
     help="Use this price in USD per GPU hour instead of the file's.",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 def best(
-    uri: str, slo_text: str | None, experiment: str | None, per: Per | None, prices: tuple[str, ...], form: str
+    uri: str,
+    slo_text: str | None,
+    experiment: str | None,
+    per: Per | None,
+    prices: tuple[str, ...],
+    form: str,
 ) -> int:
     """Rank the deployments at URI under latency limits."""
     from orchestrator.load.rows import leave_pandas_out
@@ -63,14 +75,18 @@ def best(
     check_prices(given, found)
     asked = limits(slo_text, found)
     if not any(slos for _, slos in asked):
-        raise click.UsageError('no experiment there names limits (slos:): give --slo, like "ttft<=500ms"')
+        raise click.UsageError(
+            'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'
+        )
     comparisons = answers(asked, per)
     if form == "json":
         click.echo(json_text(best_document(comparisons)))
     else:
         echo("\n".join(best_text(comparisons)))
     named = "no limits: give --slo" if slo_text is None else f"no {slo_text}"
-    left_out = [f"{one.name} is left out: its file names {named}" for one, slos in asked if not slos]
+    left_out = [
+        f"{one.name} is left out: its file names {named}" for one, slos in asked if not slos
+    ]
     for note in [*left_out, *(note for one in found for note in one.notes)]:
         echo(f"note: {note}", err=True)
     return 3 if any(one.damaged for one in found) else 0

@@ -1,4 +1,6 @@
-"""``orchestrator doctor``: what would fail a sweep on a cluster, or spoil its numbers, before it starts."""
+"""``orchestrator doctor``: what would fail a sweep on a cluster, or spoil its numbers, before it
+starts.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,26 @@ Exit status: 0 all well, 3 warnings (numbers may be distorted), 2 a sweep would 
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--address", help="Ray cluster, or local: this machine without Ray.  [default: local]")
 @click.option(
-    "--experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The experiment to be run."
+    "--address", help="Ray cluster, or local: this machine without Ray.  [default: local]"
+)
+@click.option(
+    "--experiment",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The experiment to be run.",
 )
 @click.option("--results", "results_uri", metavar="URI", help="Where its results will be stored.")
 @click.option("--selfcheck", is_flag=True, help="Also measure each host's load client (20 s each).")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def doctor(address: str | None, experiment: Path | None, results_uri: str | None, selfcheck: bool, form: str) -> int:
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def doctor(
+    address: str | None,
+    experiment: Path | None,
+    results_uri: str | None,
+    selfcheck: bool,
+    form: str,
+) -> int:
     """Check every node before a sweep.
 
     Finds what would make the sweep fail or distort its numbers, with the reason and a remedy.
@@ -55,7 +69,8 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
     deployments = load_plan(experiment).runnable() if experiment else []
     if results_uri:
-        results_uri = Store.open(results_uri, "x").uri  # bad input is told before anything is joined; a path is whole
+        # bad input is told before anything is joined; a path is whole
+        results_uri = Store.open(results_uri, "x").uri
     cluster = open_cluster(None, address or LOCAL)
     try:
         kinds = kinds_of(on_this_cluster(deployments, cluster.machines()))
@@ -72,8 +87,15 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
         cluster.close()
     levels = {one.level for one in found}
     if form == "json":
-        said = [dict(one.facts) | {"node_id": one.machine.node_id, "address": one.machine.address} for one in nodes]
-        document = {"nodes": said, "clients": client_figures, "findings": [asdict(one) for one in found]}
+        said = [
+            dict(one.facts) | {"node_id": one.machine.node_id, "address": one.machine.address}
+            for one in nodes
+        ]
+        document = {
+            "nodes": said,
+            "clients": client_figures,
+            "findings": [asdict(one) for one in found],
+        }
         click.echo(json_text(all_redacted(document)))
     else:
         click.echo(redacted(_text(found, len(nodes))))
@@ -83,7 +105,9 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 def _text(found: Sequence[Finding], nodes: int) -> str:
     """What is wrong on several nodes is said once."""
     ordered = sorted(found, key=lambda one: one.level)
-    same = grouped(((one.level, one.check, one.what, one.why, one.do), one.where) for one in ordered)
+    same = grouped(
+        ((one.level, one.check, one.what, one.why, one.do), one.where) for one in ordered
+    )
     lines = [
         f"{level}: {check}: {what}\n  where: {', '.join(where)}\n  why it matters: {why}\n  what to do: {do}"
         for (level, check, what, why, do), where in same.items()

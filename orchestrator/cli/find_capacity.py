@@ -45,11 +45,26 @@ def show_capacity(
         at_end.enter_context(stops(stop))
         with live_load() as shown:
             search = CapacitySearch(
-                plan=plan, target=target, probed=probed, store=store, clients=clients, tell=shown, stopped=stop.is_set
+                plan=plan,
+                target=target,
+                probed=probed,
+                store=store,
+                clients=clients,
+                tell=shown,
+                stopped=stop.is_set,
             )
             found = search.run()
-        about = {"url": target.url, "model": target.model, "clients": clients, "emulated": probed.emulated}
-        ahead = {"level": found.next.level.value, "seconds": found.next.seconds} if found.next is not None else None
+        about = {
+            "url": target.url,
+            "model": target.model,
+            "clients": clients,
+            "emulated": probed.emulated,
+        }
+        ahead = (
+            {"level": found.next.level.value, "seconds": found.next.seconds}
+            if found.next is not None
+            else None
+        )
         document = {**about, **search_document(plan, found.claim, found.probes), "next": ahead}
         document |= {"notes": [*notes], "results": results}
     if found.failure is not None:

@@ -84,19 +84,43 @@ class Sectioned(click.Command):
 
 @click.command(cls=Sectioned, epilog=EXAMPLES)
 @click.argument("url")
-@click.option("--model", metavar="NAME", help="Model name. Default: the only one that the endpoint lists.")
-@click.option("--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions")
+@click.option(
+    "--model", metavar="NAME", help="Model name. Default: the only one that the endpoint lists."
+)
+@click.option(
+    "--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions"
+)
 @click.option("--endpoint", metavar="PATH", help="Path of the API, if it is not the usual one.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
 @click.option(
-    "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Also send this header; ${VARIABLE} is filled in."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME:VALUE",
+    help="Also send this header; ${VARIABLE} is filled in.",
 )
-@click.option("--extra-body", metavar="JSON", help="Add these fields to every request body; null removes a field.")
-@click.option("--insecure", is_flag=True, help="Do not check the TLS certificate.")
-@click.option("--timeout", metavar="TIME", default="600s", show_default=True, help="Time limit of one request.")
-@click.option("--rate", metavar="R[,R…]", help="Open loop: requests per second. inf sends all --requests at once.")
 @click.option(
-    "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. Several: one after another."
+    "--extra-body",
+    metavar="JSON",
+    help="Add these fields to every request body; null removes a field.",
+)
+@click.option("--insecure", is_flag=True, help="Do not check the TLS certificate.")
+@click.option(
+    "--timeout",
+    metavar="TIME",
+    default="600s",
+    show_default=True,
+    help="Time limit of one request.",
+)
+@click.option(
+    "--rate",
+    metavar="R[,R…]",
+    help="Open loop: requests per second. inf sends all --requests at once.",
+)
+@click.option(
+    "--concurrency",
+    metavar="N[,N…]",
+    help="Closed loop: requests kept in flight. Several: one after another.",
 )
 @click.option("--find-capacity", is_flag=True, help="Search for the highest load that holds --slo.")
 @click.option(
@@ -111,19 +135,47 @@ class Sectioned(click.Command):
     metavar="SHARE",
     help="--find-capacity ends when the lowest level that fails is at most so much above the claim. Default: 0.15.",
 )
-@click.option("--trace", metavar="FILE", help="Open loop: send at the times of this file, in seconds (see below).")
-@click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 if its times are milliseconds.")
-@click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
-@click.option("--burstiness", type=_FACTOR, metavar="SHAPE", help="Of gamma arrivals. Default: 1, which is Poisson.")
 @click.option(
-    "--max-in-flight", type=_COUNT, metavar="N", help="Cap for --rate: due requests wait, and latency counts it."
+    "--trace",
+    metavar="FILE",
+    help="Open loop: send at the times of this file, in seconds (see below).",
+)
+@click.option(
+    "--speed-up",
+    type=_FACTOR,
+    metavar="FACTOR",
+    help="Of --trace; 1000 if its times are milliseconds.",
+)
+@click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
+@click.option(
+    "--burstiness",
+    type=_FACTOR,
+    metavar="SHAPE",
+    help="Of gamma arrivals. Default: 1, which is Poisson.",
+)
+@click.option(
+    "--max-in-flight",
+    type=_COUNT,
+    metavar="N",
+    help="Cap for --rate: due requests wait, and latency counts it.",
 )
 @click.option("--requests", type=_COUNT, metavar="N", help="Send this many requests.")
 @click.option(
-    "--duration", metavar="TIME", help="Send for this long, like 30s. With --find-capacity: the longest probe."
+    "--duration",
+    metavar="TIME",
+    help="Send for this long, like 30s. With --find-capacity: the longest probe.",
 )
-@click.option("--warmup", metavar="TIME", help="Requests due in it do not count. Default: until the run is steady.")
-@click.option("--warmup-requests", type=_REQUESTS, metavar="N", help="Send this many before each level, not measured.")
+@click.option(
+    "--warmup",
+    metavar="TIME",
+    help="Requests due in it do not count. Default: until the run is steady.",
+)
+@click.option(
+    "--warmup-requests",
+    type=_REQUESTS,
+    metavar="N",
+    help="Send this many before each level, not measured.",
+)
 @click.option(
     "--max-errors",
     type=_COUNT,
@@ -131,11 +183,24 @@ class Sectioned(click.Command):
     help="Stop when this many requests of a level failed; with several clients, about so many.",
 )
 @click.option(
-    "--clients", type=_CLIENTS, metavar="N", default=1, show_default=True, help="Client processes on this machine."
+    "--clients",
+    type=_CLIENTS,
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Client processes on this machine.",
 )
-@click.option("--input-tokens", metavar="LENGTH", help="Length of random prompts: 200, 100:300 or 200+-50 (see below).")
-@click.option("--prefix-tokens", type=_COUNT, metavar="N", help="Add a shared prefix of this many tokens.")
-@click.option("--prefix-count", type=_COUNT, metavar="N", help="Number of different prefixes. Default: 1.")
+@click.option(
+    "--input-tokens",
+    metavar="LENGTH",
+    help="Length of random prompts: 200, 100:300 or 200+-50 (see below).",
+)
+@click.option(
+    "--prefix-tokens", type=_COUNT, metavar="N", help="Add a shared prefix of this many tokens."
+)
+@click.option(
+    "--prefix-count", type=_COUNT, metavar="N", help="Number of different prefixes. Default: 1."
+)
 @click.option("--turns", type=_COUNT, metavar="N", help="Hold conversations of this many requests.")
 @click.option("--think-time", metavar="TIME", help="Pause between an answer and the next turn.")
 @click.option("--prompt-file", metavar="FILE", help="Take prompts from this file (see below).")
@@ -144,17 +209,27 @@ class Sectioned(click.Command):
     metavar="LENGTH",
     help="Length of answers, written like --input-tokens; of a prompt file, for requests that name none.",
 )
-@click.option("--natural-lengths", is_flag=True, help="Let the model end its answers, at --output-tokens at most.")
-@click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
+@click.option(
+    "--natural-lengths",
+    is_flag=True,
+    help="Let the model end its answers, at --output-tokens at most.",
+)
+@click.option(
+    "--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length."
+)
 @click.option(
     "--seed",
     type=_SEED,
     metavar="N",
     help="Seed of prompts and arrivals. Default: random and printed, or that of a stored search that goes on.",
 )
-@click.option("--slo", "slo_text", metavar="SLO", help="Also report how many requests met these limits.")
+@click.option(
+    "--slo", "slo_text", metavar="SLO", help="Also report how many requests met these limits."
+)
 @click.option("--results", metavar="URI", help="Also store Parquet here, for `results` and `best`.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
     """Measure the running server at URL."""
     from orchestrator.load.rows import leave_pandas_out
@@ -183,7 +258,9 @@ def _measure_levels(
     clients: int,
     options: Mapping[str, Any],
 ) -> int:
-    """One level after the other: figures are shown, and stored, as they come. Returns the exit status."""
+    """One level after the other: figures are shown, and stored, as they come. Returns the exit
+    status.
+    """
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.documents import json_text
     from orchestrator.report.run import run_text, runs_text
@@ -194,7 +271,8 @@ def _measure_levels(
     if store is not None:
         store.check_writable()
     show = click.echo if form == "json" else echo
-    repeats = Repeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)  # now: a file may be gone afterwards
+    # now: a file may be gone afterwards
+    repeats = Repeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[dict[str, object]] = []
     stop, failed, interrupted = threading.Event(), 0, False
     unsaved: OrchestratorError | None = None
@@ -204,12 +282,17 @@ def _measure_levels(
             show(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
 
     with ExitStack() as at_end, stops(stop):
-        at_end.callback(show_all)  # also when a level fails: that must not cost what those before it gave
+        # also when a level fails: that must not cost what those before it gave
+        at_end.callback(show_all)
         for run in runs:
             if options["warmup_requests"] and not stop.is_set():
-                repeats.add(run.warm_up(options["warmup_requests"], clients, stop.is_set), warm_up=True)
+                repeats.add(
+                    run.warm_up(options["warmup_requests"], clients, stop.is_set), warm_up=True
+                )
             if interrupted := stop.is_set():
-                click.echo(f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True)
+                click.echo(
+                    f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True
+                )
                 break
             attempt, failures = _measured(run, clients, stop, options["max_errors"])
             failed += failures
@@ -221,8 +304,11 @@ def _measure_levels(
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
             documents.append(found | {"notes": [*notes, *after], "results": results})
-            if len(runs) == 1:  # before storing: that may take long, and a full disk must not cost the answer
-                show(json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0])))
+            # before storing: that may take long, and a full disk must not cost the answer
+            if len(runs) == 1:
+                show(
+                    json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0]))
+                )
             try:
                 if store is not None:
                     run.commit(store, attempt)
@@ -230,20 +316,28 @@ def _measure_levels(
                 unsaved = error
             if failures >= (options["max_errors"] or math.inf):
                 if left := len(runs) - len(documents):
-                    click.echo(f"note: {left} more levels are not measured (--max-errors)", err=True)
+                    click.echo(
+                        f"note: {left} more levels are not measured (--max-errors)", err=True
+                    )
                 break
     if unsaved is not None:
         raise unsaved
     return INTERRUPTED if interrupted else 3 if failed else 0
 
 
-def _measured(run: EndpointRun, clients: int, stop: threading.Event, most: int | None) -> tuple[Attempt, int]:
-    """One level, and how many of its requests failed: until ``most`` of them have, or the user stops it."""
+def _measured(
+    run: EndpointRun, clients: int, stop: threading.Event, most: int | None
+) -> tuple[Attempt, int]:
+    """One level, and how many of its requests failed: until ``most`` of them have, or the user
+    stops it.
+    """
     from orchestrator.report.live import live_load
     from orchestrator.runner.endpoint import measure_here
 
     with live_load() as shown:
-        attempt = measure_here(replace(run.load, max_errors=most), clients, shown, stop.is_set, shown.drawn)
+        attempt = measure_here(
+            replace(run.load, max_errors=most), clients, shown, stop.is_set, shown.drawn
+        )
     assert attempt.loaded
     counts = attempt.loaded.requests["status"].value_counts().to_pylist()
     failed = sum(one["counts"] for one in counts if one["values"] != "ok")
@@ -262,8 +356,11 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
 
     loaded = attempt.loaded
     assert loaded
-    point, token_events = loaded.cut(run.load), loaded.token_events  # decoded each time it is asked for
-    found = run_document(point, clients, loaded.requests, token_events, loaded.stats, attempt.verdict)
+    # decoded each time it is asked for
+    point, token_events = loaded.cut(run.load), loaded.token_events
+    found = run_document(
+        point, clients, loaded.requests, token_events, loaded.stats, attempt.verdict
+    )
     found |= limits_document(point, loaded.requests, token_events, run.plan.slos)
     return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
 
@@ -287,12 +384,16 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
         target = replace(target, model=_only_model(url, models))
         plan = _plan(experiment, target.model, problems)
     elif models is not None and target.model not in models:
-        raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
+        raise InputError(
+            f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}"
+        )
     if plan is None:  # the name that the server gives its model is none
         raise ProblemsError(problems)
     settings = plan.deployments[0].settings
     candidates = salted_first(candidates, (models or {}).get(target.model, ""), settings)
-    waiting = "note: its first answer takes long; it may be loading its model (--timeout limits this)"
+    waiting = (
+        "note: its first answer takes long; it may be loading its model (--timeout limits this)"
+    )
     slow = threading.Timer(SLOW_S, click.echo, [waiting], {"err": True})
     slow.daemon = True
     slow.start()
@@ -314,12 +415,15 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
 
 def _only_model(url: str, models: Collection[str] | None) -> str:
     if models is None or len(models) != 1:
-        raise InputError(f"{url} lists {', '.join(models or ()) or 'no models'}: name one with --model")
+        raise InputError(
+            f"{url} lists {', '.join(models or ()) or 'no models'}: name one with --model"
+        )
     return next(iter(models))
 
 
 class Repeats:
-    """How often prompts of a file were sent: each level begins with its first, each warm-up ends with its last.
+    """How often prompts of a file were sent: each level begins with its first, each warm-up ends
+    with its last.
 
     ``salted``: no level, with its warm-up, shares a prefix cache with those before it.
     """
@@ -335,7 +439,9 @@ class Repeats:
         before = [0] * distinct if self._drawn else self._sent
         rounds, rest = divmod(requests, distinct)
         more = [rounds] * (distinct - rest) + [rounds + 1] * rest
-        sent = [old + new for old, new in zip(before, more if warm_up else reversed(more), strict=True)]
+        sent = [
+            old + new for old, new in zip(before, more if warm_up else reversed(more), strict=True)
+        ]
         self._sent = [0] * distinct if self._salted and not warm_up else sent
         if (most := max(sent)) < 2:
             return []

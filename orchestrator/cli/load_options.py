@@ -1,4 +1,6 @@
-"""The options of ``orchestrator load`` as an experiment: names are mapped here, what they mean is the experiment's."""
+"""The options of ``orchestrator load`` as an experiment: names are mapped here, what they mean is
+the experiment's.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
-SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15  # of --find-capacity, where somebody waits for the answer
+# of --find-capacity, where somebody waits for the answer
+SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 # what the experiment does not say of requests
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
@@ -38,7 +41,9 @@ _NEEDS = {  # what an option is for
 
 
 def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """The options as an experiment. What they lack or say wrongly is left out of it and is a problem."""
+    """The options as an experiment. What they lack or say wrongly is left out of it and is a
+    problem.
+    """
     from orchestrator.results.ids import new_ulid
 
     load: dict[str, Any] = _given(
@@ -63,16 +68,20 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
     }
     if options["find_capacity"]:
-        found["budget"] = _given(wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems))
+        found["budget"] = _given(
+            wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems)
+        )
     keeps = options["find_capacity"] and options.get("results") is not None and not problems
     return found | _resumable(found, options) if keeps else found
 
 
 def _resumable(found: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The same options name the same search, which then goes on with the probes that are stored, and their seed: for
-    how long, and how near to what fails, are no other search. Whatever is sent otherwise is.
+    """The same options name the same search, which then goes on with the probes that are stored,
+    and their seed: for how long, and how near to what fails, are no other search. Whatever is sent
+    otherwise is.
 
-    Raises ResultsError when the storage does not answer: with another seed stored probes would count no more.
+    Raises ResultsError when the storage does not answer: with another seed stored probes would
+    count no more.
     """
     from orchestrator.plan.model import Plan
     from orchestrator.results.ids import digest
@@ -82,7 +91,8 @@ def _resumable(found: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]
     same = {name: value for name, value in found.items() if name != "budget"}
     seed = options["seed"]
     same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
-    same["sent"] = {name: options[name] for name in _SENT if options[name]}  # headers without what variables hold
+    # headers without what variables hold
+    same["sent"] = {name: options[name] for name in _SENT if options[name]}
     name = f"capacity-{digest(same)[:12]}"
     if seed is not None:
         return {"name": name, "seed": seed}
@@ -107,7 +117,11 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         return {}
     if ways == ["concurrency"]:
         if options["max_in_flight"] is not None:
-            problems.append(Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight"))
+            problems.append(
+                Problem(
+                    "--max-in-flight is for --rate; --concurrency is itself the number in flight"
+                )
+            )
         numbers = _numbers("concurrency", options["concurrency"], problems)
         if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
             said = f"--concurrency {options['concurrency']!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
@@ -119,7 +133,9 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         return given | _recorded(options, problems)
     rates = _numbers("rate", options["rate"], problems)
     if math.inf in rates and options["requests"] is None:
-        problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
+        problems.append(
+            Problem("--rate inf sends all requests at once: say how many with --requests")
+        )
         return {}
     arrivals = _given(process=options["arrivals"], burstiness=options["burstiness"])
     words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
@@ -128,33 +144,57 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
 
 def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     given = [_flag(name) for name in _NO_SEARCH if options[name] is not None]
-    problems += [Problem(f"--find-capacity looks for the level itself: leave out {name}") for name in given]
+    problems += [
+        Problem(f"--find-capacity looks for the level itself: leave out {name}") for name in given
+    ]
     if options["slo_text"] is None:
-        problems.append(Problem('--find-capacity needs limits: --slo "ttft<=500ms,attainment>=0.95"'))
+        problems.append(
+            Problem('--find-capacity needs limits: --slo "ttft<=500ms,attainment>=0.95"')
+        )
     control = options["control"] or "request_rate"
     if options["arrivals"] and control == "concurrency":
         problems.append(Problem("--arrivals is for --control request_rate"))
     arrivals = {"arrivals": _given(process=options["arrivals"], burstiness=options["burstiness"])}
-    rules = _given(max_in_flight=options["max_in_flight"], precision=options["precision"] or SEARCH_PRECISION)
-    return {"search": "capacity", "control": control} | rules | (arrivals if control == "request_rate" else {})
+    rules = _given(
+        max_in_flight=options["max_in_flight"], precision=options["precision"] or SEARCH_PRECISION
+    )
+    return (
+        {"search": "capacity", "control": control}
+        | rules
+        | (arrivals if control == "request_rate" else {})
+    )
 
 
 def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan says."""
+    """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan
+    says.
+    """
     from orchestrator.load.arrivals import recorded
     from orchestrator.spec.load import Arrivals
 
-    arrivals = {"process": "trace", "trace": _path(options["trace"]), "speed_up": options["speed_up"] or 1.0}
+    arrivals = {
+        "process": "trace",
+        "trace": _path(options["trace"]),
+        "speed_up": options["speed_up"] or 1.0,
+    }
     try:
         offsets = recorded(Arrivals.model_validate(arrivals)).tolist()
     except (ProblemsError, ValueError):
         offsets = [0.0]
     else:
         if (options["requests"] or 0) > len(offsets):
-            problems.append(Problem(f"--requests {options['requests']}: the trace has {len(offsets)}"))
+            problems.append(
+                Problem(f"--requests {options['requests']}: the trace has {len(offsets)}")
+            )
     ends = _end_s(options)
     offsets = [offset for offset in offsets[: options["requests"]] if not ends or offset < ends]
-    rate = (len(offsets) - 1) / offsets[-1] if offsets[-1] > 0 else len(offsets) / ends if ends else "inf"
+    rate = (
+        (len(offsets) - 1) / offsets[-1]
+        if offsets[-1] > 0
+        else len(offsets) / ends
+        if ends
+        else "inf"
+    )
     count = {} if options["duration"] else {"requests": len(offsets)}
     return {"levels": {"request_rate": [rate]}, "arrivals": arrivals} | count
 
@@ -167,7 +207,9 @@ def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
         found = [math.nan]
     infinite = option == "rate" and {part.strip() for part in text.split(",")} >= {"inf"}
     if not all(number > 0 and (number < math.inf or infinite) for number in found):
-        problems.append(Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4"))
+        problems.append(
+            Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4")
+        )
         return []
     return list(dict.fromkeys(found))
 
@@ -194,7 +236,9 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
-    asked, answered = (_lengths(name, options[name], problems) for name in ("input_tokens", "output_tokens"))
+    asked, answered = (
+        _lengths(name, options[name], problems) for name in ("input_tokens", "output_tokens")
+    )
     if options["arrivals"] is not None and options["rate"] is None and not options["find_capacity"]:
         problems.append(Problem("--arrivals is for --rate"))
     for name, needed in _NEEDS:
@@ -203,17 +247,25 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
     if options["burstiness"] is not None and options["arrivals"] != "gamma":
         problems.append(Problem("--burstiness is for --arrivals gamma"))
     api = options["api"]
-    content: dict[str, Any] = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
+    content: dict[str, Any] = {
+        "name": "load",
+        "api": api if api in ("completions", "chat", "tgi") else "native",
+    }
     drawn, file = options["input_tokens"] is not None, options["prompt_file"]
     if not drawn and file is None:
         file = _trace_of_requests(options["trace"])
     if drawn == (file is not None):
         times = " (a trace of times alone has no prompts)" if options["trace"] else ""
-        problems.append(Problem(f"give either --input-tokens (random prompts) or --prompt-file{times}"))
+        problems.append(
+            Problem(f"give either --input-tokens (random prompts) or --prompt-file{times}")
+        )
     elif drawn and options["output_tokens"] is None:
         problems.append(Problem("give --output-tokens: how long answers are to be"))
     elif drawn:
-        content |= {"kind": "conversations" if options["turns"] else "random", "input_tokens": asked} | _given(
+        content |= {
+            "kind": "conversations" if options["turns"] else "random",
+            "input_tokens": asked,
+        } | _given(
             shared_prefix_tokens=options["prefix_tokens"],
             shared_prefix_count=options["prefix_count"],
             turns=options["turns"],
@@ -221,12 +273,18 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
         )
     else:
         content |= {"kind": "file", "prompts": _path(file)}
-    bad = "kind" not in content or (drawn and asked is None) or (options["output_tokens"] and answered is None)
+    bad = (
+        "kind" not in content
+        or (drawn and asked is None)
+        or (options["output_tokens"] and answered is None)
+    )
     return [] if bad else [content | _given(output_tokens=answered)]
 
 
 def _trace_of_requests(path: str | None) -> str | None:
-    """A trace whose lines say what is sent, too; what cannot be read is one until the plan says why."""
+    """A trace whose lines say what is sent, too; what cannot be read is one until the plan says
+    why.
+    """
     from orchestrator.load.workloads.file import first_line
 
     try:
@@ -237,7 +295,9 @@ def _trace_of_requests(path: str | None) -> str | None:
 
 
 def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | dict[str, Any] | None:
-    """``200``; ``100:300``, uniform with both ends; ``200+-50``, log-normal by its mean and standard deviation."""
+    """``200``; ``100:300``, uniform with both ends; ``200+-50``, log-normal by its mean and
+    standard deviation.
+    """
     from orchestrator.spec.load import Lengths
 
     if text is None:
@@ -265,11 +325,22 @@ def target_of(url: str, options: dict[str, Any], problems: list[Problem]) -> Tar
 
     base, endpoint = _url(url, problems), options["endpoint"]
     if endpoint is not None and not re.fullmatch(r"/[!-~]*", endpoint):
-        problems.append(Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions"))
+        problems.append(
+            Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions")
+        )
     if options["insecure"] and not base.startswith("https://"):
         problems.append(Problem("--insecure is for https"))
-    key, headers = _api_key(options["api_key_env"], problems), _headers(options["headers"], problems)
-    return Target(base, options["model"] or "", api_key=key, headers=headers, verify_tls=not options["insecure"])
+    key, headers = (
+        _api_key(options["api_key_env"], problems),
+        _headers(options["headers"], problems),
+    )
+    return Target(
+        base,
+        options["model"] or "",
+        api_key=key,
+        headers=headers,
+        verify_tls=not options["insecure"],
+    )
 
 
 def dialects_of(options: dict[str, Any], problems: list[Problem]) -> list[Dialect]:
@@ -292,7 +363,9 @@ def _url(url: str, problems: list[Problem]) -> str:
     if path := next((path for path in _API_PATHS if base.endswith(path)), None):
         base = base.removesuffix(path).removesuffix("/v1")
         problems.append(
-            Problem(f"{url} is the path of one API: give the server's address, {base}, and choose by --api")
+            Problem(
+                f"{url} is the path of one API: give the server's address, {base}, and choose by --api"
+            )
         )
     base = base.removesuffix("/v1")
     try:
@@ -333,12 +406,18 @@ def _api_key(name: str | None, problems: list[Problem]) -> str | None:
     if not key:
         problems.append(Problem(f"--api-key-env: the environment variable {name!r} is not set"))
     elif not key.isascii() or any(char.isspace() for char in key):
-        problems.append(Problem(f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"))
+        problems.append(
+            Problem(
+                f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"
+            )
+        )
     return key
 
 
 def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, str], ...]:
-    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. No value is ever said."""
+    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. No value is ever
+    said.
+    """
     from orchestrator.load.requests import header_problem
 
     found = []
@@ -349,7 +428,9 @@ def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, 
         if problem := header_problem(name, filled):
             problems.append(Problem(f"--header: {problem}"))
         elif missing:
-            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
+            problems.append(
+                Problem(f"--header {name}: the environment variable {missing[0]!r} is not set")
+            )
         found.append((name, filled))
     return tuple(found)
 

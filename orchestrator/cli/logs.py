@@ -21,7 +21,13 @@ deployment id or launch id; then you also get those that served. docs/failures.m
 @click.argument("uri", callback=no_file)
 @click.argument("deployment", required=False)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
-@click.option("--lines", type=click.IntRange(min=0), default=50, show_default=True, help="From the end; 0: all.")
+@click.option(
+    "--lines",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="From the end; 0: all.",
+)
 def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -> int:
     """Print the end of the engine logs at URI."""
     from orchestrator.report.launches import log_text
@@ -29,12 +35,16 @@ def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -
     from orchestrator.results.root import open_results
 
     found = [
-        text for one in experiments(open_results(uri), experiment) for text in log_text(one.store, deployment, lines)
+        text
+        for one in experiments(open_results(uri), experiment)
+        for text in log_text(one.store, deployment, lines)
     ]
     for text in found:
         click.echo(text)
     if not found and deployment is not None:
         raise click.UsageError(f"no launch of a deployment like {deployment!r} is stored there")
     if not found:
-        click.echo("no launch failed; name a DEPLOYMENT for the logs of those that served", err=True)
+        click.echo(
+            "no launch failed; name a DEPLOYMENT for the logs of those that served", err=True
+        )
     return 0

@@ -1,4 +1,6 @@
-"""The command line: one file per command, loaded only when called, so that every command starts fast."""
+"""The command line: one file per command, loaded only when called, so that every command starts
+fast.
+"""
 
 import gc
 import os
@@ -42,11 +44,14 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="orchestrator")
 def cli() -> None:
-    """Find the engine, parallelism, quantization and batching with the most throughput per GPU and per dollar under
-    your latency limits.
+    """Find the engine, parallelism, quantization and batching with the most throughput per GPU and
+    per dollar under your latency limits.
 
     \b
     Sweep many configurations:
@@ -56,21 +61,28 @@ def cli() -> None:
 
     \b
     Measure one server that already runs:
-      orchestrator load http://127.0.0.1:8000 --rate 4 --duration 60s --input-tokens 512 --output-tokens 128
+      orchestrator load http://127.0.0.1:8000 --rate 4 --duration 60s --input-tokens 512
+      --output-tokens 128
     """
 
 
 def _complain(error: object) -> None:
-    """It may repeat what a server said, or what was typed: no terminal obeys it, and no password of a URL is shown."""
+    """It may repeat what a server said, or what was typed: no terminal obeys it, and no password of
+    a URL is shown.
+    """
     from orchestrator.redaction import redacted
 
     click.echo(f"error: {redacted(str(error))}", err=True)
 
 
 def main() -> None:
-    """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error, 130 interrupted."""
-    gc.set_threshold(100_000, 50, 100)  # answers are a million records without cycles: looking took a third of the time
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop`, Slurm and others send it
+    """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error,
+    130 interrupted.
+    """
+    # answers are a million records without cycles: looking took a third of the time
+    gc.set_threshold(100_000, 50, 100)
+    # `ray job stop`, Slurm and others send it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = cli.main(prog_name="orchestrator", standalone_mode=False)
     except click.ClickException as error:
@@ -92,9 +104,13 @@ def main() -> None:
     except (KeyboardInterrupt, click.exceptions.Abort):  # click makes one of the other
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except (ImportError, OSError):  # of a job whose working_dir was removed under it nothing more can be loaded
+    except (ImportError, OSError):
+        # of a job whose working_dir was removed under it nothing more can be loaded
         if os.path.exists(__file__) and os.path.exists(os.readlink("/proc/self/cwd")):
             raise
-        click.echo("error: the folder that this program runs in or from is gone: start it again to continue", err=True)
+        click.echo(
+            "error: the folder that this program runs in or from is gone: start it again to continue",
+            err=True,
+        )
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,4 +1,6 @@
-"""``orchestrator plan``: what an experiment would measure, what is left out and why. Starts nothing."""
+"""``orchestrator plan``: what an experiment would measure, what is left out and why. Starts
+nothing.
+"""
 
 import os
 import sys
@@ -30,15 +32,28 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 
 @click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="Also write the frozen plan here; 'run' accepts it.")
-@click.option("--predict", is_flag=True, help="Also predict what each deployment will hold, best first.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also write the frozen plan here; 'run' accepts it.",
+)
+@click.option(
+    "--predict", is_flag=True, help="Also predict what each deployment will hold, best first."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 @click.option(
     "--nodes",
     type=click.IntRange(1, 10_000),
     help="Size of the cluster: estimates the time on it; what needs more nodes is impossible.",
 )
-@click.option("--results", "uri", metavar="URI", help="Use the engine start times of earlier runs stored here.")
+@click.option(
+    "--results",
+    "uri",
+    metavar="URI",
+    help="Use the engine start times of earlier runs stored here.",
+)
 @click.option(
     "--check-with-vllm",
     "environment",
@@ -46,7 +61,11 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
     metavar="VENV",
     help="Also let the vLLM in this environment check every vllm deployment; what it refuses is impossible.",
 )
-@click.option("--allow-impossible", is_flag=True, help="Also plan deployments judged impossible; they run last.")
+@click.option(
+    "--allow-impossible",
+    is_flag=True,
+    help="Also plan deployments judged impossible; they run last.",
+)
 def plan(
     experiment: Path,
     output: Path | None,
@@ -59,19 +78,19 @@ def plan(
 ) -> None:
     """Check EXPERIMENT and show what it would measure. Starts nothing and needs no GPU.
 
-    Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why). The table shows
-    predicted weights and KV cache of one device and how many full-length sequences fit at once; below it stand time,
-    GPU hours and cost, and how many deployments are started if that is limited. EXPERIMENT is an experiment file or a
-    plan written with --output.
+    Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why).
+    The table shows predicted weights and KV cache of one device and how many full-length sequences
+    fit at once; below it stand time, GPU hours and cost, and how many deployments are started if
+    that is limited. EXPERIMENT is an experiment file or a plan written with --output.
 
     \b
     Examples:
-      orchestrator plan experiments/quickstart.yaml
-      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json
-      orchestrator plan experiments/llama70b-parallelism.yaml --predict
-      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps
-      orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
-      orchestrator plan experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
+      orchestrator plan experiments/quickstart.yaml orchestrator plan
+      experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json orchestrator plan
+      experiments/llama70b-parallelism.yaml --predict orchestrator plan
+      experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps orchestrator plan
+      experiments/quickstart.yaml --check-with-vllm .engines/vllm orchestrator plan
+      experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
 
     Exit status: 0, or 2 if the file has problems; all of them are printed.
     """
@@ -79,7 +98,9 @@ def plan(
     if environment is not None:
         from orchestrator.engines.vllm_check import opinion_of_vllm
 
-        opinion = opinion_of_vllm(environment, {one.id: (one.settings, one.hardware) for one in made.runnable()})
+        opinion = opinion_of_vllm(
+            environment, {one.id: (one.settings, one.hardware) for one in made.runnable()}
+        )
         made = made.refusing(opinion.refused, opinion.note)
     if allow_impossible:
         made = made.allowing()
@@ -101,21 +122,32 @@ def plan(
             from orchestrator.report.text import echo
 
             echo("\n".join(predictions_text(made)))
-        show(estimate, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
+        show(
+            estimate,
+            Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH),
+        )
 
 
 def _known_starts(uri: str, made: Plan) -> dict[str, float]:
-    """Seconds until ready of the latest start of every deployment that earlier runs of this experiment started."""
+    """Seconds until ready of the latest start of every deployment that earlier runs of this
+    experiment started.
+    """
     from orchestrator.results.store import Store
 
-    rows = Store.open(uri, made.name).read("launches", ["deployment_id", "started_unix_ns", "ready_s"]).to_pylist()
+    rows = (
+        Store.open(uri, made.name)
+        .read("launches", ["deployment_id", "started_unix_ns", "ready_s"])
+        .to_pylist()
+    )
     latest = sorted(rows, key=lambda row: int(row["started_unix_ns"]))
     return {row["deployment_id"]: row["ready_s"] for row in latest if row["ready_s"] is not None}
 
 
 def as_json(estimate: Estimate) -> Iterator[bytes]:
-    """The plan for other programs: all settings of every deployment, counts and estimates. A deployment at a time:
-    all of a large plan at once would take twice the memory that planning does."""
+    """The plan for other programs: all settings of every deployment, counts and estimates. A
+    deployment at a time: all of a large plan at once would take twice the memory that planning
+    does.
+    """
     made = estimate.plan
     yield b'{\n  "name": ' + orjson.dumps(made.name) + b',\n  "deployments": ['
     for at, one in enumerate(made.deployments):
@@ -126,7 +158,9 @@ def as_json(estimate: Estimate) -> Iterator[bytes]:
         text = orjson.dumps(content, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n    ")
         yield (b",\n    " if at else b"\n    ") + text
     sums = {**asdict(estimate.totals()), "notes": estimate.notes()}
-    yield b"\n  ]," + orjson.dumps(sums, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).removeprefix(b"{")
+    yield b"\n  ]," + orjson.dumps(
+        sums, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    ).removeprefix(b"{")
 
 
 def show(estimate: Estimate, console: Console) -> None:
@@ -136,7 +170,10 @@ def show(estimate: Estimate, console: Console) -> None:
     shown = FIGURES if console.width >= NARROW else FEW_FIGURES
     for name in ("deployment", "status", "footprint", *shown):
         table.add_column(
-            name, justify="right" if name in FIGURES else "left", overflow="fold", no_wrap=name != "deployment"
+            name,
+            justify="right" if name in FIGURES else "left",
+            overflow="fold",
+            no_wrap=name != "deployment",
         )
     for one in made.deployments[:MOST_ROWS]:
         status = f"[{STYLES[one.status]}]{one.status}[/]"
@@ -144,18 +181,24 @@ def show(estimate: Estimate, console: Console) -> None:
         took = hours(estimate.cost(one).seconds) if one.runs else ""
         predicted = _predicted(one.predicted or {}) if one.runs else ("", "", "")
         figures = dict(zip(FIGURES, (points, *predicted, took), strict=True))
-        table.add_row(escape(one.label), status, _footprint(one), *(figures[name] for name in shown))
+        table.add_row(
+            escape(one.label), status, _footprint(one), *(figures[name] for name in shown)
+        )
     console.print(table)
     if len(made.deployments) > MOST_ROWS:
         console.print(f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all")
     for reason, labels in _reasons(made.deployments).items():
         console.print(f"\n{reason}\n  {', '.join(labels)}", highlight=False, markup=False)
     console.print()
-    console.print(estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    console.print(
+        estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal
+    )
 
 
 def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
-    """What is said of deployments, levels of their own too, each sentence once: sentence -> whom it is said of."""
+    """What is said of deployments, levels of their own too, each sentence once: sentence -> whom it
+    is said of.
+    """
     out: dict[str, list[str]] = {}
     for one in deployments:
         levels = ", ".join(load_text(level.control, level.value) for level in one.levels)
@@ -163,16 +206,22 @@ def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
         for text in [*said, f"levels: {levels}"] if levels else said:
             out.setdefault(text, []).append(one.label)
     return {
-        reason: labels if len(labels) <= MOST_LABELS else [*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"]
+        reason: labels
+        if len(labels) <= MOST_LABELS
+        else [*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"]
         for reason, labels in out.items()
     }
 
 
 def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:
-    """Weights of a device, tokens of KV cache, sequences of max_model_len that run at once; empty: not known."""
+    """Weights of a device, tokens of KV cache, sequences of max_model_len that run at once; empty:
+    not known.
+    """
     # of replicas with roles those are shown that hold the KV cache of all that is answered
     figures = figures | {name.removeprefix("decode."): value for name, value in figures.items()}
-    weights, tokens, at_once = (figures.get(name) for name in ("weight_bytes", "kv_cache_tokens", "max_concurrency"))
+    weights, tokens, at_once = (
+        figures.get(name) for name in ("weight_bytes", "kv_cache_tokens", "max_concurrency")
+    )
     at_once = at_once and min(at_once, figures["max_num_seqs"])
     return (
         "" if weights is None else f"{weights / GIB:.1f} GiB",
@@ -185,7 +234,11 @@ def _footprint(one: Deployment) -> str:
     """Replicas x nodes x devices, without the ones."""
     settings = one.settings
     if settings.url:
-        return f"endpoint of {counted(settings.endpoint_gpus, 'GPU')}" if settings.endpoint_gpus else "endpoint"
+        return (
+            f"endpoint of {counted(settings.endpoint_gpus, 'GPU')}"
+            if settings.endpoint_gpus
+            else "endpoint"
+        )
     unit = "core" if one.on_cpus else "GPU"
     said = [f"{role} {_replicas(part, unit)}".strip() for role, part in settings.engines.items()]
     return " + ".join(said + ([settings.router.engine] if settings.router else []))

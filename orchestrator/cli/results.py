@@ -45,12 +45,35 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 @click.command(epilog=EXAMPLES)
 @click.argument("uri", callback=no_file)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
-@click.option("--all", "superseded", is_flag=True, help="Also show points of earlier versions of the file.")
-@click.option("--slo", "slo_text", metavar="SLO|NAME", help='Limits, like "ttft<=500ms,attainment>=0.95".')
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option("--launches", is_flag=True, help="Engine starts instead of points: predicted beside reported.")
-@click.option("--profile", is_flag=True, help="Show prefill and decode separately, as in a batch-size profile.")
-def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | None, form: str, **shown: bool) -> int:
+@click.option(
+    "--all", "superseded", is_flag=True, help="Also show points of earlier versions of the file."
+)
+@click.option(
+    "--slo", "slo_text", metavar="SLO|NAME", help='Limits, like "ttft<=500ms,attainment>=0.95".'
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "--launches", is_flag=True, help="Engine starts instead of points: predicted beside reported."
+)
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Show prefill and decode separately, as in a batch-size profile.",
+)
+def results(
+    uri: str,
+    experiment: str | None,
+    superseded: bool,
+    slo_text: str | None,
+    form: str,
+    **shown: bool,
+) -> int:
     """Show the metrics of every point at URI.
 
     URI is a folder, s3://bucket/prefix or gs://bucket/prefix.
@@ -65,9 +88,15 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
     if profile and (launches or form != "table"):
-        raise click.UsageError("--profile is a table of points: json and csv hold the same figures of each")
+        raise click.UsageError(
+            "--profile is a table of points: json and csv hold the same figures of each"
+        )
     found = experiments(open_results(uri), experiment)
-    texts = _launches(found, form) if launches else _points(with_limits(slo_text, found), superseded, form, profile)
+    texts = (
+        _launches(found, form)
+        if launches
+        else _points(with_limits(slo_text, found), superseded, form, profile)
+    )
     for text in texts:
         echo(text) if form == "table" else click.echo(text, nl=False)
     for note in [note for one in found for note in one.notes]:

@@ -13,5 +13,7 @@ def no_file(context: click.Context, parameter: click.Parameter, uri: str) -> str
 
     place = parse_location(uri)
     if place.is_local and os.path.isfile(place.path):
-        raise click.BadParameter(f"{uri} is a file, and results are in a folder, the one that '--results' named")
+        raise click.BadParameter(
+            f"{uri} is a file, and results are in a folder, the one that '--results' named"
+        )
     return uri

@@ -1,4 +1,6 @@
-"""``orchestrator run``: a sweep on a Ray cluster or on this machine, from an experiment or a frozen plan to Parquet."""
+"""``orchestrator run``: a sweep on a Ray cluster or on this machine, from an experiment or a frozen
+plan to Parquet.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,20 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
 @click.command(epilog=EXAMPLES)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--results", "results_uri", required=True, metavar="URI", help="A folder, s3://bucket/prefix or gs://bucket/prefix."
+    "--results",
+    "results_uri",
+    required=True,
+    metavar="URI",
+    help="A folder, s3://bucket/prefix or gs://bucket/prefix.",
 )
 @click.option(
     "--address",
     help="Ray cluster, or local: this machine without Ray. Default: the running Ray cluster, or a new one here.",
 )
 @click.option(
-    "--clients", type=click.IntRange(1, MOST_CLIENTS), help="Most load clients per launch. Default: half the cores."
+    "--clients",
+    type=click.IntRange(1, MOST_CLIENTS),
+    help="Most load clients per launch. Default: half the cores.",
 )
 @click.option(
     "--placement-timeout",
@@ -65,7 +73,11 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
     show_default=True,
     help="How long to wait for nodes; four times as long while some are being set up.",
 )
-@click.option("--max-nodes", type=click.IntRange(min=1), help="Most nodes for engines, also asked of an autoscaler.")
+@click.option(
+    "--max-nodes",
+    type=click.IntRange(min=1),
+    help="Most nodes for engines, also asked of an autoscaler.",
+)
 @click.option(
     "--storage-timeout",
     "store_s",
@@ -74,8 +86,14 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
     show_default=True,
     help="How long to retry a storage that fails. Engines stay up meanwhile; nothing new starts.",
 )
-@click.option("--retry-failed", is_flag=True, help="Also try again what failed because its configuration is wrong.")
-@click.option("--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last.")
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Also try again what failed because its configuration is wrong.",
+)
+@click.option(
+    "--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last."
+)
 def run(
     experiment: Path,
     results_uri: str,
@@ -117,15 +135,20 @@ def run(
         store.check_writable()
         live.say(Estimate(plan).summary())
         if any(one.status == "impossible" for one in plan.deployments):
-            live.say(f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}")
+            live.say(
+                f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
+            )
         live(Phase("sweep", "see that no other run is active", f"{store.uri}/{plan.name}"))
         with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
             active(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))
-            cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
+            # may import ray: after the input is known to be good
+            cluster = open_cluster(store, address, clients)
             if cluster.note:
                 live.say(f"note: {cluster.note}")
             most = max_nodes or math.inf
-            context = SweepContext(plan, cluster, store, active, place_s, store_s, retry_failed, most, stop=stop)
+            context = SweepContext(
+                plan, cluster, store, active, place_s, store_s, retry_failed, most, stop=stop
+            )
             active.tell = context.tell
             with stops(stop):  # not before: Ray takes the signals when it starts
                 try:
@@ -135,7 +158,13 @@ def run(
         live.say(_summary(report, store))
     _say_answer(store)
     counts = report.counts
-    return INTERRUPTED if report.interrupted else 3 if counts.failed or counts.left_out or counts.refused else 0
+    return (
+        INTERRUPTED
+        if report.interrupted
+        else 3
+        if counts.failed or counts.left_out or counts.refused
+        else 0
+    )
 
 
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
@@ -145,7 +174,9 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
 
     plan = load_plan(experiment)
     if unset := plan.unset_keys():
-        raise InputError(f"set the environment variables that api_key_env names: {', '.join(unset)}")
+        raise InputError(
+            f"set the environment variables that api_key_env names: {', '.join(unset)}"
+        )
     return predicted(plan.allowing() if allow_impossible else plan)
 
 
@@ -156,13 +187,18 @@ def _say_answer(store: Store) -> None:
 
     try:
         echo("\n".join(answer_text(Experiment(store))), err=True)
-    except Exception as error:  # all is measured: that nothing can be read now is no failure of the sweep
+    except Exception as error:
+        # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
 
 
 def _summary(report: SweepReport, store: Store) -> str:
     counts = report.counts
-    parts = [f"{counts.measured} measured", f"{counts.skipped} already done", f"{counts.failed} failed"]
+    parts = [
+        f"{counts.measured} measured",
+        f"{counts.skipped} already done",
+        f"{counts.failed} failed",
+    ]
     if counts.left_out:
         parts.append(f"{counts.left_out} left out by the budget")
     if counts.refused:
@@ -172,5 +208,7 @@ def _summary(report: SweepReport, store: Store) -> str:
     took = f"{report.wall_s:.0f} s in all"
     if counts.measured or counts.failed:
         took += f"; {report.overhead:.1%} of it was the program's own overhead"
-        took += " (neither engine start-up nor warm-up nor measurement nor waiting for other sweeps)"
+        took += (
+            " (neither engine start-up nor warm-up nor measurement nor waiting for other sweeps)"
+        )
     return f"{', '.join(parts)}\n{took}\nresults: {store.uri}"

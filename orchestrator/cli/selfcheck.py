@@ -19,8 +19,16 @@ more machines for them. The errors are what this client adds to the true timing 
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--clients",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Local client processes.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 def selfcheck(clients: int, form: str) -> int:
     """Measure this machine's load client.
 

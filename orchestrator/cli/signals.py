@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: the first asks to stop and keep what was measured, the second ends this process at once."""
+"""Ctrl-C and SIGTERM: the first asks to stop and keep what was measured, the second ends this
+process at once.
+"""
 
 import os
 import signal
@@ -10,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 
 INTERRUPTED = 130  # exit status
 SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
-TOGETHER_S = 0.2  # signals that come so soon are one: `timeout` sends it twice, and so do a terminal and a wrapper
+# signals that come so soon are one: `timeout` sends it twice, and so do a terminal and a wrapper
+TOGETHER_S = 0.2
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -18,9 +21,9 @@ STOPPING = frozenset({signal.SIGINT, signal.SIGTERM})
 def stops(stop: threading.Event) -> Iterator[None]:
     """Within it the first signal sets ``stop``; the next one ends the process with status 130.
 
-    What this process started ends with it: engines by their guards, clients by their pipe. A thread acts on the
-    signals, because a handler would wait until the main thread is back from the call it is in, and a write to a store
-    that does not answer takes minutes.
+    What this process started ends with it: engines by their guards, clients by their pipe. A thread
+    acts on the signals, because a handler would wait until the main thread is back from the call it
+    is in, and a write to a store that does not answer takes minutes.
     """
     with ExitStack() as undo:
         told, tell = os.pipe()

@@ -20,7 +20,9 @@ clocks of the storage and of this machine.
 @click.command(epilog=EXAMPLES)
 @click.argument("uri", callback=no_file)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 def status(uri: str, experiment: str | None, form: str) -> None:
     """Show the runs at URI and their progress."""
     from orchestrator.redaction import all_redacted

@@ -1,4 +1,6 @@
-"""``orchestrator stop``: asks the active run to end in order, wherever its driver is, and waits for it."""
+"""``orchestrator stop``: asks the active run to end in order, wherever its driver is, and waits for
+it.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +76,10 @@ def _wait(runs: Runs, run_id: str, end_s: float) -> str:
         if wrong:
             break
         time.sleep(LOOK_S)
-    counts = f": {found[0].measured} of {found[0].total} measured" if found else " before it measured anything"
+    counts = (
+        f": {found[0].measured} of {found[0].total} measured"
+        if found
+        else " before it measured anything"
+    )
     click.echo(f"{runs.experiment}: {redacted(wrong) if wrong else 'ended'}{counts}")
     return wrong

@@ -1,6 +1,8 @@
-"""Where engines and clients run: one protocol (base.py), two kinds of cluster. The only code that imports ray.
+"""Where engines and clients run: one protocol (base.py), two kinds of cluster. The only code that
+imports ray.
 
-A new kind of cluster is a class like LocalCluster, a line below, and a test module like tests/cluster/test_contract.py.
+A new kind of cluster is a class like LocalCluster, a line below, and a test module like
+tests/cluster/test_contract.py.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
 LOCAL = "local"  # the address that means: this machine, without Ray
 
 
-def open_cluster(store: Store | None, address: str | None = None, client_limit: int | None = None) -> Cluster:
-    """This machine if ``address`` is ``local``; otherwise Ray: the cluster at the address, a running one, or a new one.
+def open_cluster(
+    store: Store | None, address: str | None = None, client_limit: int | None = None
+) -> Cluster:
+    """This machine if ``address`` is ``local``; otherwise Ray: the cluster at the address, a
+    running one, or a new one.
 
     Raises InputError when the named cluster does not answer.
     """

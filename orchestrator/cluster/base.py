@@ -1,8 +1,9 @@
-"""What the runner needs from a cluster: machines, placements, agents that run engines, and clients that load them.
+"""What the runner needs from a cluster: machines, placements, agents that run engines, and clients
+that load them.
 
-Two classes implement it: this machine without Ray (local.py), and Ray (ray_cluster.py). Everything here is plain data
-and protocols, so the runner is tested without either. An agent is an ``EngineHost`` (engine_host.py) on this or another
-node; any call to it may raise HostLost.
+Two classes implement it: this machine without Ray (local.py), and Ray (ray_cluster.py). Everything
+here is plain data and protocols, so the runner is tested without either. An agent is an
+``EngineHost`` (engine_host.py) on this or another node; any call to it may raise HostLost.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 
 ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # Ray gives it to every node whose GPUs it knows
-NODE_GROUP = "ray.io/node-group"  # label of the nodes of an autoscaling cluster: the name of their type
-MOST_GROUPS = 64  # footprints to desire at once: Ray's scheduler and autoscaler look at each again and again
+# label of the nodes of an autoscaling cluster: the name of their type
+NODE_GROUP = "ray.io/node-group"
+# footprints to desire at once: Ray's scheduler and autoscaler look at each again and again
+MOST_GROUPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One node of the cluster. Nodes with the same ``address`` are one host (several raylets on one machine)."""
+    """One node of the cluster. Nodes with the same ``address`` are one host (several raylets on one
+    machine).
+    """
 
     node_id: str
     address: str
@@ -49,7 +54,9 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one replica takes: one bundle per node, all alike, and the labels that each of these nodes must have."""
+    """What one replica takes: one bundle per node, all alike, and the labels that each of these
+    nodes must have.
+    """
 
     bundles: tuple[Bundle, ...]
     labels: tuple[tuple[str, str], ...] = ()
@@ -65,7 +72,9 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one agent was given: ``devices`` are sorted GPU ids, ``cores`` the CPU cores its process may use."""
+    """What one agent was given: ``devices`` are sorted GPU ids, ``cores`` the CPU cores its process
+    may use.
+    """
 
     node_id: str
     address: str
@@ -79,7 +88,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A rank that was stopped. ``left_over``: processes that outlived SIGKILL (never seen; an event if it happens)."""
+    """A rank that was stopped. ``left_over``: processes that outlived SIGKILL (never seen; an event
+    if it happens).
+    """
 
     left_over: int
     log: bytes
@@ -88,7 +99,9 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client's share of a point: its rows, and the files in the store that hold them (empty: it stored none)."""
+    """One client's share of a point: its rows, and the files in the store that hold them (empty: it
+    stored none).
+    """
 
     stats: ClientStats
     stored: tuple[FilePart, ...]
@@ -99,7 +112,9 @@ class ClientReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of node that an autoscaler may add, at most ``most`` of it. ``labels``: None if nobody tells them."""
+    """A type of node that an autoscaler may add, at most ``most`` of it. ``labels``: None if nobody
+    tells them.
+    """
 
     name: str
     gpus: int = 0
@@ -112,10 +127,11 @@ class NodeType:
 class Growth:
     """What is known of a cluster's autoscaler. ``may``: nodes may be added, or nobody can tell.
 
-    ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being set up.
-    ``refused``: node type -> how many nodes failed to launch since the first look, and the last reason.
-    ``impossible``: desired footprints for which it has no node type. ``types``: those it has, empty if unknown.
-    ``reports``: how many were new since the first look; None: nobody knows whether there is one.
+    ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being
+    set up. ``refused``: node type -> how many nodes failed to launch since the first look, and the
+    last reason. ``impossible``: desired footprints for which it has no node type. ``types``: those
+    it has, empty if unknown. ``reports``: how many were new since the first look; None: nobody
+    knows whether there is one.
     """
 
     may: bool = True
@@ -128,17 +144,24 @@ class Growth:
 
     def __str__(self) -> str:
         """Why nodes do not come; empty when nothing is known."""
-        failed = [f"{number} x {kind}" + f" ({why})" * bool(why) for kind, (number, why) in self.refused.items()]
+        failed = [
+            f"{number} x {kind}" + f" ({why})" * bool(why)
+            for kind, (number, why) in self.refused.items()
+        ]
         refused = f"launches of nodes were refused: {', '.join(failed)}" if failed else ""
         return "; ".join(filter(None, (self.silent, refused)))
 
 
 class HostLost(Exception):
-    """The process or node of an agent or client is gone or does not answer: infrastructure, not the configuration."""
+    """The process or node of an agent or client is gone or does not answer: infrastructure, not the
+    configuration.
+    """
 
 
 class ClientLost(Exception):
-    """Load clients whose process or node is gone. ``clients``: their indices among the clients of the point."""
+    """Load clients whose process or node is gone. ``clients``: their indices among the clients of
+    the point.
+    """
 
     def __init__(self, clients: Sequence[int], why: str = "it did not report") -> None:
         self.clients = tuple(clients)
@@ -147,17 +170,25 @@ class ClientLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for a place: ``timeout_s``, or until ``stopped`` says that the sweep is over."""
+    """How long to wait for a place: ``timeout_s``, or until ``stopped`` says that the sweep is
+    over.
+    """
 
     timeout_s: float
     stopped: Callable[[], bool] = lambda: False
 
-    def check(self, waited_s: float, footprint: Footprint, held: Callable[[], Collection[str]] = tuple) -> None:
-        """Raises Occupied when the wait is over (nodes that could hold it are ``held``), PlacementError if stopped."""
+    def check(
+        self, waited_s: float, footprint: Footprint, held: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        """Raises Occupied when the wait is over (nodes that could hold it are ``held``),
+        PlacementError if stopped.
+        """
         if self.stopped():
             raise PlacementError("the sweep was stopped")
         if waited_s >= self.timeout_s:
-            raise Occupied(f"{footprint} was not to be had within {self.timeout_s:g} s: others hold it", held())
+            raise Occupied(
+                f"{footprint} was not to be had within {self.timeout_s:g} s: others hold it", held()
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,9 +208,15 @@ class Probes(Protocol):
     machines: Sequence[Machine]
 
     def ask(
-        self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
+        self,
+        function: Any,
+        *arguments: Any,
+        limit_s: float = ASK_LIMIT_S,
+        nodes: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Call ``function(*arguments)`` on all nodes, or only on ``nodes``; node id -> its result, or NoAnswer."""
+        """Call ``function(*arguments)`` on all nodes, or only on ``nodes``; node id -> its result,
+        or NoAnswer.
+        """
         ...
 
     def close(self) -> None: ...
@@ -187,7 +224,9 @@ class Probes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Why a node gave no answer. ``wrong``: it cannot run this program; otherwise the cause is unknown."""
+    """Why a node gave no answer. ``wrong``: it cannot run this program; otherwise the cause is
+    unknown.
+    """
 
     why: str
     wrong: bool = False
@@ -211,7 +250,9 @@ class Cluster(Protocol):
         ...
 
     def leaving(self) -> Mapping[str, float]:
-        """Nodes that drain because they will be taken back: node id -> seconds until then, infinite if unknown."""
+        """Nodes that drain because they will be taken back: node id -> seconds until then, infinite
+        if unknown.
+        """
         ...
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
@@ -226,11 +267,12 @@ class Cluster(Protocol):
         ...
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS, beside those that launches hold;
-        replaces the last wish.
+        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS, beside those that
+        launches hold; replaces the last wish.
 
-        ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed by this: the nodes
-        show up in ``machines`` or they do not. Without footprints only the launches keep nodes up.
+        ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed
+        by this: the nodes show up in ``machines`` or they do not. Without footprints only the
+        launches keep nodes up.
         """
         ...
 
@@ -245,16 +287,20 @@ class Cluster(Protocol):
         """
         ...
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
-        """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are different.
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+    ) -> Placement:
+        """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are
+        different.
 
-        Waits while others hold the resources. Raises Occupied when ``patience`` is over, PlacementError when these
-        nodes are gone or could not hold the footprint even when idle.
+        Waits while others hold the resources. Raises Occupied when ``patience`` is over,
+        PlacementError when these nodes are gone or could not hold the footprint even when idle.
         """
         ...
 
     def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher numbers are taken last.
+        """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher
+        numbers are taken last.
 
         Raises PlacementError, also when a client's node cannot reach the results.
         """

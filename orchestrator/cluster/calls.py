@@ -1,4 +1,6 @@
-"""Calls to an EngineHost or ClientHost in another process: each has a time limit and raises only our own exceptions."""
+"""Calls to an EngineHost or ClientHost in another process: each has a time limit and raises only
+our own exceptions.
+"""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +14,9 @@ CALL_LIMIT_S = 60.0
 
 
 def crossing(error: Exception, method: str) -> Exception:
-    """What the caller gets for an exception raised on the host: our own unchanged, HostLost for any other."""
+    """What the caller gets for an exception raised on the host: our own unchanged, HostLost for any
+    other.
+    """
     if isinstance(error, OrchestratorError | HostLost):
         return error
     return HostLost(f"{method} failed on its node: {type(error).__name__}: {error}")

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from orchestrator.results.spool import Part
     from orchestrator.results.store import FilePart, Store
 
-STORE_LIMIT_S = 40.0  # after that the driver gets the rows and stores them: it waits longer for the storage
+# after that the driver gets the rows and stores them: it waits longer for the storage
+STORE_LIMIT_S = 40.0
 
 
 def local_tokenizer(name: str | None) -> str | None:
-    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a model of this name.
+    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a
+    model of this name.
 
-    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary has, or words.
+    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary
+    has, or words.
     """
     path = Path(name or "")
     if name is None or path.is_file():
@@ -47,7 +50,9 @@ def local_tokenizer(name: str | None) -> str | None:
 
 
 def reach_problem(store: Store) -> str | None:
-    """Why this node cannot write results: it does not see the driver's plan, or the write fails. None: it can."""
+    """Why this node cannot write results: it does not see the driver's plan, or the write fails.
+    None: it can.
+    """
     try:
         if store.plan() is None:
             return (
@@ -56,7 +61,11 @@ def reach_problem(store: Store) -> str | None:
             )
         store.check_writable()
     except OrchestratorError as error:
-        needs = "" if store.is_local else "; every node needs credentials of its own, and none are passed on"
+        needs = (
+            ""
+            if store.is_local
+            else "; every node needs credentials of its own, and none are passed on"
+        )
         return f"{error}{needs}"
     return None
 
@@ -64,7 +73,8 @@ def reach_problem(store: Store) -> str | None:
 class ClientHost(LoadClient):
     """A load client that keeps off the engines' cores and writes its own rows to the store.
 
-    ``alone``: it has this process for itself, and waits for room on the disk as long as the driver lets it.
+    ``alone``: it has this process for itself, and waits for room on the disk as long as the driver
+    lets it.
     """
 
     def __init__(self, alone: bool = False) -> None:
@@ -89,8 +99,9 @@ class ClientHost(LoadClient):
         return reach_problem(store)
 
     def lease(self, sweep: str) -> bool:
-        """Lease a share of this host for a launch of this sweep; returns whether a client should rather run elsewhere:
-        another sweep has the host for itself, or there is no room for rows."""
+        """Lease a share of this host for a launch of this sweep; returns whether a client should
+        rather run elsewhere: another sweep has the host for itself, or there is no room for rows.
+        """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
         held = False
         with suppress(PlacementError, OSError):
@@ -122,14 +133,17 @@ class ClientHost(LoadClient):
         self._point, self._writer = point, f"client{index:04d}"  # in the order of their numbers
         return super().prepare(point, index, count)
 
-    def run_and_store(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
+    def run_and_store(
+        self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None
+    ) -> ClientReport:
         """Send load from ``start_wall_ns`` on, by this host's wall clock.
 
-        Rows go to ``store``; where it is None or does not take them in time, token events come back in the report, and
-        also where they are few.
+        Rows go to ``store``; where it is None or does not take them in time, token events come back
+        in the report, and also where they are few.
         """
         assert self._point
-        os.sched_setaffinity(0, self._cores)  # sets it for the calling thread, which is the one that sends
+        # sets it for the calling thread, which is the one that sends
+        os.sched_setaffinity(0, self._cores)
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self.run(start_ns)
         stored = self._stored(store, result.parts) if store else ()
@@ -139,11 +153,16 @@ class ClientHost(LoadClient):
         return ClientReport(stats, stored, requests, gaps, result.replies)
 
     def _stored(self, store: Store, parts: Sequence[Part]) -> tuple[FilePart, ...]:
-        """The files its rows were stored in; none when the storage refuses or does not answer. A file that arrives
-        later does no harm: no manifest names it."""
+        """The files its rows were stored in; none when the storage refuses or does not answer. A
+        file that arrives later does no harm: no manifest names it.
+        """
         assert self._point
         point = self._point
-        keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id, "writer": self._writer}
+        keys = {
+            "measurement_id": point.measurement_id,
+            "attempt_id": point.attempt_id,
+            "writer": self._writer,
+        }
         call = in_thread(lambda: tuple(store.put_part(part, **keys) for part in parts))
         with suppress(ResultsError, TimeoutError):
             stored: tuple[FilePart, ...] = call.result(STORE_LIMIT_S)

@@ -1,4 +1,5 @@
-"""Load clients as the driver sees them: the pool, the clients a launch borrows from it, and one run of those clients.
+"""Load clients as the driver sees them: the pool, the clients a launch borrows from it, and one run
+of those clients.
 
 Each kind of cluster brings its own ``ClientHandle``; everything else is shared.
 """
@@ -31,10 +32,14 @@ UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
 
 
 class ClientHandle(Protocol):
-    """A ``ClientHost`` (client_host.py), whether it runs in this process, in another one, or on another node."""
+    """A ``ClientHost`` (client_host.py), whether it runs in this process, in another one, or on
+    another node.
+    """
 
     def begin(self, method: str, *args: object) -> Future[Any]:
-        """Call one of its methods without waiting. The future raises HostLost when the client's process is gone."""
+        """Call one of its methods without waiting. The future raises HostLost when the client's
+        process is gone.
+        """
         ...
 
     def kill(self) -> None: ...
@@ -42,7 +47,9 @@ class ClientHandle(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A client of the pool and where it runs. ``here``: on the driver's host, so both share one wall clock."""
+    """A client of the pool and where it runs. ``here``: on the driver's host, so both share one
+    wall clock.
+    """
 
     handle: ClientHandle
     node_id: str
@@ -57,7 +64,8 @@ class ClientRun:
         self._handles, self._futures = handles, futures
         self._reports: dict[int, ClientReport] = {}
         self._lost: dict[int, str] = {}
-        self._asked: dict[str, dict[int, Future[Any]]] = {}  # method -> client -> the answer it still owes
+        # method -> client -> the answer it still owes
+        self._asked: dict[str, dict[int, Future[Any]]] = {}
         self._no_room: dict[int, tuple[str, ...]] = {}  # client -> what it said last
 
     def wait(self, wait_s: float) -> bool:
@@ -74,14 +82,24 @@ class ClientRun:
         return not self.unfinished()
 
     def _open(self) -> list[int]:
-        return [at for at in range(len(self._futures)) if at not in self._reports and at not in self._lost]
+        return [
+            at
+            for at in range(len(self._futures))
+            if at not in self._reports and at not in self._lost
+        ]
 
     def settle(self, limit_s: float) -> None:
-        """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still answers: it may be
-        counting the replies of a long point. Clients that are lost or have no room for rows are not waited for."""
+        """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still
+        answers: it may be counting the replies of a long point. Clients that are lost or have no
+        room for rows are not waited for.
+        """
         for _ in range(MOST_SETTLES):
             wait(self._futures, limit_s)
-            late = [handle for handle, future in zip(self._handles, self._futures, strict=True) if not future.done()]
+            late = [
+                handle
+                for handle, future in zip(self._handles, self._futures, strict=True)
+                if not future.done()
+            ]
             told, _ = wait([handle.begin("progress") for handle in late], PROGRESS_LIMIT_S)
             if all(call.exception() or call.result().no_room for call in told):
                 break
@@ -91,13 +109,18 @@ class ClientRun:
             return
 
     def progress(self) -> Progress:
-        """The sum over the clients that answer promptly. Another one has no room if it had none when it answered."""
+        """The sum over the clients that answer promptly. Another one has no room if it had none
+        when it answered.
+        """
         parts = self._ask("progress")
         found = sum(parts.values(), Progress())
         self._no_room |= {index: part.no_room for index, part in parts.items()}
-        # unless all answer, nobody knows whether a replica is silent: a missing client may have heard from it
+        # unless all answer, nobody knows whether a replica is silent: a missing client may have
+        # heard from it
         silences = found.silences if len(parts) == len(self._handles) else ()
-        return replace(found, silences=silences, no_room=tuple(chain.from_iterable(self._no_room.values())))
+        return replace(
+            found, silences=silences, no_room=tuple(chain.from_iterable(self._no_room.values()))
+        )
 
     @property
     def full(self) -> set[int]:
@@ -105,12 +128,16 @@ class ClientRun:
         return {index for index, folders in self._no_room.items() if folders}
 
     def so_far(self) -> list[SoFar]:
-        """What happened in a watched point since the last call; a client that answers late is included next time."""
+        """What happened in a watched point since the last call; a client that answers late is
+        included next time.
+        """
         return [found for found in self._ask("so_far").values() if found is not None]
 
     def _ask(self, method: str) -> dict[int, Any]:
-        """The answers that come in time, by client. One that still owes an answer is not asked again: unread questions
-        would pile up in the pipe of a stopped process until sending another one blocks."""
+        """The answers that come in time, by client. One that still owes an answer is not asked
+        again: unread questions would pile up in the pipe of a stopped process until sending another
+        one blocks.
+        """
         asked = self._asked.setdefault(method, {})
         for index, handle in enumerate(self._handles):
             if index not in asked:
@@ -120,9 +147,11 @@ class ClientRun:
         return {index: call.result() for index, call in calls.items() if call.exception() is None}
 
     def finish(self, at_s: float, drain: bool) -> None:
-        """End the point on all clients ``at_s`` seconds after its start, as if that had been its planned length.
+        """End the point on all clients ``at_s`` seconds after its start, as if that had been its
+        planned length.
 
-        ``drain``: wait for open requests; otherwise close their connections, and they become ``aborted`` rows.
+        ``drain``: wait for open requests; otherwise close their connections, and they become
+        ``aborted`` rows.
         """
         for handle in self._handles:
             handle.begin("finish", round(at_s * 1e9), drain)
@@ -142,10 +171,16 @@ class ClientRun:
 
 
 class Clients:
-    """The clients that one launch borrowed from the pool. ``unfit``: nodes that were found to be unfit for others."""
+    """The clients that one launch borrowed from the pool. ``unfit``: nodes that were found to be
+    unfit for others.
+    """
 
     def __init__(
-        self, pool: ClientPool, members: Sequence[Member], store: Store | None, unfit: Collection[str] = ()
+        self,
+        pool: ClientPool,
+        members: Sequence[Member],
+        store: Store | None,
+        unfit: Collection[str] = (),
     ) -> None:
         self.addresses: Sequence[str] = [member.address for member in members]
         self.nodes: Sequence[str] = [member.node_id for member in members]
@@ -156,13 +191,17 @@ class Clients:
         self._released = False
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
-        """Build the schedule and the request bodies on every client, and wait until all are ready to start.
+        """Build the schedule and the request bodies on every client, and wait until all are ready
+        to start.
 
-        Returns the number of requests scheduled so far, None when ``stopped`` became true. Raises InputError when the
-        point cannot be run (no tokenizer, no such file, …), ClientLost, NoRoom.
+        Returns the number of requests scheduled so far, None when ``stopped`` became true. Raises
+        InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost, NoRoom.
         """
         count = len(self._members)
-        calls = [member.handle.begin("prepare", point, at, count) for at, member in enumerate(self._members)]
+        calls = [
+            member.handle.begin("prepare", point, at, count)
+            for at, member in enumerate(self._members)
+        ]
         end_s, known = time.monotonic() + PREPARE_LIMIT_S, 0
         while wait(calls, STOP_LOOK_S).not_done and time.monotonic() < end_s:
             if stopped():
@@ -183,7 +222,9 @@ class Clients:
         return known
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
-        """Start all clients at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
+        """Start all clients at one instant, ``lead_s`` from now. ``write=False``: rows come back
+        but are not stored.
+        """
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
         calls = [
@@ -196,11 +237,15 @@ class Clients:
     @property
     def full(self) -> set[str]:
         """Nodes without room for rows."""
-        return {self.nodes[index] for index in self._full | (self._run.full if self._run else set())}
+        return {
+            self.nodes[index] for index in self._full | (self._run.full if self._run else set())
+        }
 
     @property
     def unfit(self) -> set[str]:
-        """Nodes to which no client should move: those, and another sweep's when these were borrowed."""
+        """Nodes to which no client should move: those, and another sweep's when these were
+        borrowed.
+        """
         return self.full | self._unfit
 
     @property
@@ -216,7 +261,9 @@ class Clients:
 
 
 def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
-    """The client's wall clock minus ours, and half the fastest round trip, which bounds the error (Cristian); in ns."""
+    """The client's wall clock minus ours, and half the fastest round trip, which bounds the error
+    (Cristian); in ns.
+    """
     best = (1 << 62, 0)
     for _ in range(rounds):
         before = time.time_ns()
@@ -247,13 +294,14 @@ class ClientPool:
         self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts that another sweep has
-        for itself, or that have no room for rows, are the last choice.
+        """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts
+        that another sweep has for itself, or that have no room for rows, are the last choice.
 
         Raises NoClient, PlacementError.
         """
         avoid = dict(avoid)
-        self._end_idle(lambda one: avoid.get(one.node_id, 0) >= UNFIT)  # else they are the first ones taken
+        # else they are the first ones taken
+        self._end_idle(lambda one: avoid.get(one.node_id, 0) >= UNFIT)
         unfit: set[str] = set()
         while True:
             members = self._borrow(count, avoid)
@@ -278,7 +326,14 @@ class ClientPool:
             while len(taken) + len(new) < count:
                 load = [member.node_id for member in self._members + new]
                 where = min(machines.values(), key=lambda one: _distance(one, avoid, load))
-                new.append(Member(self._start(where), where.node_id, where.address, where.address == self._address))
+                new.append(
+                    Member(
+                        self._start(where),
+                        where.node_id,
+                        where.address,
+                        where.address == self._address,
+                    )
+                )
             self._members += new
         try:
             self._await(new)
@@ -289,17 +344,25 @@ class ClientPool:
         return taken + new
 
     def _await(self, new: Sequence[Member]) -> None:
-        """Wait until new clients answer, and check that they can write to the results from their node."""
-        end_s, calls = time.monotonic() + CALL_LIMIT_S, [member.handle.begin("process") for member in new]
+        """Wait until new clients answer, and check that they can write to the results from their
+        node.
+        """
+        end_s, calls = (
+            time.monotonic() + CALL_LIMIT_S,
+            [member.handle.begin("process") for member in new],
+        )
         lost: dict[str, str] = {}
         for member, call in zip(new, calls, strict=True):
             try:
                 self.processes.append(answer(call, "the first call", end_s - time.monotonic()))
             except HostLost as error:
-                lost[member.node_id] = f"a load client did not start on node {member.address}: {error}"
+                lost[member.node_id] = (
+                    f"a load client did not start on node {member.address}: {error}"
+                )
         if lost:
             raise NoClient("; ".join(lost.values()), lost)
-        for member in new:  # the first one that fails tells: it may be the storage, which all of them would wait for
+        # the first one that fails tells: it may be the storage, which all of them would wait for
+        for member in new:
             if problem := self._reach_problem(member):
                 raise NoClient(problem, [member.node_id])
 
@@ -308,15 +371,21 @@ class ClientPool:
         if self._store is None or (member.here and self._store.is_local):
             return ""
         try:
-            problem = answer(member.handle.begin("reach_problem", self._store), "the check of the results")
+            problem = answer(
+                member.handle.begin("reach_problem", self._store), "the check of the results"
+            )
         except HostLost as error:
             problem = str(error)
         return f"no client on node {member.address}: {problem}" if problem else ""
 
     def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:
-        """Keep clients that still answer for the next launch; kill the others, and all of them unless ``reusable``."""
+        """Keep clients that still answer for the next launch; kill the others, and all of them
+        unless ``reusable``.
+        """
         for member in members:
-            alive = reusable and _told(member.handle.begin("rest"), "rest", REUSE_LIMIT_S) is not None
+            alive = (
+                reusable and _told(member.handle.begin("rest"), "rest", REUSE_LIMIT_S) is not None
+            )
             if not alive:
                 member.handle.kill()
             with self._lock:
@@ -352,10 +421,21 @@ def _told(call: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
 
 
 def sweep_tag(store: Store) -> str:
-    """What identifies a sweep in its leases (engines/leases.py): one experiment in one results root."""
+    """What identifies a sweep in its leases (engines/leases.py): one experiment in one results
+    root.
+    """
     return digest([store.uri, store.experiment])
 
 
-def _distance(machine: Machine, avoid: Mapping[str, int], load: Sequence[str]) -> tuple[int, bool, int, str]:
-    """Sort key of machines for a new client: away from engines, off GPU nodes, where few clients are."""
-    return avoid.get(machine.node_id, 0), machine.gpus > 0, load.count(machine.node_id), machine.node_id
+def _distance(
+    machine: Machine, avoid: Mapping[str, int], load: Sequence[str]
+) -> tuple[int, bool, int, str]:
+    """Sort key of machines for a new client: away from engines, off GPU nodes, where few clients
+    are.
+    """
+    return (
+        avoid.get(machine.node_id, 0),
+        machine.gpus > 0,
+        load.count(machine.node_id),
+        machine.node_id,
+    )

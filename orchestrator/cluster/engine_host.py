@@ -39,7 +39,8 @@ from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
 
-LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20  # stored of a log: its start, which names sizes, and its end
+# stored of a log: its start, which names sizes, and its end
+LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20
 LOG_MOST_BYTES = 4 * (LOG_HEAD_BYTES + LOG_TAIL_BYTES)  # on the node's disk while the engine runs
 KEEP_S = 10.0  # how often leases are refreshed and the log is trimmed
 ORIGIN = "origin"  # file in a work folder: which sweep and rank it belongs to
@@ -51,30 +52,43 @@ RESET_PAUSE_S = 0.5
 
 
 def assigned_gpus() -> tuple[str, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES gives this process (HIP_VISIBLE_DEVICES on AMD); -1 means none.
+    """The GPUs that CUDA_VISIBLE_DEVICES gives this process (HIP_VISIBLE_DEVICES on AMD); -1 means
+    none.
 
     Sorted, because Ray lists them in the order of a set.
     """
-    given = (os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or "").split(",")
+    given = (
+        os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or ""
+    ).split(",")
     ids = [part for part in given if part.strip() and not part.strip().startswith("-")]
     return tuple(sorted(ids, key=lambda part: (len(part), part)))
 
 
 def amd_gpus(devices: Sequence[str]) -> list[str]:
-    """What AMD's GPUs are leased as: NVML lists none, so by the indices that Ray gives; nothing for other devices.
+    """What AMD's GPUs are leased as: NVML lists none, so by the indices that Ray gives; nothing for
+    other devices.
 
-    HIP counts only what ROCR_VISIBLE_DEVICES leaves, which may be another part of the host for another Ray.
+    HIP counts only what ROCR_VISIBLE_DEVICES leaves, which may be another part of the host for
+    another Ray.
     """
     if not os.environ.get("HIP_VISIBLE_DEVICES"):
         return []
-    left = [part.strip() for part in os.environ.get("ROCR_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    left = [
+        part.strip()
+        for part in os.environ.get("ROCR_VISIBLE_DEVICES", "").split(",")
+        if part.strip()
+    ]
     return [f"amd-{left[int(one)] if int(one) < len(left) else one}" for one in devices]
 
 
 class EngineHost:
-    """The agent of a placement: runs one rank of a replica on this node. ``devices``: the GPUs it may use."""
+    """The agent of a placement: runs one rank of a replica on this node. ``devices``: the GPUs it
+    may use.
+    """
 
-    def __init__(self, launch_id: str, node_id: str, address: str, devices: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, launch_id: str, node_id: str, address: str, devices: tuple[str, ...] = ()
+    ) -> None:
         reap()  # end what a dead owner left running before its devices and ports are used again
         self._launch_id = launch_id
         self._devices = chosen(devices, list_gpus()) if devices else []
@@ -87,7 +101,8 @@ class EngineHost:
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
         self._counting: Future[int] | None = None
-        self._here = self._elsewhere = 0  # bytes of the model in this node's hub cache, and in those of other ranks
+        # bytes of the model in this node's hub cache, and in those of other ranks
+        self._here = self._elsewhere = 0
         self._sampler: Sampler | None = None
         self._before: Snapshot | None = None  # CPU use when the point began
         self._held: list[Holding] = []  # leases on this host when the point began
@@ -110,14 +125,18 @@ class EngineHost:
         Raises Occupied when another sweep holds it, PlacementError.
         """
         self._sweep = sweep
-        parts = [one for one in self.allocation.devices if not one.isdecimal()]  # of a GPU, which NVML does not list
+        # of a GPU, which NVML does not list
+        parts = [one for one in self.allocation.devices if not one.isdecimal()]
         gpus = [gpu.uuid for gpu in self._devices] or parts or amd_gpus(self.allocation.devices)
         return self._lease.take(sweep, exclusive, self.allocation.cores, cores, gpus)
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
-        """Logs left on this node by agents of this sweep that died before they returned them: folder, name, log."""
+        """Logs left on this node by agents of this sweep that died before they returned them:
+        folder, name, log.
+        """
         found: list[tuple[str, str, bytes]] = []
-        alive = {one.launch for one in living()}  # an ending agent gives up its lease after its launch's lock
+        # an ending agent gives up its lease after its launch's lock
+        alive = {one.launch for one in living()}
         for work in dead_work(node_folder("locks"), node_folder("work")):
             launch = work.name.rpartition("-")[0]
             with suppress(OSError, ValueError):
@@ -136,13 +155,17 @@ class EngineHost:
         """Free ports from the engines' range."""
         return self._lease.take_ports(count, np.random.default_rng())
 
-    def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
+    def start(
+        self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str
+    ) -> tuple[str, ...]:
         """Start the engine; returns its argv."""
         engine, node = program_of(settings.engine), replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
         self._process = EngineProcess(command, self._workdir, self._launch_id)
         self._last_words = LastWords(engine.log)
-        self._server = Expected(engine, settings, node, f"http://{node.bind}:{node.port}", api_key, self._process)
+        self._server = Expected(
+            engine, settings, node, f"http://{node.bind}:{node.port}", api_key, self._process
+        )
         mine = os.sched_getaffinity(0)
         try:
             if node.cores:
@@ -155,7 +178,9 @@ class EngineHost:
         return command.argv
 
     def _keep(self, process: EngineProcess) -> None:
-        """Until the engine is stopped, refresh its files, which a cleaner of /tmp would remove, and trim its log."""
+        """Until the engine is stopped, refresh its files, which a cleaner of /tmp would remove, and
+        trim its log.
+        """
         while not self._over.wait(KEEP_S):
             with suppress(OSError):
                 self._lease.touch()
@@ -167,7 +192,9 @@ class EngineHost:
         self._ready = in_thread(self._wait_ready, timeout_s)
 
     def poll_ready(self, wait_s: float) -> Ready | Failure | None:
-        """Whether the engine serves: Ready, why it does not, or None when neither is known after ``wait_s``."""
+        """Whether the engine serves: Ready, why it does not, or None when neither is known after
+        ``wait_s``.
+        """
         assert self._ready
         try:
             return self._ready.result(wait_s)
@@ -177,14 +204,18 @@ class EngineHost:
     def _wait_ready(self, timeout_s: float) -> Ready | Failure:
         assert self._server
         try:
-            ready = wait_ready(self._server, timeout_s, downloaded=lambda: self.downloaded() + self._elsewhere)
+            ready = wait_ready(
+                self._server, timeout_s, downloaded=lambda: self.downloaded() + self._elsewhere
+            )
         except EngineFailure as error:
             return error.failure
         self._phase = "run"
         return ready
 
     def downloaded(self) -> int:
-        """Bytes of the model in this node's hub cache, as last known: one on a file server may hang."""
+        """Bytes of the model in this node's hub cache, as last known: one on a file server may
+        hang.
+        """
         assert self._server
         if self._counting is None or self._counting.done():
             self._counting = in_thread(downloaded_bytes, self._server.settings, self._server.node)
@@ -193,7 +224,9 @@ class EngineHost:
         return self._here
 
     def hear_downloaded(self, elsewhere: int) -> None:
-        """Bytes of the model on the nodes of other ranks, for which rank 0 waits: while they grow, no time counts."""
+        """Bytes of the model on the nodes of other ranks, for which rank 0 waits: while they grow,
+        no time counts.
+        """
         self._elsewhere = elsewhere
 
     def saying(self) -> str:
@@ -202,21 +235,29 @@ class EngineHost:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def kv_transport(self) -> str:
-        """What KV caches travel over between this role and the other, as the log says since one has travelled."""
+        """What KV caches travel over between this role and the other, as the log says since one has
+        travelled.
+        """
         return of_kv_caches(self._process.log_tail(LOG_LINES)) if self._process else NOT_SAID
 
     def failure(self) -> Failure | None:
-        """None while the engine lives; otherwise why it ended, or why its log says that it is about to."""
+        """None while the engine lives; otherwise why it ended, or why its log says that it is about
+        to.
+        """
         if self._process is None or self._last_words is None:
             return None
         status = self._process.poll()
         if status is None and not self._last_words.spoken(self._phase, self._process.news()):
             return None
         assert self._server
-        return classify(self._server.engine.log, self._phase, self._process.log_since_ready(), status)
+        return classify(
+            self._server.engine.log, self._phase, self._process.log_since_ready(), status
+        )
 
     def empty_cache(self) -> bool:
-        """Empty the prefix cache; true when the engine did. It may refuse while a request still holds blocks."""
+        """Empty the prefix cache; true when the engine did. It may refuse while a request still
+        holds blocks.
+        """
         assert self._server
         if self._server.engine.reset_path is None:
             return False
@@ -224,7 +265,9 @@ class EngineHost:
         for left in reversed(range(RESET_TRIES)):
             answer = ask(url, "POST", self._server.api_key, RESET_LIMIT_S)
             said = answer.json()
-            if answer.status == 200 and not (isinstance(said, dict) and said.get("success") is False):
+            if answer.status == 200 and not (
+                isinstance(said, dict) and said.get("success") is False
+            ):
                 return True
             if answer.status == 404 or not left:
                 break
@@ -240,12 +283,19 @@ class EngineHost:
     def _metrics(self) -> Callable[[], Sample | None] | None:
         assert self._server
         engine, base_url, key = self._server.engine, self._server.base_url, self._server.api_key
-        return partial(read, base_url + engine.metrics_path, engine.metrics, key) if engine.metrics_path else None
+        return (
+            partial(read, base_url + engine.metrics_path, engine.metrics, key)
+            if engine.metrics_path
+            else None
+        )
 
     def has_work(self) -> bool:
         """Whether the engine's /metrics say that it has running or waiting requests."""
         sample = take() if (take := self._metrics()) is not None else None
-        return sample is not None and sum(sample.values.get(name, 0.0) for name in ("running", "waiting")) > 0
+        return (
+            sample is not None
+            and sum(sample.values.get(name, 0.0) for name in ("running", "waiting")) > 0
+        )
 
     def end_metrics(self) -> list[Sample]:
         """Stop reading /metrics; the samples since ``begin_metrics``, in order of time."""
@@ -263,7 +313,9 @@ class EngineHost:
         ``ours``: pids of this sweep's driver and clients on this host.
         """
         now = living()
-        ours_then = {one.launch for one in self._held if one.sweep == self._sweep and not one.client}
+        ours_then = {
+            one.launch for one in self._held if one.sweep == self._sweep and not one.client
+        }
         launches = {one.launch for one in now if one.sweep == self._sweep and not one.client}
         some_left = bool(ours_then - launches)
         in_docker = self._server is not None and is_docker(self._server.settings)
@@ -283,19 +335,28 @@ class EngineHost:
         if self._process is not None:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
-                log = self._process.redact(kept(self._process.log_path).decode(errors="replace")).encode()
+                log = self._process.redact(
+                    kept(self._process.log_path).decode(errors="replace")
+                ).encode()
         self.end_metrics()  # still reading where a point was cut short
         self._over.set()
         shutil.rmtree(self._workdir, ignore_errors=True)
         dirty: Sequence[str] = ()
-        with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
-            dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else ()
+        # NVML raises for a GPU that is lost; the engine is gone all the same
+        with suppress(Exception):
+            dirty = (
+                await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices})
+                if self._devices
+                else ()
+            )
         self._lease.release()  # now: whoever gets these GPUs next needs their memory
         return Stopped(left_over, log, tuple(dirty))
 
 
 def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:
-    """The content of a log. Of a long one: its first and last whole lines, and a note of how much is left out."""
+    """The content of a log. Of a long one: its first and last whole lines, and a note of how much
+    is left out.
+    """
     with path.open("rb") as file:
         text = file.read(head + tail)
         if not (left_out := path.stat().st_size - len(text)):
@@ -307,7 +368,8 @@ def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> 
 
 
 def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_BYTES) -> None:
-    """Free the disk space under the middle of a log while it is being written: the hole reads as zeros.
+    """Free the disk space under the middle of a log while it is being written: the hole reads as
+    zeros.
 
     Does nothing on a file system without holes.
     """
@@ -316,4 +378,6 @@ def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_
         return
     with path.open("r+b") as file:
         punch = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-        ctypes.CDLL(None).fallocate64(file.fileno(), punch, ctypes.c_int64(head), ctypes.c_int64(length))
+        ctypes.CDLL(None).fallocate64(
+            file.fileno(), punch, ctypes.c_int64(head), ctypes.c_int64(length)
+        )

@@ -1,4 +1,6 @@
-"""This machine as a cluster, without Ray: an engine runs under a guard process, a client in a process of its own."""
+"""This machine as a cluster, without Ray: an engine runs under a guard process, a client in a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +38,32 @@ if TYPE_CHECKING:
 NODE_ID = "local"
 ADDRESS = "127.0.0.1"
 END_LIMIT_S = 5.0  # for a client process to end
-DRIVERS_OWN = (signal.SIGINT, signal.SIGTERM)  # sent to every process of a terminal or service; only the driver acts
+# sent to every process of a terminal or service; only the driver acts
+DRIVERS_OWN = (signal.SIGINT, signal.SIGTERM)
 
 
 class LocalCluster:
-    """This machine as the only node. Everything started on it ends with the driver, however the driver dies.
+    """This machine as the only node. Everything started on it ends with the driver, however the
+    driver dies.
 
-    ``client_limit``: the most load clients. ``watched``: progress is shown while they load. A single client that nobody
-    watches runs in this process; any other gets its own, because drawing the display would delay its reads.
+    ``client_limit``: the most load clients. ``watched``: progress is shown while they load. A
+    single client that nobody watches runs in this process; any other gets its own, because drawing
+    the display would delay its reads.
     """
 
-    def __init__(self, store: Store | None, client_limit: int | None = None, watched: bool = True) -> None:
+    def __init__(
+        self, store: Store | None, client_limit: int | None = None, watched: bool = True
+    ) -> None:
         raise_open_files_limit()  # the rows of every client are open files
         self.note: str | None = None
         cores = len(os.sched_getaffinity(0))
         self._client_limit = client_limit or max(1, cores // 2)
         here = self._client_limit == 1 and not watched
         self._pool = ClientPool(
-            store, ADDRESS, lambda: [Machine(NODE_ID, ADDRESS)], lambda _: ClientThread() if here else ClientProcess()
+            store,
+            ADDRESS,
+            lambda: [Machine(NODE_ID, ADDRESS)],
+            lambda _: ClientThread() if here else ClientProcess(),
         )
         self._change = threading.Condition()
         self._used_gpus: set[str] = set()
@@ -62,7 +72,9 @@ class LocalCluster:
 
     @cached_property
     def _gpus(self) -> tuple[str, ...]:
-        """Indices of this machine's GPUs, or those that a variable names. Not looked up by the load command."""
+        """Indices of this machine's GPUs, or those that a variable names. Not looked up by the load
+        command.
+        """
         from orchestrator.cluster.engine_host import assigned_gpus
         from orchestrator.telemetry.gpus import gpus
 
@@ -93,7 +105,9 @@ class LocalCluster:
     def check_nodes(self) -> list[str]:
         return []  # the driver itself has written to the results already
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+    ) -> Placement:
         from orchestrator.cluster.engine_host import EngineHost  # not needed by the load command
 
         bundle, machine = footprint.bundles[0], self.machines()[0]
@@ -169,12 +183,16 @@ class ClientProcess:
     """A ClientHost in a process of its own. When that ends, every unanswered call raises HostLost."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy this process's threads and sockets
+        # a fork would copy this process's threads and sockets
+        context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), name="load client", daemon=True)
+        self.process = context.Process(
+            target=_serve, args=(theirs,), name="load client", daemon=True
+        )
         with _signals_blocked():
             self.process.start()
-        util.Finalize(self, self.process.kill, exitpriority=1)  # at exit Python would send SIGTERM and wait
+        # at exit Python would send SIGTERM and wait
+        util.Finalize(self, self.process.kill, exitpriority=1)
         theirs.close()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -226,7 +244,9 @@ class ClientProcess:
 
 
 class _Answer(pickle.Pickler):
-    """An answer of a client process, without the files of its parts: those that are not small are passed on open."""
+    """An answer of a client process, without the files of its parts: those that are not small are
+    passed on open.
+    """
 
     def __init__(self, number: int, error: Exception | None, value: object) -> None:
         self._content = io.BytesIO()
@@ -259,14 +279,18 @@ def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:
     """Another process's ``_Answer``."""
     content, count = pipe.recv()
     with ExitStack() as stack:
-        files = [stack.enter_context(os.fdopen(reduction.recv_handle(pipe), "rb")) for _ in range(count)]
+        files = [
+            stack.enter_context(os.fdopen(reduction.recv_handle(pipe), "rb")) for _ in range(count)
+        ]
         found: tuple[int, Exception | None, Any] = _Read(content, iter(files)).load()
         return found
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A process started inside inherits blocked signals: it imports for a second before it can ignore them itself."""
+    """A process started inside inherits blocked signals: it imports for a second before it can
+    ignore them itself.
+    """
     resource_tracker.ensure_running()  # starting it later would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_OWN)
     try:

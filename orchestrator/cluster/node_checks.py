@@ -1,4 +1,6 @@
-"""Functions that run on a node and report facts about it; runner/doctor.py judges them. No Ray in here."""
+"""Functions that run on a node and report facts about it; runner/doctor.py judges them. No Ray in
+here.
+"""
 
 import ctypes
 import os
@@ -53,7 +55,11 @@ class LocalProbes:
         self.machines = machines
 
     def ask(
-        self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
+        self,
+        function: Any,
+        *arguments: Any,
+        limit_s: float = ASK_LIMIT_S,
+        nodes: Sequence[str] = (),
     ) -> dict[str, Any]:
         try:
             answer = function(*arguments)
@@ -65,29 +71,46 @@ class LocalProbes:
         return
 
 
-def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path("/")) -> dict[str, Any]:
-    """All facts that ``doctor`` judges. ``launched``: settings whose engines and models to look for on this node."""
-    limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in LIMITS}
-    caches = {hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS} or {hub_cache({})}
+def facts(
+    launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path("/")
+) -> dict[str, Any]:
+    """All facts that ``doctor`` judges. ``launched``: settings whose engines and models to look for
+    on this node.
+    """
+    limits = {
+        name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in LIMITS
+    }
+    caches = {
+        hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS
+    } or {hub_cache({})}
     disks = {"temporary files": Path("/tmp")} | {f"the model cache {one}": one for one in caches}  # noqa: S108
     return {
         "hostname": platform.node(),
         "versions": versions(),
-        "limits": {name: None if hard == resource.RLIM_INFINITY else hard for name, hard in limits.items()},
+        "limits": {
+            name: None if hard == resource.RLIM_INFINITY else hard for name, hard in limits.items()
+        },
         "cgroup": cgroup(root),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "swapped_bytes": psutil.swap_memory().used,
         "niceness": _lowest_niceness(),
         "governors": sorted(
-            {_text(path) for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
+            {
+                _text(path)
+                for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
+            }
         ),
-        "clock_source": _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "clock_source": _text(
+            root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+        ),
         "clock_is_set": _clock_is_set(),
         "shm": _space(root / "dev/shm"),
         "segments": sum(len(list((root / "dev/shm").glob(pattern))) for pattern in SEGMENTS),
         "somaxconn": int(_text(root / "proc/sys/net/core/somaxconn") or 0),
-        "outgoing_ports": [int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()],
+        "outgoing_ports": [
+            int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()
+        ],
         "taken_ports": sum(not is_free(port) for port in range(FIRST_PORT, LAST_PORT, PORT_STEP)),
         "disk": {what: _space(folder) for what, folder in disks.items()},
         "infiniband": {
@@ -101,7 +124,9 @@ def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path
         "amd_gpus": _amd_gpus(root),
         "engines": [
             _engine(*one) | {"models": models}
-            for one, models in zip(launched, _models([settings for settings, _ in launched]), strict=True)
+            for one, models in zip(
+                launched, _models([settings for settings, _ in launched]), strict=True
+            )
         ],
     }
 
@@ -115,7 +140,9 @@ def versions() -> dict[str, str]:
 
 
 def cgroup(root: Path = Path("/")) -> dict[str, float]:
-    """The limits on ``memory`` (bytes), ``cpu`` (cores) and ``pids`` of this process; absent where there is none."""
+    """The limits on ``memory`` (bytes), ``cpu`` (cores) and ``pids`` of this process; absent where
+    there is none.
+    """
     found = dict[str, float]()
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, own = line.split(":", 2)
@@ -135,21 +162,33 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
 
 
 def _amd_gpus(root: Path) -> int:
-    """How many of AMD's GPUs this process may use: of the kernel's nodes for them, processors have no SIMD units."""
-    told = (_text(path).split() for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"))
-    return sum(dict(zip(words[::2], words[1::2], strict=False)).get("simd_count", "0") != "0" for words in told)
+    """How many of AMD's GPUs this process may use: of the kernel's nodes for them, processors have
+    no SIMD units.
+    """
+    told = (
+        _text(path).split() for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
+    )
+    return sum(
+        dict(zip(words[::2], words[1::2], strict=False)).get("simd_count", "0") != "0"
+        for words in told
+    )
 
 
 def _clock_is_set() -> bool | None:
-    """Whether something (chrony, ntpd) keeps this clock right, as the kernel knows; None where that is not told."""
+    """Whether something (chrony, ntpd) keeps this clock right, as the kernel knows; None where that
+    is not told.
+    """
     with suppress(OSError, AttributeError):
-        state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))  # zeros: it changes nothing
+        # zeros: it changes nothing
+        state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
         return None if state < 0 else state != TIME_ERROR
     return None
 
 
 def _lowest_niceness() -> int:
-    """The best niceness an engine can get: Ray starts its workers at 15, and not every user may lower it."""
+    """The best niceness an engine can get: Ray starts its workers at 15, and not every user may
+    lower it.
+    """
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -166,18 +205,26 @@ def _space(folder: Path) -> dict[str, Any]:
     usage, at = shutil.disk_usage(folder), folder.resolve()
     mounts = [one for one in psutil.disk_partitions(all=True) if at.is_relative_to(one.mountpoint)]
     kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
-    return {"free": usage.free, "total": usage.total, "kind": kind, "writable": os.access(folder, os.W_OK)}
+    return {
+        "free": usage.free,
+        "total": usage.total,
+        "kind": kind,
+        "writable": os.access(folder, os.W_OK),
+    }
 
 
 def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
-    """Where the program of an engine or router is on this node, and its version; for a container the runtime, and
-    whether it has the image. ``missing``: the Python that would start it is there, but it is not installed in it.
+    """Where the program of an engine or router is on this node, and its version; for a container
+    the runtime, and whether it has the image. ``missing``: the Python that would start it is there,
+    but it is not installed in it.
     """
     engine = program_of(settings.engine)
     name = engine.command(settings.model_copy(update={"nnodes": 1}), hardware, Node(), "").argv[0]
     path, version, image = shutil.which(name), None, None
     if settings.image is not None:
-        image = path is not None and (name == "apptainer" or output_of(name, "image", "inspect", settings.image) != "")
+        image = path is not None and (
+            name == "apptainer" or output_of(name, "image", "inspect", settings.image) != ""
+        )
     elif not engine.emulated:
         version = installed_version(path or name, settings.engine)
     missing = Path(name).name.startswith("python") and not engine.emulated and version is None
@@ -207,7 +254,8 @@ def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
 
 
 def results_problem(uri: str, nonce: str) -> tuple[str, str, float]:
-    """Why this node cannot use the results, empty when all is well; the key of the file it wrote; bytes/s of writing.
+    """Why this node cannot use the results, empty when all is well; the key of the file it wrote;
+    bytes/s of writing.
 
     ``nonce``: in the names of the files that the driver and the nodes write for this check.
     """
@@ -216,7 +264,8 @@ def results_problem(uri: str, nonce: str) -> tuple[str, str, float]:
         blobs = Blobs(parse_location(uri), Retry(tries=2))
         if blobs.get(f".doctor-{nonce}-driver") is None:
             return "it does not see what the driver wrote", mine, 0.0
-        content, began_s = os.urandom(WRITTEN_BYTES), time.monotonic()  # random, so that it cannot be compressed
+        # random, so that it cannot be compressed
+        content, began_s = os.urandom(WRITTEN_BYTES), time.monotonic()
         blobs.put(mine, content)
     except (OSError, OrchestratorError) as error:
         return redacted(str(error)), mine, 0.0

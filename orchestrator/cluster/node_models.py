@@ -19,10 +19,19 @@ from orchestrator.redaction import redacted
 from orchestrator.spec.settings import EngineSettings
 
 HUB_LIMIT_S = 8.0
-AT_ONCE = 16  # questions to the hub: a sweep may need many models, and doctor waits a minute for a node
-DESCRIBING = {  # files of which one shows that a repository was downloaded, as far as it is not weights
+# questions to the hub: a sweep may need many models, and doctor waits a minute for a node
+AT_ONCE = 16
+# files of which one shows that a repository was downloaded, as far as it is not weights
+DESCRIBING = {
     "config": ("config.json", "params.json", "*.gguf"),
-    "tokenizer": ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.json", "tekken.json", "*.gguf"),
+    "tokenizer": (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "*.model",
+        "vocab.json",
+        "tekken.json",
+        "*.gguf",
+    ),
 }
 WEIGHTS = ("*.safetensors", "*model*.bin", "*.gguf")
 SHARD = re.compile(r"(.*)-\d+-of-(\d+)(\.\w+)")
@@ -30,7 +39,9 @@ SHARD = re.compile(r"(.*)-\d+-of-(\d+)(\.\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A folder, or a repository of the hub, that an engine loads. ``part``: weights, or only what describes them."""
+    """A folder, or a repository of the hub, that an engine loads. ``part``: weights, or only what
+    describes them.
+    """
 
     name: str
     part: Literal["weights", "config", "tokenizer"]
@@ -47,16 +58,28 @@ class Wanted:
 
 
 def wanted_by(settings: EngineSettings) -> list[Wanted]:
-    """What an engine needs on its node: its model, a draft model, and a tokenizer that it is given beside them.
+    """What an engine needs on its node: its model, a draft model, and a tokenizer that it is given
+    beside them.
 
-    Of the hub an emulator needs nothing, and an engine that makes up weights no weights. Routers have no model.
+    Of the hub an emulator needs nothing, and an engine that makes up weights no weights. Routers
+    have no model.
     """
     if settings.engine in ROUTERS:
         return []
-    engine, draft = ENGINES[settings.engine], settings.speculative.model if settings.speculative else None
-    found = [Wanted(settings.model, "config" if settings.load_format == "dummy" else "weights", settings.revision)]
+    engine, draft = (
+        ENGINES[settings.engine],
+        settings.speculative.model if settings.speculative else None,
+    )
+    found = [
+        Wanted(
+            settings.model,
+            "config" if settings.load_format == "dummy" else "weights",
+            settings.revision,
+        )
+    ]
     found += [Wanted(draft, "weights")] if draft else []
-    given = settings.tokenizer if "tokenizer" in {*engine.flags, *engine.taken} else None  # others: for clients alone
+    # others: for clients alone
+    given = settings.tokenizer if "tokenizer" in {*engine.flags, *engine.taken} else None
     found += [Wanted(given, "tokenizer")] if given not in (None, settings.model) else []
     return [one for one in found if os.path.isabs(one.name) or not engine.emulated]
 
@@ -66,16 +89,23 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder = env.get("HF_HUB_CACHE", HF_HUB_CACHE)
-    if "HF_HOME" in env and "HF_HUB_CACHE" not in {*env, *os.environ}:  # HF_HUB_CACHE wins, wherever it is set
+    # HF_HUB_CACHE wins, wherever it is set
+    if "HF_HOME" in env and "HF_HUB_CACHE" not in {*env, *os.environ}:
         folder = os.path.join(env["HF_HOME"], "hub")
     return Path(os.path.expandvars(os.path.expanduser(folder)))
 
 
 def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
-    """What this node's hub cache holds of the model and its draft, files that are being written included."""
+    """What this node's hub cache holds of the model and its draft, files that are being written
+    included.
+    """
     names = [settings.model, settings.speculative.model if settings.speculative else None]
     wanted = [Wanted(name, "weights") for name in names if name and not os.path.isabs(name)]
-    cache = hub_cache({name: filled(value, node) for name, value in settings.env.items()}) if wanted else Path()
+    cache = (
+        hub_cache({name: filled(value, node) for name, value in settings.env.items()})
+        if wanted
+        else Path()
+    )
     found = 0
     for one in wanted:
         with suppress(OSError), os.scandir(one.blobs(cache)) as files:
@@ -86,14 +116,22 @@ def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
 
 
 def all_absent(launched: Sequence[EngineSettings]) -> dict[tuple[Wanted, Path], tuple[str, int]]:
-    """What ``absent`` says of all that these settings want, each asked once and all at the same time."""
-    asked = list(dict.fromkeys((one, hub_cache(settings.env)) for settings in launched for one in wanted_by(settings)))
+    """What ``absent`` says of all that these settings want, each asked once and all at the same
+    time.
+    """
+    asked = list(
+        dict.fromkeys(
+            (one, hub_cache(settings.env)) for settings in launched for one in wanted_by(settings)
+        )
+    )
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(asked, pool.map(lambda one: absent(*one), asked), strict=True))
 
 
 def absent(wanted: Wanted, cache: Path) -> tuple[str, int]:
-    """Why this node cannot have it, empty if it can; the bytes of weights that it has to download for that."""
+    """Why this node cannot have it, empty if it can; the bytes of weights that it has to download
+    for that.
+    """
     if os.path.isabs(wanted.name):
         return "" if os.path.exists(wanted.name) else "there is no such file or folder", 0
     if _is_cached(wanted, cache):
@@ -106,17 +144,23 @@ def absent(wanted: Wanted, cache: Path) -> tuple[str, int]:
     name = wanted.repository
     try:
         # uses the token in this node's environment, if there is one
-        info = HfApi().model_info(name, revision=wanted.revision, timeout=HUB_LIMIT_S, files_metadata=True)
+        info = HfApi().model_info(
+            name, revision=wanted.revision, timeout=HUB_LIMIT_S, files_metadata=True
+        )
         if info.gated:  # everybody may read what it is, not what is in it
             HfApi().auth_check(name)
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
-        return redacted(f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}")[:300], 0
+        return redacted(
+            f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}"
+        )[:300], 0
     return "", _to_download(info.siblings or (), wanted.blobs(cache)) * (wanted.part == "weights")
 
 
 def _is_cached(wanted: Wanted, cache: Path) -> bool:
-    """Whether nothing has to be downloaded: a plan, for one, takes only the files that describe a model."""
+    """Whether nothing has to be downloaded: a plan, for one, takes only the files that describe a
+    model.
+    """
     from huggingface_hub import snapshot_download
 
     try:
@@ -129,8 +173,14 @@ def _is_cached(wanted: Wanted, cache: Path) -> bool:
                 allow_patterns=[],
             )
         )
-        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        named = set(json.loads((folder / INDEX).read_text())["weight_map"].values()) if INDEX in files else set()
+        files = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        }
+        named = (
+            set(json.loads((folder / INDEX).read_text())["weight_map"].values())
+            if INDEX in files
+            else set()
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
     describing = DESCRIBING["tokenizer" if wanted.part == "tokenizer" else "config"]
@@ -140,19 +190,26 @@ def _is_cached(wanted: Wanted, cache: Path) -> bool:
 
 
 def _complete(files: Sequence[str], named: Set[str]) -> bool:
-    """Whether these files of one kind have a whole model: all that an index ``named``, or beside those all shards of
-    one, or one in a single file. An index may be of other files than its engine takes."""
+    """Whether these files of one kind have a whole model: all that an index ``named``, or beside
+    those all shards of one, or one in a single file. An index may be of other files than its engine
+    takes.
+    """
     if named and named <= set(files):
         return True
     others = [name for name in files if name not in named]
     shards = Counter(shard.groups() for name in others if (shard := SHARD.fullmatch(name)))
-    return any(n == int(of) for (_, of, _), n in shards.items()) or any(not SHARD.fullmatch(name) for name in others)
+    return any(n == int(of) for (_, of, _), n in shards.items()) or any(
+        not SHARD.fullmatch(name) for name in others
+    )
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:
-    """Bytes of the weights in a repository that the cache does not have. What a download left half-way is no use."""
+    """Bytes of the weights in a repository that the cache does not have. What a download left
+    half-way is no use.
+    """
     files = {one.rfilename: one for one in siblings}
-    names = _matching(files, WEIGHTS[:1]) or _matching(files, WEIGHTS[1:2])  # of several GGUFs one is taken
+    # of several GGUFs one is taken
+    names = _matching(files, WEIGHTS[:1]) or _matching(files, WEIGHTS[1:2])
 
     def is_there(file: Any) -> bool:
         return file.lfs is not None and (blobs / file.lfs.sha256).is_file()

@@ -1,4 +1,6 @@
-"""Functions that run on nodes and find out whether hosts reach each other on the engines' ports. No Ray in here."""
+"""Functions that run on nodes and find out whether hosts reach each other on the engines' ports. No
+Ray in here.
+"""
 
 import os
 import socket
@@ -20,10 +22,11 @@ FULL = b"\0" * BYTES
 
 
 def listen(addresses: Sequence[str], limit_s: float) -> int:
-    """Listen for ``limit_s`` on a port from the engines' range, which firewalls must let through; returns the port.
+    """Listen for ``limit_s`` on a port from the engines' range, which firewalls must let through;
+    returns the port.
 
-    Each connection is read for BYTES bytes and sent as many back. ``addresses``: those of all hosts. Listens on this
-    host's own one, or on all interfaces where it is not among them (NAT).
+    Each connection is read for BYTES bytes and sent as many back. ``addresses``: those of all
+    hosts. Listens on this host's own one, or on all interfaces where it is not among them (NAT).
     """
     (port,) = free_ports(1, (), np.random.default_rng())
     here = _own().intersection(addresses)
@@ -65,7 +68,9 @@ def _take(connection: socket.socket) -> None:
 
 
 def unreached(hosts: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Address -> why this host cannot reach it, for the next PEERS of ``hosts`` (address, port of ``listen``)."""
+    """Address -> why this host cannot reach it, for the next PEERS of ``hosts`` (address, port of
+    ``listen``).
+    """
     own = _own()
     here = next((index for index, (address, _) in enumerate(hosts) if address in own), 0)
     others = [one for one in (*hosts[here:], *hosts[:here]) if one[0] not in own]
@@ -82,7 +87,9 @@ def _problem(address: str, port: int) -> str:
             connection.sendall(FULL)
             _take(connection)
     except OSError:
-        return f"it takes connections, but {BYTES >> 10} KiB do not get through: full packets are lost"
+        return (
+            f"it takes connections, but {BYTES >> 10} KiB do not get through: full packets are lost"
+        )
     return ""
 
 

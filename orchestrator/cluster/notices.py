@@ -1,8 +1,8 @@
 """Notices that this machine will be taken back, from AWS, Google, Azure or a file. No Ray in here.
 
-Ray itself watches none of them. Kubernetes only signals its own process: a ``preStop`` hook there writes the remaining
-seconds into the file that ORCHESTRATOR_NOTICE_FILE names. Slurm signals the job's script, which has all nodes drained
-(clusters/slurm.sbatch).
+Ray itself watches none of them. Kubernetes only signals its own process: a ``preStop`` hook there
+writes the remaining seconds into the file that ORCHESTRATOR_NOTICE_FILE names. Slurm signals the
+job's script, which has all nodes drained (clusters/slurm.sbatch).
 """
 
 import json
@@ -26,7 +26,8 @@ LOOK_S, ANSWER_LIMIT_S = 2.0, 1.0
 PREEMPTED_S = 30.0  # Google's notice names no time; it gives 30 s
 MAINTENANCE_S = 60.0
 NOTICE_FILE = "ORCHESTRATOR_NOTICE_FILE"
-METADATA = "ORCHESTRATOR_METADATA_URL"  # used instead of LINK_LOCAL: a proxy of the cloud's metadata service
+# used instead of LINK_LOCAL: a proxy of the cloud's metadata service
+METADATA = "ORCHESTRATOR_METADATA_URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,16 @@ def _left_s(when: datetime) -> float:
 def aws(base: str = LINK_LOCAL) -> Notice | None:
     """The interruption of a spot instance, announced some two minutes ahead (IMDSv2)."""
     token = _get(f"{base}/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-    said = _get(f"{base}/latest/meta-data/spot/instance-action", headers={"X-aws-ec2-metadata-token": token})
+    said = _get(
+        f"{base}/latest/meta-data/spot/instance-action", headers={"X-aws-ec2-metadata-token": token}
+    )
     if not said:
         return None
     action = json.loads(said)
-    return Notice(_left_s(datetime.fromisoformat(action["time"])), f"AWS: spot interruption ({action['action']})")
+    return Notice(
+        _left_s(datetime.fromisoformat(action["time"])),
+        f"AWS: spot interruption ({action['action']})",
+    )
 
 
 def google(base: str = LINK_LOCAL) -> Notice | None:
@@ -72,13 +78,23 @@ def google(base: str = LINK_LOCAL) -> Notice | None:
 
 
 def azure(base: str = LINK_LOCAL) -> Notice | None:
-    """A scheduled event that takes this machine away; events of other machines in its set are listed, too."""
+    """A scheduled event that takes this machine away; events of other machines in its set are
+    listed, too.
+    """
     metadata, headers = f"{base}/metadata", {"Metadata": "true"}
-    said = json.loads(_get(f"{metadata}/scheduledevents?api-version=2020-07-01", headers=headers) or "{}")
-    ends = [event for event in said.get("Events", ()) if event["EventType"] in ("Preempt", "Terminate", "Redeploy")]
+    said = json.loads(
+        _get(f"{metadata}/scheduledevents?api-version=2020-07-01", headers=headers) or "{}"
+    )
+    ends = [
+        event
+        for event in said.get("Events", ())
+        if event["EventType"] in ("Preempt", "Terminate", "Redeploy")
+    ]
     if not ends:
         return None
-    name = _get(f"{metadata}/instance/compute/name?api-version=2021-02-01&format=text", headers=headers)
+    name = _get(
+        f"{metadata}/instance/compute/name?api-version=2021-02-01&format=text", headers=headers
+    )
     for event in ends:
         if name in event["Resources"]:
             before = event.get("NotBefore")  # empty once the event has begun
@@ -87,20 +103,30 @@ def azure(base: str = LINK_LOCAL) -> Notice | None:
     return None
 
 
-CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {"Amazon": aws, "Google": google, "Microsoft": azure}
+CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {
+    "Amazon": aws,
+    "Google": google,
+    "Microsoft": azure,
+}
 
 
 def file(path: Path) -> Notice | None:
-    """The seconds that a hook wrote to the file, from when it was written; an empty file means PREEMPTED_S."""
+    """The seconds that a hook wrote to the file, from when it was written; an empty file means
+    PREEMPTED_S.
+    """
     with suppress(FileNotFoundError):
-        left_s = float(path.read_text().strip() or PREEMPTED_S) - max(0.0, time.time() - path.stat().st_mtime)
+        left_s = float(path.read_text().strip() or PREEMPTED_S) - max(
+            0.0, time.time() - path.stat().st_mtime
+        )
         return Notice(max(0.0, left_s), f"{path} says so")
     return None
 
 
 def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) -> list[Look]:
     """The sources of notices on this machine; none outside the known clouds when no file is named."""
-    found: list[Look] = [partial(file, Path(environment[NOTICE_FILE]))] if environment.get(NOTICE_FILE) else []
+    found: list[Look] = (
+        [partial(file, Path(environment[NOTICE_FILE]))] if environment.get(NOTICE_FILE) else []
+    )
     name = ""
     with suppress(OSError):
         name = vendor.read_text()
@@ -118,7 +144,8 @@ def first(asked: list[Look]) -> Notice | None:
 
 
 def watch(act: Callable[[Notice], None]) -> None:
-    """Call ``act`` from a thread once this machine gets notice, and again while it raises (the head is unreachable).
+    """Call ``act`` from a thread once this machine gets notice, and again while it raises (the head
+    is unreachable).
 
     Starts no thread where there is no source of notices.
     """

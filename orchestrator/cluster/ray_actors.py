@@ -22,13 +22,15 @@ from orchestrator.load.priority import lower_niceness
 
 LIMITS_S = {"stop": 120.0}  # methods for which CALL_LIMIT_S is too short
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
-SILENT_LIMIT_S = 60.0  # a raylet waits as long for its head, and then needs two more minutes to end its workers
+# a raylet waits as long for its head, and then needs two more minutes to end its workers
+SILENT_LIMIT_S = 60.0
 LOOK_EVERY_S, LOOK_LIMIT_S = 10.0, 5.0
 ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died, before we do
 
 
 def _settle_in() -> str:
-    """Make this actor end with its raylet and when it is cut off, and drain its node when a cloud takes it back.
+    """Make this actor end with its raylet and when it is cut off, and drain its node when a cloud
+    takes it back.
 
     Returns the node's id.
     """
@@ -40,13 +42,17 @@ def _settle_in() -> str:
 
 
 def _end_with(raylet: int) -> None:
-    """Ray usually ends the workers of a dead raylet; one that it missed would keep its host's lease for ever."""
+    """Ray usually ends the workers of a dead raylet; one that it missed would keep its host's lease
+    for ever.
+    """
     wait_for_orphanage(raylet)
     os._exit(1)
 
 
 def wait_for_orphanage(
-    parent: int, parent_now: Callable[[], int] = os.getppid, sleep: Callable[[float], None] = time.sleep
+    parent: int,
+    parent_now: Callable[[], int] = os.getppid,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return ORPHAN_S after this process has lost its parent."""
     while parent_now() == parent:
@@ -71,14 +77,18 @@ class RayEngineHost(EngineHost):
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
 
     def describe(self) -> Allocation:
-        """What this rank was given; a method, because an actor's attributes cannot be read from outside."""
+        """What this rank was given; a method, because an actor's attributes cannot be read from
+        outside.
+        """
         return self.allocation
 
 
 def _end_when_cut_off() -> None:
-    """End this actor, and through its guard an engine, when its node has been cut off from the head for a minute.
+    """End this actor, and through its guard an engine, when its node has been cut off from the head
+    for a minute.
 
-    So has one whose head was restarted: that knows nothing of this cluster, and nobody else would end this actor.
+    So has one whose head was restarted: that knows nothing of this cluster, and nobody else would
+    end this actor.
     """
     address = ray.get_runtime_context().gcs_address
     wait_for_silence(SameHead(lambda: cluster_id(address, LOOK_LIMIT_S)))
@@ -86,7 +96,9 @@ def _end_when_cut_off() -> None:
 
 
 class SameHead:
-    """Whether the head answers that did at first. ``ask``: for its cluster's id; see ``cluster_id``."""
+    """Whether the head answers that did at first. ``ask``: for its cluster's id; see
+    ``cluster_id``.
+    """
 
     def __init__(self, ask: Callable[[], bytes | None]) -> None:
         self._ask, self._first = ask, b""
@@ -148,8 +160,12 @@ def _ours(error: BaseException, method: str) -> Exception:
 
 
 def first_line(error: BaseException) -> str:
-    """The line of Ray's long message that says what happened; for an actor that did not start it is the last one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """The line of Ray's long message that says what happened; for an actor that did not start it is
+    the last one.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     return f"it did not start: {lines[-1]}" if "creation task" in lines[0] else lines[0]
 
 

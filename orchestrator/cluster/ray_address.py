@@ -10,17 +10,19 @@ from orchestrator.errors import InputError
 
 ANSWER_LIMIT_S = 5.0
 LOOK_S, SILENT_S = 2.0, 10.0  # how often to look, and when to tell the user that there is no answer
-RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # after this time Ray ends the driver without a message
-BEFORE_RAY_S, COMMIT_S = 15.0, 5.0  # we end it this much earlier, and give launches time to commit their rows
+# after this time Ray ends the driver without a message
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+# we end it this much earlier, and give launches time to commit their rows
+BEFORE_RAY_S, COMMIT_S = 15.0, 5.0
 AGAIN = "What was measured is kept: once a cluster runs again, the same command continues"
 
 
 def live_address(address: str | None) -> tuple[str | None, str | None]:
     """The address for ``ray.init``, and a note for the user or None.
 
-    ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then the file that the
-    last ``ray start`` left on this machine. A named cluster that does not answer is an InputError; one that only such a
-    file names is ignored, and a new one is started here.
+    ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
+    the file that the last ``ray start`` left on this machine. A named cluster that does not answer
+    is an InputError; one that only such a file names is ignored, and a new one is started here.
     """
     if address is not None and "://" in address:
         return address, None  # Ray Client has its own time limit
@@ -34,17 +36,26 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
         # Ray sends the token it keeps for this user only to a cluster that it found by itself
         return "auto" if address is None else address, None
     if address is None and not os.environ.get("RAY_ADDRESS"):
-        return "local", f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine"
-    who = f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if os.environ.get("RAY_ADDRESS") and not address else address
+        return (
+            "local",
+            f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine",
+        )
+    who = (
+        f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}"
+        if os.environ.get("RAY_ADDRESS") and not address
+        else address
+    )
     raise InputError(
         f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and its port open?"
     )
 
 
 def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
-    """Check, as long as this process lives, that the cluster's head (its GCS) answers: see ``Cluster.watch``.
+    """Check, as long as this process lives, that the cluster's head (its GCS) answers: see
+    ``Cluster.watch``.
 
-    Running engines and clients do without it for a while, and Ray reconnects to a head that comes back in time.
+    Running engines and clients do without it for a while, and Ray reconnects to a head that comes
+    back in time.
     """
     limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
     silent_s, told, looked_s = 0.0, False, time.monotonic()
@@ -62,7 +73,9 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
             silent = f"the cluster's head ({address}) has been silent for {silent_s:.0f} s"
             tell(f"{silent}: this run ends at {limit_s:g} s. {AGAIN}")
         time.sleep(LOOK_S)
-    tell(f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends. {AGAIN}")
+    tell(
+        f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends. {AGAIN}"
+    )
     stop.set()
     time.sleep(COMMIT_S)
     os._exit(1)  # other threads are blocked in calls to Ray

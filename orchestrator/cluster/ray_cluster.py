@@ -16,7 +16,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.clients import ClientPool, Clients
@@ -36,23 +39,33 @@ from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
-CLIENT_CPUS = 0  # admission counts only the engines' CPUs; what a client really used is in its stats
+# admission counts only the engines' CPUs; what a client really used is in its stats
+CLIENT_CPUS = 0
 INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
 
 
 class RayCluster:
     """The driver's view of a running Ray cluster, or of one started here when there is none."""
 
-    def __init__(self, store: Store | None, address: str | None = None, client_limit: int | None = None) -> None:
+    def __init__(
+        self, store: Store | None, address: str | None = None, client_limit: int | None = None
+    ) -> None:
         self.note: str | None = None
         if not ray.is_initialized():
             try:
                 address, self.note = live_address(address)
-                if address == "local":  # workers at Ray's own niceness, 15, wait for whatever else runs here
+                # workers at Ray's own niceness, 15, wait for whatever else runs here
+                if address == "local":
                     os.environ.setdefault("RAY_worker_niceness", "0")
                 with own_signals(), on_loopback() if address == "local" else nullcontext():
-                    ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
-            except (ConnectionError, RuntimeError, RayError) as error:  # RayError: no token where one is asked for
+                    ray.init(
+                        address=address,
+                        log_to_driver=False,
+                        logging_level="warning",
+                        namespace="orchestrator",
+                    )
+            except (ConnectionError, RuntimeError, RayError) as error:
+                # RayError: no token where one is asked for
                 text = f"no Ray cluster at {address or 'this machine'}: {first_line(error)}"
                 hint = " (one that asks for a token needs RAY_AUTH_MODE=token here)"
                 raise InputError(text if "RAY_AUTH" in text else text + hint) from error
@@ -64,7 +77,8 @@ class RayCluster:
         self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address), types=node_types)
         self._alive = Seldom(_alive)
         self._client_limit = client_limit
-        self._gone_s: dict[str, float] = {}  # draining node -> when it will be gone, on the monotonic clock
+        # draining node -> when it will be gone, on the monotonic clock
+        self._gone_s: dict[str, float] = {}
 
     def _package_environment(self) -> dict[str, Any] | None:
         """The runtime_env that ships this package to other hosts; None where it is there already."""
@@ -75,7 +89,8 @@ class RayCluster:
 
     def check_nodes(self) -> list[str]:
         assert self._store
-        # a folder needs no check on the driver's host; a bucket does: raylets have their own environment variables
+        # a folder needs no check on the driver's host; a bucket does: raylets have their own
+        # environment variables
         asked = self._elsewhere() if self._store.is_local else self.machines()
         return check_nodes(asked, self._store, self._package_environment()) if asked else []
 
@@ -88,10 +103,12 @@ class RayCluster:
 
     def leaving(self) -> Mapping[str, float]:
         now_s = time.monotonic()
-        for node, deadline_ms in draining().items():  # a second drain may name a later time, or none
+        # a second drain may name a later time, or none
+        for node, deadline_ms in draining().items():
             left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
             self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
-        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}  # other threads add
+        # other threads add
+        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
         address = ray.get_runtime_context().gcs_address
@@ -105,7 +122,9 @@ class RayCluster:
         if not footprints:
             self._pool.end_idle()
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+    ) -> Placement:
         try:
             with ExitStack() as undo:
                 undo.callback(self._desired.give_back, nodes)
@@ -115,18 +134,27 @@ class RayCluster:
                 _await(group, footprint, nodes, patience)
                 if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
                     raise PlacementError(f"node {', '.join(gone)} is being taken back")
-                handles = [self._agent(group, rank, launch_id, footprint) for rank in range(len(footprint.bundles))]
+                handles = [
+                    self._agent(group, rank, launch_id, footprint)
+                    for rank in range(len(footprint.bundles))
+                ]
                 for handle in handles:
                     undo.callback(handle.kill)  # the guard then ends its engine
                 return Placement([agent(handle) for handle in handles], undo.pop_all().close)
         except HostLost as error:
             raise PlacementError(f"a node agent did not start: {error}") from error
 
-    def _agent(self, group: PlacementGroup, rank: int, launch_id: str, footprint: Footprint) -> RayHandle:
-        strategy = PlacementGroupSchedulingStrategy(group, rank, placement_group_capture_child_tasks=False)
+    def _agent(
+        self, group: PlacementGroup, rank: int, launch_id: str, footprint: Footprint
+    ) -> RayHandle:
+        strategy = PlacementGroupSchedulingStrategy(
+            group, rank, placement_group_capture_child_tasks=False
+        )
         gpus = footprint.bundles[rank].gpus
         options = {"num_cpus": 0, "num_gpus": gpus, "runtime_env": self._package_environment()}
-        return RayHandle(AGENT_ACTOR.options(scheduling_strategy=strategy, **options).remote(launch_id, gpus))
+        return RayHandle(
+            AGENT_ACTOR.options(scheduling_strategy=strategy, **options).remote(launch_id, gpus)
+        )
 
     def _client(self, machine: Machine) -> RayHandle:
         strategy = NodeAffinitySchedulingStrategy(machine.node_id, soft=False)
@@ -160,7 +188,9 @@ def _alive() -> list[Machine]:
     ]
 
 
-def _await(group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> None:
+def _await(
+    group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], patience: Patience
+) -> None:
     """Wait until the group is placed. Raises PlacementError: see ``Cluster.place``."""
     began, held = time.monotonic(), partial(_held, footprint, nodes)
     while not group.wait(1):
@@ -176,7 +206,11 @@ def _held(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
     for node, bundle in zip(nodes, footprint.bundles, strict=True):
         needed.setdefault(node, Counter()).update({"GPU": bundle.gpus, "CPU": bundle.cpus})
     has = {node: free[node] for node in needed if node in free}
-    return {node for node, here in has.items() if any(here.get(name, 0.0) < n for name, n in needed[node].items())}
+    return {
+        node
+        for node, here in has.items()
+        if any(here.get(name, 0.0) < n for name, n in needed[node].items())
+    }
 
 
 def _infeasible(group: PlacementGroup) -> bool:

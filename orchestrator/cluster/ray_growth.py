@@ -1,7 +1,9 @@
-"""Asks Ray's autoscaler for nodes, through pending placement groups, and reads what it reports about them.
+"""Asks Ray's autoscaler for nodes, through pending placement groups, and reads what it reports
+about them.
 
-Nothing runs in these groups: our own admission pins launches to nodes that exist. The groups must never take a node
-from a launch, so they exclude the nodes that launches hold and are made anew when those change.
+Nothing runs in these groups: our own admission pins launches to nodes that exist. The groups must
+never take a node from a launch, so they exclude the nodes that launches hold and are made anew when
+those change.
 """
 
 import threading
@@ -25,7 +27,9 @@ REPORTS = 2  # reports in a row that must call a footprint infeasible
 
 
 def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> PlacementGroup:
-    """A placement group for one replica: one node, or a node for each bundle. It ends with the driver."""
+    """A placement group for one replica: one node, or a node for each bundle. It ends with the
+    driver.
+    """
     resources = [{"CPU": one.cpus, "GPU": float(one.gpus)} for one in footprint.bundles]
     wanted = [{name: amount for name, amount in one.items() if amount} for one in resources]
     return placement_group(
@@ -36,7 +40,9 @@ def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> Place
 
 
 def remove(group: PlacementGroup) -> None:
-    """Free its resources at once: Ray would place a group that lost its node again before everything else."""
+    """Free its resources at once: Ray would place a group that lost its node again before
+    everything else.
+    """
     with suppress(RayError):
         remove_placement_group(group)
 
@@ -54,8 +60,8 @@ class DesiredNodes:
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         """See ``Cluster.desire``; multi-node footprints first, at most MOST_GROUPS.
 
-        ``taken`` matters at once: a group that was made on a launch's node and removed within the same millisecond left
-        the launch waiting for that node for ever (Ray 2.60).
+        ``taken`` matters at once: a group that was made on a launch's node and removed within the
+        same millisecond left the launch waiting for that node for ever (Ray 2.60).
         """
         wanted = sorted(footprints, key=lambda one: -len(one.bundles))[:MOST_GROUPS]
         with self._lock:
@@ -100,7 +106,9 @@ class DesiredNodes:
 
 
 class Autoscaler:
-    """The cluster's autoscaler. Its report is read every LOOK_S s, less often if that is expensive. Thread-safe."""
+    """The cluster's autoscaler. Its report is read every LOOK_S s, less often if that is expensive.
+    Thread-safe.
+    """
 
     def __init__(
         self,
@@ -115,7 +123,8 @@ class Autoscaler:
         self._stamp: object = None  # of its last new report, and when that was read
         self._stamped_s, self._reports = now_s(), 0
         self._first: AutoscalerReport | None = None  # launches that failed before it do not count
-        self._infeasible: Counter[Footprint] = Counter()  # footprint -> consecutive reports that call it infeasible
+        # footprint -> consecutive reports that call it infeasible
+        self._infeasible: Counter[Footprint] = Counter()
 
     def growth(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
         """What it reports. ``groups``: see ``DesiredNodes.groups``."""
@@ -139,15 +148,25 @@ class Autoscaler:
         silent = silent if read_s - self._stamped_s >= SILENT_S else ""
         silent = f"the autoscaler ended: {report.error}" if report.error else silent
         refused = self._refused(report)
-        # a group that is only too large for now is called infeasible, too: believe it while no node of its types is up
+        # a group that is only too large for now is called infeasible, too: believe it while no node
+        # of its types is up
         alone = len(set(report.types)) <= 1 and not report.coming
-        impossible = [one for one, reports in self._infeasible.items() if alone and reports >= REPORTS]
-        return Growth(True, silent, report.coming, refused, frozenset(impossible), self._types, self._reports)
+        impossible = [
+            one for one, reports in self._infeasible.items() if alone and reports >= REPORTS
+        ]
+        return Growth(
+            True, silent, report.coming, refused, frozenset(impossible), self._types, self._reports
+        )
 
     def _refused(self, report: AutoscalerReport) -> dict[str, tuple[int, str]]:
-        """Node type -> failed launches since the first look, and why; version 1 tells only the last of each type."""
+        """Node type -> failed launches since the first look, and why; version 1 tells only the last
+        of each type.
+        """
         first = self._first = self._first or report
-        more = {kind: (said[0] - first.refused.get(kind, (0,))[0], said[1]) for kind, said in report.refused.items()}
+        more = {
+            kind: (said[0] - first.refused.get(kind, (0,))[0], said[1])
+            for kind, said in report.refused.items()
+        }
         refused = {kind: one for kind, one in more.items() if one[0] > 0}
         for kind, (at_s, why) in report.last_refused.items():
             if at_s > first.last_refused.get(kind, (0.0,))[0]:

@@ -30,7 +30,8 @@ class _Asked:
 
 
 _ASKED: Any = ray.remote(num_cpus=0, max_restarts=0)(_Asked)
-_REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)  # a task: a node without the program says so
+# a task: a node without the program says so
+_REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
 
 
 class RayProbes:
@@ -40,13 +41,18 @@ class RayProbes:
         self.machines = machines
         self._actors = {
             machine.node_id: _ASKED.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False), runtime_env=environment
+                scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False),
+                runtime_env=environment,
             ).remote()
             for machine in machines
         }
 
     def ask(
-        self, function: Callable[..., Any], *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        limit_s: float = ASK_LIMIT_S,
+        nodes: Sequence[str] = (),
     ) -> dict[str, Any]:
         asked = {node: self._actors[node] for node in nodes or self._actors}
         refs = {node: actor.call.remote(function, *arguments) for node, actor in asked.items()}
@@ -65,7 +71,9 @@ def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         try:
             found[key] = ray.get(ref, timeout=0)
         except GetTimeoutError:
-            found[key] = NoAnswer(f"gave no answer within {limit_s:g} s: whether it can work is not known")
+            found[key] = NoAnswer(
+                f"gave no answer within {limit_s:g} s: whether it can work is not known"
+            )
         except RayTaskError as error:
             found[key] = NoAnswer.of(error.cause)
         except RayError as error:
@@ -74,15 +82,21 @@ def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
 
 
 def shipped_package() -> dict[str, Any] | None:
-    """The runtime_env that ships this package to other nodes; None when the job's working_dir contains it."""
+    """The runtime_env that ships this package to other nodes; None when the job's working_dir
+    contains it.
+    """
     return None if _in_working_dir() else uploaded(str(PACKAGE))
 
 
 def _in_working_dir() -> bool:
-    """Whether a submitted job runs this package from its working_dir, which Ray copies to every node."""
+    """Whether a submitted job runs this package from its working_dir, which Ray copies to every
+    node.
+    """
     config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
     try:
-        return bool(config.get("runtime_env", {}).get("working_dir")) and PACKAGE.is_relative_to(Path.cwd())
+        return bool(config.get("runtime_env", {}).get("working_dir")) and PACKAGE.is_relative_to(
+            Path.cwd()
+        )
     except FileNotFoundError as error:
         raise InputError(
             "the job's working_dir has vanished from this node: submit the job again, it continues. Nodes on one "
@@ -90,14 +104,18 @@ def _in_working_dir() -> bool:
         ) from error
 
 
-def check_nodes(machines: Sequence[Machine], store: Store, environment: dict[str, Any] | None) -> list[str]:
+def check_nodes(
+    machines: Sequence[Machine], store: Store, environment: dict[str, Any] | None
+) -> list[str]:
     """Check in parallel that each node can run this program and write to the results.
 
-    Returns a sentence for each node that gave no answer. Raises ProblemsError with every node that cannot.
+    Returns a sentence for each node that gave no answer. Raises ProblemsError with every node that
+    cannot.
     """
     refs = {
         machine.address: _REACH.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False), runtime_env=environment
+            scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False),
+            runtime_env=environment,
         ).remote(store)
         for machine in machines
     }

@@ -1,4 +1,6 @@
-"""Everything this program uses of Ray's private API, with a fallback for each part a future Ray may drop."""
+"""Everything this program uses of Ray's private API, with a fallback for each part a future Ray may
+drop.
+"""
 
 import json
 import math
@@ -20,7 +22,8 @@ import yaml
 
 from orchestrator.cluster.base import NodeType
 
-LEAVING = b"orchestrator/leaving/"  # keys that mark draining nodes where Ray cannot, will not or must not drain them
+# keys that mark draining nodes where Ray cannot, will not or must not drain them
+LEAVING = b"orchestrator/leaving/"
 HEAD = "node:__internal_head__"  # a resource that only the head has
 STATUS_KEY = "__autoscaling_status"
 ERROR_KEY = "__autoscaling_error"
@@ -29,10 +32,11 @@ FAILED = "failed"  # stands for the node types when the autoscaler ended and rep
 
 
 def bootstrap_address(address: str | None) -> str | None:
-    """The cluster that Ray would join: the given one, RAY_ADDRESS, or the last one started on this machine; or None.
+    """The cluster that Ray would join: the given one, RAY_ADDRESS, or the last one started on this
+    machine; or None.
 
-    Raises ConnectionError or ValueError for a named address that cannot be used. Fallback: only names are looked up,
-    not the file that the last started cluster left.
+    Raises ConnectionError or ValueError for a named address that cannot be used. Fallback: only
+    names are looked up, not the file that the last started cluster left.
     """
     try:
         from ray._private.services import canonicalize_bootstrap_address
@@ -46,7 +50,8 @@ def bootstrap_address(address: str | None) -> str | None:
 
 
 def head_answers(address: str, limit_s: float) -> bool:
-    """Whether a Ray head answers there, not just anything that listens (a proxy accepts every connection).
+    """Whether a Ray head answers there, not just anything that listens (a proxy accepts every
+    connection).
 
     Fallback: whether anything listens.
     """
@@ -54,7 +59,8 @@ def head_answers(address: str, limit_s: float) -> bool:
 
 
 def cluster_id(address: str, limit_s: float) -> bytes | None:
-    """Of the cluster whose head answers there, another one after each start of the head; None if none answers.
+    """Of the cluster whose head answers there, another one after each start of the head; None if
+    none answers.
 
     Empty where it does not say. Fallback: empty where anything listens.
     """
@@ -65,10 +71,18 @@ def cluster_id(address: str, limit_s: float) -> bytes | None:
         from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
     except ImportError:
         return b"" if _listens(address, limit_s) else None
-    nobody = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+    nobody = (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    )
     channel = init_grpc_channel(address)
     try:
-        found: bytes = NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=limit_s).cluster_id
+        found: bytes = (
+            NodeInfoGcsServiceStub(channel)
+            .GetClusterId(GetClusterIdRequest(), timeout=limit_s)
+            .cluster_id
+        )
         return found
     except grpc.RpcError as error:
         return None if error.code() in nobody else b""
@@ -86,10 +100,12 @@ def _listens(address: str, limit_s: float) -> bool:
 
 
 def uploaded(folder: str) -> dict[str, Any] | None:
-    """Upload a package's folder; the runtime_env that gives it to an actor. Ray itself does so in ``ray.init`` alone.
+    """Upload a package's folder; the runtime_env that gives it to an actor. Ray itself does so in
+    ``ray.init`` alone.
 
-    Called again and again, because Ray forgets an upload that nothing used for ten minutes; one that is still there is
-    not repeated. Fallback: None, and the nodes must have the package (``check_nodes`` finds out).
+    Called again and again, because Ray forgets an upload that nothing used for ten minutes; one
+    that is still there is not repeated. Fallback: None, and the nodes must have the package
+    (``check_nodes`` finds out).
     """
     try:
         from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
@@ -119,8 +135,8 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Make what ``ray.init`` starts inside the block listen on loopback only, as Ray does where it supports no clusters
-    (macOS). Fallback: it listens on all addresses.
+    """Make what ``ray.init`` starts inside the block listen on loopback only, as Ray does where it
+    supports no clusters (macOS). Fallback: it listens on all addresses.
     """
     try:
         from ray._private import ray_constants as switches
@@ -138,10 +154,12 @@ def on_loopback() -> Iterator[None]:
 
 
 def drain(node_id: str, left_s: float, why: str) -> None:
-    """Let Ray drain this node: nothing new starts there, and ``draining`` says when it will be gone.
+    """Let Ray drain this node: nothing new starts there, and ``draining`` says when it will be
+    gone.
 
-    May be called on any node. Fallback, also when Ray refuses: a mark in Ray's key-value store that only we read. The
-    head gets that mark, too: Ray ends a raylet that drains once it is idle, and the cluster would end with its head's.
+    May be called on any node. Fallback, also when Ray refuses: a mark in Ray's key-value store that
+    only we read. The head gets that mark, too: Ray ends a raylet that drains once it is idle, and
+    the cluster would end with its head's.
     """
     import ray
     from ray.exceptions import RayError
@@ -164,7 +182,9 @@ def drain(node_id: str, left_s: float, why: str) -> None:
 
 
 def draining() -> dict[str, int]:
-    """Draining nodes: node id -> when it will be gone, in Unix milliseconds, 0 if unknown. Fallback: our own marks."""
+    """Draining nodes: node id -> when it will be gone, in Unix milliseconds, 0 if unknown.
+    Fallback: our own marks.
+    """
     found: dict[str, int] = {}
     with suppress(Exception):
         from ray._private.state import state
@@ -189,11 +209,12 @@ def free_resources() -> dict[str, dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerReport:
-    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``: differs in each report.
+    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``:
+    differs in each report.
 
-    ``refused``: node type -> failed launches and a reason. ``last_refused``: node type -> when its last launch failed
-    (Unix seconds on the head) and why, which version 1 does not count. ``infeasible``: ids of placement groups for
-    which it can add no nodes.
+    ``refused``: node type -> failed launches and a reason. ``last_refused``: node type -> when its
+    last launch failed (Unix seconds on the head) and why, which version 1 does not count.
+    ``infeasible``: ids of placement groups for which it can add no nodes.
     """
 
     types: tuple[str, ...] = ()
@@ -206,8 +227,8 @@ class AutoscalerReport:
 
     @property
     def configured(self) -> bool:
-        """Whether there is an autoscaler with node types: it names the type of every node, even of the head, while the
-        monitor that ``ray start`` always runs names none.
+        """Whether there is an autoscaler with node types: it names the type of every node, even of
+        the head, while the monitor that ``ray start`` always runs names none.
         """
         return any(not name.startswith(UNNAMED) for name in self.types)
 
@@ -229,13 +250,19 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
     reply = GetClusterStatusReply()
     reply.ParseFromString(GcsClient(gcs_address).get_cluster_status(timeout_s=10))
     said = reply.autoscaling_state
-    nodes = [one for one in reply.cluster_resource_state.node_states if one.status != NodeStatus.DEAD]
+    nodes = [
+        one for one in reply.cluster_resource_state.node_states if one.status != NodeStatus.DEAD
+    ]
     known = (*nodes, *said.pending_instances, *said.pending_instance_requests)
     refused: dict[str, tuple[int, str]] = {}
     for one in said.failed_instance_requests:
         number = refused.get(one.ray_node_type_name, (0, ""))[0]
-        # Ray names each request by another id, and leaves out what the provider raised (all but KubeRay's)
-        why = re.sub(r"^.* with request id [^:]*: ?", "", one.reason) or "the autoscaler's log says why"
+        # Ray names each request by another id, and leaves out what the provider raised (all but
+        # KubeRay's)
+        why = (
+            re.sub(r"^.* with request id [^:]*: ?", "", one.reason)
+            or "the autoscaler's log says why"
+        )
         refused[one.ray_node_type_name] = number + one.count, why
     return AutoscalerReport(
         tuple(one.ray_node_type_name or UNNAMED for one in known),
@@ -243,7 +270,9 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
         "",
         Counter(one.ray_node_type_name for one in said.pending_instances),
         refused,
-        infeasible=frozenset(one.details.partition(":")[0] for one in said.infeasible_gang_resource_requests),
+        infeasible=frozenset(
+            one.details.partition(":")[0] for one in said.infeasible_gang_resource_requests
+        ),
     )
 
 
@@ -252,7 +281,10 @@ def _report_v1() -> AutoscalerReport:
     from ray.experimental.internal_kv import _internal_kv_get
 
     status = json.loads(_internal_kv_get(STATUS_KEY) or "{}")
-    report, error = status.get("autoscaler_report") or {}, (_internal_kv_get(ERROR_KEY) or b"").decode().strip()
+    report, error = (
+        status.get("autoscaler_report") or {},
+        (_internal_kv_get(ERROR_KEY) or b"").decode().strip(),
+    )
     pending = [kind for _, kind, _ in report.get("pending_nodes") or ()]
     failed = Counter(kind for _, kind in report.get("failed_nodes") or ())
     launches = (report.get("node_availability_summary") or {}).get("node_availabilities") or {}
@@ -275,14 +307,19 @@ def _report_v1() -> AutoscalerReport:
 def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[NodeType]:
     """The node types that the autoscaler may add nodes of; empty where unknown.
 
-    ``file``: the configuration that ``ray up`` leaves on the head, whose autoscaler does not publish its types. Only it
-    tells their labels.
+    ``file``: the configuration that ``ray up`` leaves on the head, whose autoscaler does not
+    publish its types. Only it tells their labels.
     """
     with suppress(Exception):
         from ray._private.state import state
 
         return [
-            NodeType(one.name, int(one.resources.get("GPU", 0)), one.resources.get("CPU", 0), _most(one.max_count))
+            NodeType(
+                one.name,
+                int(one.resources.get("GPU", 0)),
+                one.resources.get("CPU", 0),
+                _most(one.max_count),
+            )
             for one in state.get_cluster_config().node_group_configs
         ]
     with suppress(Exception):

@@ -7,13 +7,17 @@ from typing import Generic, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 SHARE = 0.003  # of a core that asking may take
-MOST_S = 10.0  # so old may an answer get, whatever it cost: a pause of Python's collector is no reason to look away
+# so old may an answer get, whatever it cost: a pause of Python's collector is no reason to look
+# away
+MOST_S = 10.0
 
 
 class Seldom(Generic[P, T]):
-    """The answer to a question, asked again after ``least_s``, or later where that takes more than SHARE of a core.
+    """The answer to a question, asked again after ``least_s``, or later where that takes more than
+    SHARE of a core.
 
-    What the first time costs does not count: it pays for imports. Threads that ask at the same time may each pay.
+    What the first time costs does not count: it pays for imports. Threads that ask at the same time
+    may each pay.
     """
 
     def __init__(

@@ -9,7 +9,9 @@ from orchestrator.errors import InputError
 
 
 def run(argv: list[str]) -> int:
-    """Parse, serve, and the exit status. What is wrong is said as vLLM says it: an engine's log is read for it."""
+    """Parse, serve, and the exit status. What is wrong is said as vLLM says it: an engine's log is
+    read for it.
+    """
     # Processes started by Ray inherit a blocked SIGINT.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     try:

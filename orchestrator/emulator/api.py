@@ -1,4 +1,6 @@
-"""The three APIs: what a request's body asks, checked the way the engines do, and how its tokens look on the wire."""
+"""The three APIs: what a request's body asks, checked the way the engines do, and how its tokens
+look on the wire.
+"""
 
 import time
 import uuid
@@ -29,8 +31,9 @@ def four_bytes(text: str) -> int:
 
 
 class Refused(Exception):
-    """The request is not served. ``kind`` is the error type of the answer; "": its body was not even understood, and
-    the answer is plain text."""
+    """The request is not served. ``kind`` is the error type of the answer; "": its body was not
+    even understood, and the answer is plain text.
+    """
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         self.status, self.kind = status, kind
@@ -49,7 +52,9 @@ class Serving:
     def check(self, prompt_tokens: int, output_tokens: int) -> None:
         """Raises Refused for a request that can never run."""
         if output_tokens < 1:
-            raise Refused(f"the number of tokens to generate must be at least 1, got {output_tokens}")
+            raise Refused(
+                f"the number of tokens to generate must be at least 1, got {output_tokens}"
+            )
         if why := refusal(self.replica.limits, prompt_tokens, output_tokens):
             raise Refused(why)
 
@@ -119,7 +124,12 @@ class OpenAIAnswer(Answer):
         """Builds what does not change before the first token."""
         kind = "chat.completion" if self.chat else "text_completion"
         kind += ".chunk" if self.chat and self.stream else ""
-        self._envelope = {"id": self.request_id, "object": kind, "created": int(time.time()), "model": self.model}
+        self._envelope = {
+            "id": self.request_id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.model,
+        }
         envelope = orjson.dumps(self._envelope)[:-1] + b',"choices":[{"index":0,'
         self._head = envelope + (b'"delta":{"content":"' if self.chat else b'"text":"')
         self._middle = (b'"},' if self.chat else b'",') + b'"logprobs":null,"finish_reason":'
@@ -140,23 +150,37 @@ class OpenAIAnswer(Answer):
         return self._role() + payload if self.chat and index == 0 else payload
 
     def _role(self) -> bytes:
-        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        choice = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
         return sse(orjson.dumps(self._envelope | {"choices": [choice]}))
 
     def close(self) -> bytes:
         usage = (
-            sse(orjson.dumps(self._envelope | {"choices": [], "usage": self._usage()})) if self.include_usage else b""
+            sse(orjson.dumps(self._envelope | {"choices": [], "usage": self._usage()}))
+            if self.include_usage
+            else b""
         )
         return usage + b"data: [DONE]\n\n"
 
     def whole(self) -> object:
         choice: Json = {"index": 0, "logprobs": None, "finish_reason": self.finish_reason}
-        choice |= {"message": {"role": "assistant", "content": self.text()}} if self.chat else {"text": self.text()}
+        choice |= (
+            {"message": {"role": "assistant", "content": self.text()}}
+            if self.chat
+            else {"text": self.text()}
+        )
         if self.return_token_ids:
             choice["token_ids"] = [self.token_id(index) for index in range(self.output_tokens)]
         said: Json = {"choices": [choice], "usage": self._usage()}
         if self.gives:  # as vLLM's NixlConnector tells where to fetch it, through the router
-            said["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": self.request_id}
+            said["kv_transfer_params"] = {
+                "do_remote_prefill": True,
+                "remote_engine_id": self.request_id,
+            }
         return self._envelope | said
 
     def _usage(self) -> Json:
@@ -164,25 +188,43 @@ class OpenAIAnswer(Answer):
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
             "completion_tokens": self.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens} if self.cached_tokens else None,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens}
+            if self.cached_tokens
+            else None,
         }
 
 
 @dataclass
 class TgiAnswer(Answer):
-    """``/generate`` and ``/generate_stream`` as text-generation-inference 3.3 writes them: one token per event."""
+    """``/generate`` and ``/generate_stream`` as text-generation-inference 3.3 writes them: one
+    token per event.
+    """
 
     details: bool = False
     in_list: bool = False
 
     def _token(self, index: int) -> Json:
-        return {"id": self.token_id(index), "text": self.word(index), "logprob": -1.0, "special": False}
+        return {
+            "id": self.token_id(index),
+            "text": self.word(index),
+            "logprob": -1.0,
+            "special": False,
+        }
 
     def _details(self) -> Json:
-        return {"finish_reason": self.finish_reason, "generated_tokens": self.output_tokens, "seed": None}
+        return {
+            "finish_reason": self.finish_reason,
+            "generated_tokens": self.output_tokens,
+            "seed": None,
+        }
 
     def event(self, index: int, last: bool) -> bytes:
-        payload: Json = {"index": index + 1, "token": self._token(index), "generated_text": None, "details": None}
+        payload: Json = {
+            "index": index + 1,
+            "token": self._token(index),
+            "generated_text": None,
+            "details": None,
+        }
         if last:
             details = self._details() | {"input_length": self.prompt_tokens}
             payload |= {"generated_text": self.text(), "details": details}
@@ -204,12 +246,20 @@ def parse_completion(body: bytes, serving: Serving) -> OpenAIAnswer:
 
 
 def parse_chat(body: bytes, serving: Serving) -> OpenAIAnswer:
-    """``/v1/chat/completions``. Every message costs 4 tokens beside its text, as chat templates do. Raises Refused."""
+    """``/v1/chat/completions``. Every message costs 4 tokens beside its text, as chat templates do.
+    Raises Refused.
+    """
     value = _openai_body(body, serving)
     messages = value.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages) or not messages:
+    if (
+        not isinstance(messages, list)
+        or not all(isinstance(message, dict) for message in messages)
+        or not messages
+    ):
         raise Refused("messages must be a list of objects that is not empty")
-    text = "\n".join(f"{message.get('role')}: {_content(message.get('content'))}" for message in messages)
+    text = "\n".join(
+        f"{message.get('role')}: {_content(message.get('content'))}" for message in messages
+    )
     tokens = serving.count_tokens(text) + 4 * len(messages)
     given = _whole(value, "max_completion_tokens", 0) or _whole(value, "max_tokens", 0)
     room = serving.replica.limits.max_model_len - tokens
@@ -220,7 +270,9 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAIAnswer:
 
 
 def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiAnswer:
-    """TGI's native body; ``stream=None`` takes it from the body and answers with a list of one. Raises Refused."""
+    """TGI's native body; ``stream=None`` takes it from the body and answers with a list of one.
+    Raises Refused.
+    """
     try:
         value = _object(body)
     except Refused as refused:
@@ -228,7 +280,11 @@ def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiAnswer:
     text, parameters = value.get("inputs"), value.get("parameters")
     if not isinstance(text, str) or not isinstance(parameters, dict | None):
         which = "parameters" if isinstance(text, str) else "inputs"
-        raise Refused(f"Failed to deserialize the JSON body into the target type: {which}: invalid type", 422, "")
+        raise Refused(
+            f"Failed to deserialize the JSON body into the target type: {which}: invalid type",
+            422,
+            "",
+        )
     try:
         if not text:
             raise Refused("`inputs` cannot be empty")
@@ -238,7 +294,14 @@ def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiAnswer:
     except Refused as refused:
         raise Refused(f"Input validation error: {refused}", 422, "validation") from None
     return TgiAnswer(
-        *(uuid.uuid4().hex, serving.options.model, tokens, limit, text.encode(), serving.vocab_size),
+        *(
+            uuid.uuid4().hex,
+            serving.options.model,
+            tokens,
+            limit,
+            text.encode(),
+            serving.vocab_size,
+        ),
         stream=bool(value.get("stream")) if stream is None else stream,
         details=bool(parameters.get("details")),
         in_list=stream is None,
@@ -265,7 +328,9 @@ def _openai_body(body: bytes, serving: Serving) -> Json:
     return value
 
 
-def _openai(value: Json, serving: Serving, tokens: int, limit: int, prompt: Prompt, chat: bool) -> OpenAIAnswer:
+def _openai(
+    value: Json, serving: Serving, tokens: int, limit: int, prompt: Prompt, chat: bool
+) -> OpenAIAnswer:
     serving.check(tokens, limit)
     options = value.get("stream_options") or {}
     if options and not value.get("stream"):
@@ -294,7 +359,11 @@ def _prompt(prompt: Any, serving: Serving) -> tuple[int, Prompt]:
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
         return serving.count_tokens(prompt), prompt.encode()
-    if not isinstance(prompt, list) or not prompt or not all(type(token) is int for token in prompt):
+    if (
+        not isinstance(prompt, list)
+        or not prompt
+        or not all(type(token) is int for token in prompt)
+    ):
         raise Refused("prompt must be one string or one list of token ids, not empty")
     if max(prompt) >= serving.vocab_size or min(prompt) < 0:
         raise Refused(f"Token id {max(prompt)} is out of vocabulary")

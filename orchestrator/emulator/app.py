@@ -14,7 +14,15 @@ from functools import partial
 import orjson
 
 from orchestrator.emulator import VERSION
-from orchestrator.emulator.api import Answer, Refused, Serving, parse_chat, parse_completion, parse_tgi, sse
+from orchestrator.emulator.api import (
+    Answer,
+    Refused,
+    Serving,
+    parse_chat,
+    parse_completion,
+    parse_tgi,
+    sse,
+)
 from orchestrator.emulator.batch import Batch, Sequence
 from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
 from orchestrator.emulator.metrics import Histograms, exposition
@@ -26,11 +34,25 @@ GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
 
 
 class Generation:
-    """One request while it is in the batch: builds its tokens' bytes, carries out its scripted fault, ends itself."""
+    """One request while it is in the batch: builds its tokens' bytes, carries out its scripted
+    fault, ends itself.
+    """
 
-    __slots__ = ("_app", "_connection", "_fault", "_index", "_last", "answer", "held", "sequence", "write")
+    __slots__ = (
+        "_app",
+        "_connection",
+        "_fault",
+        "_index",
+        "_last",
+        "answer",
+        "held",
+        "sequence",
+        "write",
+    )
 
-    def __init__(self, app: App, connection: ClientConnection, answer: Answer, fault: str | None) -> None:
+    def __init__(
+        self, app: App, connection: ClientConnection, answer: Answer, fault: str | None
+    ) -> None:
         self._app, self._connection, self.answer, self._fault = app, connection, answer, fault
         self.held: Held | None = None  # of its rank's prefix cache
         self.write = connection.write
@@ -58,7 +80,10 @@ class Generation:
     def _act(self) -> bool:
         """Carry out the scripted fault; True when this request is over by it."""
         if self._fault == "die":
-            self._app.log("EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)", "ERROR")
+            self._app.log(
+                "EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)",
+                "ERROR",
+            )
             os._exit(0)  # vLLM's exit status when it dies at run time
         if self._fault == "stall":
             self._app.active[self].stall(self._app.serving.options.profile.faults.stall_s)
@@ -73,10 +98,13 @@ class Generation:
         if self.answer.stream:
             self._connection.end()
         else:
-            self._connection.respond(200, GARBAGE if self._fault == "garbage" else self.answer.whole())
+            self._connection.respond(
+                200, GARBAGE if self._fault == "garbage" else self.answer.whole()
+            )
 
 
-# vLLM's (v1/engine/__init__.py: FinishReason); requests that their clients gave up are in none of them, there as here.
+# vLLM's (v1/engine/__init__.py: FinishReason); requests that their clients gave up are in none of
+# them, there as here.
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
@@ -88,13 +116,16 @@ class Counters:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     cached_tokens: int = 0  # of prompts
-    finished: Counter[str] = field(default_factory=Counter)  # requests that were answered whole, by vLLM's reasons
+    # requests that were answered whole, by vLLM's reasons
+    finished: Counter[str] = field(default_factory=Counter)
 
 
 class App:
     """The server's state. One event loop, no locks."""
 
-    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop, log: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, serving: Serving, loop: asyncio.AbstractEventLoop, log: Callable[[str, str], None]
+    ) -> None:
         self.serving, self.log = serving, log
         self.counters = Counters()
         self.requests = 0
@@ -103,9 +134,14 @@ class App:
         self.histograms = Histograms(serving.replica.limits.max_model_len)
         options = serving.options
         ranks = range(options.settings.data_parallel_size)
-        server = f"{options.model} {options.host}:{options.port}"  # a launch's own model name, a replica's own address
-        self.pacers = [Pacer(Batch(serving.replica, f"{server} {rank}"), loop, self._stepped) for rank in ranks]
-        self.prefixes = {pacer: PrefixCache(serving.replica.limits.kv_tokens) for pacer in self.pacers}
+        # a launch's own model name, a replica's own address
+        server = f"{options.model} {options.host}:{options.port}"
+        self.pacers = [
+            Pacer(Batch(serving.replica, f"{server} {rank}"), loop, self._stepped) for rank in ranks
+        ]
+        self.prefixes = {
+            pacer: PrefixCache(serving.replica.limits.kv_tokens) for pacer in self.pacers
+        }
         pages: dict[str, object] = {"/health": b"", "/ping": b"", **_pages(serving)}
         self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {
             **{("GET", path): partial(_answer_with, content) for path, content in pages.items()},
@@ -113,13 +149,19 @@ class App:
             ("POST", "/reset_prefix_cache"): self._reset,
             ("POST", "/v1/completions"): partial(self._generate, parse_completion),
             ("POST", "/v1/chat/completions"): partial(self._generate, parse_chat),
-            ("POST", "/generate"): partial(self._generate, partial(parse_tgi, stream=False), tgi=True),
-            ("POST", "/generate_stream"): partial(self._generate, partial(parse_tgi, stream=True), tgi=True),
+            ("POST", "/generate"): partial(
+                self._generate, partial(parse_tgi, stream=False), tgi=True
+            ),
+            ("POST", "/generate_stream"): partial(
+                self._generate, partial(parse_tgi, stream=True), tgi=True
+            ),
             ("POST", "/"): partial(self._generate, partial(parse_tgi, stream=None), tgi=True),
         }
 
     def accept(self) -> ClientConnection:
-        """A new client. The loop accepts all that wait in one go, so tokens that are due go in between."""
+        """A new client. The loop accepts all that wait in one go, so tokens that are due go in
+        between.
+        """
         self._catch_up()
         return ClientConnection(self.handle)
 
@@ -145,9 +187,12 @@ class App:
         key = self.serving.options.api_key
         if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
             return True
-        return hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {key}".encode())
+        return hmac.compare_digest(
+            request.headers.get("authorization", "").encode(), f"Bearer {key}".encode()
+        )
 
-    # --- endpoints that generate -------------------------------------------------------------------------------------
+    # --- endpoints that generate
+    # -------------------------------------------------------------------------------------
 
     def _generate(
         self,
@@ -172,14 +217,18 @@ class App:
         if answer.received:
             answer.cached_tokens = answer.prompt_tokens
         elif self.serving.options.settings.enable_prefix_caching is not False:
-            generation.held = self.prefixes[pacer].take(answer.prompt, answer.cache_salt, pacer.batch.kv_used)
+            generation.held = self.prefixes[pacer].take(
+                answer.prompt, answer.cache_salt, pacer.batch.kv_used
+            )
             answer.cached_tokens = generation.held.hit_tokens
         self.active[generation] = pacer
         if tgi:
             self._tgi_active.add(generation)
         self.counters.prompt_tokens += answer.prompt_tokens
         self.counters.cached_tokens += answer.cached_tokens
-        generation.sequence = pacer.submit(answer.prompt_tokens, answer.output_tokens, answer.cached_tokens, generation)
+        generation.sequence = pacer.submit(
+            answer.prompt_tokens, answer.output_tokens, answer.cached_tokens, generation
+        )
 
     def _admit(self, tgi: bool) -> None:
         """Raises Refused when as many requests are here as the API's limit allows."""
@@ -189,7 +238,8 @@ class App:
         if not tgi and queued is not None and len(self.active) >= queued:
             raise Refused("The server's request queue is full", 503, "ServiceUnavailableError")
 
-    # --- ends --------------------------------------------------------------------------------------------------------
+    # --- ends
+    # --------------------------------------------------------------------------------------------------------
 
     def finished(self, generation: Generation) -> None:
         """Every token of a request has left."""
@@ -213,7 +263,8 @@ class App:
             "request_time_per_output_token_seconds": decode_s / max(1, answer.output_tokens - 1),
             "request_prompt_tokens": answer.prompt_tokens,
             "request_generation_tokens": answer.output_tokens,
-            "request_max_num_generation_tokens": answer.output_tokens,  # of n completions, which are one here
+            # of n completions, which are one here
+            "request_max_num_generation_tokens": answer.output_tokens,
         }.items():
             self.histograms.observe(name, value)
         self.counters.finished[answer.finish_reason] += 1
@@ -225,7 +276,9 @@ class App:
         if pacer is not None and generation.sequence is not None:
             pacer.batch.cancel(generation.sequence)
             if generation.held is not None:
-                self.prefixes[pacer].give_back(generation.held, generation.held.tail[:0], pacer.batch.kv_used)
+                self.prefixes[pacer].give_back(
+                    generation.held, generation.held.tail[:0], pacer.batch.kv_used
+                )
 
     def _stepped(self, seconds: float, computed: int, decodes: int) -> None:
         """A step of a rank is known."""
@@ -237,7 +290,8 @@ class App:
         for pacer in self.pacers:
             pacer.close()
 
-    # --- everything else -----------------------------------------------------------------------------------------
+    # --- everything else
+    # -----------------------------------------------------------------------------------------
 
     def _reset(self, _request: HttpRequest, connection: ClientConnection) -> None:
         for prefix in self.prefixes.values():
@@ -250,20 +304,32 @@ class App:
         counters, capacity = self.counters, self.serving.replica.limits.kv_tokens * len(batches)
         waiting = sum(len(batch.waiting) for batch in batches)
         values: dict[str, float | Mapping[str, float]] = {
-            "vllm:num_requests_running": sum(len(batch.decoding) + len(batch.prefilling) for batch in batches),
+            "vllm:num_requests_running": sum(
+                len(batch.decoding) + len(batch.prefilling) for batch in batches
+            ),
             "vllm:num_requests_waiting": waiting,
-            "vllm:num_requests_waiting_by_reason": {'reason="capacity"': waiting, 'reason="deferred"': 0},
-            "vllm:engine_sleep_state": {f'sleep_state="{state}"': float(state == "awake") for state in SLEEP_STATES},
+            "vllm:num_requests_waiting_by_reason": {
+                'reason="capacity"': waiting,
+                'reason="deferred"': 0,
+            },
+            "vllm:engine_sleep_state": {
+                f'sleep_state="{state}"': float(state == "awake") for state in SLEEP_STATES
+            },
             "vllm:kv_cache_usage_perc": sum(batch.kv_used for batch in batches) / capacity,
             "vllm:num_preemptions_total": sum(batch.preemptions for batch in batches),
             "vllm:request_success_total": {
-                f'finished_reason="{reason}"': counters.finished[reason] for reason in FINISH_REASONS
+                f'finished_reason="{reason}"': counters.finished[reason]
+                for reason in FINISH_REASONS
             },
             "vllm:prompt_tokens_total": counters.prompt_tokens,
             "vllm:generation_tokens_total": counters.generation_tokens,
             "vllm:prompt_tokens_cached_total": counters.cached_tokens,
-            "vllm:prefix_cache_queries_total": sum(prefix.queried_tokens for prefix in self.prefixes.values()),
-            "vllm:prefix_cache_hits_total": sum(prefix.hit_tokens for prefix in self.prefixes.values()),
+            "vllm:prefix_cache_queries_total": sum(
+                prefix.queried_tokens for prefix in self.prefixes.values()
+            ),
+            "vllm:prefix_cache_hits_total": sum(
+                prefix.hit_tokens for prefix in self.prefixes.values()
+            ),
             "emulator:streamed_tokens_total": sum(lag.tokens for lag in lags),
             "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
             "emulator:timing_error_seconds_max": max(lag.worst_s for lag in lags),
@@ -319,7 +385,11 @@ def _pages(serving: Serving) -> dict[str, object]:
 
 def _fault_of(number: int, faults: Faults) -> str | None:
     """The fault of the ``number``-th request; single ones before periodic ones, errors before cuts."""
-    once = {"die": faults.die_at_request, "stall": faults.stall_at_request, "garbage": faults.garbage_at_request}
+    once = {
+        "die": faults.die_at_request,
+        "stall": faults.stall_at_request,
+        "garbage": faults.garbage_at_request,
+    }
     every = {"error": faults.error_every, "cut": faults.cut_every}
     for name, at in once.items():
         if number == at:

@@ -1,13 +1,15 @@
-"""Continuous batching with a virtual clock: which sequences a step holds, when it ends, who waits, who is preempted.
+"""Continuous batching with a virtual clock: which sequences a step holds, when it ends, who waits,
+who is preempted.
 
-The same object serves HTTP in real time (one step at a time) and simulates (many equal steps in one jump). Rules, as
-vLLM's scheduler has them: decodes first, one token each; what is left of ``max_num_batched_tokens`` goes to prefill
-chunks in arrival order; a waiting request is admitted when a slot is free and its whole prompt fits the KV cache; when
-a decode finds no room, the newest sequence is preempted and computed again, but for the whole blocks that nobody took
-meanwhile (its last ones go first, and all of it before what was given back later). The scheduler looks for new requests
-before every step, or as SGLang does with a ``recv_interval``: after so many steps of decodes alone, and after every
-step with a prompt. The tokens of a step leave one after the other, ``token_interval_s`` apart, the middle one at the
-step's end.
+The same object serves HTTP in real time (one step at a time) and simulates (many equal steps in one
+jump). Rules, as vLLM's scheduler has them: decodes first, one token each; what is left of
+``max_num_batched_tokens`` goes to prefill chunks in arrival order; a waiting request is admitted
+when a slot is free and its whole prompt fits the KV cache; when a decode finds no room, the newest
+sequence is preempted and computed again, but for the whole blocks that nobody took meanwhile (its
+last ones go first, and all of it before what was given back later). The scheduler looks for new
+requests before every step, or as SGLang does with a ``recv_interval``: after so many steps of
+decodes alone, and after every step with a prompt. The tokens of a step leave one after the other,
+``token_interval_s`` apart, the middle one at the step's end.
 """
 
 import math
@@ -54,7 +56,9 @@ class Batch:
     """One data-parallel rank of a replica. Not thread-safe; pure but for its own state."""
 
     def __init__(self, replica: Replica, seed: int | str = 0) -> None:
-        """``seed``: of the jitter; what runs beside this or after it needs another one, or its steps vary alike."""
+        """``seed``: of the jitter; what runs beside this or after it needs another one, or its
+        steps vary alike.
+        """
         self.limits, self.costs = replica.limits, replica.costs
         self.overhead_s = replica.request_overhead_s
         self.interval_s = replica.token_interval_s
@@ -76,23 +80,33 @@ class Batch:
         self._jitter = replica.jitter
         self._random = np.random.default_rng(random.Random(seed).getrandbits(64))
         self._normals: list[float] = []  # drawn ahead, one at a time they cost ten times as much
-        # (whose KV cache lies there, tokens) of free room, in the order it is reused; empty if nobody was preempted.
+        # (whose KV cache lies there, tokens) of free room, in the order it is reused; empty if
+        # nobody was preempted.
         self._given_back: deque[tuple[Sequence | None, int]] = deque()
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
 
-    # --- requests in and out -----------------------------------------------------------------------------------------
+    # --- requests in and out
+    # -----------------------------------------------------------------------------------------
 
     def submit(
-        self, arrival_s: float, prompt_tokens: int, output_tokens: int, cached: int = 0, owner: object = None
+        self,
+        arrival_s: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        cached: int = 0,
+        owner: object = None,
     ) -> Sequence:
         """Queue a request that ``refusal`` lets through; in the order of arrival.
 
-        Those of one instant come to the scheduler one after the other, so an idle engine starts with the first alone.
+        Those of one instant come to the scheduler one after the other, so an idle engine starts
+        with the first alone.
         """
         self._ready_s = max(arrival_s + self.overhead_s, self._ready_s + self.interval_s)
         cached = min(cached, prompt_tokens - 1)
-        sequence = Sequence(self._ready_s, prompt_tokens, output_tokens, cached, owner, base=prompt_tokens)
+        sequence = Sequence(
+            self._ready_s, prompt_tokens, output_tokens, cached, owner, base=prompt_tokens
+        )
         self.waiting.append(sequence)
         return sequence
 
@@ -112,14 +126,15 @@ class Batch:
         """Nothing runs and nothing waits."""
         return not (self.decoding or self.prefilling or self.waiting)
 
-    # --- time --------------------------------------------------------------------------------------------------------
+    # --- time
+    # --------------------------------------------------------------------------------------------------------
 
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Run up to ``max_steps`` steps; returns who finished in the last of them.
 
-        Stops at once after a step that changes who is in the batch, or that ends after ``until_s``; with jitter also
-        some steps before ``until_s`` or the next arrival. Sets ``clock`` to the end of the last step. With nothing to
-        run the clock first moves on to the next arrival.
+        Stops at once after a step that changes who is in the batch, or that ends after ``until_s``;
+        with jitter also some steps before ``until_s`` or the next arrival. Sets ``clock`` to the
+        end of the last step. With nothing to run the clock first moves on to the next arrival.
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
@@ -168,10 +183,15 @@ class Batch:
             tokens -= left
 
     def _found(self, sequence: Sequence, most: int) -> int:
-        """Tokens in whole blocks, at most ``most``, that are left of a preempted sequence; it takes them back."""
+        """Tokens in whole blocks, at most ``most``, that are left of a preempted sequence; it takes
+        them back.
+        """
         left = sum(tokens for owner, tokens in self._given_back if owner is sequence)
         hit = min(left, most) // BLOCK_TOKENS * BLOCK_TOKENS
-        others = ((None, tokens - hit) if owner is sequence else (owner, tokens) for owner, tokens in self._given_back)
+        others = (
+            (None, tokens - hit) if owner is sequence else (owner, tokens)
+            for owner, tokens in self._given_back
+        )
         self._given_back = deque(others)
         if not any(owner for owner, _ in self._given_back):
             self._given_back.clear()
@@ -180,11 +200,18 @@ class Batch:
     def _schedule(self) -> list[tuple[int, int]]:
         """Hand out the step's token budget to prefills; returns their chunks as (start, tokens)."""
         waiting = self.waiting
-        budget = self.limits.max_num_batched_tokens - (0 if self.limits.prefill_first else len(self.decoding))
+        budget = self.limits.max_num_batched_tokens - (
+            0 if self.limits.prefill_first else len(self.decoding)
+        )
         chunks: list[tuple[int, int]] = []
         for sequence in self.prefilling:
             budget = self._give(sequence, budget, chunks)
-        while waiting and budget > 0 and waiting[0].ready_s <= self._looked_s and self._fits(waiting[0], budget):
+        while (
+            waiting
+            and budget > 0
+            and waiting[0].ready_s <= self._looked_s
+            and self._fits(waiting[0], budget)
+        ):
             sequence = waiting.popleft()
             self.prefilling.append(sequence)
             found = self._found(sequence, sequence.base - 1) if sequence.preemptions else 0
@@ -198,7 +225,10 @@ class Batch:
 
     def _fits(self, sequence: Sequence, budget: int) -> bool:
         limits, running = self.limits, len(self.decoding) + len(self.prefilling)
-        if running >= limits.max_num_seqs or self.kv_used + sequence.base + running + 1 > limits.kv_tokens:
+        if (
+            running >= limits.max_num_seqs
+            or self.kv_used + sequence.base + running + 1 > limits.kv_tokens
+        ):
             return running == 0  # alone in an empty engine a request that was accepted always runs
         return limits.chunked_prefill or sequence.base - sequence.cached <= budget
 
@@ -269,7 +299,8 @@ class Batch:
                 steps = min(steps, interval - self._unlooked)
         if steps > 1 and until_s < math.inf:
             due = _steps_in(max(0.0, until_s - self.clock), first, growth)
-            # So many steps vary by ``jitter * sqrt(due)`` of them: a jump ends three times that short of ``until_s``.
+            # So many steps vary by ``jitter * sqrt(due)`` of them: a jump ends three times that
+            # short of ``until_s``.
             steps = min(steps, max(1, due - math.ceil(3 * self._jitter * math.sqrt(due))))
         self.clock += self._lasts(steps * first + growth * (steps * (steps - 1) / 2), steps)
         self.step += steps
@@ -281,7 +312,9 @@ class Batch:
         return finished
 
     def _lasts(self, seconds: float, steps: int) -> float:
-        """How long so many steps last this time: log-normal around ``seconds``, each step by itself."""
+        """How long so many steps last this time: log-normal around ``seconds``, each step by
+        itself.
+        """
         if not self._jitter:
             return seconds
         if not self._normals:
@@ -294,14 +327,21 @@ class Batch:
         if not self._finish_steps or self._finish_steps[0] != step:
             return []
         heappop(self._finish_steps)
-        # Sequences that were preempted or cancelled left their place here behind, and may have come back to it.
-        done = [sequence for sequence in dict.fromkeys(self._finishing.pop(step)) if sequence.finish_step == step]
+        # Sequences that were preempted or cancelled left their place here behind, and may have come
+        # back to it.
+        done = [
+            sequence
+            for sequence in dict.fromkeys(self._finishing.pop(step))
+            if sequence.finish_step == step
+        ]
         for sequence in done:
             self._leave(sequence)
         return done
 
     def instant_of(self, place: int, finished: list[Sequence]) -> float:
-        """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then of ``finished``."""
+        """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then
+        of ``finished``.
+        """
         given = len(self.decoding) - self.resting + len(finished)
         return self.clock + (place - (given - 1) / 2) * self.interval_s
 
@@ -311,7 +351,8 @@ class Batch:
             return
         when_s = self.instant_of(len(self.decoding) - self.resting - len(begun), finished)
         for index, sequence in enumerate(begun + finished):
-            if sequence.first_token_s != sequence.first_token_s:  # NaN: no life before a preemption had one
+            # NaN: no life before a preemption had one
+            if sequence.first_token_s != sequence.first_token_s:
                 sequence.first_token_s = when_s
             if index >= len(begun):
                 sequence.last_token_s = when_s

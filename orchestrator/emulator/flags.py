@@ -1,4 +1,6 @@
-"""The emulator's command line, for ``orchestrator emulator`` and for the process that an engine starts."""
+"""The emulator's command line, for ``orchestrator emulator`` and for the process that an engine
+starts.
+"""
 
 import argparse
 import json
@@ -8,7 +10,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.emulator.profile import DEFAULT_ACCELERATOR, DEFAULT_MODEL, Faults, Profile, load_profile, problems_of
+from orchestrator.emulator.profile import (
+    DEFAULT_ACCELERATOR,
+    DEFAULT_MODEL,
+    Faults,
+    Profile,
+    load_profile,
+    problems_of,
+)
 from orchestrator.spec.settings import ROLES, EngineSettings, Hardware
 
 API_KEY_VARIABLE = "EMULATOR_API_KEY"
@@ -26,7 +35,8 @@ class Options:
     host: str = "127.0.0.1"
     port: int = 8000
     role: str = ""  # prefill: gives the KV cache of a prompt away; decode: takes it from there
-    headless: bool = False  # a rank above 0 of a multi-node replica: holds its place, serves nothing
+    # a rank above 0 of a multi-node replica: holds its place, serves nothing
+    headless: bool = False
     max_concurrent_requests: int = 128  # TGI's limit: it refuses at once
 
 
@@ -44,34 +54,80 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000, help="default 8000; 0 takes a free one")
     add("--profile", help="a profile file, or a name such as H100-80GB/Llama-3.1-8B")
-    add("--model", default=DEFAULT_MODEL, help=f"model to imitate and serve; default {DEFAULT_MODEL}")
+    add(
+        "--model",
+        default=DEFAULT_MODEL,
+        help=f"model to imitate and serve; default {DEFAULT_MODEL}",
+    )
     add("--served-model-name", default="", help="model name in requests; default: the model's own")
-    add("--accelerator", default=DEFAULT_ACCELERATOR, help=f"device to imitate; default {DEFAULT_ACCELERATOR}")
-    add("--set", action="extend", nargs="+", default=[], metavar="FIELD=VALUE", help="any engine setting")
-    add("--fault", action="extend", nargs="+", default=[], metavar="NAME=VALUE", help="see docs/emulator.md")
-    add("--max-concurrent-requests", type=int, default=128, help="TGI's limit, refused above it; default 128")
+    add(
+        "--accelerator",
+        default=DEFAULT_ACCELERATOR,
+        help=f"device to imitate; default {DEFAULT_ACCELERATOR}",
+    )
+    add(
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="any engine setting",
+    )
+    add(
+        "--fault",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="see docs/emulator.md",
+    )
+    add(
+        "--max-concurrent-requests",
+        type=int,
+        default=128,
+        help="TGI's limit, refused above it; default 128",
+    )
     add("--config", type=Path, help="JSON file with settings and hardware, instead of flags")
-    add("--role", choices=ROLES, default="", help="of a replica behind vLLM's router: KV caches go over at once")
-    add("--headless", action="store_true", help="act as a rank above 0: hold its place, serve nothing")
+    add(
+        "--role",
+        choices=ROLES,
+        default="",
+        help="of a replica behind vLLM's router: KV caches go over at once",
+    )
+    add(
+        "--headless",
+        action="store_true",
+        help="act as a rank above 0: hold its place, serve nothing",
+    )
     fit = result.add_subparsers(dest="command").add_parser(
-        "fit", help="calibrate the model's constants on the results of a sweep, and print the remaining error"
+        "fit",
+        help="calibrate the model's constants on the results of a sweep, and print the remaining error",
     )
     fit.add_argument("results")
-    fit.add_argument("--output", type=Path, help="write the calibrated profile here; default: stdout")
+    fit.add_argument(
+        "--output", type=Path, help="write the calibrated profile here; default: stdout"
+    )
     fit.add_argument("--profile", help="what to imitate, if not what the sweep measured")
-    fit.add_argument("--engine", help="use only this engine's deployments; needed if several engines were measured")
+    fit.add_argument(
+        "--engine",
+        help="use only this engine's deployments; needed if several engines were measured",
+    )
     return result
 
 
 def with_faults(profile: Profile, given: list[str]) -> Profile:
-    """The profile's fault script with those of the command line put over it. Raises pydantic's ValidationError."""
+    """The profile's fault script with those of the command line put over it. Raises pydantic's
+    ValidationError.
+    """
     pairs = dict(entry.partition("=")[::2] for entry in given)
     faults = profile.faults.model_dump() | {name: value or True for name, value in pairs.items()}
     return profile.model_copy(update={"faults": Faults.model_validate(faults)})
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Everything the server needs, from the flags and the config file they name. Raises InputError and OSError."""
+    """Everything the server needs, from the flags and the config file they name. Raises InputError
+    and OSError.
+    """
     config = json.loads(arguments.config.read_text()) if arguments.config else {}
     said = {"engine": "emulator", "model": arguments.model, "profile": arguments.profile}
     said |= dict(entry.partition("=")[::2] for entry in arguments.set)

@@ -1,4 +1,6 @@
-"""The emulator's HTTP/1.1 server side: a bare Protocol on httptools, with keep-alive and chunked streams."""
+"""The emulator's HTTP/1.1 server side: a bare Protocol on httptools, with keep-alive and chunked
+streams.
+"""
 
 import asyncio
 import os
@@ -29,19 +31,24 @@ Handler = Callable[[HttpRequest, "ClientConnection"], None]
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection. Requests are answered one after the other; ``handler`` answers each, now or later."""
+    """One client connection. Requests are answered one after the other; ``handler`` answers each,
+    now or later.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[HttpRequest] = deque()  # pipelined requests behind the one being answered
+        # pipelined requests behind the one being answered
+        self._queue: deque[HttpRequest] = deque()
         self._busy = False
         self._request = HttpRequest()
         self._transport: asyncio.Transport | None = None
         self._fd = -1
-        self.on_lost: Callable[[], None] | None = None  # called when the client goes away in mid-answer
+        # called when the client goes away in mid-answer
+        self.on_lost: Callable[[], None] | None = None
 
-    # --- asyncio.Protocol ----------------------------------------------------------------------------------------
+    # --- asyncio.Protocol
+    # ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -58,9 +65,12 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._request.keep_alive = False
-            self.respond(400, {"error": {"message": "not HTTP/1.1", "type": "BadRequestError", "code": 400}})
+            self.respond(
+                400, {"error": {"message": "not HTTP/1.1", "type": "BadRequestError", "code": 400}}
+            )
 
-    # --- httptools -----------------------------------------------------------------------------------------------
+    # --- httptools
+    # -----------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._request = HttpRequest()
@@ -85,14 +95,17 @@ class ClientConnection(asyncio.Protocol):
         if not self._busy:
             self._next()
 
-    # --- answers ---------------------------------------------------------------------------------------------------
+    # --- answers
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def open(self) -> bool:
         """The client is still there."""
         return self._transport is not None
 
-    def respond(self, status: int, content: object = b"", content_type: str = "application/json") -> None:
+    def respond(
+        self, status: int, content: object = b"", content_type: str = "application/json"
+    ) -> None:
         """A whole answer. ``content``: what becomes JSON, or bytes as they are."""
         body = content if isinstance(content, bytes) else orjson.dumps(content)
         head = (
@@ -103,7 +116,9 @@ class ClientConnection(asyncio.Protocol):
         self.end()
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the socket now: the loop's own queue would hold them back until its turn ends."""
+        """Hand bytes to the socket now: the loop's own queue would hold them back until its turn
+        ends.
+        """
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size() == 0:

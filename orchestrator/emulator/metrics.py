@@ -1,4 +1,6 @@
-"""The emulator's ``/metrics``: Prometheus text in vLLM's names with vLLM 0.32's buckets, so that dashboards work."""
+"""The emulator's ``/metrics``: Prometheus text in vLLM's names with vLLM 0.32's buckets, so that
+dashboards work.
+"""
 
 import math
 from bisect import bisect_left
@@ -34,11 +36,15 @@ _BUCKETS = {
 
 
 class Histograms:
-    """vLLM's histograms by their names without its prefix; those of tokens reach to the longest request."""
+    """vLLM's histograms by their names without its prefix; those of tokens reach to the longest
+    request.
+    """
 
     def __init__(self, max_model_len: int) -> None:
         self._bounds = {
-            name: tuple(bound for bound in bounds if bounds is not _TOKENS or bound <= max_model_len)
+            name: tuple(
+                bound for bound in bounds if bounds is not _TOKENS or bound <= max_model_len
+            )
             for name, bounds in _BUCKETS.items()
         }
         self._counts = {name: [0] * (len(bounds) + 1) for name, bounds in self._bounds.items()}
@@ -59,18 +65,31 @@ class Histograms:
                 total += count
                 said = "+Inf" if math.isinf(bound) else bound
                 result.append(f'{metric}_bucket{{{labels},le="{said}"}} {total}')
-            result += [f"{metric}_sum{{{labels}}} {self._sums[name]}", f"{metric}_count{{{labels}}} {total}"]
+            result += [
+                f"{metric}_sum{{{labels}}} {self._sums[name]}",
+                f"{metric}_count{{{labels}}} {total}",
+            ]
         return result
 
 
 def exposition(
-    model: str, values: Mapping[str, float | Mapping[str, float]], histograms: Histograms | None = None
+    model: str,
+    values: Mapping[str, float | Mapping[str, float]],
+    histograms: Histograms | None = None,
 ) -> str:
-    """Prometheus text format, version 0.0.4. A family's values by a label of its own: ``{'reason="stop"': 3}``."""
+    """Prometheus text format, version 0.0.4. A family's values by a label of its own:
+    ``{'reason="stop"': 3}``.
+    """
     name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     labels, lines = f'engine="0",model_name="{name}"', []
     for metric, value in values.items():
-        kind = "counter" if metric.endswith("_total") else "untyped" if metric.endswith(("_sum", "_count")) else "gauge"
+        kind = (
+            "counter"
+            if metric.endswith("_total")
+            else "untyped"
+            if metric.endswith(("_sum", "_count"))
+            else "gauge"
+        )
         lines.append(f"# TYPE {metric} {kind}")
         if isinstance(value, Mapping):
             lines += [f"{metric}{{{labels},{label}}} {number}" for label, number in value.items()]

@@ -1,4 +1,6 @@
-"""The batch in real time: runs the model one step ahead, then gives out its tokens, each at its stated instant."""
+"""The batch in real time: runs the model one step ahead, then gives out its tokens, each at its
+stated instant.
+"""
 
 import asyncio
 import math
@@ -18,7 +20,9 @@ class Receiver(Protocol):
     def write(self) -> Callable[[bytes], None]: ...
 
     def prepare(self, last: bool) -> tuple[bytes, bool]:
-        """The bytes of the next token, built while there is time, and whether ``sent`` wants to be called after it."""
+        """The bytes of the next token, built while there is time, and whether ``sent`` wants to be
+        called after it.
+        """
         ...
 
     def sent(self) -> None:
@@ -31,7 +35,9 @@ _BINS = 5000  # errors beyond 50 ms are counted in the last one
 
 
 class Lag:
-    """The emulator's own error, over its whole life: from a token's stated instant until the kernel has its bytes."""
+    """The emulator's own error, over its whole life: from a token's stated instant until the kernel
+    has its bytes.
+    """
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -50,7 +56,9 @@ class Lag:
     def quantile_s(self, share: float) -> float:
         """Upper end of the bin (10 µs wide) that holds this share of all tokens."""
         upto = enumerate(accumulate(self._counts), start=1)
-        return next((end * _BIN_S for end, seen in upto if seen >= share * self.tokens), self.worst_s)
+        return next(
+            (end * _BIN_S for end, seen in upto if seen >= share * self.tokens), self.worst_s
+        )
 
     def summary(self) -> str:
         """One line for the log."""
@@ -63,17 +71,25 @@ class Lag:
         )
 
 
-# A sleeping process is woken 0.1 to 0.2 ms after its timer, so it is woken this much before and looks at the clock.
+# A sleeping process is woken 0.1 to 0.2 ms after its timer, so it is woken this much before and
+# looks at the clock.
 _EARLY_S = 0.25e-3
 
 
 class Pacer:
-    """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the batch's clock."""
+    """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the
+    batch's clock.
+    """
 
     def __init__(
-        self, batch: Batch, loop: asyncio.AbstractEventLoop, stepped: Callable[[float, int, int], None] | None = None
+        self,
+        batch: Batch,
+        loop: asyncio.AbstractEventLoop,
+        stepped: Callable[[float, int, int], None] | None = None,
     ) -> None:
-        """``stepped`` hears of every step: seconds, tokens computed, sequences that got a token and had one before."""
+        """``stepped`` hears of every step: seconds, tokens computed, sequences that got a token and
+        had one before.
+        """
         self.batch = batch
         self._stepped = stepped
         self.lag = Lag()
@@ -83,7 +99,9 @@ class Pacer:
         self._running = False
         self._first_s = math.inf  # instant of the next step's first token; inf: none is prepared
 
-    def submit(self, prompt_tokens: int, output_tokens: int, cached: int, owner: Receiver) -> Sequence:
+    def submit(
+        self, prompt_tokens: int, output_tokens: int, cached: int, owner: Receiver
+    ) -> Sequence:
         """Queue a request that arrived now."""
         sequence = self.batch.submit(time.monotonic(), prompt_tokens, output_tokens, cached, owner)
         if not self._running:
@@ -101,7 +119,9 @@ class Pacer:
             self._fire()
 
     def _wake(self) -> None:
-        """The timer's: an event loop's own may be a fraction of a millisecond early, and is armed again."""
+        """The timer's: an event loop's own may be a fraction of a millisecond early, and is armed
+        again.
+        """
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
         elif self._running:
@@ -123,12 +143,17 @@ class Pacer:
         self._due, self._after = [], []
         self._first_s = batch.instant_of(0, finished)
         served = islice(batch.decoding, batch.resting, None)
-        given = [*((sequence, False) for sequence in served), *((sequence, True) for sequence in finished)]
+        given = [
+            *((sequence, False) for sequence in served),
+            *((sequence, True) for sequence in finished),
+        ]
         for place, (sequence, last) in enumerate(given):
             receiver = cast(Receiver, sequence.owner)
             payload, wants_call = receiver.prepare(last)
             if payload:
-                self._due.append((self._first_s + place * batch.interval_s, receiver.write, payload))
+                self._due.append(
+                    (self._first_s + place * batch.interval_s, receiver.write, payload)
+                )
             if wants_call:
                 self._after.append(receiver)
         if self._stepped is not None:

@@ -1,4 +1,6 @@
-"""The prefix cache of one data-parallel rank, as vLLM has it: blocks that prompts and answers leave behind."""
+"""The prefix cache of one data-parallel rank, as vLLM has it: blocks that prompts and answers leave
+behind.
+"""
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ class Held:
 class PrefixCache:
     """Blocks by a hash of all that they hold and that stands before it.
 
-    Those of running requests stay; the others are free, and the oldest of them go when running sequences need the room.
+    Those of running requests stay; the others are free, and the oldest of them go when running
+    sequences need the room.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
@@ -31,14 +34,20 @@ class PrefixCache:
         self.hit_tokens = 0
 
     def take(self, prompt: Prompt, salt: str, used_tokens: int) -> Held:
-        """Blocks for a prompt that comes in, which is in the cache from now on for requests with the same ``salt``.
+        """Blocks for a prompt that comes in, which is in the cache from now on for requests with
+        the same ``salt``.
 
         ``used_tokens``: KV that running sequences fill, here and in ``give_back``.
         """
         root, width = hash(salt), _width(prompt)
         blocks = _chain(root, prompt)
-        missing = (at for at, block in enumerate(blocks) if block not in self._held and block not in self._free)
-        hits = min(next(missing, len(blocks)), (len(prompt) - 1) // width) * BLOCK_TOKENS  # the last token is computed
+        missing = (
+            at
+            for at, block in enumerate(blocks)
+            if block not in self._held and block not in self._free
+        )
+        # the last token is computed
+        hits = min(next(missing, len(blocks)), (len(prompt) - 1) // width) * BLOCK_TOKENS
         for block in blocks:
             self._free.pop(block, None)
         self._held.update(blocks)
@@ -48,10 +57,14 @@ class PrefixCache:
         return Held(hits, blocks, root, prompt[len(blocks) * width :])
 
     def give_back(self, held: Held, answer: Prompt, used_tokens: int) -> None:
-        """A request is over: its blocks and those of its answer, which is of the prompt's type, may be found again."""
+        """A request is over: its blocks and those of its answer, which is of the prompt's type, may
+        be found again.
+        """
         self._held.subtract(held.blocks)
         whole = (
-            held.tail + answer if isinstance(held.tail, bytes) and isinstance(answer, bytes) else [*held.tail, *answer]
+            held.tail + answer
+            if isinstance(held.tail, bytes) and isinstance(answer, bytes)
+            else [*held.tail, *answer]
         )
         for block in [*held.blocks, *_chain(held.blocks[-1] if held.blocks else held.root, whole)]:
             if self._held[block] <= 0:

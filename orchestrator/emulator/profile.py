@@ -1,4 +1,6 @@
-"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a catalogue name."""
+"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a
+catalogue name.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,14 @@ from orchestrator.catalog.accelerators import Accelerator, accelerators, find, o
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import data_beside, unknown_name
-from orchestrator.spec.document import MOST_BYTES, Problems, add_errors, from_home, parse_document, read_at_most
+from orchestrator.spec.document import (
+    MOST_BYTES,
+    Problems,
+    add_errors,
+    from_home,
+    parse_document,
+    read_at_most,
+)
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 DEFAULT_ACCELERATOR = "H100-80GB"
@@ -18,41 +27,56 @@ DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 class Constants(Strict):
-    """The numbers of the step model that ``fit`` calibrates. What is not given is typical of the engine on such devices
-    (``typical``); efficiencies are shares of the device's peak."""
+    """The numbers of the step model that ``fit`` calibrates. What is not given is typical of the
+    engine on such devices (``typical``); efficiencies are shares of the device's peak.
+    """
 
     compute_efficiency: float = Field(default=0.88, gt=0)  # 16-bit matrix products
     low_bit_efficiency: float = Field(default=0.6, gt=0)  # of their own peak, those in 8 and 4 bit
     attention_efficiency: float = Field(default=0.5, gt=0)  # of the 16-bit peak
-    expert_compute_efficiency: float = Field(default=0.17, gt=0)  # of many small products, their dispatch included
+    # of many small products, their dispatch included
+    expert_compute_efficiency: float = Field(default=0.17, gt=0)
     bandwidth_efficiency: float = Field(default=0.85, gt=0)  # reading weights
     expert_bandwidth_efficiency: float = Field(default=0.72, gt=0)  # reading routed experts
     kv_efficiency: float = Field(default=0.9, gt=0)  # reading the KV cache
     activation_efficiency: float = Field(default=0.4, gt=0)  # reading and writing activations
     link_efficiency: float = Field(default=0.6, gt=0)  # of links, in collectives
-    step_overhead_s: float = Field(default=1e-3, ge=0)  # scheduling, sampling and launching one step
-    sequence_overhead_s: float = Field(default=1e-5, ge=0)  # the same, for each sequence in the step
-    layer_overhead_s: float = Field(default=35e-6, ge=0)  # a layer's kernels, however little there is to do
-    expert_layer_overhead_s: float = Field(default=12e-6, ge=0)  # added by routing, in layers with experts
+    # scheduling, sampling and launching one step
+    step_overhead_s: float = Field(default=1e-3, ge=0)
+    # the same, for each sequence in the step
+    sequence_overhead_s: float = Field(default=1e-5, ge=0)
+    # a layer's kernels, however little there is to do
+    layer_overhead_s: float = Field(default=35e-6, ge=0)
+    # added by routing, in layers with experts
+    expert_layer_overhead_s: float = Field(default=12e-6, ge=0)
     block_fp8_layer_overhead_s: float = Field(default=94e-6, ge=0)  # added by scaling blocks of FP8
     eager_layer_overhead_s: float = Field(default=60e-6, ge=0)  # added with enforce_eager
-    prefill_layer_overhead_s: float = Field(default=1e-4, ge=0)  # added where a step holds a prompt: no CUDA graph
-    collective_latency_s: float = Field(default=3e-6, ge=0)  # an all-reduce or a hop between stages, inside a node
+    # added where a step holds a prompt: no CUDA graph
+    prefill_layer_overhead_s: float = Field(default=1e-4, ge=0)
+    # an all-reduce or a hop between stages, inside a node
+    collective_latency_s: float = Field(default=3e-6, ge=0)
     collective_rank_s: float = Field(default=0.5e-6, ge=0)  # added to an all-reduce by each rank
     network_latency_s: float = Field(default=40e-6, ge=0)  # an all-reduce or a hop between nodes
-    request_overhead_s: float = Field(default=20e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
-    token_interval_s: float = Field(default=15e-6, ge=0)  # between the tokens of one step, written one after the other
-    prefill_first: bool = False  # decodes rest while there is a prompt to prefill; else both share a step
-    jitter: float = Field(default=0.0, ge=0, le=1)  # standard deviation of one step's length, as a share of it
-    tables: bool = False  # kernels as the tables have them (tables.py), not by formula; what a host adds stays
+    # HTTP and tokenizing, before a request can be scheduled
+    request_overhead_s: float = Field(default=20e-3, ge=0)
+    # between the tokens of one step, written one after the other
+    token_interval_s: float = Field(default=15e-6, ge=0)
+    # decodes rest while there is a prompt to prefill; else both share a step
+    prefill_first: bool = False
+    # standard deviation of one step's length, as a share of it
+    jitter: float = Field(default=0.0, ge=0, le=1)
+    # kernels as the tables have them (tables.py), not by formula; what a host adds stays
+    tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The constants of one engine on one GPU architecture, where they come from and of what time (``date``), and how
-    far they were from measurements they were not fitted to: ``error`` has the median of |predicted / measured - 1| of
-    ``ttft`` and ``tpot`` on this architecture, and the factors within which 90 % lay (``ttft_within``), None where
-    nobody looked. ``fitted_on``: the architecture that they were fitted on, another one where they are inherited."""
+    """The constants of one engine on one GPU architecture, where they come from and of what time
+    (``date``), and how far they were from measurements they were not fitted to: ``error`` has the
+    median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on this architecture, and the
+    factors within which 90 % lay (``ttft_within``), None where nobody looked. ``fitted_on``: the
+    architecture that they were fitted on, another one where they are inherited.
+    """
 
     engine: str
     architecture: str
@@ -63,12 +87,15 @@ class Typical:
     error: dict[str, float] | None
 
 
-_ARCHITECTURES = {9: "hopper", 10: "blackwell"}  # those in constants.json, by CUDA compute capability
+# those in constants.json, by CUDA compute capability
+_ARCHITECTURES = {9: "hopper", 10: "blackwell"}
 
 
 def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
-    """What is typical of an engine on a device, of the formula or of the tables: constants.json, which has engines by
-    architecture. Engines that are not in it take vLLM's constants, and nobody knows their error."""
+    """What is typical of an engine on a device, of the formula or of the tables: constants.json,
+    which has engines by architecture. Engines that are not in it take vLLM's constants, and nobody
+    knows their error.
+    """
     rows = data_beside(__file__, "constants.json")["tables" if tables else "formula"]
     architecture = _ARCHITECTURES.get((device.capability or (0, 0))[0], "other")
     of_engine: dict[str, Any] = rows.get(engine, rows["vllm"])
@@ -76,7 +103,9 @@ def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
     fitted_on = row.get("inherits", architecture)
     row = of_engine[fitted_on] | row
     error = row["error"] if engine in rows and architecture in of_engine else None
-    return Typical(engine, architecture, fitted_on, row["source"], row["date"], row["constants"], error)
+    return Typical(
+        engine, architecture, fitted_on, row["source"], row["date"], row["constants"], error
+    )
 
 
 def resolved(constants: Constants, engine: str, device: Accelerator) -> Constants:
@@ -95,7 +124,8 @@ class Faults(Strict):
     stall_s: float = Field(default=5.0, ge=0)
     garbage_at_request: int | None = Field(default=None, ge=1)
     error_every: int | None = Field(default=None, ge=1)  # HTTP 500
-    cut_every: int | None = Field(default=None, ge=1)  # the connection closes in the middle of the stream
+    # the connection closes in the middle of the stream
+    cut_every: int | None = Field(default=None, ge=1)
     orphan: bool = False  # a child in its own session that ignores SIGTERM
 
 
@@ -131,8 +161,10 @@ class Profile(Strict):
     model: str | dict[str, Any] | None = None  # a name, a folder, or the fields of a config.json
     constants: Constants = Field(default_factory=Constants)
     faults: Faults = Field(default_factory=Faults)
-    default_output_tokens: int = Field(default=256, ge=1)  # chat requests that give no limit end after so many
-    fitted: dict[str, Any] | None = None  # where the constants come from and the error they leave; written by fit
+    # chat requests that give no limit end after so many
+    default_output_tokens: int = Field(default=256, ge=1)
+    # where the constants come from and the error they leave; written by fit
+    fitted: dict[str, Any] | None = None
 
 
 def load_profile(name: str | None) -> Profile:
@@ -160,29 +192,42 @@ def _from_file(path: Path) -> Profile:
         raise InputError(f"cannot read the emulator profile {path}: {error}") from error
     is_json = path.suffix == ".json"
     # as YAML, which bounds it and knows its lines; tabs only stand between values there
-    document = parse_document(text.replace("\t", " ") if is_json else text, str(path), may_be_empty=not is_json)
+    document = parse_document(
+        text.replace("\t", " ") if is_json else text, str(path), may_be_empty=not is_json
+    )
     problems = Problems(document)
     try:
         profile = Profile.model_validate({} if document.value is None else document.value)
     except ValidationError as error:
-        add_errors(error, Profile, problems, lambda loc: tuple(part for part in loc if part != Device.__name__))
+        add_errors(
+            error,
+            Profile,
+            problems,
+            lambda loc: tuple(part for part in loc if part != Device.__name__),
+        )
     problems.raise_any()
     return profile
 
 
 def problems_of(error: ValidationError) -> ProblemsError:
     """What pydantic found, each with its place."""
-    return ProblemsError([Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") for item in error.errors()])
+    return ProblemsError(
+        [Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") for item in error.errors()]
+    )
 
 
 def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
-    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or unknown."""
+    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or
+    unknown.
+    """
     if isinstance(profile.accelerator, Device):
         return profile.accelerator.accelerator()
     if profile.accelerator:
         named = find(profile.accelerator)
         if named is None:
-            raise InputError(unknown_name("accelerator", profile.accelerator, [*accelerators(), "cpu"]))
+            raise InputError(
+                unknown_name("accelerator", profile.accelerator, [*accelerators(), "cpu"])
+            )
         return named
     device = (None if hardware.is_cpu else of_hardware(hardware)) or find(DEFAULT_ACCELERATOR)
     assert device is not None
@@ -190,7 +235,9 @@ def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
 
 
 def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
-    """The model to imitate: the profile's, else the deployment's; Llama-3.1-8B where nothing is known of that."""
+    """The model to imitate: the profile's, else the deployment's; Llama-3.1-8B where nothing is
+    known of that.
+    """
     if isinstance(profile.model, dict):
         facts = facts_from_config("profile", profile.model)
         why = "the profile's model needs at least hidden_size, num_hidden_layers and num_attention_heads"

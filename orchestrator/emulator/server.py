@@ -1,4 +1,6 @@
-"""The emulator's process: reads what to imitate, says what it imitates in vLLM's words, serves until told to stop."""
+"""The emulator's process: reads what to imitate, says what it imitates in vLLM's words, serves
+until told to stop.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +46,26 @@ def log(text: str, level: str = "INFO") -> None:
 def main(options: Options) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
     faults = options.profile.faults
-    log(f"version {__version__}; EMULATED: no model is computed here, every time is the outcome of a stated model")
+    log(
+        f"version {__version__}; EMULATED: no model is computed here, every time is the outcome of a stated model"
+    )
     if faults.orphan:
         subprocess.Popen([sys.executable, "-c", _ORPHAN], start_new_session=True)
     if options.headless:
         return _hold_place()
     time.sleep(faults.start_delay_s)
-    facts, device = facts_of(options.profile, options.settings), device_of(options.profile, options.hardware)
+    facts, device = (
+        facts_of(options.profile, options.settings),
+        device_of(options.profile, options.hardware),
+    )
     replica = model.replica(options.settings, facts, device, options.profile.constants)
     failure = _SCRIPTED.get(faults.start or "") or start_failure(device, replica)
     if failure is not None:
         log(failure, "ERROR")
-        log("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}", "ERROR")
+        log(
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+            "ERROR",
+        )
         return 1
     if faults.start == "hang":
         return _hold_place()
@@ -67,7 +77,9 @@ def main(options: Options) -> int:
 
 
 def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
-    """What vLLM would say when the model or one whole sequence does not fit the device; None when both do."""
+    """What vLLM would say when the model or one whole sequence does not fit the device; None when
+    both do.
+    """
     prediction, limits = replica.prediction, replica.limits
     weights, per_token = prediction.weight_bytes or 0, (prediction.kv_bytes_per_token or 0) / _GIB
     if weights > device.memory_bytes:
@@ -99,7 +111,9 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
 
 
 def token_counter(model: str) -> Callable[[str], int]:
-    """Counts tokens with the model's own tokenizer.json, read at the first text prompt; without one by length."""
+    """Counts tokens with the model's own tokenizer.json, read at the first text prompt; without one
+    by length.
+    """
     path = Path(os.path.expanduser(model)) / "tokenizer.json"
 
     @cache
@@ -108,13 +122,16 @@ def token_counter(model: str) -> Callable[[str], int]:
 
         return Tokenizer.from_file(str(path))
 
-    return (lambda text: max(1, len(tokenizer().encode(text).ids))) if path.is_file() else four_bytes
+    return (
+        (lambda text: max(1, len(tokenizer().encode(text).ids))) if path.is_file() else four_bytes
+    )
 
 
 def _hold_place() -> int:
     """Wait for the signal to stop."""
     stop = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # sigwait takes only signals that are held back from their default
+    # sigwait takes only signals that are held back from their default
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)
     log("serves nothing, waits to be told to stop")
     signal.sigwait(stop)
     return 0
@@ -128,9 +145,13 @@ async def _serve(serving: Serving) -> int:
     try:
         server = await loop.create_server(app.accept, options.host, options.port, backlog=4096)
     except OSError as error:
-        log(f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}", "ERROR")
+        log(
+            f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}",
+            "ERROR",
+        )
         return 1
-    gc.freeze()  # what start-up left behind is never collected, so no pause for it in the middle of a step
+    # what start-up left behind is never collected, so no pause for it in the middle of a step
+    gc.freeze()
     try:
         port = server.sockets[0].getsockname()[1]
         log(f"serving {options.model} on http://{options.host}:{port}")

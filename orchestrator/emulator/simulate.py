@@ -16,7 +16,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order they arrive: seconds, prompt and output tokens, prompt tokens found in the prefix cache."""
+    """Requests in the order they arrive: seconds, prompt and output tokens, prompt tokens found in
+    the prefix cache.
+    """
 
     arrival_s: Floats
     prompt_tokens: Ints
@@ -26,7 +28,9 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Per request, in the schedule's order, seconds on the schedule's clock; NaN for requests that were refused."""
+    """Per request, in the schedule's order, seconds on the schedule's clock; NaN for requests that
+    were refused.
+    """
 
     scheduled_s: Floats
     first_token_s: Floats
@@ -34,8 +38,12 @@ class Outcome:
     preemptions: Ints
 
 
-def simulate(profile: Profile, settings: EngineSettings, schedule: Trace, hardware: Hardware | None = None) -> Outcome:
-    """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and data-parallel ranks."""
+def simulate(
+    profile: Profile, settings: EngineSettings, schedule: Trace, hardware: Hardware | None = None
+) -> Outcome:
+    """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and
+    data-parallel ranks.
+    """
     facts = facts_of(profile, settings)
     device = device_of(profile, hardware or Hardware(name="emulated", accelerator="H100-80GB"))
     model = replica(settings, facts, device, profile.constants)
@@ -51,11 +59,18 @@ def run(model: Replica, schedule: Trace, ranks: int = 1) -> Outcome:
 
 
 def run_closed(
-    model: Replica, prompts: Ints, outputs: Ints, concurrency: int, ranks: int = 1, cached: Ints | None = None
+    model: Replica,
+    prompts: Ints,
+    outputs: Ints,
+    concurrency: int,
+    ranks: int = 1,
+    cached: Ints | None = None,
 ) -> tuple[Trace, Outcome]:
-    """The same with a closed loop: the next request arrives when one of ``concurrency``, dealt to the ranks, finishes.
+    """The same with a closed loop: the next request arrives when one of ``concurrency``, dealt to
+    the ranks, finishes.
 
-    A refused request is over when it comes. Ranks that get no share of the concurrency get no requests either.
+    A refused request is over when it comes. Ranks that get no share of the concurrency get no
+    requests either.
     """
     ranks, arrivals = min(ranks, concurrency), np.zeros(len(prompts))
     sequences: list[Sequence | None] = [None] * len(prompts)
@@ -97,7 +112,9 @@ def _run_rank(batch: Batch, schedule: Trace, part: slice) -> list[Sequence | Non
     columns = (schedule.arrival_s, schedule.prompt_tokens, schedule.output_tokens, cached)
     sequences: list[Sequence | None] = []
     running: list[Sequence] = []
-    for arrival_s, prompt, output, hit in zip(*(column[part].tolist() for column in columns), strict=True):
+    for arrival_s, prompt, output, hit in zip(
+        *(column[part].tolist() for column in columns), strict=True
+    ):
         if batch.limits.max_requests is not None:  # else nobody asks how many are here
             while not batch.idle and batch.clock < arrival_s:
                 batch.advance(until_s=arrival_s)
@@ -121,7 +138,9 @@ def _turned_away(limits: Limits, running: int, prompt: int, output: int) -> bool
 def _outcome(sequences: list[Sequence | None]) -> Outcome:
     nan = float("nan")
     rows = [
-        (nan, nan, nan, 0) if one is None else (one.scheduled_s, one.first_token_s, one.last_token_s, one.preemptions)
+        (nan, nan, nan, 0)
+        if one is None
+        else (one.scheduled_s, one.first_token_s, one.last_token_s, one.preemptions)
         for one in sequences
     ]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)

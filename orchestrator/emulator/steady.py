@@ -1,9 +1,11 @@
-"""Steady states of one data-parallel rank in closed form: what ``simulate`` would show of a long run, in microseconds.
+"""Steady states of one data-parallel rank in closed form: what ``simulate`` would show of a long
+run, in microseconds.
 
-The state is the number of sequences that decode at once, b. A request decodes for one step per token after its first,
-so requests end, and prompts come, at b / tokens per step (Little's law); with Poisson arrivals the share of steps that
-hold a prompt is 1 - exp(-that). Waiting for prefills is M/G/1 (Pollaczek and Khinchine), waiting for a free slot in
-open loop is Halfin and Whitt's (Operations Research 29(3), 1981). Preemptions are left out.
+The state is the number of sequences that decode at once, b. A request decodes for one step per
+token after its first, so requests end, and prompts come, at b / tokens per step (Little's law);
+with Poisson arrivals the share of steps that hold a prompt is 1 - exp(-that). Waiting for prefills
+is M/G/1 (Pollaczek and Khinchine), waiting for a free slot in open loop is Halfin and Whitt's
+(Operations Research 29(3), 1981). Preemptions are left out.
 """
 
 import math
@@ -21,16 +23,20 @@ from orchestrator.spec.load import Control
 Floats = NDArray[np.float64]
 SAMPLES = 256  # requests that stand for a workload
 _shuffled = np.random.default_rng(0).permutation
-_STRATA = (np.arange(SAMPLES) + 0.5) / SAMPLES  # each request has its own quantiles, the same in every state
+# each request has its own quantiles, the same in every state
+_STRATA = (np.arange(SAMPLES) + 0.5) / SAMPLES
 _WHEN, _KIND, _SLOT, _QUEUE = (_shuffled(_STRATA) for _ in range(4))
 _NORMAL = ndtri(_shuffled(_STRATA))
 _FULL = 0.98  # of the token budget: beyond it queues grow without end
-_ALIKE = 0.05  # outputs that vary less than this end together, so that in a closed loop the next begin together
+# outputs that vary less than this end together, so that in a closed loop the next begin together
+_ALIKE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """``SAMPLES`` requests: prompt tokens to be computed, those found in the prefix cache, output tokens."""
+    """``SAMPLES`` requests: prompt tokens to be computed, those found in the prefix cache, output
+    tokens.
+    """
 
     prompt: Floats
     cached: Floats
@@ -39,8 +45,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """With so many ``running`` sequences: requests/s; mean seconds of a step, of one without and with prompts; the
-    share of those; what a token of a prompt adds to a step; how much of the time prompts are being prefilled."""
+    """With so many ``running`` sequences: requests/s; mean seconds of a step, of one without and
+    with prompts; the share of those; what a token of a prompt adds to a step; how much of the time
+    prompts are being prefilled.
+    """
 
     running: float
     rate: float
@@ -53,7 +61,9 @@ class State:
 
 
 class Rank:
-    """One data-parallel rank of a replica under a demand. ``most``: sequences that run at once at the most."""
+    """One data-parallel rank of a replica under a demand. ``most``: sequences that run at once at
+    the most.
+    """
 
     def __init__(self, model: Replica, demand: Demand, control: Control) -> None:
         self._demand, self._open = demand, control == "request_rate"
@@ -64,7 +74,8 @@ class Rank:
         self._context = float((share * half_way).sum())
         self._windowed = float((share * np.minimum(half_way, model.costs.window)).sum())
         self._prompt, self._cached = float(demand.prompt.mean()), float(demand.cached.mean())
-        self._uneven = float((demand.prompt**2).mean()) / self._prompt**2  # 1 where all prompts are alike
+        # 1 where all prompts are alike
+        self._uneven = float((demand.prompt**2).mean()) / self._prompt**2
         self._lockstep = not self._open and float(output.std()) < _ALIKE * float(output.mean())
         self._rests, self._interval = limits.prefill_first, limits.recv_interval
         self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else 1 << 30
@@ -80,11 +91,18 @@ class Rank:
     def _at(self, running: float) -> State:
         decodes = max(1, round(running))
         alone = decodes, round(decodes * self._context), decodes * self._windowed
-        beside, budget = ((0, 0, 0.0), self._budget) if self._rests else (alone, max(1, self._budget - decodes))
+        beside, budget = (
+            ((0, 0, 0.0), self._budget) if self._rests else (alone, max(1, self._budget - decodes))
+        )
         parts = max(1, math.ceil(self._prompt / budget))
-        chunk, due = self._prompt / parts, parts * running / self._steps  # chunks that come in a step
+        # chunks that come in a step
+        chunk, due = self._prompt / parts, parts * running / self._steps
         met = due * self._interval  # by one look
-        together = max(1.0, min(running, budget / chunk)) if self._lockstep else max(1.0, met / -math.expm1(-met))
+        together = (
+            max(1.0, min(running, budget / chunk))
+            if self._lockstep
+            else max(1.0, met / -math.expm1(-met))
+        )
         together = min(together, budget / chunk) if parts == 1 else 1.0
         start = round(self._cached + (self._prompt - chunk) / 2)
         chunks = [(start, round(chunk))] * int(together)
@@ -118,7 +136,13 @@ class Rank:
         low = min(1e-6, self.most)
         if level <= self.level(self.at(low)):
             return self.at(low)
-        return self.at(float(brentq(lambda running: self.level(self.at(running)) - level, low, self.most, rtol=5e-3)))
+        return self.at(
+            float(
+                brentq(
+                    lambda running: self.level(self.at(running)) - level, low, self.most, rtol=5e-3
+                )
+            )
+        )
 
     def latencies(self, one: State, level: float) -> dict[str, Floats]:
         """Seconds of every sampled request at a load, by the names of limits (analysis/slo.py)."""
@@ -126,8 +150,15 @@ class Rank:
         over = 0.0 if self._open else max(0.0, level - self.in_flight(one)) / one.rate
         ttft = self._ttft(one) + (self._slot_wait_s(one) if self._open else over)
         prompt_s = self._prompt * one.prompt_token_s
-        variance = one.mixed_share * (1 - one.mixed_share) * self._uneven * prompt_s**2 / np.maximum(1, output)
-        if self._open:  # the number that run is Poisson; its mean over a request's life varies by 2/3 of that
+        variance = (
+            one.mixed_share
+            * (1 - one.mixed_share)
+            * self._uneven
+            * prompt_s**2
+            / np.maximum(1, output)
+        )
+        # the number that run is Poisson; its mean over a request's life varies by 2/3 of that
+        if self._open:
             growth_s = (one.decode_s - self.at(1.0).decode_s) / max(1.0, one.running)
             # a burst makes steps longer, which makes it last longer
             variance = (variance + growth_s**2 * one.running * 2 / 3) / (1 - one.prefilling) ** 2
@@ -142,10 +173,12 @@ class Rank:
         }
 
     def _ttft(self, one: State) -> Floats:
-        """The rest of the step that runs when a request comes, or until it is looked for; prefills before its own; its
-        own."""
+        """The rest of the step that runs when a request comes, or until it is looked for; prefills
+        before its own; its own.
+        """
         prompt = self._demand.prompt
-        in_mixed = one.mixed_share * one.mixed_s / one.step_s  # share of the time in steps that hold a prompt
+        # share of the time in steps that hold a prompt
+        in_mixed = one.mixed_share * one.mixed_s / one.step_s
         rest_s = _WHEN * np.where(in_mixed > _KIND, one.mixed_s, self._interval * one.decode_s)
         if one.running < 4:
             rest_s = np.where(-math.expm1(-one.running) > _QUEUE, rest_s, 0.0)  # whether any runs
@@ -154,13 +187,21 @@ class Rank:
             own_s = np.maximum(own_s, one.mixed_s)
         service_s = self._prompt * (one.prompt_token_s + one.decode_s / self._budget) * self._uneven
         load = one.prefilling
-        idle = 1 - load if self._open else 1 - load + 1 / math.sqrt(max(1.0, one.running))  # so many ask at the most
-        wait_s = np.maximum(0.0, np.log(load / _QUEUE)) * service_s / (2 * idle) if load > 0.01 else 0.0
+        # so many ask at the most
+        idle = 1 - load if self._open else 1 - load + 1 / math.sqrt(max(1.0, one.running))
+        wait_s = (
+            np.maximum(0.0, np.log(load / _QUEUE)) * service_s / (2 * idle) if load > 0.01 else 0.0
+        )
         return self._overhead_s + rest_s + own_s + wait_s
 
     def _slot_wait_s(self, one: State) -> Floats:
-        """Seconds until a slot is free, of each sampled request: in open loop more may come than there are slots."""
-        free, beta = self.most - one.running, (self.most - one.running) / math.sqrt(max(one.running, 1e-9))
+        """Seconds until a slot is free, of each sampled request: in open loop more may come than
+        there are slots.
+        """
+        free, beta = (
+            self.most - one.running,
+            (self.most - one.running) / math.sqrt(max(one.running, 1e-9)),
+        )
         if free <= 0:
             return np.full(SAMPLES, math.inf)
         if beta > 6:

@@ -1,8 +1,9 @@
-"""Step times from tables of measured kernels, in place of the formula's (model.py: ``Costs``). Only this file knows the
-package that brings them: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
+"""Step times from tables of measured kernels, in place of the formula's (model.py: ``Costs``). Only
+this file knows the package that brings them: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
 
-The tables hold kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision. What a host adds to a
-step is no kernel: it stays a constant. Kernels were timed with CUDA graphs, one pipeline stage, on one node.
+The tables hold kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision. What
+a host adds to a step is no kernel: it stays a constant. Kernels were timed with CUDA graphs, one
+pipeline stage, on one node.
 """
 
 import json
@@ -27,7 +28,8 @@ _SYSTEMS = {
     "GB200-186GB": "gb200", "B300-288GB": "b300_sxm", "A100-80GB": "a100_sxm", "A100-PCIe-80GB": "a100_pcie",
     "L4-24GB": "l4", "L40S-48GB": "l40s", "RTX-PRO-6000-96GB": "rtx_pro_6000_server",
 }  # fmt: skip
-_KV_TYPES = dict.fromkeys(("auto", "bfloat16", "bf16", "float16"), "bfloat16")  # those of FP8 begin with fp8
+# those of FP8 begin with fp8
+_KV_TYPES = dict.fromkeys(("auto", "bfloat16", "bf16", "float16"), "bfloat16")
 _ONLINE = {"fp8 per tensor": "fp8", "fp8 per channel": "fp8", "fp8 per block": "fp8_block"}
 _AHEAD = 512  # tokens over which the growth of a decode step with its context is taken
 _PROBE = 1024  # tokens of the prompt and of the context that a deployment is tried with
@@ -39,7 +41,9 @@ class NoRow(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """``StepTimes`` of one data-parallel rank. Sliding windows are in the tables' attention: ``window`` is 0."""
+    """``StepTimes`` of one data-parallel rank. Sliding windows are in the tables' attention:
+    ``window`` is 0.
+    """
 
     kernels: Any  # aiconfigurator_core.sdk.EngineHandle, whose latencies are milliseconds
     step_s: float  # what a host adds to every step
@@ -48,13 +52,23 @@ class Tables:
     window: int = 0
 
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
-        """As ``Costs.decode``: seconds of a step of decodes alone, and by how much the next is longer. NoRow."""
+        """As ``Costs.decode``: seconds of a step of decodes alone, and by how much the next is
+        longer. NoRow.
+        """
         each = max(1, round(context / sequences))
-        now, later = (_ask(self.kernels.decode_step_latency, sequences, at, 1) for at in (each, each + _AHEAD))
-        return self.step_s + sequences * self.sequence_s + now / 1e3, max(0.0, later - now) / _AHEAD / 1e3
+        now, later = (
+            _ask(self.kernels.decode_step_latency, sequences, at, 1) for at in (each, each + _AHEAD)
+        )
+        return self.step_s + sequences * self.sequence_s + now / 1e3, max(
+            0.0, later - now
+        ) / _AHEAD / 1e3
 
-    def mixed(self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]) -> float:
-        """As ``Costs.mixed``: seconds of a step of decodes and prefill chunks of (start, tokens). NoRow."""
+    def mixed(
+        self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]
+    ) -> float:
+        """As ``Costs.mixed``: seconds of a step of decodes and prefill chunks of (start, tokens).
+        NoRow.
+        """
         if not chunks:
             return self.decode(decodes, context, windowed)[0]
         tokens = decodes + sum(count for _, count in chunks)
@@ -65,20 +79,30 @@ class Tables:
         return self.step_s + self.prefill_s + (decodes + len(chunks)) * self.sequence_s + ms / 1e3
 
     def _parts(self, prompt: int, decodes: int, length: int, cached: int) -> tuple[float, ...]:
-        """Milliseconds of a step: all, without attention, attention of prompts of ``length``, attention of decodes."""
-        parts: tuple[float, ...] = _ask(self.kernels.mixed_step_breakdown, prompt, decodes, length, 1, cached)
+        """Milliseconds of a step: all, without attention, attention of prompts of ``length``,
+        attention of decodes.
+        """
+        parts: tuple[float, ...] = _ask(
+            self.kernels.mixed_step_breakdown, prompt, decodes, length, 1, cached
+        )
         return parts
 
 
-def tables_of(settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants) -> Tables:
+def tables_of(
+    settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
+) -> Tables:
     """The tables' step times of a deployment, with the constants of its host.
 
-    Raises NoRow where they have none for the engine, the device, the model, its precision or parallelism.
+    Raises NoRow where they have none for the engine, the device, the model, its precision or
+    parallelism.
     """
     found = read_config(facts.model, settings.revision, online=False)
     if found is None:
         raise NoRow(f"no config.json of {facts.model} is at hand")
-    for what, name, known in (("engine", settings.engine, _BACKENDS), ("device", device.name, _SYSTEMS)):
+    for what, name, known in (
+        ("engine", settings.engine, _BACKENDS),
+        ("device", device.name, _SYSTEMS),
+    ):
         if name not in known:
             raise NoRow(f"the tables have no {what} {name}")
     if settings.pipeline_parallel_size > 1 or settings.nnodes > 1 or settings.enforce_eager:
@@ -89,7 +113,9 @@ def tables_of(settings: EngineSettings, facts: ModelFacts, device: Accelerator, 
         words |= {"attention_dp_size": settings.data_parallel_size}
         words |= {"moe_tp_size": 1 if whole else ranks, "moe_ep_size": ranks if whole else 1}
     config = json.dumps(found[0] | (settings.hf_overrides or {}))
-    kernels = _compiled(config, _SYSTEMS[device.name], _BACKENDS[settings.engine], tuple(sorted(words.items())))
+    kernels = _compiled(
+        config, _SYSTEMS[device.name], _BACKENDS[settings.engine], tuple(sorted(words.items()))
+    )
     if isinstance(kernels, str):
         raise NoRow(kernels)
     prefill_s = facts.shape.num_hidden_layers * constants.prefill_layer_overhead_s
@@ -97,8 +123,14 @@ def tables_of(settings: EngineSettings, facts: ModelFacts, device: Accelerator, 
 
 
 def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
-    """Of the KV cache and attention; of products where the engine quantizes while it loads. Else the config says it."""
-    cache_type, asked, stored = memory.kv_cache_dtype(facts, settings), settings.quantization, facts.quantization
+    """Of the KV cache and attention; of products where the engine quantizes while it loads. Else
+    the config says it.
+    """
+    cache_type, asked, stored = (
+        memory.kv_cache_dtype(facts, settings),
+        settings.quantization,
+        facts.quantization,
+    )
     mode = "fp8" if cache_type.startswith("fp8") else _KV_TYPES.get(cache_type)
     if mode is None:
         raise NoRow(f"the tables have no KV cache in {cache_type}")
@@ -108,7 +140,10 @@ def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
     if asked and (stored is None or memory.loaded(stored, asked) != stored):
         scheme = memory.kernel_scheme(facts, settings)
         if stored is not None or scheme not in _ONLINE:
-            raise NoRow(f"the tables have no quantization {asked}" + (f" of {stored.method}" if stored else ""))
+            raise NoRow(
+                f"the tables have no quantization {asked}"
+                + (f" of {stored.method}" if stored else "")
+            )
         words |= dict.fromkeys(("gemm_quant_mode", "moe_quant_mode"), _ONLINE[scheme])
     return words
 
@@ -122,7 +157,9 @@ def _compiled(config: str, system: str, backend: str, words: tuple[tuple[str, An
     except ImportError as error:
         return f"tables of kernels need the extra: llm-serving-orchestrator[tables] ({error})"
     with TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(_named(json.loads(config))), encoding="utf-8")
+        (Path(folder) / "config.json").write_text(
+            json.dumps(_named(json.loads(config))), encoding="utf-8"
+        )
         try:
             kernels = EngineHandle.compile(folder, system, backend, **dict(words))
             kernels.decode_step_latency(1, _PROBE, 1)
@@ -137,7 +174,9 @@ def _named(config: dict[str, Any]) -> dict[str, Any]:
     if not config.get("architectures"):
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-        config["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), "")]
+        config["architectures"] = [
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), "")
+        ]
     return config
 
 

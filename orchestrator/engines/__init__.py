@@ -24,7 +24,8 @@ ENGINES: Registry[Engine] = Registry(
         "emulator": "orchestrator.engines.emulator:ENGINE",
     },
 )
-# What stands between clients and the replicas of one deployment: records of the same kind, and no model in them.
+# What stands between clients and the replicas of one deployment: records of the same kind, and no
+# model in them.
 ROUTERS: Registry[Engine] = Registry(
     "routers",
     {

@@ -18,13 +18,19 @@ Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
 SOCKET_PATH = 107  # bytes: the longest path of a UNIX socket
-SOCKET_NAME = len("/01234567-89ab-cdef-0123-456789abcdef")  # of the longest one in a temporary folder: vLLM's
+# of the longest one in a temporary folder: vLLM's
+SOCKET_NAME = len("/01234567-89ab-cdef-0123-456789abcdef")
 NO_USE = "no workload asks for LoRA adapters, guided output or images, so what is measured would not use it"
 _UNUSED = re.compile(
     r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc)"
 )
-BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins for engines that choose by the GPU's memory
-PLACE, PLACES = re.compile(r"\{([a-z_]+)\}"), ("rank", "host", "master_host", "launch_id", "workdir")  # in `env`
+# pins for engines that choose by the GPU's memory
+BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+# in `env`
+PLACE, PLACES = (
+    re.compile(r"\{([a-z_]+)\}"),
+    ("rank", "host", "master_host", "launch_id", "workdir"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ class Node:
     master_port: int = 29501  # rendezvous of a multi-node replica, free on rank 0's node
     rpc_port: int = 29550  # a second rendezvous, free on rank 0's node
     extra_ports: tuple[int, ...] = ()  # more free ports on this node
-    bind: str = "127.0.0.1"  # address of the HTTP server: loopback unless clients are on other hosts
+    # address of the HTTP server: loopback unless clients are on other hosts
+    bind: str = "127.0.0.1"
     devices: tuple[str, ...] = ()  # indices or UUIDs of the GPUs to use, sorted; empty on cpu
     cores: tuple[int, ...] = ()  # CPU cores to use
     workdir: str = "."  # this launch's folder on this node
@@ -55,11 +62,14 @@ class Node:
     model_path: str = ""  # what to serve: a local folder or a hub id
     role: str = ""  # prefill, decode, or "" without roles
     workers: tuple[Worker, ...] = ()  # of a router: the replicas behind it
-    replica_key: str = field(default="", repr=False)  # random, known to its ranks alone; the API key is sent in clear
+    # random, known to its ranks alone; the API key is sent in clear
+    replica_key: str = field(default="", repr=False)
 
     @property
     def http_port(self) -> int:
-        """The HTTP port for engines that open a server on every rank: ranks on one host cannot share rank 0's port."""
+        """The HTTP port for engines that open a server on every rank: ranks on one host cannot
+        share rank 0's port.
+        """
         return self.extra_ports[0] if self.rank and self.extra_ports else self.port
 
 
@@ -70,12 +80,16 @@ class Command:
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    files: dict[str, str] = field(default_factory=dict)  # name -> text, written below workdir before the start
+    # name -> text, written below workdir before the start
+    files: dict[str, str] = field(default_factory=dict)
     folders: tuple[str, ...] = ()  # created before the start, because a container mounts them
-    inherits: tuple[str, ...] | None = None  # prefixes of the node's variables that it inherits; None: all
+    # prefixes of the node's variables that it inherits; None: all
+    inherits: tuple[str, ...] | None = None
     hides: tuple[str, ...] = ()  # variables of the node that it does not inherit
-    after: tuple[str, ...] = ()  # argv that runs when the process is gone, whatever ended it: removes a container
-    grace_s: float | None = None  # between SIGTERM and SIGKILL, if shorter than the owner's; None: the owner's
+    # argv that runs when the process is gone, whatever ended it: removes a container
+    after: tuple[str, ...] = ()
+    # between SIGTERM and SIGKILL, if shorter than the owner's; None: the owner's
+    grace_s: float | None = None
     notes: tuple[str, ...] = ()  # decisions that the settings left open, one sentence each
 
 
@@ -83,15 +97,16 @@ class Command:
 class Flag:
     """How a field becomes command line arguments.
 
-    value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false (None: nothing);
-    json: ``--x '{…}'``; off: ``--x`` for false.
+    value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false
+    (None: nothing); json: ``--x '{…}'``; off: ``--x`` for false.
     """
 
     name: str
     kind: Kind = "value"
     inverse: str | None = None
     choices: tuple[str, ...] = ()  # all values that the engine accepts, if its source lists them
-    # The flag's value, computed from the field's value and all settings; None: the flag is left out.
+    # The flag's value, computed from the field's value and all settings; None: the flag is left
+    # out.
     of: Callable[[Any, EngineSettings], Any] | None = None
 
     def arguments(self, value: Any, settings: EngineSettings) -> list[str]:
@@ -113,33 +128,50 @@ Flags = Mapping[str, Flag | tuple[Flag, ...]]  # by field
 
 
 def named(*fields: str, kind: Kind = "value") -> dict[str, Flag]:
-    """Flags with the names of their fields, as vLLM has most of them: ``--max-model-len`` for ``max_model_len``."""
+    """Flags with the names of their fields, as vLLM has most of them: ``--max-model-len`` for
+    ``max_model_len``.
+    """
     return {name: Flag("--" + name.replace("_", "-"), kind) for name in fields}
 
 
 def each(flags: Flags) -> list[tuple[str, Flag]]:
     """(field, flag) of every flag, in the table's order."""
-    return [(name, flag) for name, own in flags.items() for flag in (own if isinstance(own, tuple) else (own,))]
+    return [
+        (name, flag)
+        for name, own in flags.items()
+        for flag in (own if isinstance(own, tuple) else (own,))
+    ]
 
 
 def mapped(settings: EngineSettings, flags: Flags) -> list[str]:
     """Arguments for the fields that are set, in the table's order."""
     given = [(flag, getattr(settings, name)) for name, flag in each(flags)]
-    return [text for flag, value in given if value is not None for text in flag.arguments(value, settings)]
+    return [
+        text
+        for flag, value in given
+        if value is not None
+        for text in flag.arguments(value, settings)
+    ]
 
 
 def filled(text: str, node: Node) -> str:
     """A value of ``env`` with ``{rank}``, ``{host}`` and the like filled in for this rank."""
-    return PLACE.sub(lambda match: str(getattr(node, match[1])) if match[1] in PLACES else match[0], text)
+    return PLACE.sub(
+        lambda match: str(getattr(node, match[1])) if match[1] in PLACES else match[0], text
+    )
 
 
 def blocks(default: int) -> Callable[[int, EngineSettings], int]:
-    """``Flag.of`` for a KV cache in blocks: tokens rounded up to blocks. ``default``: the engine's block size."""
+    """``Flag.of`` for a KV cache in blocks: tokens rounded up to blocks. ``default``: the engine's
+    block size.
+    """
     return lambda tokens, settings: -(-tokens // (settings.block_size or default))
 
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
-    """Flags of ``extra_args``: true gives a bare flag, a list several values, false and null nothing."""
+    """Flags of ``extra_args``: true gives a bare flag, a list several values, false and null
+    nothing.
+    """
     arguments: list[str] = []
     for name, value in settings.extra_args.items():
         if value is None or value is False or not name.startswith("-"):
@@ -153,25 +185,35 @@ def extra_arguments(settings: EngineSettings) -> list[str]:
 
 
 def among(settings: EngineSettings, flags: Iterable[str]) -> list[str]:
-    """Names in ``extra_args`` that mean one of ``flags`` in any spelling, unless their value is false, 0 or null."""
+    """Names in ``extra_args`` that mean one of ``flags`` in any spelling, unless their value is
+    false, 0 or null.
+    """
     plain = {_plain(flag) for flag in flags}
     return [name for name, value in settings.extra_args.items() if value and _plain(name) in plain]
 
 
 def taken(
-    engine: str, settings: EngineSettings, owners: Mapping[str, str], keys: Mapping[str, str] | None = None
+    engine: str,
+    settings: EngineSettings,
+    owners: Mapping[str, str],
+    keys: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Sentences about ``extra_args`` that are not flags, or that a field or this program sets, or that have no use.
+    """Sentences about ``extra_args`` that are not flags, or that a field or this program sets, or
+    that have no use.
 
-    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program"). ``keys``: the same for keys of
-    the engine's own configuration file, None if it has none.
+    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program"). ``keys``:
+    the same for keys of the engine's own configuration file, None if it has none.
     """
     plain = {_plain(flag): owner for flag, owner in owners.items()}
     sentences = []
     for name in settings.extra_args:
         if not name.startswith("-") and keys is None:
             sentences.append(f"extra_args: {name!r} is not a flag; write {'--' + name!r}")
-        elif owner := plain.get(_plain(name)) or _owner_of_key(name, keys or {}) or _abbreviates(_plain(name), plain):
+        elif (
+            owner := plain.get(_plain(name))
+            or _owner_of_key(name, keys or {})
+            or _abbreviates(_plain(name), plain)
+        ):
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
         elif _UNUSED.match("--" + name.lstrip("-")):
             sentences.append(f"extra_args: {name}: {NO_USE}")
@@ -188,7 +230,12 @@ def _abbreviates(name: str, owners: Mapping[str, str]) -> str | None:
 def _owner_of_key(name: str, keys: Mapping[str, str]) -> str | None:
     """Who sets this key of a file, a key inside it, or a key that contains it."""
     return next(
-        (owner for key, owner in keys.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")), None
+        (
+            owner
+            for key, owner in keys.items()
+            if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
+        ),
+        None,
     )
 
 
@@ -205,19 +252,31 @@ def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
     if settings.nnodes == 1:
         return []
     meet = f"{node.master_host}:{node.master_port}"
-    return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
+    return [
+        "--nnodes",
+        str(settings.nnodes),
+        "--node-rank",
+        str(node.rank),
+        "--dist-init-addr",
+        meet,
+    ]
 
 
 def core_groups(settings: EngineSettings, node: Node) -> str:
     """This node's cores divided among its ranks, as ``0,1|2,3``; "" if no cores are given."""
     ranks, cores = settings.devices_per_node, node.cores
     size = max(1, len(cores) // ranks)
-    groups = [[cores[(rank * size + i) % len(cores)] for i in range(size)] for rank in range(ranks) if cores]
+    groups = [
+        [cores[(rank * size + i) % len(cores)] for i in range(size)]
+        for rank in range(ranks)
+        if cores
+    ]
     return "|".join(",".join(map(str, group)) for group in groups)
 
 
 def program(settings: EngineSettings, name: str) -> str:
-    """The program to run: ``name`` in the venv ``executable``, the file ``executable``, or ``name`` from PATH.
+    """The program to run: ``name`` in the venv ``executable``, the file ``executable``, or ``name``
+    from PATH.
 
     In a container it is always ``name``, since paths of the node mean nothing there.
     """
@@ -230,14 +289,21 @@ def program(settings: EngineSettings, name: str) -> str:
 
 
 def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, ...] | None:
-    """The first ``numbers`` parts of the engine's version, by setting, installation or image tag; None: not known.
+    """The first ``numbers`` parts of the engine's version, by setting, installation or image tag;
+    None: not known.
 
     Only tags with three parts count: NVIDIA's tags of two parts are a year and a month.
     """
-    installed = settings.executable and settings.image is None and installed_version(settings.executable, package)
+    installed = (
+        settings.executable
+        and settings.image is None
+        and installed_version(settings.executable, package)
+    )
     pattern = "v?" + r"\.".join([r"(\d+)"] * numbers)
     tag = re.search(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)", settings.image or "")
-    versions = (re.match(pattern, one or "") for one in (settings.engine_version, installed, tag and tag[1]))
+    versions = (
+        re.match(pattern, one or "") for one in (settings.engine_version, installed, tag and tag[1])
+    )
     found = next(filter(None, versions), None)
     return tuple(map(int, found.groups())) if found else None
 
@@ -248,7 +314,9 @@ def for_granted(release: str) -> str:
 
 
 def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
-    """Problem of engines that only their listening socket proves to be ours: docker's daemon owns its processes."""
+    """Problem of engines that only their listening socket proves to be ours: docker's daemon owns
+    its processes.
+    """
     if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
         return []
     return [
@@ -258,15 +326,18 @@ def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
 
 
 def random_key() -> str:
-    """A fresh API key. It never begins with ``-``: engines that take it as an argument would read it as a flag."""
+    """A fresh API key. It never begins with ``-``: engines that take it as an argument would read
+    it as a flag.
+    """
     return secrets.token_hex(24)
 
 
 def with_key(settings: EngineSettings, module: str, function: str, flag: str) -> list[str]:
-    """Arguments to start an engine that takes its key only as an argument, while keeping the key off command lines.
+    """Arguments to start an engine that takes its key only as an argument, while keeping the key
+    off command lines.
 
-    The venv's Python calls the engine's entry point and adds ``flag`` with the value of the variable KEY_VARIABLE.
-    ``executable`` names the venv or its Python.
+    The venv's Python calls the engine's entry point and adds ``flag`` with the value of the
+    variable KEY_VARIABLE. ``executable`` names the venv or its Python.
     """
     code = (
         f"import os, sys; from {module} import {function}; "
@@ -288,16 +359,18 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
     if node.role:
         env |= UCX
     env |= _temporary(settings, node)
-    if os.path.isabs(node.model_path or settings.model):  # asking the hub costs seconds, or minutes behind a firewall
+    # asking the hub costs seconds, or minutes behind a firewall
+    if os.path.isabs(node.model_path or settings.model):
         env["HF_HUB_OFFLINE"] = "1"
     return env
 
 
 def _temporary(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """Temporary files go to the launch's folder, and so with it: vLLM and SGLang leave sockets behind.
+    """Temporary files go to the launch's folder, and so with it: vLLM and SGLang leave sockets
+    behind.
 
-    Not where somebody chose a place for them, nor in a container, which has its own. torch keeps kernels that it
-    compiled in a temporary folder, too: they stay where later launches find them.
+    Not where somebody chose a place for them, nor in a container, which has its own. torch keeps
+    kernels that it compiled in a temporary folder, too: they stay where later launches find them.
     """
     chosen = {"TMPDIR", "TEMP", "TMP"} & {*settings.env, *os.environ}
     if (
@@ -322,18 +395,25 @@ def nonce_name(settings: EngineSettings, node: Node) -> str:
 
 
 def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
-    """A reader of logs. ``patterns``: name -> (regular expression with one group, conversion of its text).
+    """A reader of logs. ``patterns``: name -> (regular expression with one group, conversion of its
+    text).
 
     If several ranks log a value, the largest number or the first text counts.
     """
-    compiled = {name: (re.compile(pattern), convert) for name, (pattern, convert) in patterns.items()}
+    compiled = {
+        name: (re.compile(pattern), convert) for name, (pattern, convert) in patterns.items()
+    }
 
     def read(log: str) -> dict[str, Any]:
         found = {
             name: [convert(text.replace(",", "")) for text in pattern.findall(log)]
             for name, (pattern, convert) in compiled.items()
         }
-        return {name: all_[0] if isinstance(all_[0], str) else max(all_) for name, all_ in found.items() if all_}
+        return {
+            name: all_[0] if isinstance(all_[0], str) else max(all_)
+            for name, all_ in found.items()
+            if all_
+        }
 
     return read
 

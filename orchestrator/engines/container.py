@@ -1,4 +1,6 @@
-"""Wraps an engine's command to run in a container image with docker, podman or apptainer. Pure functions."""
+"""Wraps an engine's command to run in a container image with docker, podman or apptainer. Pure
+functions.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,42 +10,68 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.ownership import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-LOCKS_LABEL = "orchestrator.locks"  # a container's label with the folder of its launch's lock: whose it is
+# a container's label with the folder of its launch's lock: whose it is
+LOCKS_LABEL = "orchestrator.locks"
 CACHE = "~/.cache/huggingface"
-CACHES = ("HF_HOME", "HF_HUB_CACHE", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+CACHES = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "VLLM_CACHE_ROOT",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+)
 FROM_THE_NODE = ("HF_ENDPOINT", "HF_TOKEN")  # passed on if the node has them
 NETWORK = ("NCCL_", "RCCL_", "UCX_", "GLOO_", "FI_")  # prefixes of variables about a node's network
 INFINIBAND = "/dev/infiniband"
-# NCCL needs these devices and lockable memory; without them it falls back to TCP, which only its log tells.
+# NCCL needs these devices and lockable memory; without them it falls back to TCP, which only its
+# log tells.
 RDMA = ("--device", INFINIBAND, "--ulimit", "memlock=-1", "--cap-add", "IPC_LOCK")
 # https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/vllm.html
 ROCM = (
     *("--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"),
     *("--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
 )
-# Variables that apptainer itself needs. The container inherits all others too, where the node's paths mean nothing and
-# the node's values would override the image's.
+# Variables that apptainer itself needs. The container inherits all others too, where the node's
+# paths mean nothing and the node's values would override the image's.
 OF_APPTAINER = (
-    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_", "XDG_", "APPTAINER", "SINGULARITY", "DOCKER_", *FROM_THE_NODE),
+    *(
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "LC_",
+        "XDG_",
+        "APPTAINER",
+        "SINGULARITY",
+        "DOCKER_",
+        *FROM_THE_NODE,
+    ),
     *NETWORK,
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 SHM = "16g"  # for NCCL and the engines' queues; tensor parallelism fails with docker's 64 MB
 
 
-def in_container(command: Command, settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def in_container(
+    command: Command, settings: EngineSettings, hardware: Hardware, node: Node
+) -> Command:
     """``command`` as the runtime's command line if the settings name an image, else unchanged.
 
-    Environment variables, secrets included, are passed by name: the runtime reads the values from its own environment,
-    so no argument or file contains them. The container runs under an init and is removed when it ends. ``after``
-    removes it should the runtime's client be killed, which leaves containers running.
+    Environment variables, secrets included, are passed by name: the runtime reads the values from
+    its own environment, so no argument or file contains them. The container runs under an init and
+    is removed when it ends. ``after`` removes it should the runtime's client be killed, which
+    leaves containers running.
     """
     if settings.image is None:
         return command
-    node_has = {name: os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE") if os.environ.get(name)}
+    node_has = {
+        name: os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE") if os.environ.get(name)
+    }
     env = {"HF_HOME": os.path.expanduser(CACHE)} | node_has | command.env
     caches = tuple(env[name] for name in CACHES if os.path.isabs(env.get(name, "")))
-    command = replace(command, env=env, folders=caches)  # podman and apptainer mount only what exists
+    # podman and apptainer mount only what exists
+    command = replace(command, env=env, folders=caches)
     writable = dict.fromkeys((*caches, node.workdir), "rw")
     mounts = dict.fromkeys(local_paths(settings, node), "ro") | writable
     own = (*hardware.container_args, *settings.container_args)
@@ -82,48 +110,98 @@ def _docker(
     mounts: Mapping[str, str],
     own: Sequence[str],
 ) -> Command:
-    name, runtime, image = container_name(node), settings.container_runtime or "docker", settings.image or ""
-    env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}  # see _gpus
-    argv = [runtime, "run", "--rm", "--init", "--name", name, "--label", f"{LOCKS_LABEL}={node_path('locks')}"]
-    argv += ["--network", "host", "--ipc", "private", "--shm-size", SHM, *_gpus(runtime, hardware, node)]
+    name, runtime, image = (
+        container_name(node),
+        settings.container_runtime or "docker",
+        settings.image or "",
+    )
+    # see _gpus
+    env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}
+    argv = [
+        runtime,
+        "run",
+        "--rm",
+        "--init",
+        "--name",
+        name,
+        "--label",
+        f"{LOCKS_LABEL}={node_path('locks')}",
+    ]
+    argv += [
+        "--network",
+        "host",
+        "--ipc",
+        "private",
+        "--shm-size",
+        SHM,
+        *_gpus(runtime, hardware, node),
+    ]
     if runtime == "docker" and node.cores:  # the daemon's child does not inherit our affinity
         argv += ["--cpuset-cpus", ",".join(map(str, node.cores))]
-    argv += ["--log-driver", "none"]  # we read its output; the runtime would keep a copy of its own, without a limit
+    # we read its output; the runtime would keep a copy of its own, without a limit
+    argv += ["--log-driver", "none"]
     for path, mode in mounts.items():
         argv += ["--volume", f"{path}:{path}:{mode}"]
     for key in sorted(
-        {*env, *command.secrets, *FROM_THE_NODE, *(key for key in os.environ if key.startswith(NETWORK))}
+        {
+            *env,
+            *command.secrets,
+            *FROM_THE_NODE,
+            *(key for key in os.environ if key.startswith(NETWORK)),
+        }
     ):
         argv += ["--env", key]
-    argv += [*own, "--workdir", node.workdir, "--entrypoint", command.argv[0], image, *command.argv[1:]]
+    argv += [
+        *own,
+        "--workdir",
+        node.workdir,
+        "--entrypoint",
+        command.argv[0],
+        image,
+        *command.argv[1:],
+    ]
     return replace(command, argv=tuple(argv), env=env, after=(runtime, "rm", "--force", name))
 
 
 def _gpus(runtime: str, hardware: Hardware, node: Node) -> list[str]:
-    """Options for GPUs, and for InfiniBand if the node has it. HIP_VISIBLE_DEVICES chooses among ROCm's GPUs."""
+    """Options for GPUs, and for InfiniBand if the node has it. HIP_VISIBLE_DEVICES chooses among
+    ROCm's GPUs.
+    """
     if hardware.is_cpu or not node.devices:
         return []
     rdma = RDMA if os.path.isdir(INFINIBAND) else ()
     if hardware.is_amd:
         return [*ROCM, *rdma]
     if runtime == "podman":
-        return [*(word for device in node.devices for word in ("--device", f"nvidia.com/gpu={device}")), *rdma]
+        return [
+            *(word for device in node.devices for word in ("--device", f"nvidia.com/gpu={device}")),
+            *rdma,
+        ]
     return ["--gpus", f'"device={",".join(node.devices)}"', *rdma]
 
 
 def _apptainer(
-    command: Command, image: str, hardware: Hardware, node: Node, mounts: Mapping[str, str], own: Sequence[str]
+    command: Command,
+    image: str,
+    hardware: Hardware,
+    node: Node,
+    mounts: Mapping[str, str],
+    own: Sequence[str],
 ) -> Command:
-    """The container's processes are children of the client and see the node's devices, /dev/shm and home folder.
+    """The container's processes are children of the client and see the node's devices, /dev/shm and
+    home folder.
 
-    They need the home folder: images are read-only, and engines cache compiled code there. Python packages that the
-    user installed there are hidden, since they would override the image's own.
+    They need the home folder: images are read-only, and engines cache compiled code there. Python
+    packages that the user installed there are hidden, since they would override the image's own.
     """
     gpus = [] if hardware.is_cpu else ["--rocm" if hardware.is_amd else "--nv"]
     argv = ["apptainer", "exec", *gpus, "--pwd", node.workdir]
     for path, mode in mounts.items():
         argv += ["--bind", f"{path}:{path}:{mode}"]
-    is_place = "://" in image or image.endswith(".sif") or os.path.isabs(image)  # a folder is a sandbox
+    # a folder is a sandbox
+    is_place = "://" in image or image.endswith(".sif") or os.path.isabs(image)
     where = image if is_place else f"docker://{image}"
     env = {"PYTHONNOUSERSITE": "1"} | command.env
-    return replace(command, argv=(*argv, *own, where, *command.argv), env=env, inherits=OF_APPTAINER)
+    return replace(
+        command, argv=(*argv, *own, where, *command.argv), env=env, inherits=OF_APPTAINER
+    )

@@ -1,4 +1,5 @@
-"""The emulator (``orchestrator/emulator``) as an engine, for sweeps without GPUs. All its rows say ``emulated``.
+"""The emulator (``orchestrator/emulator``) as an engine, for sweeps without GPUs. All its rows say
+``emulated``.
 
 It has vLLM's API and imitates vLLM's log and metrics, so vLLM's patterns read them.
 """
@@ -30,7 +31,9 @@ _UNKNOWN = {
     "stream_interval": "several tokens per event",
     "max_input_len": "a limit on the prompt alone",
 }
-REFUSED = {field: f"the emulator's timing model does not cover {what}" for field, what in _UNKNOWN.items()}
+REFUSED = {
+    field: f"the emulator's timing model does not cover {what}" for field, what in _UNKNOWN.items()
+}
 for field in ("image", "container_runtime", "executable", "engine_version"):
     REFUSED[field] = "the emulator is part of this program"
 
@@ -43,7 +46,10 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             yield f"extra_args: the emulator has no flag {flag}"
     given = settings.extra_args.get("--fault", [])
     try:
-        with_faults(load_profile(settings.profile), list(map(str, given if isinstance(given, list) else [given])))
+        with_faults(
+            load_profile(settings.profile),
+            list(map(str, given if isinstance(given, list) else [given])),
+        )
     except InputError as error:
         yield str(error)
     except ValueError as error:
@@ -52,13 +58,33 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     """One process per rank; ranks above 0 serve nothing."""
-    argv = [sys.executable, "-m", "orchestrator.emulator", "--config", str(Path(node.workdir) / CONFIG)]
-    argv += ["--host", node.bind, "--port", str(node.port), "--served-model-name", command.nonce_name(settings, node)]
+    argv = [
+        sys.executable,
+        "-m",
+        "orchestrator.emulator",
+        "--config",
+        str(Path(node.workdir) / CONFIG),
+    ]
+    argv += [
+        "--host",
+        node.bind,
+        "--port",
+        str(node.port),
+        "--served-model-name",
+        command.nonce_name(settings, node),
+    ]
     argv += ["--role", node.role] if node.role else []
     argv += ["--headless"] if node.rank else []
     known = model_facts(settings.model, settings.revision, online=False) is not None
-    local = settings if known or not node.model_path else settings.model_copy(update={"model": node.model_path})
-    config = {"settings": local.model_dump(mode="json"), "hardware": hardware.model_dump(mode="json")}
+    local = (
+        settings
+        if known or not node.model_path
+        else settings.model_copy(update={"model": node.model_path})
+    )
+    config = {
+        "settings": local.model_dump(mode="json"),
+        "hardware": hardware.model_dump(mode="json"),
+    }
     root = str(Path(orchestrator.__file__).resolve().parent.parent)
     return Command(tuple(argv), {"PYTHONPATH": root}, files={CONFIG: json.dumps(config)})
 
@@ -68,20 +94,36 @@ ENGINE = Engine(
     title="the emulator",
     emulated=True,
     reset_path="/reset_prefix_cache",
-    metrics={column: name for column, name in vllm.ENGINE.metrics.items() if not column.startswith("spec_")},
+    metrics={
+        column: name
+        for column, name in vllm.ENGINE.metrics.items()
+        if not column.startswith("spec_")
+    },
     dialects=lambda settings: {
-        **openai(prompt_token_ids=True, continuous_usage=True, return_token_ids=True, cache_salt=True),
+        **openai(
+            prompt_token_ids=True, continuous_usage=True, return_token_ids=True, cache_salt=True
+        ),
         "tgi": TGI_STREAM,
     },
     taken=EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *UNUSED} | {"profile"},
     refused=REFUSED,
-    reserved=("--config", "--host", "--port", "--served-model-name", "--role", "--headless", "--help", "-h"),
+    reserved=(
+        "--config",
+        "--host",
+        "--port",
+        "--served-model-name",
+        "--role",
+        "--headless",
+        "--help",
+        "-h",
+    ),
     aliases={"--accelerator": "the hardware", "--set": "the fields themselves"},
     on_cpus=True,
     on_amd=True,
     several_nodes=True,
     routers=("vllm_router",),
-    pins=lambda settings, hardware: vllm.batch_pins(settings, command.BATCH),  # it imitates a GPU on any hardware
+    # it imitates a GPU on any hardware
+    pins=lambda settings, hardware: vllm.batch_pins(settings, command.BATCH),
     more_problems=_problems,
     start=_start,
     key_variable=API_KEY_VARIABLE,

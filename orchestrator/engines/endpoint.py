@@ -1,7 +1,8 @@
 """A server that already runs somewhere: it is never launched, stopped or reset.
 
-Requests use what most servers understand: text prompts, ``ignore_eos``, and usage at the end of a stream. The one
-exception is a cache_salt, without which repeated prompts would be answered from the prefix cache.
+Requests use what most servers understand: text prompts, ``ignore_eos``, and usage at the end of a
+stream. The one exception is a cache_salt, without which repeated prompts would be answered from the
+prefix cache.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,11 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
     """
     own = ENGINES[owner].dialects(settings).values() if owner in ENGINES else ()
     takes = any(one.cache_salt for one in own if one.wire == dialect.wire)
-    return replace(dialect, cache_salt=True) if takes and "cache_salt" not in dialect.extra_body else dialect
+    return (
+        replace(dialect, cache_salt=True)
+        if takes and "cache_salt" not in dialect.extra_body
+        else dialect
+    )
 
 
 ENGINE = Engine(
@@ -42,7 +47,12 @@ ENGINE = Engine(
     title="an endpoint",
     launches=False,
     ready_path="/v1/models",
-    version_at={"/version": "version", "/server_info": "version", "/info": "version", "/props": "build_info"},
+    version_at={
+        "/version": "version",
+        "/server_info": "version",
+        "/info": "version",
+        "/props": "build_info",
+    },
     metrics=vllm.ENGINE.metrics,  # where it has them
     dialects=lambda settings: openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE},
     served_name=_served_name,

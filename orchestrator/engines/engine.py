@@ -1,4 +1,6 @@
-"""The Engine record: what differs from engine to engine as data, and the code that all engines share."""
+"""The Engine record: what differs from engine to engine as data, and the code that all engines
+share.
+"""
 
 import math
 import re
@@ -17,7 +19,8 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 Reported = dict[str, float | int | str]
-# Settings that every launched engine has without a flag: which engine, where it runs, and how often.
+# Settings that every launched engine has without a flag: which engine, where it runs, and how
+# often.
 EVERYWHERE = frozenset(
     {
         *("engine", "engine_version", "executable", "image", "container_runtime", "container_args"),
@@ -52,7 +55,10 @@ LACKING = {
     "kv_transfer_config": "{} has no disaggregated prefill",
 }
 # Environment variables that choose the GPUs.
-DEVICES = {"GPU_DEVICE_ORDINAL", *(f"{vendor}_VISIBLE_DEVICES" for vendor in ("CUDA", "HIP", "ROCR", "NVIDIA"))}
+DEVICES = {
+    "GPU_DEVICE_ORDINAL",
+    *(f"{vendor}_VISIBLE_DEVICES" for vendor in ("CUDA", "HIP", "ROCR", "NVIDIA")),
+}
 LEAST_GROUP = 32  # inputs that share a scale: no kernel for experts has smaller groups
 # Settings that no workload makes use of.
 UNUSED = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guided_decoding_backend")
@@ -82,10 +88,16 @@ class Drafts:
     methods: Collection[str]
     with_model: Collection[str] = ()  # methods that need a draft model
     # fields of ``Speculative`` that it does not have
-    lacking: Collection[str] = ("draft_tensor_parallel_size", "prompt_lookup_min", "prompt_lookup_max")
+    lacking: Collection[str] = (
+        "draft_tensor_parallel_size",
+        "prompt_lookup_min",
+        "prompt_lookup_max",
+    )
 
     def problems(self, engine: str, settings: EngineSettings) -> Iterator[str]:
-        """Unknown methods, draft models that are missing or superfluous, and details that the engine does not have."""
+        """Unknown methods, draft models that are missing or superfluous, and details that the
+        engine does not have.
+        """
         spec = settings.speculative
         if spec is None:
             return
@@ -103,7 +115,9 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class LogWords:
-    """How an engine's log tells why it failed, as regular expressions. failures.py has those that engines share."""
+    """How an engine's log tells why it failed, as regular expressions. failures.py has those that
+    engines share.
+    """
 
     failures: Mapping[FailureKind, str] = field(default_factory=dict)
     passing: str = ""  # start of lines that are never a cause: information and warnings
@@ -112,65 +126,93 @@ class LogWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuKernels:
-    """What an engine can compute on CPUs. Schemes are those of ``catalog/quantization.py: Quantization``."""
+    """What an engine can compute on CPUs. Schemes are those of ``catalog/quantization.py:
+    Quantization``.
+    """
 
     schemes: Mapping[str, bool]  # scheme that every CPU supports -> whether in float32 too
-    risks: Mapping[str, str]  # scheme or method that some CPUs or installations lack -> what it needs
-    flags: Mapping[str, tuple[str, ...]]  # method of a checkpoint -> values that ``quantization`` may have then
+    # scheme or method that some CPUs or installations lack -> what it needs
+    risks: Mapping[str, str]
+    # method of a checkpoint -> values that ``quantization`` may have then
+    flags: Mapping[str, tuple[str, ...]]
     kv_dtypes: tuple[str, ...]
     kv_noise: frozenset[str]  # types of KV cache that are accepted and make every answer wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRules:
-    """What an engine demands of a model's shape, a checkpoint and a device's memory, for plan/feasibility.py."""
+    """What an engine demands of a model's shape, a checkpoint and a device's memory, for
+    plan/feasibility.py.
+    """
 
-    heads_divisible: bool = True  # attention heads and widths must be divisible by tensor parallelism
+    # attention heads and widths must be divisible by tensor parallelism
+    heads_divisible: bool = True
     repeats_kv_heads: bool = True  # KV heads are repeated if there are fewer than ranks
     experts_divisible: bool = True  # experts must be divisible by expert parallelism
     experts_span_nodes: bool = False  # data-parallel ranks span nodes of models with experts only
-    partition_variable: str | None = None  # environment variable with the layers of each pipeline stage
+    # environment variable with the layers of each pipeline stage
+    partition_variable: str | None = None
     refuses_longer: bool = False  # refuses a max_model_len beyond the model's positions
     longer_variable: str | None = None  # environment variable that, set to 1, allows it
     caps_length: bool = False  # treats a longer max_model_len as the model's positions
     whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
-    # Default share of the memory that it takes, or a function of the settings, the model, the device's bytes, the role.
+    # Default share of the memory that it takes, or a function of the settings, the model, the
+    # device's bytes, the role.
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
     share_of: ShareOf = "all"
-    # Whether it does not start if the KV cache cannot hold max_model_len; else it serves shorter requests.
+    # Whether it does not start if the KV cache cannot hold max_model_len; else it serves shorter
+    # requests.
     holds_length: Callable[[EngineSettings], bool] = lambda settings: True
-    cuts_longrope: bool = False  # a max_model_len that is left open becomes the positions that LongRoPE extends
+    # a max_model_len that is left open becomes the positions that LongRoPE extends
+    cuts_longrope: bool = False
     keeps_block: bool = False  # one block of kv_cache_tokens is never given to a sequence
     allocates_tokens: bool = False  # it allocates kv_cache_tokens whatever memory there is
-    shared_ranks: Callable[[EngineSettings], int] = lambda settings: 1  # that divide shared experts, as far as is known
-    whole_dense: tuple[str, ...] = ()  # flags of ``extra_args`` with which every rank has whole dense MLPs
-    whole_replicas: bool = False  # without expert parallelism every data-parallel rank has all experts
-    shares_dense: bool = False  # data-parallel ranks of attention share dense MLPs, shared experts and output layer
+    # that divide shared experts, as far as is known
+    shared_ranks: Callable[[EngineSettings], int] = lambda settings: 1
+    # flags of ``extra_args`` with which every rank has whole dense MLPs
+    whole_dense: tuple[str, ...] = ()
+    # without expert parallelism every data-parallel rank has all experts
+    whole_replicas: bool = False
+    # data-parallel ranks of attention share dense MLPs, shared experts and output layer
+    shares_dense: bool = False
     # Whether it accepts (``quantization`` asked for, method of the checkpoint); None: not known.
     takes: Callable[[str, str], bool] | None = None
-    own_wins: frozenset[str] = frozenset()  # methods of checkpoints that stay in effect, whatever is asked for
-    allowed_by: Mapping[str, str] = field(default_factory=dict)  # method that it refuses -> flag that allows it
+    # methods of checkpoints that stay in effect, whatever is asked for
+    own_wins: frozenset[str] = frozenset()
+    # method that it refuses -> flag that allows it
+    allowed_by: Mapping[str, str] = field(default_factory=dict)
     not_on_amd: frozenset[str] = frozenset()  # methods that it has for NVIDIA's GPUs only
     unknown_methods: frozenset[str] = frozenset()  # methods of other engines that it does not have
     unread: frozenset[str] = frozenset()  # methods of checkpoints at which it stops
-    experts_while_loading: frozenset[str] = frozenset()  # methods of checkpoints that also quantize experts at load
-    stored_methods: frozenset[str] = frozenset()  # ``quantization`` values for checkpoints that are stored that way
+    # methods of checkpoints that also quantize experts at load
+    experts_while_loading: frozenset[str] = frozenset()
+    # ``quantization`` values for checkpoints that are stored that way
+    stored_methods: frozenset[str] = frozenset()
     whole_groups: bool = False  # ranks cannot share a group of integer weights
-    halved_groups: frozenset[str] = frozenset()  # except of experts, in checkpoints of these methods
-    cuts_blocks: bool = False  # ranks can share FP8 blocks: those of experts are split evenly, K and V may be uneven
+    # except of experts, in checkpoints of these methods
+    halved_groups: frozenset[str] = frozenset()
+    # ranks can share FP8 blocks: those of experts are split evenly, K and V may be uneven
+    cuts_blocks: bool = False
     draft_vocabulary_slack: int = 0  # tokens by which a draft's vocabulary may differ
-    moves_memory: tuple[str, ...] = ()  # flags of ``extra_args`` that place or size memory otherwise
-    # Flags or keys of ``extra_args`` with which ranks have all heads of attention, and KV caches of their own.
+    # flags of ``extra_args`` that place or size memory otherwise
+    moves_memory: tuple[str, ...] = ()
+    # Flags or keys of ``extra_args`` with which ranks have all heads of attention, and KV caches of
+    # their own.
     whole_attention: tuple[str, ...] = ()
-    other_positions: str | None = None  # part of a flag of ``extra_args`` that changes the model's positions
-    min_capability: Mapping[str, int] = field(default_factory=dict)  # quantization -> compute capability times ten
+    # part of a flag of ``extra_args`` that changes the model's positions
+    other_positions: str | None = None
+    # quantization -> compute capability times ten
+    min_capability: Mapping[str, int] = field(default_factory=dict)
     # Method or scheme -> capabilities times ten for which every release and model has kernels.
     kernels_on: Mapping[str, range] = field(default_factory=dict)
-    float32_methods: frozenset[str] | None = None  # methods of min_capability with float32 kernels; None: not known
+    # methods of min_capability with float32 kernels; None: not known
+    float32_methods: frozenset[str] | None = None
     cpu: CpuKernels | None = None  # None: not known
 
     def method(self, asked: str | None, stored: Quantization | None) -> str:
-        """The quantization in effect: the one asked for, else or where it wins the checkpoint's; empty without any."""
+        """The quantization in effect: the one asked for, else or where it wins the checkpoint's;
+        empty without any.
+        """
         own = stored.method if stored else ""
         return own if own in self.own_wins else asked or own
 
@@ -181,48 +223,83 @@ class ModelRules:
     def cut_group(
         self, stored: Quantization, width: int, hardware: Hardware, name: str
     ) -> Literal["risky", "impossible"]:
-        """What happens if ranks share a block or group. Each rank has ``width`` inputs of the matrices ``name``."""
+        """What happens if ranks share a block or group. Each rank has ``width`` inputs of the
+        matrices ``name``.
+        """
         experts = name == "moe_intermediate_size"
         if stored.block:
-            whole = experts and stored.method == "fp8" and math.gcd(*stored.block, width) >= LEAST_GROUP
-            return (
-                "risky" if self.cuts_blocks and (whole or name == "KV width") and not hardware.is_cpu else "impossible"
+            whole = (
+                experts and stored.method == "fp8" and math.gcd(*stored.block, width) >= LEAST_GROUP
             )
-        halved = experts and stored.method in self.halved_groups and width % LEAST_GROUP == 0 and not hardware.is_cpu
-        return "impossible" if self.whole_groups and stored.scheme.startswith("int") and not halved else "risky"
+            return (
+                "risky"
+                if self.cuts_blocks and (whole or name == "KV width") and not hardware.is_cpu
+                else "impossible"
+            )
+        halved = (
+            experts
+            and stored.method in self.halved_groups
+            and width % LEAST_GROUP == 0
+            and not hardware.is_cpu
+        )
+        return (
+            "impossible"
+            if self.whole_groups and stored.scheme.startswith("int") and not halved
+            else "risky"
+        )
 
     def without_kernel(
         self, settings: EngineSettings, facts: ModelFacts, hardware: Hardware
     ) -> Iterator[tuple[Literal["risky", "impossible"], str]]:
-        """What the engine has no kernel for, as far as is known: float32 with most methods, on CPUs most schemes."""
-        stored, scheme, kind = facts.quantization, kernel_scheme(facts, settings), kv_cache_dtype(facts, settings)
+        """What the engine has no kernel for, as far as is known: float32 with most methods, on CPUs
+        most schemes.
+        """
+        stored, scheme, kind = (
+            facts.quantization,
+            kernel_scheme(facts, settings),
+            kv_cache_dtype(facts, settings),
+        )
         method, wide = self.method(settings.quantization, stored), settings.dtype in FLOAT32
-        sixteen_bits = self.float32_methods is not None and method in self.min_capability.keys() - self.float32_methods
+        sixteen_bits = (
+            self.float32_methods is not None
+            and method in self.min_capability.keys() - self.float32_methods
+        )
         cpu = self.cpu if hardware.is_cpu else None
         if wide and (sixteen_bits or (cpu and not cpu.schemes.get(scheme, True))):
-            yield "impossible", f"{method} is computed in 16 bits only: give dtype bfloat16 or float16"
+            yield (
+                "impossible",
+                f"{method} is computed in 16 bits only: give dtype bfloat16 or float16",
+            )
         if cpu is None:
             return
         if need := cpu.risks.get(scheme) or cpu.risks.get(method):
             yield "risky", f"{method} on cpu needs {need}"
         elif scheme and scheme not in cpu.schemes:  # nothing is known of experts
-            sentence = f"{method} ({scheme}) has no kernel on cpu, which has {', '.join(cpu.schemes)}"
+            sentence = (
+                f"{method} ({scheme}) has no kernel on cpu, which has {', '.join(cpu.schemes)}"
+            )
             yield "risky" if facts.shape.num_experts else "impossible", sentence
         flags = cpu.flags.get(stored.method if stored else "", (method,))
         if settings.quantization and settings.quantization not in flags:
-            yield "impossible", f"quantization {settings.quantization}: on cpu this checkpoint takes {flags[0]} only"
+            yield (
+                "impossible",
+                f"quantization {settings.quantization}: on cpu this checkpoint takes {flags[0]} only",
+            )
         if kind in cpu.kv_noise:
             yield "impossible", f"kv_cache_dtype {kind}: accepted on cpu, and every answer is noise"
         elif kind not in cpu.kv_dtypes:
-            yield "risky", f"kv_cache_dtype {kind} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made for"
+            yield (
+                "risky",
+                f"kv_cache_dtype {kind} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made for",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One inference engine. Its functions are pure, and it is immutable.
 
-    A field of ``EngineSettings`` reaches the engine through ``flags``, or through ``start`` if it is in ``taken``. All
-    other fields are refused, with the reason in ``refused`` if there is one.
+    A field of ``EngineSettings`` reaches the engine through ``flags``, or through ``start`` if it
+    is in ``taken``. All other fields are refused, with the reason in ``refused`` if there is one.
     """
 
     name: str  # in experiment files
@@ -237,30 +314,39 @@ class Engine:
     version_at: Mapping[str, str] = field(default_factory=lambda: {"/version": "version"})
     metrics_path: str | None = "/metrics"
     reset_path: str | None = None  # POST empties the prefix cache, for dialects without cache_salt
-    # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` selects series by label (`""`: series
-    # without it), `one + other` is a sum.
+    # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` selects series by
+    # label (`""`: series without it), `one + other` is a sum.
     metrics: Mapping[str, str] = field(default_factory=dict)
     dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
     # The model name in requests, which /v1/models must list: proof that the server is ours.
     served_name: Callable[[EngineSettings, Node], str] = command.nonce_name
-    guarded: bool = True  # False: it has a key only for its own requests, and accepts requests without one
+    # False: it has a key only for its own requests, and accepts requests without one
+    guarded: bool = True
 
     # its settings
     flags: Flags = field(default_factory=dict)  # field -> its flag, or flags
-    taken: Collection[str] = ()  # fields that `start` handles, or that are part of other fields' flags
-    refused: Mapping[str, str] = field(default_factory=dict)  # field -> why the engine does not have it
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # field -> all values it may have
-    # Field -> value in the common vocabulary (vLLM's: fp8 is E4M3) -> what the engine calls it; None: left out.
+    # fields that `start` handles, or that are part of other fields' flags
+    taken: Collection[str] = ()
+    # field -> why the engine does not have it
+    refused: Mapping[str, str] = field(default_factory=dict)
+    # field -> all values it may have
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Field -> value in the common vocabulary (vLLM's: fp8 is E4M3) -> what the engine calls it;
+    # None: left out.
     words: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    keys: Mapping[str, str] | None = None  # key of its own configuration file -> who sets it; None: it has no file
+    # key of its own configuration file -> who sets it; None: it has no file
+    keys: Mapping[str, str] | None = None
     reserved: tuple[str, ...] = ()  # flags that this program sets
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other spelling of a flag -> who sets it
+    # other spelling of a flag -> who sets it
+    aliases: Mapping[str, str] = field(default_factory=dict)
     drafts: Drafts | None = None
     on_cpus: bool = False
     on_amd: bool = False
     several_nodes: bool = False
-    launcher: str | None = None  # program in PATH that starts its ranks on several nodes; None: it needs none
-    routers: Collection[str] = ()  # names of ROUTERS that can route between its prefill and decode replicas
+    # program in PATH that starts its ranks on several nodes; None: it needs none
+    launcher: str | None = None
+    # names of ROUTERS that can route between its prefill and decode replicas
+    routers: Collection[str] = ()
     # Why the prefill and decode replicas of a deployment cannot work together.
     role_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
     # Values for fields that are left open where the engine would choose by the hardware it finds.
@@ -272,15 +358,21 @@ class Engine:
     # The command without `flags` and `extra_args`. Settings come with their pins.
     start: Callable[[EngineSettings, Hardware, Node], Command] | None = None
     key_variable: str | None = None  # environment variable with its API key
-    follower_grace_s: float | None = None  # between SIGTERM and SIGKILL of ranks above 0; they have nothing to finish
+    # between SIGTERM and SIGKILL of ranks above 0; they have nothing to finish
+    follower_grace_s: float | None = None
 
     # its log
-    reported: Callable[[str], Reported] = lambda log: {}  # what it logs at start: kv_cache_tokens, …
+    # what it logs at start: kv_cache_tokens, …
+    reported: Callable[[str], Reported] = lambda log: {}
     log: LogWords = LogWords()
 
     def dialect(self, settings: EngineSettings, api: str) -> Dialect:
         """The dialect of one of its APIs. Raises KeyError for one that it does not have."""
-        drafts = [one.speculative.num_speculative_tokens for one in settings.engines.values() if one.speculative]
+        drafts = [
+            one.speculative.num_speculative_tokens
+            for one in settings.engines.values()
+            if one.speculative
+        ]
         return replace(self.apis(settings)[api], tokens_per_step=1 + max(drafts, default=0))
 
     def apis(self, settings: EngineSettings) -> dict[str, Dialect]:
@@ -294,8 +386,16 @@ class Engine:
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
         """Why it cannot run these settings, one sentence each."""
         return [
-            *([f"hardware: {self.title} is run on GPUs only"] if hardware.is_cpu and not self.on_cpus else []),
-            *([f"hardware: {self.title} is run on NVIDIA's GPUs only"] if hardware.is_amd and not self.on_amd else []),
+            *(
+                [f"hardware: {self.title} is run on GPUs only"]
+                if hardware.is_cpu and not self.on_cpus
+                else []
+            ),
+            *(
+                [f"hardware: {self.title} is run on NVIDIA's GPUs only"]
+                if hardware.is_amd and not self.on_amd
+                else []
+            ),
             *self._not_supported(settings),
             *self._given_twice(settings),
             *self._unknown_values(settings),
@@ -316,13 +416,22 @@ class Engine:
 
     def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that are left open."""
-        return {name: value for name, value in self.pins(settings, hardware).items() if getattr(settings, name) is None}
+        return {
+            name: value
+            for name, value in self.pins(settings, hardware).items()
+            if getattr(settings, name) is None
+        }
 
-    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        """The process of one rank. The key travels in ``secrets``, never in argv. Raises TypeError for an endpoint."""
+    def command(
+        self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str
+    ) -> Command:
+        """The process of one rank. The key travels in ``secrets``, never in argv. Raises TypeError
+        for an endpoint.
+        """
         if self.start is None:
             raise TypeError(f"{self.title} is not launched")
-        from orchestrator.engines.container import in_container  # planning does not need what it imports
+        # planning does not need what it imports
+        from orchestrator.engines.container import in_container
 
         pins = self.pinned(settings, hardware)
         settings = self.in_its_words(settings.model_copy(update=pins))
@@ -330,7 +439,11 @@ class Engine:
         notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
         made = replace(
             own,
-            argv=(*own.argv, *command.mapped(settings, self.flags), *command.extra_arguments(settings)),
+            argv=(
+                *own.argv,
+                *command.mapped(settings, self.flags),
+                *command.extra_arguments(settings),
+            ),
             env=command.environment(settings, hardware, node)
             | own.env
             | {name: command.filled(value, node) for name, value in settings.env.items()},
@@ -343,7 +456,11 @@ class Engine:
     def _not_supported(self, settings: EngineSettings) -> list[str]:
         why = dict.fromkeys(UNUSED, command.NO_USE)
         why |= (LACKING | NOT_LAUNCHED if self.launches else {}) | dict(self.refused)
-        otherwise = "{} has no such setting" if self.launches else "{} already runs; nothing of it can be set here"
+        otherwise = (
+            "{} has no such setting"
+            if self.launches
+            else "{} already runs; nothing of it can be set here"
+        )
         missing = [name for name in settings.given() if name not in self._known()]
         return [f"{name}: {why.get(name, otherwise).replace('{}', self.title)}" for name in missing]
 
@@ -354,7 +471,9 @@ class Engine:
 
     def _given_twice(self, settings: EngineSettings) -> list[str]:
         named = self._known() - {"roles", "router"}  # never flags, and LMDeploy has its own --role
-        flags = [(name, "--" + name) for name in named] + [(name, flag.name) for name, flag in command.each(self.flags)]
+        flags = [(name, "--" + name) for name in named] + [
+            (name, flag.name) for name, flag in command.each(self.flags)
+        ]
         owners = {flag: f"the field {name}" for name, flag in flags} | dict(self.aliases)
         owners |= dict.fromkeys(self.reserved, "this program")
         return command.taken(self.title, settings, owners, self.keys)
@@ -362,11 +481,15 @@ class Engine:
     def in_its_words(self, settings: EngineSettings) -> EngineSettings:
         """The settings with values in the engine's own vocabulary."""
         given = {name: getattr(settings, name) for name in self.words}
-        said = {name: self.words[name][word] for name, word in given.items() if word in self.words[name]}
+        said = {
+            name: self.words[name][word] for name, word in given.items() if word in self.words[name]
+        }
         return settings.model_copy(update=said)
 
     def _unknown_values(self, settings: EngineSettings) -> list[str]:
-        allowed = {name: flag.choices for name, flag in command.each(self.flags) if flag.choices} | dict(self.values)
+        allowed = {
+            name: flag.choices for name, flag in command.each(self.flags) if flag.choices
+        } | dict(self.values)
         return [
             f"{name}: {value!r} is none of {', '.join(dict.fromkeys((*self.words.get(name, ()), *values)))}; "
             f"{self.title} has no other"

@@ -1,11 +1,13 @@
 """Finds out why an engine failed, from its phase and its log rather than its exit status.
 
-Exit statuses tell little: vLLM exits with 0 when it dies while serving, SGLang kills itself with SIGKILL, and an
-illegal instruction in a worker shows only in its parent's log. Signatures are the engines' own messages.
+Exit statuses tell little: vLLM exits with 0 when it dies while serving, SGLang kills itself with
+SIGKILL, and an illegal instruction in a worker shows only in its parent's log. Signatures are the
+engines' own messages.
 
-Information and warnings are never causes, and for a death while serving only lines after readiness count. Faults of the
-node or the hub come first, since others follow from them, then specific reasons, then general refusals, then the words
-of processes that died of something else. Within a group the last line counts: that one the engine did not survive.
+Information and warnings are never causes, and for a death while serving only lines after readiness
+count. Faults of the node or the hub come first, since others follow from them, then specific
+reasons, then general refusals, then the words of processes that died of something else. Within a
+group the last line counts: that one the engine did not survive.
 """
 
 import re
@@ -26,9 +28,10 @@ LAST_WORDS_S = 3.0
 _CAUSE_CHARACTERS = 240
 
 _NOT_THERE = r"Client error '404 |404 Client Error"  # says the hub
-_NO_CONNECTION = r"check your (?:internet )?connection|We couldn't connect to"  # may follow from that
-# Messages that engines share: Python's, torch's, argparse's, the operating system's, container runtimes'. The engines'
-# own are in their files.
+# may follow from that
+_NO_CONNECTION = r"check your (?:internet )?connection|We couldn't connect to"
+# Messages that engines share: Python's, torch's, argparse's, the operating system's, container
+# runtimes'. The engines' own are in their files.
 COMMON: Mapping[FailureKind, str] = {
     FailureKind.GPU_FAULT: (
         r"uncorrectable ECC error|busy or unavailable|system not yet initialized|fallen off the bus|GPU is lost"
@@ -77,14 +80,31 @@ COMMON: Mapping[FailureKind, str] = {
     ),
 }
 # Groups in order: failures of a later group may follow from those of an earlier one.
-_OUTSIDE = frozenset({FailureKind.GPU_FAULT, FailureKind.HUB, FailureKind.DISK_FULL, FailureKind.NODE_LIMIT})
+_OUTSIDE = frozenset(
+    {FailureKind.GPU_FAULT, FailureKind.HUB, FailureKind.DISK_FULL, FailureKind.NODE_LIMIT}
+)
 _FOLLOWING = (FailureKind.DIST, FailureKind.BAD_CONFIG, FailureKind.ENGINE_DEAD)
-_GROUPS = (_OUTSIDE, frozenset(FailureKind) - _OUTSIDE - {*_FOLLOWING}, *(frozenset({kind}) for kind in _FOLLOWING))
+_GROUPS = (
+    _OUTSIDE,
+    frozenset(FailureKind) - _OUTSIDE - {*_FOLLOWING},
+    *(frozenset({kind}) for kind in _FOLLOWING),
+)
 # Only before an engine serves: later a single request may cause the same messages.
 _START_ONLY = frozenset(
     {
-        *(FailureKind.GPU_DIRTY, FailureKind.OOM_KV, FailureKind.BAD_FLAG, FailureKind.BAD_QUANT, FailureKind.HUB),
-        *(FailureKind.BAD_MODEL, FailureKind.NO_MODEL, FailureKind.PORT_TAKEN, FailureKind.BAD_CONFIG),
+        *(
+            FailureKind.GPU_DIRTY,
+            FailureKind.OOM_KV,
+            FailureKind.BAD_FLAG,
+            FailureKind.BAD_QUANT,
+            FailureKind.HUB,
+        ),
+        *(
+            FailureKind.BAD_MODEL,
+            FailureKind.NO_MODEL,
+            FailureKind.PORT_TAKEN,
+            FailureKind.BAD_CONFIG,
+        ),
         *(FailureKind.DRIVER, FailureKind.NO_ADDRESS),
     }
 )
@@ -95,22 +115,30 @@ _WORDLESS = {
     128 + signal.SIGKILL: FailureKind.KILLED,  # as a container or a shell ends with it
     None: FailureKind.NOT_ANSWERING,
 }
-_INTRODUCTION = {"start": "the engine did not start: ", "run": "the engine failed while it served: "}
+_INTRODUCTION = {
+    "start": "the engine did not start: ",
+    "run": "the engine failed while it served: ",
+}
 _WARNING = r"\S+\.py:\d+: \w*Warning: |\[W[\d :.]* ?\w+\.cpp:\d+\]"  # Python's, torch's
-# vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", and other engines' time stamps and levels.
+# vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", and other engines' time stamps
+# and levels.
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+( ?[DTPE]P\d+)*\]? )?(E )?"
     r"(- \w+ - ERROR - )?(\[[\w.]+:\d+\] )?"
 )
 _PYDANTIC = re.compile(r" \[type=\w+, input_value=.*")
-_EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (?P<message>.*))?$")
+_EXCEPTION = re.compile(
+    r"(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (?P<message>.*))?$"
+)
 _CODE = re.compile(r"raise |File \"|return |[\w.]+ = |[\w.]+\($")
 _NO_REASON = re.compile(rf"$|Traceback|Process |{_EXCEPTION.pattern}")
 _SIGNAL = re.compile(r"signal \d+|exit ?code:? -\d+")
 
 
 def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -> Failure:
-    """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs (it hangs)."""
+    """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs
+    (it hangs).
+    """
     written = plain(log).splitlines()  # TGI writes colours to files too
     tail = "\n".join([line for line in written if not line.startswith("# ")][-TAIL_LINES:])
     if phase == "run" and READY in written:
@@ -124,10 +152,21 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
         eligible = lines if FailureKind.ENGINE_DEAD in group else meant
         if kind := _last_said(group, words, phase, eligible):
             matching = [line for line in eligible if _pattern(kind, words).search(line)]
-            killed = next((at for at, line in enumerate(lines) if line in matching and _SIGNAL.search(line)), None)
+            killed = next(
+                (at for at, line in enumerate(lines) if line in matching and _SIGNAL.search(line)),
+                None,
+            )
             # exceptions after a kill only follow from it
-            root = root_exception(lines[:killed], words.consequences) if kind is FailureKind.ENGINE_DEAD else None
-            return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching, lines)}", tail)
+            root = (
+                root_exception(lines[:killed], words.consequences)
+                if kind is FailureKind.ENGINE_DEAD
+                else None
+            )
+            return Failure(
+                kind,
+                f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching, lines)}",
+                tail,
+            )
     if wordless := _WORDLESS.get(exit_status):
         return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
     kind = FailureKind.DIED_AT_START if phase == "start" else FailureKind.DIED
@@ -137,15 +176,17 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
 
 
 class LastWords:
-    """Notices when an engine logs that it is dead while its process lives on: SGLang waits for ever when its port is
-    taken, and does not answer for a minute when one of its processes has died."""
+    """Notices when an engine logs that it is dead while its process lives on: SGLang waits for ever
+    when its port is taken, and does not answer for a minute when one of its processes has died.
+    """
 
     def __init__(self, words: LogWords, clock: Callable[[], float] = time.monotonic) -> None:
         self._words, self._clock = words, clock
         self._heard_s: float | None = None
 
     def spoken(self, phase: Phase, lines: list[str]) -> bool:
-        """Whether it logged that at least ``LAST_WORDS_S`` ago: most engines end by then, and log more about it.
+        """Whether it logged that at least ``LAST_WORDS_S`` ago: most engines end by then, and log
+        more about it.
 
         ``lines``: what it wrote since the last call.
         """
@@ -155,21 +196,38 @@ class LastWords:
         return self._heard_s is not None and self._clock() - self._heard_s >= LAST_WORDS_S
 
 
-def _last_said(group: Collection[FailureKind], words: LogWords, phase: Phase, lines: list[str]) -> FailureKind | None:
-    """The kind of the last line that matches a kind of this group; if several match, the first in FailureKind."""
-    possible = [kind for kind in FailureKind if kind in group and (phase == "start" or kind not in _START_ONLY)]
+def _last_said(
+    group: Collection[FailureKind], words: LogWords, phase: Phase, lines: list[str]
+) -> FailureKind | None:
+    """The kind of the last line that matches a kind of this group; if several match, the first in
+    FailureKind.
+    """
+    possible = [
+        kind
+        for kind in FailureKind
+        if kind in group and (phase == "start" or kind not in _START_ONLY)
+    ]
     patterns = [(kind, _pattern(kind, words)) for kind in possible]
-    return next((kind for line in reversed(lines) for kind, pattern in patterns if pattern.search(line)), None)
+    return next(
+        (kind for line in reversed(lines) for kind, pattern in patterns if pattern.search(line)),
+        None,
+    )
 
 
 def _pattern(kind: FailureKind, words: LogWords) -> re.Pattern[str]:
-    return re.compile("|".join(filter(None, (words.failures.get(kind), COMMON.get(kind)))) or "(?!)")
+    return re.compile(
+        "|".join(filter(None, (words.failures.get(kind), COMMON.get(kind)))) or "(?!)"
+    )
 
 
 def _meant(words: LogWords, lines: list[str]) -> list[str]:
-    """The lines that may be a cause: neither information or a warning, nor a consequence of another line."""
+    """The lines that may be a cause: neither information or a warning, nor a consequence of another
+    line.
+    """
     passing = re.compile("|".join(filter(None, (words.passing, _WARNING))))
-    return [line for line in lines if not passing.match(line) and not _follows(line, words.consequences)]
+    return [
+        line for line in lines if not passing.match(line) and not _follows(line, words.consequences)
+    ]
 
 
 def _follows(line: str, consequences: str) -> bool:
@@ -185,7 +243,8 @@ def cause(line: str) -> str:
 def root_exception(lines: list[str], consequences: str = "") -> str | None:
     """The first exception in a log that is not a consequence of another, as ``KeyError: 'x'``.
 
-    Without a message it comes with the code that raised it: ``AssertionError (assert x is not None)``.
+    Without a message it comes with the code that raised it: ``AssertionError (assert x is not
+    None)``.
     """
     cleaned = [_clean(line) for line in lines]
     for index, text in enumerate(cleaned):
@@ -208,22 +267,32 @@ def describe_exit(status: int | None) -> str:
     if status is None:
         return "without a status"
     if status < 0:
-        return f"by {signal.Signals(-status).name}" if -status in set(signal.Signals) else f"by signal {-status}"
+        return (
+            f"by {signal.Signals(-status).name}"
+            if -status in set(signal.Signals)
+            else f"by signal {-status}"
+        )
     return f"with status {status}"
 
 
 def _best_of(matching: list[str], lines: list[str]) -> str:
-    """The most telling line: one that names a signal, else the exception itself rather than the code it shows.
+    """The most telling line: one that names a signal, else the exception itself rather than the
+    code it shows.
 
-    A line that ends in a colon (vLLM's "Reasons: ") comes with the lines of the same process that it introduces.
+    A line that ends in a colon (vLLM's "Reasons: ") comes with the lines of the same process that
+    it introduces.
     """
     signals = [line for line in matching if _SIGNAL.search(line)]
-    said = [line for line in matching if _EXCEPTION.match(_clean(line)) or not _CODE.match(_clean(line))]
+    said = [
+        line for line in matching if _EXCEPTION.match(_clean(line)) or not _CODE.match(_clean(line))
+    ]
     best = (signals or said or matching)[0]
     if not best.rstrip().endswith(":"):
         return cause(best)
     after = lines[lines.index(best) + 1 :]
-    same = takewhile(lambda line: _origin(line) == _origin(best) and not _NO_REASON.match(_clean(line)), after)
+    same = takewhile(
+        lambda line: _origin(line) == _origin(best) and not _NO_REASON.match(_clean(line)), after
+    )
     return cause(f"{best.rstrip()} {' '.join(map(_clean, same)) or 'none is given'}")
 
 

@@ -1,17 +1,20 @@
-"""The guard: a small process between an owner and an engine, so that nothing of a launch outlives its owner.
+"""The guard: a small process between an owner and an engine, so that nothing of a launch outlives
+its owner.
 
-Why it is built this way (tested on clusters with nine kinds of death of actor, raylet, driver and job):
+Why it is built this way (tested on clusters with nine kinds of death of actor, raylet, driver and
+job):
 
-* It is double-forked, so its parent is init. Ray SIGKILLs the direct children of a dying worker, but does not know the
-  guard and cannot kill it before it has cleaned up.
-* Its stdin is a pipe whose other end only the owner has. However the owner dies, the pipe is closed.
-* It is a subreaper: whatever the engine starts, even in a new session or as a daemon, stays a descendant of the guard.
-  When it has no children left, nothing of the engine is left.
-* Should someone SIGKILL the guard, the engine dies with it (parent-death signal), and what the engine started is found
-  by the tags in its environment (ownership.py).
+* It is double-forked, so its parent is init. Ray SIGKILLs the direct children of a dying worker,
+  but does not know the guard and cannot kill it before it has cleaned up.
+* Its stdin is a pipe whose other end only the owner has. However the owner dies, the pipe is
+  closed.
+* It is a subreaper: whatever the engine starts, even in a new session or as a daemon, stays a
+  descendant of the guard. When it has no children left, nothing of the engine is left.
+* Should someone SIGKILL the guard, the engine dies with it (parent-death signal), and what the
+  engine started is found by the tags in its environment (ownership.py).
 
-The owner sends ``stop`` on stdin or closes the pipe. Events go out on stdout, one JSON object a line: ``started``,
-``failed``, ``exited``, ``stopped``.
+The owner sends ``stop`` on stdin or closes the pipe. Events go out on stdout, one JSON object a
+line: ``started``, ``failed``, ``exited``, ``stopped``.
 """
 
 import contextlib
@@ -36,7 +39,8 @@ OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end any more
 CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
-LOOK_S = 0.5  # between looks at shared memory; what the engine maps is read after new segments appeared, twice
+# between looks at shared memory; what the engine maps is read after new segments appeared, twice
+LOOK_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -47,15 +51,20 @@ class Child:
 
     pid: int
     status: int | None = None  # negative: killed by that signal
-    segments: Segments = field(default_factory=set)  # shared memory that it and its children were seen to use
+    # shared memory that it and its children were seen to use
+    segments: Segments = field(default_factory=set)
 
     def look(self, limit_s: float = LIMIT_S) -> None:
         """Note the shared memory in use now: once a process is gone, it cannot be found out."""
-        self.segments |= mapped((process.pid for process in psutil.Process().children(recursive=True)), limit_s)
+        self.segments |= mapped(
+            (process.pid for process in psutil.Process().children(recursive=True)), limit_s
+        )
 
 
 def main(spec: dict[str, Any]) -> None:
-    """``spec``: argv, env (complete), cwd, log (a path), grace_s, after (an argv), tag (of ORCHESTRATOR_GUARD)."""
+    """``spec``: argv, env (complete), cwd, log (a path), grace_s, after (an argv), tag (of
+    ORCHESTRATOR_GUARD).
+    """
     wake = _prepare()
     try:
         engine = Child(_start(spec))
@@ -66,7 +75,8 @@ def main(spec: dict[str, Any]) -> None:
     reason = _watch(engine, wake)
     grace_s = OWNER_GONE_GRACE_S if reason == "owner gone" else float(spec["grace_s"])
     killed, left_over = end_tree(engine, min(grace_s, float(spec["grace_s"])), wake)
-    killed += len(kill_tagged({GUARD: spec["tag"]}))  # where there are no subreapers, daemons are found this way
+    # where there are no subreapers, daemons are found this way
+    killed += len(kill_tagged({GUARD: spec["tag"]}))
     remove(engine.segments)
     _run_after(spec)
     tell("stopped", reason=reason, status=engine.status, killed=killed, left_over=left_over)
@@ -79,9 +89,12 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def _prepare() -> int:
-    """Undo what a raylet passes on (niceness, blocked signals). Returns a pipe that every signal writes to."""
+    """Undo what a raylet passes on (niceness, blocked signals). Returns a pipe that every signal
+    writes to.
+    """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.suppress(PermissionError):  # without the privilege it keeps its niceness, which `started` reports
+    # without the privilege it keeps its niceness, which `started` reports
+    with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     readable, writable = os.pipe()
@@ -117,12 +130,23 @@ def _start(spec: dict[str, Any]) -> int:
 
 
 def _run_after(spec: dict[str, Any]) -> None:
-    """Run the specification's last command: it removes a container, whose processes are not our children."""
+    """Run the specification's last command: it removes a container, whose processes are not our
+    children.
+    """
     if not spec["after"]:
         return
-    with open(spec["log"], "ab", buffering=0) as log, contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    with (
+        open(spec["log"], "ab", buffering=0) as log,
+        contextlib.suppress(OSError, subprocess.TimeoutExpired),
+    ):
         subprocess.run(
-            spec["after"], env=spec["env"], cwd=spec["cwd"], stdout=log, stderr=log, timeout=AFTER_S, check=False
+            spec["after"],
+            env=spec["env"],
+            cwd=spec["cwd"],
+            stdout=log,
+            stderr=log,
+            timeout=AFTER_S,
+            check=False,
         )
 
 
@@ -164,7 +188,8 @@ def reap(engine: Child) -> bool:
 def end_tree(
     engine: Child, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
 ) -> tuple[int, list[int]]:
-    """SIGTERM to the engine, then to its remaining children, then SIGKILL to all after the grace period.
+    """SIGTERM to the engine, then to its remaining children, then SIGKILL to all after the grace
+    period.
 
     Returns how many needed SIGKILL, and the pids that outlived even that (stuck in the kernel).
     """

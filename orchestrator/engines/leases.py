@@ -1,8 +1,10 @@
-"""Leases: which launches and load clients use a host, its cores, GPUs and ports; every driver and user there sees it.
+"""Leases: which launches and load clients use a host, its cores, GPUs and ports; every driver and
+user there sees it.
 
-Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A lease is a small
-file that its holder keeps locked (flock), so it ends however the holder dies. The files are directly in /tmp, where
-users cannot remove each other's, and contain no secrets. One lock guards all reading and writing of leases.
+Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A
+lease is a small file that its holder keeps locked (flock), so it ends however the holder dies. The
+files are directly in /tmp, where users cannot remove each other's, and contain no secrets. One lock
+guards all reading and writing of leases.
 """
 
 import fcntl
@@ -24,19 +26,24 @@ from orchestrator.errors import Occupied, PlacementError
 from orchestrator.redaction import plain
 from orchestrator.spec.load import counted
 
-FOLDER = "ORCHESTRATOR_LEASES"  # variable with another folder, for containers that share a host but not its /tmp
+# variable with another folder, for containers that share a host but not its /tmp
+FOLDER = "ORCHESTRATOR_LEASES"
 PREFIX, LOCK = ".orchestrator-lease-", ".orchestrator-leases.lock"
 LOCK_LIMIT_S = 10.0
 LARGEST_BYTES = 1 << 20
 # Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
 FIRST_PORT, LAST_PORT = 21000, 31999
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # other users' files may be links or pipes
-_MAKE = os.O_CREAT | os.O_EXCL  # in /tmp the kernel forbids O_CREAT on others' files (fs.protected_regular)
+# other users' files may be links or pipes
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# in /tmp the kernel forbids O_CREAT on others' files (fs.protected_regular)
+_MAKE = os.O_CREAT | os.O_EXCL
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one agent or load client uses. ``sweep``: the same for all launches of one experiment and results root."""
+    """What one agent or load client uses. ``sweep``: the same for all launches of one experiment
+    and results root.
+    """
 
     launch: str
     sweep: str = ""
@@ -58,7 +65,9 @@ class Holding:
 
 
 class Lease:
-    """The lease of one agent or client, from its first ``take`` or ``share`` to ``release`` or its death."""
+    """The lease of one agent or client, from its first ``take`` or ``share`` to ``release`` or its
+    death.
+    """
 
     def __init__(self, launch_id: str, folder: Path | None = None) -> None:
         self._folder = folder or lease_folder()
@@ -67,36 +76,53 @@ class Lease:
         self._file: int | None = None
 
     def take(
-        self, sweep: str, exclusive: bool, cores: Sequence[int] = (), count: int = 0, gpus: Sequence[str] = ()
+        self,
+        sweep: str,
+        exclusive: bool,
+        cores: Sequence[int] = (),
+        count: int = 0,
+        gpus: Sequence[str] = (),
     ) -> tuple[int, ...]:
-        """Take the host, ``gpus`` (UUIDs) and ``count`` of ``cores`` that nobody else uses; returns these cores.
+        """Take the host, ``gpus`` (UUIDs) and ``count`` of ``cores`` that nobody else uses; returns
+        these cores.
 
-        Raises Occupied while other launches are in the way, PlacementError if waiting for them would not help.
+        Raises Occupied while other launches are in the way, PlacementError if waiting for them
+        would not help.
         """
         with _alone(self._folder):
             holdings = _living(self._folder)
             for other in holdings:
                 if other.bars(self._mine.launch, sweep, exclusive):
                     raise Occupied(f"host {socket.gethostname()} is held by {other}")
-                if both := set(gpus) & set(other.gpus):  # another Ray, or another container, may give the same ones
+                # another Ray, or another container, may give the same ones
+                if both := set(gpus) & set(other.gpus):
                     text = f"host {socket.gethostname()}: GPU {min(both)}"
                     if other.launch == self._mine.launch:
-                        raise PlacementError(f"{text} was given to two ranks of this launch: two nodes of Ray have it")
+                        raise PlacementError(
+                            f"{text} was given to two ranks of this launch: two nodes of Ray have it"
+                        )
                     raise Occupied(f"{text} is held by {other}")
             free = _without(cores, holdings)[:count]
             if len(free) < count:
-                own = len(cores) - len(_without(cores, [one for one in holdings if one.launch == self._mine.launch]))
+                own = len(cores) - len(
+                    _without(cores, [one for one in holdings if one.launch == self._mine.launch])
+                )
                 text = f"host {socket.gethostname()} has {counted(len(cores), 'core')}"
                 if len(cores) - own < count:
                     raise PlacementError(
                         f"{text}, {own} of them for this launch's other ranks; {count} more are needed"
                     )
-                raise Occupied(f"{text}, {len(cores) - len(free)} of them in use; {count} more are needed")
-            self._write(replace(self._mine, sweep=sweep, exclusive=exclusive, cores=free, gpus=(*gpus,)))
+                raise Occupied(
+                    f"{text}, {len(cores) - len(free)} of them in use; {count} more are needed"
+                )
+            self._write(
+                replace(self._mine, sweep=sweep, exclusive=exclusive, cores=free, gpus=(*gpus,))
+            )
         return free
 
     def share(self, sweep: str) -> bool:
-        """As a load client: launches of other sweeps do not get the host for themselves from now on.
+        """As a load client: launches of other sweeps do not get the host for themselves from now
+        on.
 
         Returns whether one of them has it already. Raises PlacementError.
         """
@@ -106,7 +132,9 @@ class Lease:
         return held
 
     def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
-        """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if there are too few."""
+        """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if
+        there are too few.
+        """
         with _alone(self._folder):
             given = {port for one in _living(self._folder) for port in one.ports}
             taken = free_ports(count, given, rng)
@@ -142,7 +170,9 @@ def lease_folder() -> Path:
 
 
 def living(folder: Path | None = None) -> list[Holding]:
-    """All current leases on this host, of all users. Raises PlacementError when they cannot be read."""
+    """All current leases on this host, of all users. Raises PlacementError when they cannot be
+    read.
+    """
     with _alone(folder or lease_folder()):
         return _living(folder or lease_folder())
 
@@ -178,7 +208,10 @@ def _read(file: int, user: int) -> list[Holding]:
         said = json.loads(os.pread(file, LARGEST_BYTES, 0))
         cores, ports = (tuple(int(one) for one in said[name]) for name in ("cores", "ports"))
         launch, sweep = (plain(str(said[name]))[:128] for name in ("launch", "sweep"))
-        gpus, client = tuple(plain(str(one))[:128] for one in said.get("gpus", ())), bool(said.get("client"))
+        gpus, client = (
+            tuple(plain(str(one))[:128] for one in said.get("gpus", ())),
+            bool(said.get("client")),
+        )
         return [Holding(launch, sweep, bool(said["exclusive"]), cores, ports, user, client, gpus)]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
@@ -186,15 +219,21 @@ def _read(file: int, user: int) -> list[Holding]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Holds the lock on all leases of this host. Raises Occupied or PlacementError when it cannot be had."""
+    """Holds the lock on all leases of this host. Raises Occupied or PlacementError when it cannot
+    be had.
+    """
     path, end_s, file = folder / LOCK, time.monotonic() + LOCK_LIMIT_S, -1
     while file < 0:
         try:
             file = _locked(path)
         except OSError as error:
             if time.monotonic() >= end_s:
-                text = f"the leases of host {socket.gethostname()} in {folder} cannot be read: {error}"
-                raise (Occupied if isinstance(error, BlockingIOError) else PlacementError)(text) from error
+                text = (
+                    f"the leases of host {socket.gethostname()} in {folder} cannot be read: {error}"
+                )
+                raise (Occupied if isinstance(error, BlockingIOError) else PlacementError)(
+                    text
+                ) from error
             time.sleep(0.01)
     try:
         yield
@@ -203,7 +242,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """The locked, open file at ``path``. Raises OSError if somebody else has the lock or the file was just removed."""
+    """The locked, open file at ``path``. Raises OSError if somebody else has the lock or the file
+    was just removed.
+    """
     make = not path.exists()
     file = os.open(path, _READ | (_MAKE if make else 0), 0o644)
     try:
@@ -219,15 +260,21 @@ def _locked(path: Path) -> int:
 
 
 def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> list[int]:
-    """``count`` ports that nobody listens on, none of them in ``given``. Raises PlacementError if there are too few.
+    """``count`` ports that nobody listens on, none of them in ``given``. Raises PlacementError if
+    there are too few.
 
-    ``rng`` chooses where the search starts, so that a port that was just freed is rarely used again.
+    ``rng`` chooses where the search starts, so that a port that was just freed is rarely used
+    again.
     """
     first = int(rng.integers(FIRST_PORT, LAST_PORT + 1))
     ring = itertools.chain(range(first, LAST_PORT + 1), range(FIRST_PORT, first))
-    found = list(itertools.islice((port for port in ring if port not in given and is_free(port)), count))
+    found = list(
+        itertools.islice((port for port in ring if port not in given and is_free(port)), count)
+    )
     if len(found) < count:
-        raise PlacementError(f"this node has fewer than {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+        raise PlacementError(
+            f"this node has fewer than {count} free ports between {FIRST_PORT} and {LAST_PORT}"
+        )
     return found
 
 

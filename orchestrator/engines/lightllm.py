@@ -1,7 +1,8 @@
-"""LightLLM (``python -m lightllm.server.api_server``) 1.2, from its source, on GPUs, with local model folders.
+"""LightLLM (``python -m lightllm.server.api_server``) 1.2, from its source, on GPUs, with local
+model folders.
 
-It is installed from its repository, since no package index has it; versions of 2025 refuse many of these flags. It
-takes no API key. Its HTTP server opens once the model is loaded.
+It is installed from its repository, since no package index has it; versions of 2025 refuse many of
+these flags. It takes no API key. Its HTTP server opens once the model is loaded.
 """
 
 import re
@@ -20,16 +21,26 @@ QUANTIZATION = (
     *("none", "awq", "awq_marlin", "w8a8", "w8a8-vllm", "fp8w8a8", "fp8w8a8-vllm"),
     *("fp8w8a8-pt", "fp8w8a8-pt-vllm", "fp8w8a8-pt-sgl", "fp8w8a8-pt-triton"),
     *("fp8w8a8-b128", "fp8w8a8-b128-vllm", "fp8w8a8-b128-deepgemm", "fp8w8a8-b128-triton"),
-    *("fp8w8a8g128", "fp8w8a8g128-triton", "fp8w8a8g64", "fp8w8a8g64-triton", "fp4fp8-b32-deepgemm"),
+    *(
+        "fp8w8a8g128",
+        "fp8w8a8g128-triton",
+        "fp8w8a8g64",
+        "fp8w8a8g64-triton",
+        "fp4fp8-b32-deepgemm",
+    ),
 )
 KV_TYPES = ("None", "int8kv", "int4kv", "fp8kv_sph", "fp8kv_spt", "fp8kv_dsa")
 CALIBRATION = "--kv_quant_calibration_config_path"
 BATCH = 16384  # its default for all data-parallel ranks together; a chunk is half of it
-PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
+PROFILED = re.compile(
+    r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S
+)
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """Its own defaults, made explicit. Where prompts are not split, its batch holds the longest one by itself."""
+    """Its own defaults, made explicit. Where prompts are not split, its batch holds the longest one
+    by itself.
+    """
     sequences = {"max_num_seqs": 256}
     if settings.enable_chunked_prefill is False:
         return sequences
@@ -39,7 +50,12 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "python3"), "-m", "lightllm.server.api_server"),
-        *("--model_dir", node.model_path or settings.model, "--model_name", command.nonce_name(settings, node)),
+        *(
+            "--model_dir",
+            node.model_path or settings.model,
+            "--model_name",
+            command.nonce_name(settings, node),
+        ),
         *("--host", node.bind, "--port", str(node.http_port), "--nccl_port", str(node.master_port)),
         *_nodes(settings, node),
     ]
@@ -49,28 +65,48 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     if settings.nnodes == 1:
         return []
-    return ["--nnodes", str(settings.nnodes), "--node_rank", str(node.rank), "--nccl_host", node.master_host]
+    return [
+        "--nnodes",
+        str(settings.nnodes),
+        "--node_rank",
+        str(node.rank),
+        "--nccl_host",
+        node.master_host,
+    ]
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.data_parallel_size > 1 and settings.tensor_parallel_size > 1:
         yield "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it or data_parallel_size"
-    off = [field for field in ("enable_prefix_caching", "enable_chunked_prefill") if getattr(settings, field) is False]
+    off = [
+        field
+        for field in ("enable_prefix_caching", "enable_chunked_prefill")
+        if getattr(settings, field) is False
+    ]
     if off == ["enable_prefix_caching"]:
-        yield ("enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too")
+        yield (
+            "enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too"
+        )
     longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
     if settings.enable_chunked_prefill is False and tokens and longest and tokens < longest:
         yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
-    if settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt") and CALIBRATION not in settings.extra_args:
+    if (
+        settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt")
+        and CALIBRATION not in settings.extra_args
+    ):
         needed = f"extra_args: {{{CALIBRATION}: file}}"
         yield f"kv_cache_dtype: LightLLM's {settings.kv_cache_dtype} needs the scales: {needed}"
 
 
 def _reported(log: str) -> Reported:
-    # common/kv_cache_mem_manager/mem_manager.py where it chooses the size itself, else server/api_start.py
+    # common/kv_cache_mem_manager/mem_manager.py where it chooses the size itself, else
+    # server/api_start.py
     if sizes := PROFILED.search(log):
         tokens = int(sizes[2])
-        return {"kv_cache_tokens": tokens, "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20))}
+        return {
+            "kv_cache_tokens": tokens,
+            "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20)),
+        }
     given = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
     return {"kv_cache_tokens": int(given[1])} if given else {}
 
@@ -97,9 +133,13 @@ ENGINE = Engine(
     flags={
         "trust_remote_code": Flag("--trust_remote_code", "bare"),
         # all GPUs: its data-parallel ranks are of attention, within the tensor-parallel group
-        "tensor_parallel_size": Flag("--tp", of=lambda size, given: size * given.data_parallel_size),
+        "tensor_parallel_size": Flag(
+            "--tp", of=lambda size, given: size * given.data_parallel_size
+        ),
         "data_parallel_size": Flag("--dp"),
-        "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
+        "dtype": Flag(
+            "--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")
+        ),
         "quantization": Flag("--quant_type", choices=QUANTIZATION),
         "enable_expert_parallel": Flag("--enable_ep_moe", "bare"),
         "kv_cache_dtype": Flag("--llm_kv_type", choices=KV_TYPES),

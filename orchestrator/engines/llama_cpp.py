@@ -1,9 +1,10 @@
 """llama.cpp (``llama-server``) at commit 0c1e5709: GGUF models on CPUs and GPUs of one node.
 
-Its KV cache consists of ``max_num_seqs`` equal slots, each rounded up to 256 tokens and limited to the model's
-positions, so ``max_num_seqs`` and ``max_model_len`` give its size. (``--kv-unified`` makes one buffer of it, and fails
-all running requests once that is full.) By default it shrinks what does not fit into memory; that is switched off, so
-that the settings asked for are measured. Its HTTP server opens first and answers 503 while the model loads.
+Its KV cache consists of ``max_num_seqs`` equal slots, each rounded up to 256 tokens and limited to
+the model's positions, so ``max_num_seqs`` and ``max_model_len`` give its size. (``--kv-unified``
+makes one buffer of it, and fails all running requests once that is full.) By default it shrinks
+what does not fit into memory; that is switched off, so that the settings asked for are measured.
+Its HTTP server opens first and answers 503 while the model loads.
 """
 
 import re
@@ -17,12 +18,18 @@ from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-SPLIT_FLAGS = ("--split-mode", "-sm")  # allowed with tensor_parallel_size: `row` keeps KV and attention on one GPU
+# allowed with tensor_parallel_size: `row` keeps KV and attention on one GPU
+SPLIT_FLAGS = ("--split-mode", "-sm")
 CHUNK = 512  # default of --ubatch-size
 SLOT_STEP = 256  # tokens
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
 SLOTS = "llama.cpp's KV cache is max_num_seqs slots of max_model_len tokens; give these"
-TYPES = {"draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
+TYPES = {
+    "draft_model": "draft-simple",
+    "eagle3": "draft-eagle3",
+    "mtp": "draft-mtp",
+    "ngram": "ngram-simple",
+}
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
@@ -37,7 +44,11 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     model = node.model_path or settings.model
     argv = [
         command.program(settings, "llama-server"),
-        *(("--model", model) if model.startswith("/") or model.endswith(".gguf") else ("--hf-repo", model)),
+        *(
+            ("--model", model)
+            if model.startswith("/") or model.endswith(".gguf")
+            else ("--hf-repo", model)
+        ),
         *("--host", node.bind, "--port", str(node.port), "--alias", _served_name(settings, node)),
         *_devices(settings, hardware, node),
         *("--fit", "off", "--metrics", "--no-webui"),
@@ -80,18 +91,25 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _reported(log: str) -> Reported:
-    """Sizes in bytes are logged only with ``extra_args: {--log-verbosity: 4}``, beside a line per slot and request."""
+    """Sizes in bytes are logged only with ``extra_args: {--log-verbosity: 4}``, beside a line per
+    slot and request.
+    """
     # tools/server/server-context.cpp, src/llama-model.cpp and src/llama-kv-cache.cpp
     found: dict[str, float | int | str] = {}
     if match := re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log):
-        slots = 1 if match[3] == "true" else int(match[1])  # one buffer for all slots, or one for each
+        # one buffer for all slots, or one for each
+        slots = 1 if match[3] == "true" else int(match[1])
         # slots beyond the training context are not used, but allocated
         capped = re.search(r"the slot context \((\d+)\) exceeds the training context", log)
-        found |= {"kv_cache_tokens": slots * int((capped or match)[1 if capped else 2]), "max_model_len": int(match[2])}
+        found |= {
+            "kv_cache_tokens": slots * int((capped or match)[1 if capped else 2]),
+            "max_model_len": int(match[2]),
+        }
     for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
         devices: dict[str, float] = {}
         for buffer, size in re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", log):
-            device = "CPU" if buffer.startswith("CPU") else buffer  # CPU, CPU_Mapped and CPU_REPACK are one memory
+            # CPU, CPU_Mapped and CPU_REPACK are one memory
+            device = "CPU" if buffer.startswith("CPU") else buffer
             devices[device] = devices.get(device, 0.0) + float(size)
         if devices:
             found[name] = round(max(devices.values()) * (1 << 20))
@@ -122,14 +140,20 @@ ENGINE = Engine(
             Flag("--batch-size"),
             Flag("--ubatch-size", of=lambda batch, _: min(batch, CHUNK)),  # what one pass computes
         ),
-        "kv_cache_dtype": (Flag("--cache-type-k", choices=KV_TYPES), Flag("--cache-type-v", choices=KV_TYPES)),
+        "kv_cache_dtype": (
+            Flag("--cache-type-k", choices=KV_TYPES),
+            Flag("--cache-type-v", choices=KV_TYPES),
+        ),
         "enable_prefix_caching": Flag("--cache-prompt", "switch"),
-        "load_format": Flag("--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
+        "load_format": Flag(
+            "--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
+        ),
         "speculative": (
             Flag("--spec-type", of=lambda spec, _: TYPES[spec.method]),
             Flag("--spec-draft-model", of=lambda spec, _: spec.model),
             Flag(
-                "--spec-draft-n-max", of=lambda spec, _: None if spec.method == "ngram" else spec.num_speculative_tokens
+                "--spec-draft-n-max",
+                of=lambda spec, _: None if spec.method == "ngram" else spec.num_speculative_tokens,
             ),
             Flag(
                 "--spec-ngram-simple-size-m",
@@ -143,7 +167,9 @@ ENGINE = Engine(
         "dtype": "a GGUF file has its own number format",
         "quantization": "a GGUF file has its own quantization: name another file",
         "revision": "name a local GGUF file, or repository:quantization as the model",
-        **dict.fromkeys(("gpu_memory_utilization", "kv_cache_tokens", "kv_cache_memory_bytes"), SLOTS),
+        **dict.fromkeys(
+            ("gpu_memory_utilization", "kv_cache_tokens", "kv_cache_memory_bytes"), SLOTS
+        ),
         "enable_chunked_prefill": "llama.cpp always splits prompts above max_num_batched_tokens",
         "enforce_eager": "llama.cpp has no graphs to switch off by a flag",
         "block_size": "llama.cpp keeps its KV cache token by token",
@@ -152,7 +178,17 @@ ENGINE = Engine(
         "attention_backend": "use extra_args: {--flash-attn: on}",
     },
     reserved=(
-        *("--host", "--port", "--api-key", "--api-key-file", "--model", "-m", "-hf", "--hf-repo", "--metrics"),
+        *(
+            "--host",
+            "--port",
+            "--api-key",
+            "--api-key-file",
+            "--model",
+            "-m",
+            "-hf",
+            "--hf-repo",
+            "--metrics",
+        ),
         *("--fit", "-fit", "--gpu-layers", "--n-gpu-layers", "-ngl", "--alias", "-a"),
     ),
     aliases={
@@ -173,7 +209,9 @@ ENGINE = Engine(
             "int4": "q4_0",
         }
     },
-    drafts=Drafts(TYPES, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
+    drafts=Drafts(
+        TYPES, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
+    ),
     on_cpus=True,
     on_amd=True,
     pins=_pins,

@@ -1,8 +1,8 @@
 """LMDeploy (``lmdeploy serve api_server``) 0.18, from its source; GPUs.
 
-It has two backends and silently falls back from one to the other, so the backend is always given: turbomind, or pytorch
-with ``extra_args: {--backend: pytorch}``. Only turbomind spans nodes. Its HTTP server opens once the model is loaded;
-its gauges are updated every 10 s.
+It has two backends and silently falls back from one to the other, so the backend is always given:
+turbomind, or pytorch with ``extra_args: {--backend: pytorch}``. Only turbomind spans nodes. Its
+HTTP server opens once the model is loaded; its gauges are updated every 10 s.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,11 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
-    yield from _of_pytorch(settings) if settings.extra_args.get("--backend") == "pytorch" else _of_turbomind(settings)
+    yield from (
+        _of_pytorch(settings)
+        if settings.extra_args.get("--backend") == "pytorch"
+        else _of_turbomind(settings)
+    )
     if settings.max_num_queued_reqs == 0:
         yield "max_num_queued_reqs: 0 would let no request in"
 
@@ -94,19 +98,25 @@ ENGINE = Engine(
         "tensor_parallel_size": Flag("--tp"),
         # turbomind/parallel_config.py: experts are spread over dp x tp devices
         "data_parallel_size": Flag("--dp", of=lambda size, _: size if size > 1 else None),
-        "enable_expert_parallel": Flag("--ep", of=lambda on, given: given.world_size if on else None),
+        "enable_expert_parallel": Flag(
+            "--ep", of=lambda on, given: given.world_size if on else None
+        ),
         "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
         # All but hf need a checkpoint with that quantization.
-        "quantization": Flag("--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")),
+        "quantization": Flag(
+            "--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")
+        ),
         "kv_cache_dtype": Flag(
-            "--quant-policy", choices=("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant")
+            "--quant-policy",
+            choices=("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant"),
         ),
         "max_model_len": Flag("--session-len"),
         "max_num_seqs": Flag("--max-batch-size"),
         "max_num_batched_tokens": Flag("--max-prefill-token-num"),
         "max_num_queued_reqs": Flag("--max-concurrent-requests"),
         "enable_prefix_caching": Flag("--enable-prefix-caching", "bare"),
-        "gpu_memory_utilization": Flag("--cache-max-entry-count"),  # of what is free after the weights
+        # of what is free after the weights
+        "gpu_memory_utilization": Flag("--cache-max-entry-count"),
         "kv_cache_tokens": Flag("--num-gpu-blocks", of=command.blocks(BLOCK)),
         "block_size": Flag("--cache-block-seq-len"),
         "enforce_eager": Flag("--eager-mode", "bare"),
@@ -138,12 +148,13 @@ ENGINE = Engine(
     rules=ModelRules(
         memory_fraction=0.8,
         share_of="free",
-        holds_length=lambda settings: False,  # pytorch/engine/engine.py: _get_max_session_len; turbomind never looks
+        # pytorch/engine/engine.py: _get_max_session_len; turbomind never looks
+        holds_length=lambda settings: False,
         stored_methods=frozenset({"fp8", "mxfp4"}),
         min_capability={"awq": 70, "gptq": 70},
     ),
-    # turbomind logs the size of its cache, not the size of a token; pytorch logs both, but only at a level with lines
-    # for every request (pytorch/engine/executor/base.py).
+    # turbomind logs the size of its cache, not the size of a token; pytorch logs both, but only at
+    # a level with lines for every request (pytorch/engine/executor/base.py).
     reported=command.reading(
         {
             # src/turbomind/memory/stats.cc

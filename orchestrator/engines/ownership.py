@@ -1,8 +1,9 @@
-"""Who owns a launch: a file lock held by its living owner, and tags in the environment of its processes.
+"""Who owns a launch: a file lock held by its living owner, and tags in the environment of its
+processes.
 
-An owner (a node agent, a test) holds a shared ``flock`` on a launch's file as long as the launch should live. However
-the owner dies, the kernel releases the lock; no clock or heartbeat is involved. The tags find a launch's processes,
-whatever their parent has become.
+An owner (a node agent, a test) holds a shared ``flock`` on a launch's file as long as the launch
+should live. However the owner dies, the kernel releases the lock; no clock or heartbeat is
+involved. The tags find a launch's processes, whatever their parent has become.
 """
 
 import fcntl
@@ -40,24 +41,31 @@ def node_folder(name: str) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         facts = folder.lstat()
         if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
-            raise OrchestratorError(f"{folder} belongs to user {facts.st_uid}, not to us: remove it")
+            raise OrchestratorError(
+                f"{folder} belongs to user {facts.st_uid}, not to us: remove it"
+            )
     return path
 
 
 class FileLock:
-    """A launch's lock, held from construction to ``release``. It may have several owners (two ranks on one node).
+    """A launch's lock, held from construction to ``release``. It may have several owners (two ranks
+    on one node).
 
     Raises ValueError for a name that is not a plain file name.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a launch id: it may have letters, digits, '.', '_' and '-' only")
+            raise ValueError(
+                f"{name!r} is not a launch id: it may have letters, digits, '.', '_' and '-' only"
+            )
         self.path = folder / f"{name}.lock"
         self._file: int | None = _lock(self.path)
 
     def touch(self) -> None:
-        """Keep the file from looking old: if it were cleaned up, nobody would end what its owner leaves behind."""
+        """Keep the file from looking old: if it were cleaned up, nobody would end what its owner
+        leaves behind.
+        """
         if self._file is not None:
             os.utime(self._file)
 
@@ -76,8 +84,9 @@ def is_held(path: Path) -> bool:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the lock's file exists and its owners are gone. Without a file (as in a container with its own /tmp)
-    the owner is unknown."""
+    """Whether the lock's file exists and its owners are gone. Without a file (as in a container
+    with its own /tmp) the owner is unknown.
+    """
     return _if_free(path, lambda: None)
 
 
@@ -121,8 +130,8 @@ def _lock(path: Path) -> int:
 def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     """(process, environment) of living processes whose environment contains ``wanted``.
 
-    Skips processes of other users, whose environment cannot be read, and of other PID namespaces: the owner of a
-    container may hold a lock that cannot be seen from here.
+    Skips processes of other users, whose environment cannot be read, and of other PID namespaces:
+    the owner of a container may hold a lock that cannot be seen from here.
     """
     namespace = _pid_namespace(os.getpid())
     for process in psutil.process_iter():
@@ -137,7 +146,8 @@ def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str
 
 
 def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
-    """SIGKILL every process that ``tagged`` finds until none is left, remove their shared memory, return their pids.
+    """SIGKILL every process that ``tagged`` finds until none is left, remove their shared memory,
+    return their pids.
 
     psutil compares start times before it sends a signal, so a reused pid is safe.
     """

@@ -1,4 +1,6 @@
-"""An engine's process as its owner sees it: start, poll, stop. A guard process (guard.py) does the work."""
+"""An engine's process as its owner sees it: start, poll, stop. A guard process (guard.py) does the
+work.
+"""
 
 import contextlib
 import json
@@ -26,8 +28,9 @@ LOG_NAME = "engine.log"
 READY = "# ready"  # line in the log, written by mark_ready
 _GUARD_START_S = 30.0
 _TAIL_BYTES = 1 << 20
-# The specification is passed in a memory file, so that argv contains nothing of it. The launcher ends right after the
-# fork, which leaves the guard without a parent of ours. Modules are imported from where the owner has them.
+# The specification is passed in a memory file, so that argv contains nothing of it. The launcher
+# ends right after the fork, which leaves the guard without a parent of ours. Modules are imported
+# from where the owner has them.
 _LAUNCHER = """
 import json, os, sys
 if os.fork():
@@ -39,8 +42,8 @@ sys.path[:] = spec["path"]
 from orchestrator.engines.guard import main
 main(spec)
 """
-# Variables of Ray, of an activated environment or of our own Python, which engines must not inherit.
-# ROCR_VISIBLE_DEVICES stays: HIP_VISIBLE_DEVICES counts the GPUs that it leaves.
+# Variables of Ray, of an activated environment or of our own Python, which engines must not
+# inherit. ROCR_VISIBLE_DEVICES stays: HIP_VISIBLE_DEVICES counts the GPUs that it leaves.
 _FOREIGN = (
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     *("VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS"),
@@ -64,7 +67,9 @@ class EngineProcess:
     Safe to use from several threads.
     """
 
-    def __init__(self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0) -> None:
+    def __init__(
+        self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0
+    ) -> None:
         self.command, self.workdir, self.launch_id = command, workdir, launch_id
         self.grace_s = grace_s if command.grace_s is None else min(grace_s, command.grace_s)
         self.log_path = workdir / LOG_NAME
@@ -112,7 +117,8 @@ class EngineProcess:
             log.write(f"\n{READY}\n")
 
     def log_since_ready(self) -> str:
-        """The first and the last MiB of the log since the engine was ready (or started), without secrets.
+        """The first and the last MiB of the log since the engine was ready (or started), without
+        secrets.
 
         The cause of a death comes first: every open request may add a traceback after it.
         """
@@ -123,7 +129,9 @@ class EngineProcess:
             return self.redact((text + log.read()).decode(errors="replace"))
 
     def log_tail(self, lines: int = 1000) -> str:
-        """The last lines of the log, without secrets; many, since the cause of a death is far above the end."""
+        """The last lines of the log, without secrets; many, since the cause of a death is far above
+        the end.
+        """
         return self.redact(tail(self.log_path, lines))
 
     def news(self) -> list[str]:
@@ -142,14 +150,20 @@ class EngineProcess:
         return inherited(os.environ, self.command) | self.command.env | self.command.secrets
 
     def stop(self) -> StopReport:
-        """SIGTERM, then SIGKILL after the grace period, until no process is left. Calling it again changes nothing."""
+        """SIGTERM, then SIGKILL after the grace period, until no process is left. Calling it again
+        changes nothing.
+        """
         with self._lock:
             if self._report is None:
                 self._report = self._stop()
             return self._report
 
     def _specification(self, locks: Path) -> dict[str, Any]:
-        tags = {ownership.LAUNCH: self.launch_id, ownership.LOCKS: str(locks), ownership.GUARD: self._tag}
+        tags = {
+            ownership.LAUNCH: self.launch_id,
+            ownership.LOCKS: str(locks),
+            ownership.GUARD: self._tag,
+        }
         return {
             "path": sys.path,
             "argv": list(self.command.argv),
@@ -165,7 +179,10 @@ class EngineProcess:
         theirs_in, self._stdin = os.pipe()
         self._events, theirs_out = os.pipe()
         try:
-            with open(os.memfd_create("specification"), "w+") as given, open(self.log_path, "ab") as log:
+            with (
+                open(os.memfd_create("specification"), "w+") as given,
+                open(self.log_path, "ab") as log,
+            ):
                 json.dump(specification, given)
                 given.seek(0)
                 log.write(self.redact(header(self.command)).encode())
@@ -189,7 +206,11 @@ class EngineProcess:
             sentence = "the guard process did not start the engine; the log says why"
             return Failure(FailureKind.NO_GUARD, sentence, self.log_tail())
         what = f"{self.command.argv[0]} cannot be executed: {event['error']}"
-        return Failure(FailureKind.NO_EXECUTABLE, f"{what}; check `executable` or install the engine", self.log_tail())
+        return Failure(
+            FailureKind.NO_EXECUTABLE,
+            f"{what}; check `executable` or install the engine",
+            self.log_tail(),
+        )
 
     def _wait_for(self, kinds: tuple[str, ...], timeout_s: float) -> dict[str, Any] | None:
         deadline = time.monotonic() + timeout_s
@@ -227,7 +248,8 @@ class EngineProcess:
         if self._stopped is None and self.pid is not None:
             self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
         end = self._stopped or {"killed": 0, "left_over": []}
-        unsaid = self._stopped is None and self.pid is not None  # the guard was killed: its container may still run
+        # the guard was killed: its container may still run
+        unsaid = self._stopped is None and self.pid is not None
         by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if unsaid else []
         self._release(processes_left=unsaid or bool(end["left_over"]))
         return StopReport(
@@ -252,8 +274,12 @@ class EngineProcess:
 
 
 def header(command: Command) -> str:
-    """First lines of an engine's log: its command and the decisions about it, without secrets, also not of ``env``."""
-    shown = {name: HIDDEN if is_secret(name) else value for name, value in sorted(command.env.items())}
+    """First lines of an engine's log: its command and the decisions about it, without secrets, also
+    not of ``env``.
+    """
+    shown = {
+        name: HIDDEN if is_secret(name) else value for name, value in sorted(command.env.items())
+    }
     lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
     return "".join(f"# {line}\n" for line in [*lines, *command.notes])
 
@@ -269,11 +295,16 @@ def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str
 
 
 def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:
-    """``inherited`` without variables of Ray and of our own Python, with the executable's folder first in PATH.
+    """``inherited`` without variables of Ray and of our own Python, with the executable's folder
+    first in PATH.
 
     Engines call tools of their environment (ninja, compilers) by name, so they must be in PATH.
     """
-    kept = [name for name in inherited if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)]
+    kept = [
+        name
+        for name in inherited
+        if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+    ]
     env = {name: inherited[name] for name in kept}
     if folder := os.path.dirname(executable):
         env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])

@@ -1,8 +1,10 @@
-"""Waits until an engine serves, and proves that the server that answers is the one that was started.
+"""Waits until an engine serves, and proves that the server that answers is the one that was
+started.
 
-Another server on the same port (a leftover, another user's) would otherwise be measured instead. There are three
-proofs, of which an engine may support only some: the model's name contains the launch id; a request without the random
-key is refused; the listening socket belongs to a process below our guard.
+Another server on the same port (a leftover, another user's) would otherwise be measured instead.
+There are three proofs, of which an engine may support only some: the model's name contains the
+launch id; a request without the random key is refused; the listening socket belongs to a process
+below our guard.
 """
 
 import logging
@@ -35,8 +37,9 @@ LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server itself says; ``proofs``
-    there are those that it is ours (name, key, socket)."""
+    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server
+    itself says; ``proofs`` there are those that it is ours (name, key, socket).
+    """
 
     reported: Reported
     version: str | None
@@ -68,9 +71,10 @@ def wait_ready(
 ) -> Ready:
     """Return once rank 0 serves the model and is proven to be ours.
 
-    Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when the
-    log has not changed for ``silence_s``, unless the server answers that it is loading. ``downloaded``: bytes of the
-    model that are on the nodes of all ranks; while they become more, no time counts.
+    Raises EngineFailure when the process ends, when someone else answers on its port, after
+    ``timeout_s``, or when the log has not changed for ``silence_s``, unless the server answers that
+    it is loading. ``downloaded``: bytes of the model that are on the nodes of all ranks; while they
+    become more, no time counts.
     """
     started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started
@@ -99,7 +103,11 @@ def wait_ready(
 def listeners(port: int) -> set[int]:
     """Pids that listen on ``port`` on this host; 0 stands for a process that we may not inspect."""
     found = psutil.net_connections(kind="tcp")
-    return {each.pid or 0 for each in found if each.status == psutil.CONN_LISTEN and each.laddr[1:2] == (port,)}
+    return {
+        each.pid or 0
+        for each in found
+        if each.status == psutil.CONN_LISTEN and each.laddr[1:2] == (port,)
+    }
 
 
 def tree_of(pid: int) -> set[int]:
@@ -124,9 +132,13 @@ class _Watch:
         self._said = Answer(0)  # the last answer whether it is ready
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
-        """The server's answer with its key hidden, since parts of answers are stored with the launch."""
+        """The server's answer with its key hidden, since parts of answers are stored with the
+        launch.
+        """
         answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
-        return replace(answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode())
+        return replace(
+            answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode()
+        )
 
     def log(self, lines: int = LOG_LINES) -> str:
         return self.process.log_tail(lines) if self.process else ""
@@ -138,7 +150,9 @@ class _Watch:
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
         """``sentence`` may hold what a server said."""
-        return EngineFailure(Failure(kind, redacted(sentence, [self.api_key]), self.log(TAIL_LINES)))
+        return EngineFailure(
+            Failure(kind, redacted(sentence, [self.api_key]), self.log(TAIL_LINES))
+        )
 
     def check(self) -> Ready | None:
         """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""
@@ -151,7 +165,9 @@ class _Watch:
         if answer.status == 0:
             return None
         if self.process is None and answer.redirects:
-            raise self.failed(FailureKind.BAD_CONFIG, f"the endpoint does not list its models: {answer.outcome}")
+            raise self.failed(
+                FailureKind.BAD_CONFIG, f"the endpoint does not list its models: {answer.outcome}"
+            )
         proofs = self._proofs()  # first, since another server may answer 200 or 404
         if answer.status != 200:
             return None
@@ -173,7 +189,9 @@ class _Watch:
 
     def _died(self, status: int | None) -> EngineFailure:
         failure = classify(self.engine.log, "start", self.log(), status)
-        if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (owners := self._strangers()):
+        if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (
+            owners := self._strangers()
+        ):
             return self._port_taken(owners)
         return EngineFailure(failure)
 
@@ -186,7 +204,11 @@ class _Watch:
             raise self._port_taken(strangers)
         if self.process.pid is not None and listeners(self.node.port) & tree_of(self.process.pid):
             proofs.append("socket")
-        if self.engine.guarded and self.api_key and self.api_key in self.process.command.secrets.values():
+        if (
+            self.engine.guarded
+            and self.api_key
+            and self.api_key in self.process.command.secrets.values()
+        ):
             # A path that generates: some engines list their models to anyone.
             path = next(iter(self.engine.dialects(self.settings).values())).path
             status = self.ask(path, "POST", keyed=False).status
@@ -196,8 +218,9 @@ class _Watch:
         return proofs
 
     def _strangers(self) -> set[int]:
-        """Other processes that listen on our port. Empty for containers whose own processes would look like others:
-        docker's belong to its daemon, podman's may belong to a service."""
+        """Other processes that listen on our port. Empty for containers whose own processes would
+        look like others: docker's belong to its daemon, podman's may belong to a service.
+        """
         visible = self.settings.image is None or self.settings.container_runtime == "apptainer"
         if self.process is None or self.process.pid is None or not visible:
             return set()
@@ -207,7 +230,11 @@ class _Watch:
         """The models that the server lists, and the entry of ours."""
         document = self.ask("/v1/models").json()
         entries = document.get("data") if isinstance(document, dict) else None
-        cards = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        cards = (
+            [entry for entry in entries if isinstance(entry, dict)]
+            if isinstance(entries, list)
+            else []
+        )
         ours = (card for card in cards if card.get("id") == self.name)
         return tuple(str(card.get("id")) for card in cards), next(ours, {})
 
@@ -224,7 +251,9 @@ class _Watch:
         return {"network": between_nodes(self.log())}
 
     def _version(self, reported: Reported) -> str | None:
-        """The engine's version from the server, else from its log, else from its virtual environment."""
+        """The engine's version from the server, else from its log, else from its virtual
+        environment.
+        """
         said = (self._field(path, name) for path, name in self.engine.version_at.items())
         found = next(filter(None, said), None) or reported.get("engine_version")
         if not found and self.settings.executable:
@@ -237,18 +266,24 @@ class _Watch:
         return document.get(name) if isinstance(document, dict) else None
 
     def _port_taken(self, pids: set[int]) -> EngineFailure:
-        text = f"port {self.node.port} is taken by {_names(pids)}, so the engine could not serve on it"
+        text = (
+            f"port {self.node.port} is taken by {_names(pids)}, so the engine could not serve on it"
+        )
         return self.failed(FailureKind.PORT_TAKEN, text)
 
     def _wrong_server(self, why: str) -> EngineFailure:
-        return self.failed(FailureKind.WRONG_SERVER, f"another server answers on port {self.node.port}: {why}")
+        return self.failed(
+            FailureKind.WRONG_SERVER, f"another server answers on port {self.node.port}: {why}"
+        )
 
 
 def _names(pids: set[int]) -> str:
     found = []
     for pid in sorted(pids):
         try:
-            found.append(f"{psutil.Process(pid).name()} (pid {pid})" if pid else "a process of another user")
+            found.append(
+                f"{psutil.Process(pid).name()} (pid {pid})" if pid else "a process of another user"
+            )
         except psutil.Error:
             continue
     return ", ".join(found) or "another program"

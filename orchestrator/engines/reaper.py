@@ -1,4 +1,6 @@
-"""The backstop of a node: ends what is left of launches whose owner is gone, in case the guard was killed too."""
+"""The backstop of a node: ends what is left of launches whose owner is gone, in case the guard was
+killed too.
+"""
 
 import shutil
 import subprocess
@@ -43,13 +45,18 @@ def leftovers(locks: Path | None = None) -> list[Leftover]:
     ``locks``: folder of the locks; processes tagged with another folder belong to someone else.
     """
     folder = locks or node_folder("locks")
-    abandoned = _abandoned(folder)  # before looking at processes, since a living owner may start more
-    found = [*_processes(folder), *(each for runtime in RUNTIMES for each in _containers(runtime, folder))]
+    # before looking at processes, since a living owner may start more
+    abandoned = _abandoned(folder)
+    found = [
+        *_processes(folder),
+        *(each for runtime in RUNTIMES for each in _containers(runtime, folder)),
+    ]
     return [each for each in found if each.launch_id in abandoned]
 
 
 def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
-    """End what ``leftovers`` finds and return it. Also removes old lock files and work folders of dead launches.
+    """End what ``leftovers`` finds and return it. Also removes old lock files and work folders of
+    dead launches.
 
     ``work``: folder with the launches' work folders.
     """
@@ -64,14 +71,18 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
         forget(folder / f"{launch_id}.lock")
     for left in dead_work(folder, work or node_folder("work")):
         with suppress(OSError):  # another agent removes it too
-            if time.time() - max(path.lstat().st_mtime for path in (left, *left.iterdir())) > WORK_KEPT_S:
+            if (
+                time.time() - max(path.lstat().st_mtime for path in (left, *left.iterdir()))
+                > WORK_KEPT_S
+            ):
                 shutil.rmtree(left, ignore_errors=True)
     return found
 
 
 def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]:
-    """Pids of our launches: engines, their guards and, with ``in_docker``, what docker's daemon runs for them.
-    Children of these belong to the launches too."""
+    """Pids of our launches: engines, their guards and, with ``in_docker``, what docker's daemon
+    runs for them. Children of these belong to the launches too.
+    """
     found, folder = set[int](), node_folder("locks")
     for process, environ in tagged({LOCKS: str(folder)}):
         if environ.get(LAUNCH) in launches:
@@ -80,7 +91,11 @@ def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]
                 parent = process.parent()  # podman's containers are untagged children of the guard
                 if parent is not None and any(guard.__name__ in word for word in parent.cmdline()):
                     found.add(parent.pid)
-    containers = [one for one in _containers("docker", folder) if one.launch_id in launches] if in_docker else []
+    containers = (
+        [one for one in _containers("docker", folder) if one.launch_id in launches]
+        if in_docker
+        else []
+    )
     if containers:
         names = [one.name.partition(" ")[2] for one in containers]
         said = output_of("docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
@@ -90,7 +105,11 @@ def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]
 
 def dead_work(locks: Path, work: Path) -> list[Path]:
     """Work folders (``<launch>-<random>``) of launches without a living owner."""
-    return [path for path in work.iterdir() if not is_held(locks / f"{path.name.rpartition('-')[0]}.lock")]
+    return [
+        path
+        for path in work.iterdir()
+        if not is_held(locks / f"{path.name.rpartition('-')[0]}.lock")
+    ]
 
 
 def _abandoned(folder: Path) -> set[str]:
@@ -108,7 +127,9 @@ def _processes(folder: Path) -> list[Leftover]:
 
 
 def _containers(runtime: str, folder: Path) -> list[Leftover]:
-    """Our containers; ``name`` is the runtime and the container's name. Empty if the runtime is not installed."""
+    """Our containers; ``name`` is the runtime and the container's name. Empty if the runtime is not
+    installed.
+    """
     if shutil.which(runtime) is None:
         return []
     ours = f"label={LOCKS_LABEL}={folder}"
@@ -119,7 +140,9 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
 def output_of(*argv: str) -> str:
     """The command's output; "" if it fails, as without a running daemon."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

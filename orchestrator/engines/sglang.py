@@ -1,6 +1,8 @@
-"""SGLang (``sglang serve``) 0.5.23, from its source and from runs, on GPUs and CPUs, on one node or several.
+"""SGLang (``sglang serve``) 0.5.23, from its source and from runs, on GPUs and CPUs, on one node or
+several.
 
-Its HTTP server opens once the model is loaded, and answers 503 until a request of its own has succeeded.
+Its HTTP server opens once the model is loaded, and answers 503 until a request of its own has
+succeeded.
 """
 
 import itertools
@@ -17,31 +19,99 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
-# fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and w8a8_fp8 quantize a 16-bit checkpoint while it loads;
-# w8a8_int8 would read its values as integers (quantization/w8a8_int8.py). Of quantized checkpoints the two w8a8 take
-# compressed-tensors (configs/model_config.py: _verify_quantization). catalog/quantization.py has the others.
+# fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and w8a8_fp8 quantize a 16-bit checkpoint
+# while it loads; w8a8_int8 would read its values as integers (quantization/w8a8_int8.py). Of
+# quantized checkpoints the two w8a8 take compressed-tensors (configs/model_config.py:
+# _verify_quantization). catalog/quantization.py has the others.
 QUANTIZATION = (
-    *("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "mxfp8", "bitsandbytes", "gguf", "modelopt", "modelopt_fp8"),
-    *("modelopt_fp4", "modelopt_mixed", "nvfp4_online", "petit_nvfp4", "w8a8_int8", "w8a8_fp8", "moe_wna16", "w4afp8"),
-    *("mxfp4", "auto-round", "auto-round-int8", "compressed-tensors", "quark", "quark_int4fp8_moe", "quark_mxfp4"),
+    *(
+        "awq",
+        "awq_marlin",
+        "gptq",
+        "gptq_marlin",
+        "fp8",
+        "mxfp8",
+        "bitsandbytes",
+        "gguf",
+        "modelopt",
+        "modelopt_fp8",
+    ),
+    *(
+        "modelopt_fp4",
+        "modelopt_mixed",
+        "nvfp4_online",
+        "petit_nvfp4",
+        "w8a8_int8",
+        "w8a8_fp8",
+        "moe_wna16",
+        "w4afp8",
+    ),
+    *(
+        "mxfp4",
+        "auto-round",
+        "auto-round-int8",
+        "compressed-tensors",
+        "quark",
+        "quark_int4fp8_moe",
+        "quark_mxfp4",
+    ),
     *("humming", "unquant"),
 )
 KV_TYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
-POLICIES = ("fcfs", "lpm", "random", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
+POLICIES = (
+    "fcfs",
+    "lpm",
+    "random",
+    "dfs-weight",
+    "lof",
+    "priority",
+    "routing-key",
+    "hrrn",
+    "shortest-prefill-first",
+)
 LOAD_FORMATS = (
-    *("auto", "pt", "safetensors", "npcache", "dummy", "sharded_state", "presharded", "gguf", "bitsandbytes"),
-    *("mistral", "layered", "remote", "remote_instance", "fastsafetensors", "instanttensor", "runai_streamer"),
+    *(
+        "auto",
+        "pt",
+        "safetensors",
+        "npcache",
+        "dummy",
+        "sharded_state",
+        "presharded",
+        "gguf",
+        "bitsandbytes",
+    ),
+    *(
+        "mistral",
+        "layered",
+        "remote",
+        "remote_instance",
+        "fastsafetensors",
+        "instanttensor",
+        "runai_streamer",
+    ),
     *("expert_pack", "flash_rl"),
 )
-ALGORITHMS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
+ALGORITHMS = {
+    "draft_model": "STANDALONE",
+    "ngram": "NGRAM",
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE3",
+    "mtp": "NEXTN",
+}
 # Streams of chats have no return_token_ids, but running counts.
 DIALECTS = {
-    "completions": openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)["completions"],
+    "completions": openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)[
+        "completions"
+    ],
     "chat": openai(continuous_usage=True, cache_salt=True)["chat"],
     "native": SGLANG_GENERATE,
 }
-# "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00 GB, V size: 1.00 GB"
-CACHE = re.compile(r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M)
+# "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00
+# GB, V size: 1.00 GB"
+CACHE = re.compile(
+    r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M
+)
 SAID = command.reading(
     {
         "kv_cache_tokens": (r"\bmax_total_num_tokens=(\d+)", int),
@@ -50,17 +120,31 @@ SAID = command.reading(
     }
 )
 
-# SGLang's choices by memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``): below so many GiB,
-# tokens of a prefill, and sequences of the largest decode graph with fewer than 4 tensor-parallel ranks and with more.
+# SGLang's choices by memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``):
+# below so many GiB, tokens of a prefill, and sequences of the largest decode graph with fewer than
+# 4 tensor-parallel ranks and with more.
 BY_MEMORY = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512))
 LARGE = (0, 16384, 512, 512)
 PREFILL_GRAPHS = (
-    *(*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256)),
+    *(
+        *range(4, 33, 4),
+        *range(48, 257, 16),
+        *range(288, 513, 32),
+        *range(576, 1025, 64),
+        *range(1280, 4097, 256),
+    ),
 )
-DECODE_GRAPHS = ("--cuda-graph-max-bs-decode", "--cuda-graph-bs-decode", "--cuda-graph-max-bs", "--cuda-graph-bs")
-ATTENTION_RANKS = (0, 5, 23)  # first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
+DECODE_GRAPHS = (
+    "--cuda-graph-max-bs-decode",
+    "--cuda-graph-bs-decode",
+    "--cuda-graph-max-bs",
+    "--cuda-graph-bs",
+)
+# first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
+ATTENTION_RANKS = (0, 5, 23)
 BACKEND, BOOTSTRAP_PORT = "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"
-OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})  # with these --quantization has no effect
+# with these --quantization has no effect
+OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
 # Of a checkpoint's method -> what else --quantization may say of it.
 KERNELS = {
     "awq": ("awq_marlin", "moe_wna16"),
@@ -78,13 +162,18 @@ def _choices(memory: float) -> tuple[int, int, int, int]:
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     memory = memory_bytes(hardware)
-    return command.BATCH if memory is None else command.BATCH | {"max_num_batched_tokens": _choices(memory)[1]}
+    return (
+        command.BATCH
+        if memory is None
+        else command.BATCH | {"max_num_batched_tokens": _choices(memory)[1]}
+    )
 
 
 def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
-    """Share of a GPU's memory for weights and KV cache, by SGLang's own estimate of activations and graphs
-    (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``); prefill replicas have no decode graphs, decode
-    replicas neither prefill graphs nor images."""
+    """Share of a GPU's memory for weights and KV cache, by SGLang's own estimate of activations and
+    graphs (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``); prefill replicas have no
+    decode graphs, decode replicas neither prefill graphs nor images.
+    """
     _, prefill, narrow, wide = _choices(memory)
     tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
     chunk = tokens = settings.max_num_batched_tokens or prefill
@@ -125,8 +214,9 @@ def _beside_images(facts: ModelFacts) -> float:
 
 
 def _attention_ranks(settings: EngineSettings) -> int:
-    """Data-parallel ranks of attention within the tensor-parallel group, which is vLLM's data with expert parallelism.
-    Without expert parallelism SGLang's data-parallel ranks are whole replicas."""
+    """Data-parallel ranks of attention within the tensor-parallel group, which is vLLM's data with
+    expert parallelism. Without expert parallelism SGLang's data-parallel ranks are whole replicas.
+    """
     return settings.data_parallel_size if settings.enable_expert_parallel else 1
 
 
@@ -136,7 +226,9 @@ def _tensor_ranks(settings: EngineSettings) -> int:
 
 
 def _attention(settings: EngineSettings) -> list[str]:
-    """Flags for data parallelism of attention in the release that is named or installed, else in the newest."""
+    """Flags for data parallelism of attention in the release that is named or installed, else in
+    the newest.
+    """
     size = _attention_ranks(settings)
     if size == 1:
         return ["--dp-size", str(settings.data_parallel_size)]
@@ -150,33 +242,53 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "sglang.cli.main", "main", "--api-key"),
         *("serve", "--model-path", node.model_path or settings.model),
-        *("--host", node.bind, "--port", str(node.http_port), "--served-model-name", _served_name(settings, node)),
+        *(
+            "--host",
+            node.bind,
+            "--port",
+            str(node.http_port),
+            "--served-model-name",
+            _served_name(settings, node),
+        ),
         *_attention(settings),
         *command.rendezvous(settings, node),
-        *(("--disaggregation-mode", node.role, BOOTSTRAP_PORT, str(node.rpc_port)) if node.role else ()),
+        *(
+            ("--disaggregation-mode", node.role, BOOTSTRAP_PORT, str(node.rpc_port))
+            if node.role
+            else ()
+        ),
         *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
         *(("--device", "cpu") if hardware.is_cpu else ()),
     ]
     env = {"SGL_FORCE_SHUTDOWN": "1"}  # without it, stopping waits for requests without a limit
     if node.role:
-        env["SGLANG_HOST_IP"] = node.host  # its address for the other role; by default that of the first interface
+        # its address for the other role; by default that of the first interface
+        env["SGLANG_HOST_IP"] = node.host
     shared = "max_num_seqs and max_num_batched_tokens are of all attention ranks together in SGLang"
     notes = [shared] if _attention_ranks(settings) > 1 else []
     if notes and not command.release(settings, "sglang", 3):
         notes.append(command.for_granted(f"{'.'.join(map(str, ATTENTION_RANKS))} or a later one"))
-    return Command(tuple(argv), env | (_on_cpu(settings, node) if hardware.is_cpu else {}), notes=tuple(notes))
+    return Command(
+        tuple(argv), env | (_on_cpu(settings, node) if hardware.is_cpu else {}), notes=tuple(notes)
+    )
 
 
 def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """SGLANG_USE_CPU_ENGINE: without it ``--device cpu`` runs the code for GPUs. SGLang binds ranks to cores only on
-    CPUs with AMX; elsewhere each rank would have a thread for every core of the node."""
+    """SGLANG_USE_CPU_ENGINE: without it ``--device cpu`` runs the code for GPUs. SGLang binds ranks
+    to cores only on CPUs with AMX; elsewhere each rank would have a thread for every core of the
+    node.
+    """
     cores = command.core_groups(settings, node)
-    threads = {"SGLANG_CPU_OMP_THREADS_BIND": cores, "OMP_NUM_THREADS": str(cores.split("|")[0].count(",") + 1)}
+    threads = {
+        "SGLANG_CPU_OMP_THREADS_BIND": cores,
+        "OMP_NUM_THREADS": str(cores.split("|")[0].count(",") + 1),
+    }
     return {"SGLANG_USE_CPU_ENGINE": "1"} | (threads if cores else {})
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
-    return command.nonce_name(settings, node).replace(":", "-")  # ':' separates names of LoRA adapters
+    # ':' separates names of LoRA adapters
+    return command.nonce_name(settings, node).replace(":", "-")
 
 
 def _chain(spec: Speculative, settings: EngineSettings) -> int | None:
@@ -190,17 +302,24 @@ def _verified(spec: Speculative, settings: EngineSettings) -> int:
 
 
 def _takes(asked: str, stored: str) -> bool:
-    """``configs/model_config.py: _verify_quantization``: of ModelOpt's checkpoints it goes on with their own method,
-    whatever is asked; these two quantize what is quantized already."""
+    """``configs/model_config.py: _verify_quantization``: of ModelOpt's checkpoints it goes on with
+    their own method, whatever is asked; these two quantize what is quantized already.
+    """
     if stored in OWN_WINS:
         return (asked, stored) != ("nvfp4_online", "modelopt_fp4")
-    return asked in (stored, "quark_mxfp4", *KERNELS.get(stored, ())) or (asked == "humming" and stored != "mxfp4")
+    return asked in (stored, "quark_mxfp4", *KERNELS.get(stored, ())) or (
+        asked == "humming" and stored != "mxfp4"
+    )
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.quantization in ("gptq", "gptq_marlin") and hardware.is_cpu:
         yield "quantization: leave gptq out, on a CPU SGLang takes it from the checkpoint"
-    if settings.data_parallel_size > 1 and settings.nnodes > 1 and not settings.enable_expert_parallel:
+    if (
+        settings.data_parallel_size > 1
+        and settings.nnodes > 1
+        and not settings.enable_expert_parallel
+    ):
         yield "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas"
     if settings.data_parallel_size > 1 and (twice := command.among(settings, ATTENTION_FLAGS)):
         yield f"extra_args: {twice[0]}: SGLang has it or data_parallel_size; enable_expert_parallel gives both"
@@ -210,7 +329,9 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
         yield f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang"
     if hardware.is_cpu and not settings.kv_cache_tokens:
-        yield ("kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size")
+        yield (
+            "kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size"
+        )
     if hardware.is_cpu and settings.speculative:
         yield "speculative: SGLang's kernels for it are not part of its CPU installation"
     if hardware.is_cpu and settings.cpu_offload_gb:
@@ -230,15 +351,19 @@ def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str
         yield f"extra_args: {BACKEND} fake hands nothing over"
     elif len({name.removesuffix("_tcp") for name in backends}) > 1:
         yield f"extra_args: {BACKEND}: {backends[0]} for prefill, {backends[1]} for decode"
-    if hardware.is_cpu:  # as runs showed: decode replicas need CUDA, prefill replicas register GPU memory
+    # as runs showed: decode replicas need CUDA, prefill replicas register GPU memory
+    if hardware.is_cpu:
         yield "SGLang hands KV caches over between GPUs only, not on CPUs"
 
 
 def _reported(log: str) -> Reported:
-    # managers/scheduler.py, model_executor/model_runner.py, mem_cache/memory_pool.py and kv_pool_runtime.py
+    # managers/scheduler.py, model_executor/model_runner.py, mem_cache/memory_pool.py and
+    # kv_pool_runtime.py
     caches: dict[str, float] = {}  # by rank; a hybrid model and a draft have one more each
     for rank, sizes_of_one in CACHE.findall(log):
-        caches[rank] = caches.get(rank, 0.0) + sum(map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_one)))
+        caches[rank] = caches.get(rank, 0.0) + sum(
+            map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_one))
+        )
     return SAID(log) | ({"kv_cache_bytes": command.gib(max(caches.values()))} if caches else {})
 
 
@@ -250,8 +375,8 @@ ENGINE = Engine(
     version_at={"/server_info": "version"},
     reset_path="/flush_cache",
     metrics={
-        # Every pipeline stage reports the same requests, and every tensor-parallel rank the same queue times; with
-        # priorities there is one more series for each.
+        # Every pipeline stage reports the same requests, and every tensor-parallel rank the same
+        # queue times; with priorities there is one more series for each.
         "running": 'sglang:num_running_reqs{pp_rank="0",priority=""}',
         "waiting": 'sglang:num_queue_reqs{pp_rank="0",priority=""}',
         "kv_usage": "sglang:token_usage",
@@ -274,8 +399,12 @@ ENGINE = Engine(
         "hf_overrides": Flag("--json-model-override-args", "json"),
         "tensor_parallel_size": Flag("--tp-size", of=lambda size, given: _tensor_ranks(given)),
         "pipeline_parallel_size": Flag("--pp-size"),
-        "enable_expert_parallel": Flag("--ep-size", of=lambda on, given: _tensor_ranks(given) if on else None),
-        "dtype": Flag("--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
+        "enable_expert_parallel": Flag(
+            "--ep-size", of=lambda on, given: _tensor_ranks(given) if on else None
+        ),
+        "dtype": Flag(
+            "--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")
+        ),
         "quantization": Flag("--quantization", choices=QUANTIZATION),
         "kv_cache_dtype": Flag("--kv-cache-dtype", choices=KV_TYPES),
         "max_model_len": Flag("--context-length"),
@@ -283,7 +412,8 @@ ENGINE = Engine(
         "max_num_batched_tokens": (
             Flag("--max-prefill-tokens"),
             Flag(
-                "--chunked-prefill-size", of=lambda size, given: -1 if given.enable_chunked_prefill is False else size
+                "--chunked-prefill-size",
+                of=lambda size, given: -1 if given.enable_chunked_prefill is False else size,
             ),
         ),
         "max_num_queued_reqs": Flag("--max-queued-requests"),
@@ -291,7 +421,8 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--disable-radix-cache", "off"),
         "stream_interval": Flag("--stream-interval"),
         "scheduler_recv_interval": Flag("--scheduler-recv-interval"),
-        "gpu_memory_utilization": Flag("--mem-fraction-static"),  # weights and KV cache, of the whole memory
+        # weights and KV cache, of the whole memory
+        "gpu_memory_utilization": Flag("--mem-fraction-static"),
         "kv_cache_tokens": Flag("--max-total-tokens"),
         "block_size": Flag("--page-size"),
         "cpu_offload_gb": Flag("--cpu-offload-gb", of=lambda size, given: int(size) or None),
@@ -305,15 +436,33 @@ ENGINE = Engine(
             Flag("--speculative-algorithm", of=lambda spec, given: ALGORITHMS[spec.method]),
             Flag("--speculative-draft-model-path", of=lambda spec, given: spec.model),
             Flag("--speculative-num-steps", of=_chain),
-            Flag("--speculative-eagle-topk", of=lambda spec, given: 1 if _chain(spec, given) else None),
+            Flag(
+                "--speculative-eagle-topk",
+                of=lambda spec, given: 1 if _chain(spec, given) else None,
+            ),
             Flag("--speculative-num-draft-tokens", of=_verified),
         ),
     },
     taken=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
     refused={"kv_transfer_config": f"SGLang has {BACKEND} instead; use roles and extra_args"},
     reserved=(
-        *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
-        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--device", "--enable-dp-attention"),
+        *(
+            "--host",
+            "--port",
+            "--api-key",
+            "--model-path",
+            "--model",
+            "--enable-metrics",
+            "--sampling-defaults",
+        ),
+        *(
+            "--nnodes",
+            "--node-rank",
+            "--dist-init-addr",
+            "--nccl-init-addr",
+            "--device",
+            "--enable-dp-attention",
+        ),
         *("--disaggregation-mode", BOOTSTRAP_PORT),
     ),
     aliases=dict.fromkeys(("--dp", "--dp-size"), "the field data_parallel_size")
@@ -344,20 +493,35 @@ ENGINE = Engine(
         share_of="static",
         holds_length=lambda settings: False,
         whole_replicas=True,
-        shares_dense=True,  # models/deepseek_v2.py; not with --moe-dense-tp-size 1 and some all-to-all backends
+        # models/deepseek_v2.py; not with --moe-dense-tp-size 1 and some all-to-all backends
+        shares_dense=True,
         whole_dense=("--moe-dense-tp-size",),  # which may be 1, or what it is without the flag
-        moves_memory=("--offload-group-size", "--offload-num-in-group", "--dcp-size", "--decode-context-parallel-size"),
+        moves_memory=(
+            "--offload-group-size",
+            "--offload-num-in-group",
+            "--dcp-size",
+            "--decode-context-parallel-size",
+        ),
         whole_attention=ATTENTION_FLAGS,
         takes=_takes,
         own_wins=OWN_WINS,
         experts_while_loading=frozenset({"modelopt_fp4"}),
         unknown_methods=frozenset({"fbgemm_fp8", "torchao"}),
         not_on_amd=frozenset(  # configs/model_config.py: rocm_supported_quantization
-            {"modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "nvfp4_online", "w4afp8", "w8a8_int8"}
+            {
+                "modelopt",
+                "modelopt_fp8",
+                "modelopt_fp4",
+                "modelopt_mixed",
+                "nvfp4_online",
+                "w4afp8",
+                "w8a8_int8",
+            }
             | {"gptq", "gptq_marlin", "awq_marlin", "moe_wna16", "bitsandbytes", "humming"}
         ),
         stored_methods=frozenset({"w8a8_int8"}),
-        kernels_on=dict.fromkeys(("int8", "w8a8_int8"), range(100)),  # sgl-kernel/csrc/gemm/int8_gemm_kernel.cu
+        # sgl-kernel/csrc/gemm/int8_gemm_kernel.cu
+        kernels_on=dict.fromkeys(("int8", "w8a8_int8"), range(100)),
         min_capability={  # layers/quantization: get_min_capability; GPTQ is run by gptq_marlin
             **dict.fromkeys(("awq_marlin", "gptq", "gptq_marlin", "mxfp4"), 80),
             **dict.fromkeys(("fp8", "modelopt_fp4", "modelopt_mixed"), 80),
@@ -391,7 +555,8 @@ ENGINE = Engine(
                 r"|could finish the model loading|Initialization failed\. warmup error"
             ),
         },
-        # Its lines have no level; causes are tracebacks, which have no time, and ERRORs of its HTTP server.
+        # Its lines have no level; causes are tracebacks, which have no time, and ERRORs of its HTTP
+        # server.
         passing=r"\[\d{4}-\d\d-\d\d [^]]+\] (?!(\[\d+\] \[)?(ERROR|CRITICAL)\b)",
         consequences=r"could finish the model loading",
     ),

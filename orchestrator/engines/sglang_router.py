@@ -1,4 +1,5 @@
-"""SGLang's router (the package ``sglang-router``, 0.3.2), in front of prefill and decode replicas or of equal ones.
+"""SGLang's router (the package ``sglang-router``, 0.3.2), in front of prefill and decode replicas
+or of equal ones.
 
 It takes its replicas' key as an argument only, and asks its clients for the same key.
 """
@@ -10,8 +11,8 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# What it passes on of requests (its src/protocols): of /v1/completions text prompts and unknown fields; of
-# chats and of stream_options only fields that it knows.
+# What it passes on of requests (its src/protocols): of /v1/completions text prompts and unknown
+# fields; of chats and of stream_options only fields that it knows.
 DIALECTS = {
     "completions": openai(return_token_ids=True, cache_salt=True)["completions"],
     "chat": openai()["chat"],
@@ -20,14 +21,16 @@ DIALECTS = {
 
 
 def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[str]:
-    """Where the router listens and what it routes to, for vLLM's router too, which was made of this one.
+    """Where the router listens and what it routes to, for vLLM's router too, which was made of this
+    one.
 
-    ``disaggregation``: the flag for prefill and decode replicas; ``bootstrap``: also name the ports of prefill replicas
-    at which decode replicas ask for KV caches.
+    ``disaggregation``: the flag for prefill and decode replicas; ``bootstrap``: also name the ports
+    of prefill replicas at which decode replicas ask for KV caches.
     """
     roles = any(worker.role for worker in node.workers)
     argv = ["--host", node.bind, "--port", str(node.port)]
-    argv += ["--prometheus-port", *map(str, node.extra_ports[:1])]  # its default, 29000, may be taken
+    # its default, 29000, may be taken
+    argv += ["--prometheus-port", *map(str, node.extra_ports[:1])]
     argv += ["--disable-retries"]  # a failed request is a row; retried it would be a slow one
     argv += [disaggregation] if roles else ["--worker-urls"]
     for worker in node.workers:
@@ -38,7 +41,11 @@ def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [*command.with_key(settings, "sglang_router.cli", "main", "--api-key"), "launch"]
-    argv += ["--prometheus-host", node.bind, *arguments(node, "--pd-disaggregation", bootstrap=True)]
+    argv += [
+        "--prometheus-host",
+        node.bind,
+        *arguments(node, "--pd-disaggregation", bootstrap=True),
+    ]
     return Command(tuple(argv), {"CUDA_VISIBLE_DEVICES": ""})
 
 
@@ -52,8 +59,22 @@ ROUTER = Engine(
     dialects=lambda settings: DIALECTS,
     taken=("served_model_name",),
     reserved=(
-        *("--host", "--port", "--prometheus-host", "--prometheus-port", "--disable-retries", "--api-key"),
-        *("--worker-urls", "--pd-disaggregation", "--prefill", "--decode", "--service-discovery", "--mini-lb"),
+        *(
+            "--host",
+            "--port",
+            "--prometheus-host",
+            "--prometheus-port",
+            "--disable-retries",
+            "--api-key",
+        ),
+        *(
+            "--worker-urls",
+            "--pd-disaggregation",
+            "--prefill",
+            "--decode",
+            "--service-discovery",
+            "--mini-lb",
+        ),
     ),
     on_cpus=True,
     on_amd=True,

@@ -1,7 +1,8 @@
-"""Removes shared memory that engines leave in /dev/shm: 25 MB of an SGLang with two ranks, 8 MB of a vLLM.
+"""Removes shared memory that engines leave in /dev/shm: 25 MB of an SGLang with two ranks, 8 MB of
+a vLLM.
 
-A segment is ours if one of our processes had it mapped and it has a name that engines use. The name alone does not tell
-whose it is, since most names contain no pid.
+A segment is ours if one of our processes had it mapped and it has a name that engines use. The name
+alone does not tell whose it is, since most names contain no pid.
 """
 
 import contextlib
@@ -11,16 +12,29 @@ from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
-# vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's, Python's own, Open MPI's.
-NAMES = ("vllm_", "sglang_", "sgl_shm_", "nccl-", "torch_", "psm_", "sem.mp-", "vader_segment.", "sm_segment.")
+# vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's,
+# Python's own, Open MPI's.
+NAMES = (
+    "vllm_",
+    "sglang_",
+    "sgl_shm_",
+    "nccl-",
+    "torch_",
+    "psm_",
+    "sem.mp-",
+    "vader_segment.",
+    "sm_segment.",
+)
 LIMIT_S = 1.0
 Segments = set[tuple[str, int]]  # path and inode
 
 
 def mapped(pids: Iterable[int], limit_s: float = LIMIT_S) -> Segments:
-    """The engines' segments that these processes have mapped now; processes that are gone have none.
+    """The engines' segments that these processes have mapped now; processes that are gone have
+    none.
 
-    Reading about a process that is stuck in the kernel may hang: the result is what was read within ``limit_s``.
+    Reading about a process that is stuck in the kernel may hang: the result is what was read within
+    ``limit_s``.
     """
     found: Segments = set()
     reader = threading.Thread(target=_read, args=(list(pids), found), daemon=True)
@@ -50,7 +64,9 @@ def names() -> set[str]:
 
 
 def remove(segments: Segments) -> None:
-    """Unlink the segments that still exist. The inode is compared: in a container the path may be another file."""
+    """Unlink the segments that still exist. The inode is compared: in a container the path may be
+    another file.
+    """
     for path, inode in segments:
         try:
             if os.stat(path).st_ino == inode:

@@ -1,10 +1,10 @@
 """TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, from its source.
 
-Everything but the address goes into one YAML file, since releases differ in whether the file or the command line wins.
-tensorrt_llm_keys.json lists the file's keys. The server takes no API key. Over several nodes its ranks are those of one
-MPI program, which mpirun starts (mpi_ranks.py). Its HTTP port opens once the model is loaded. Its ``/metrics`` is JSON
-that each read empties; the Prometheus metrics have another path. Metrics of 1.3 are requested too, and stay null in
-older releases.
+Everything but the address goes into one YAML file, since releases differ in whether the file or the
+command line wins. tensorrt_llm_keys.json lists the file's keys. The server takes no API key. Over
+several nodes its ranks are those of one MPI program, which mpirun starts (mpi_ranks.py). Its HTTP
+port opens once the model is loaded. Its ``/metrics`` is JSON that each read empties; the Prometheus
+metrics have another path. Metrics of 1.3 are requested too, and stay null in older releases.
 """
 
 import json
@@ -41,7 +41,8 @@ TABLE = {
     "max_num_batched_tokens": "max_num_tokens",
     "enable_chunked_prefill": "enable_chunked_prefill",
     "enable_prefix_caching": "kv_cache_config.enable_block_reuse",
-    "gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction",  # of what is free after the weights
+    # of what is free after the weights
+    "gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction",
     "kv_cache_tokens": "kv_cache_config.max_tokens",
     "block_size": "kv_cache_config.tokens_per_block",
     "stream_interval": "stream_interval",
@@ -50,12 +51,19 @@ TABLE = {
     "load_format": "load_format",
 }
 SPECULATIVE = (
-    *("decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir", "max_matching_ngram_size"),
+    *(
+        "decoding_type",
+        "num_nextn_predict_layers",
+        "max_draft_len",
+        "speculative_model_dir",
+        "max_matching_ngram_size",
+    ),
 )
 # Eagle means EAGLE 3: later releases accept it for their Eagle3, which 1.2 does not know.
 DECODING = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
 DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
-RECORDED = ((1, 2), (1, 4))  # tensorrt_llm_keys.json has the keys of releases from the first to before the second
+# tensorrt_llm_keys.json has the keys of releases from the first to before the second
+RECORDED = ((1, 2), (1, 4))
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
@@ -74,12 +82,23 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     if settings.nnodes > 1:
         beside = partial(os.path.join, os.path.dirname(argv[0]))
         python = beside("python3") if os.path.exists(beside("python3")) else "python3"
-        where = (node.rank, node.host, node.master_host, node.master_port, settings.nnodes, settings.devices_per_node)
+        where = (
+            node.rank,
+            node.host,
+            node.master_host,
+            node.master_port,
+            settings.nnodes,
+            settings.devices_per_node,
+        )
         argv = [python, RANKS.name, *map(str, where), beside("trtllm-llmapi-launch"), *argv]
         secrets[KEY_VARIABLE] = node.replica_key
         files[RANKS.name] = RANKS.read_text("utf-8")
     notes = _unknown_keys(settings, recorded=False)
-    if settings.speculative and settings.speculative.method == "draft_model" and not _release(settings):
+    if (
+        settings.speculative
+        and settings.speculative.method == "draft_model"
+        and not _release(settings)
+    ):
         notes.append(command.for_granted("one before 1.3"))
     return Command(tuple(argv), secrets=secrets, files=files, notes=tuple(notes))
 
@@ -90,7 +109,8 @@ def _release(settings: EngineSettings) -> tuple[int, ...] | None:
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
     found = openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True)
-    return found | {"chat": replace(found["chat"], cache_salt=True)}  # ChatCompletionRequest alone has the field
+    # ChatCompletionRequest alone has the field
+    return found | {"chat": replace(found["chat"], cache_salt=True)}
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -108,7 +128,9 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
         document["moe_expert_parallel_size"] = settings.tensor_parallel_size
     if settings.enforce_eager:
         document["cuda_graph_config"] = None
-    else:  # by default graphs end at a batch of 128, with gaps before; other engines' cover all batches
+    else:
+        # by default graphs end at a batch of 128, with gaps before; other engines' cover all
+        # batches
         listed = "cuda_graph_config.batch_sizes" in settings.extra_args
         document["cuda_graph_config"] = {"enable_padding": True} | (
             {} if listed else {"max_batch_size": settings.max_num_seqs}
@@ -142,21 +164,32 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
-    """Sentences about unknown keys if whether the release's keys are recorded is ``recorded``, else [].
+    """Sentences about unknown keys if whether the release's keys are recorded is ``recorded``, else
+    [].
 
     An unknown release counts as recorded.
     """
-    found = [problem for key in settings.extra_args if not key.startswith("-") and (problem := unknown(key))]
+    found = [
+        problem
+        for key in settings.extra_args
+        if not key.startswith("-") and (problem := unknown(key))
+    ]
     is_recorded = found and RECORDED[0] <= (_release(settings) or RECORDED[0]) < RECORDED[1]
     return found if is_recorded is recorded else []
 
 
 def unknown(path: str) -> str | None:
-    """A sentence about a key that no recorded release has, with which they refuse to start; None for known keys."""
+    """A sentence about a key that no recorded release has, with which they refuse to start; None
+    for known keys.
+    """
     recorded = data_beside(__file__, "tensorrt_llm_keys.json")
     keys = recorded["keys"]
     first, *more = path.split(".")
-    if "" not in (first, *more) and first in keys and not (more and keys[first] and more[0] not in keys[first]):
+    if (
+        "" not in (first, *more)
+        and first in keys
+        and not (more and keys[first] and more[0] not in keys[first])
+    ):
         return None
     known = [*keys, *(f"{key}.{inner}" for key, below in keys.items() for inner in below or ())]
     guess = did_you_mean(path, known)
@@ -203,7 +236,9 @@ ENGINE = Engine(
     },
     words={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
     keys={path: f"the field {field}" for field, path in TABLE.items()}
-    | dict.fromkeys(("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program")
+    | dict.fromkeys(
+        ("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program"
+    )
     | {"moe_expert_parallel_size": "the field enable_expert_parallel"}
     | dict.fromkeys((f"speculative_config.{key}" for key in SPECULATIVE), "the field speculative"),
     values={
@@ -221,7 +256,9 @@ ENGINE = Engine(
         "--moe_expert_parallel_size": "the field enable_expert_parallel",
         "--kv_cache_free_gpu_memory_fraction": "the field gpu_memory_utilization",
     },
-    drafts=Drafts(DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
+    drafts=Drafts(
+        DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
+    ),
     pins=lambda settings, hardware: command.BATCH,
     several_nodes=True,
     launcher="mpirun",
@@ -229,20 +266,34 @@ ENGINE = Engine(
     start=_start,
     rules=ModelRules(
         share_of="free",
-        holds_length=lambda settings: False,  # pyexecutor/resource_manager.py: _validate_and_adjust_attention_windows
+        # pyexecutor/resource_manager.py: _validate_and_adjust_attention_windows
+        holds_length=lambda settings: False,
         whole_attention=("enable_attention_dp",),
-        # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads; GPTQ since late 2026.
+        # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads;
+        # GPTQ since late 2026.
         unread=frozenset({"awq", "auto-round", "bitsandbytes", "fbgemm_fp8", "quark"}),
         unknown_methods=frozenset({"gptq", "compressed-tensors"}),
-        min_capability={**dict.fromkeys(("fp8", "modelopt", "modelopt_mixed"), 89), "mxfp4": 90, "gptq": 80},
-        kernels_on=dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), range(100, 999)),  # later: some models
+        min_capability={
+            **dict.fromkeys(("fp8", "modelopt", "modelopt_mixed"), 89),
+            "mxfp4": 90,
+            "gptq": 80,
+        },
+        # later: some models
+        kernels_on=dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), range(100, 999)),
     ),
     # It first makes a small cache to measure what a step needs, then the final one.
-    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
+    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with
+    # kv_cache_tokens given)
     reported=command.reading(
         {
-            "weight_bytes": (r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB", command.gib),
-            "kv_cache_bytes": (r"Allocated ([\d.]+) GiB for max tokens in paged KV cache", command.gib),
+            "weight_bytes": (
+                r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB",
+                command.gib,
+            ),
+            "kv_cache_bytes": (
+                r"Allocated ([\d.]+) GiB for max tokens in paged KV cache",
+                command.gib,
+            ),
             "kv_cache_tokens": (r"for max tokens in paged KV cache \((\d+)\)", int),
             "max_model_len": (r"\bmax_seq_len=(\d+), max_num_requests=", int),
         }

@@ -1,9 +1,11 @@
-"""Text Generation Inference (``text-generation-launcher``) 3.3.7, its last release, from its source and runs on a CPU.
+"""Text Generation Inference (``text-generation-launcher``) 3.3.7, its last release, from its source
+and runs on a CPU.
 
-Archived by its authors, but many results are still compared with it. One node, tensor parallelism only. Its HTTP API
-cannot force the length of an answer; rows have the requested and the actual length. The HTTP port opens after the
-warm-up. Errors of a stream are events within a 200. The launcher passes the key to its router as an argument, which
-every user of the node can read while it runs.
+Archived by its authors, but many results are still compared with it. One node, tensor parallelism
+only. Its HTTP API cannot force the length of an answer; rows have the requested and the actual
+length. The HTTP port opens after the warm-up. Errors of a stream are events within a 200. The
+launcher passes the key to its router as an argument, which every user of the node can read while it
+runs.
 """
 
 from collections.abc import Iterator
@@ -17,13 +19,16 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")  # need a checkpoint made for them
+# need a checkpoint made for them
+PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
 # Its own bitsandbytes has 8 bits, where others mean 4 by it; TGI itself says to use eetq instead.
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
 SLOTS = command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)})
-LONGEST_SOCKET = 107 - len("-100")  # bytes of a Unix socket's path, to which each shard appends its rank
+# bytes of a Unix socket's path, to which each shard appends its rank
+LONGEST_SOCKET = 107 - len("-100")
 QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue
-# Tokens of a prefill below 60 GiB and from there; by default derived from the GPU (launcher/src/main.rs).
+# Tokens of a prefill below 60 GiB and from there; by default derived from the GPU
+# (launcher/src/main.rs).
 PREFILL = (4096, 8192)
 
 
@@ -42,7 +47,11 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     if len(socket.encode()) > LONGEST_SOCKET:
         socket = f"/tmp/tgi-{node.launch_id}-{node.port}"  # noqa: S108
     argv = [
-        *(command.program(settings, "text-generation-launcher"), "--model-id", _served_name(settings, node)),
+        *(
+            command.program(settings, "text-generation-launcher"),
+            "--model-id",
+            _served_name(settings, node),
+        ),
         *("--hostname", node.bind, "--port", str(node.port), "--prometheus-port", str(prometheus)),
         *("--master-port", str(node.master_port), "--shard-uds-path", socket),
         *("--usage-stats", "off"),
@@ -68,9 +77,16 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "dtype: TGI refuses it together with quantization"
     if settings.quantization == "exl2" and settings.tensor_parallel_size > 1:
         yield "quantization: exl2 cannot be sharded in TGI"
-    if settings.max_input_len and settings.max_model_len and settings.max_input_len >= settings.max_model_len:
+    if (
+        settings.max_input_len
+        and settings.max_model_len
+        and settings.max_input_len >= settings.max_model_len
+    ):
         yield f"max_input_len: {settings.max_input_len} must be below max_model_len ({settings.max_model_len})"
-    longest, tokens = settings.max_input_len or (settings.max_model_len or 1) - 1, settings.max_num_batched_tokens
+    longest, tokens = (
+        settings.max_input_len or (settings.max_model_len or 1) - 1,
+        settings.max_num_batched_tokens,
+    )
     if settings.enable_chunked_prefill is False and tokens and tokens < longest:
         yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
     if settings.max_num_queued_reqs == 0:
@@ -79,14 +95,17 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if spec and spec.model:
         yield "speculative: TGI takes no model; medusa heads come with the model itself"
     if hardware.is_cpu and not settings.max_input_len:
-        yield ("max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this limits prompts")
+        yield (
+            "max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this limits prompts"
+        )
     if hardware.is_cpu and settings.quantization:
         yield "quantization: TGI quantizes on GPUs only"
 
 
 def _reported(log: str) -> Reported:
-    """Slots of its KV cache, logged after the warm-up (backends/v3/src/lib.rs). Models without such slots get a
-    constant that reserves nothing."""
+    """Slots of its KV cache, logged after the warm-up (backends/v3/src/lib.rs). Models without such
+    slots get a constant that reserves nothing.
+    """
     return {} if "does not support automatic max batch total tokens" in log else SLOTS(log)
 
 
@@ -100,11 +119,14 @@ ENGINE = Engine(
         "waiting": "tgi_queue_size",
         "queue_time_s_sum": "tgi_request_queue_duration_sum",
         "queue_time_count": "tgi_request_queue_duration_count",
-        "spec_accepted_tokens_total": "tgi_request_skipped_tokens_sum",  # tokens beyond the first of every step
+        # tokens beyond the first of every step
+        "spec_accepted_tokens_total": "tgi_request_skipped_tokens_sum",
         "prompt_tokens_total": "tgi_request_input_length_sum",
         "generation_tokens_total": "tgi_request_generated_tokens_sum",
     },
-    dialects=lambda settings: openai(length_control="none", min_tokens_field=None) | {"tgi": TGI_STREAM},
+    dialects=lambda settings: (
+        openai(length_control="none", min_tokens_field=None) | {"tgi": TGI_STREAM}
+    ),
     served_name=_served_name,
     flags={
         "revision": Flag("--revision"),
@@ -122,7 +144,8 @@ ENGINE = Engine(
         "enforce_eager": Flag("--cuda-graphs", of=lambda on, _: 0 if on else None),
         "speculative": Flag("--speculate", of=lambda spec, _: spec.num_speculative_tokens),
     },
-    taken=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),  # by environment only
+    # by environment only
+    taken=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),
     refused={
         "served_model_name": "TGI answers to any name",
         "load_format": "TGI reads safetensors only",
@@ -137,7 +160,13 @@ ENGINE = Engine(
     values={"attention_backend": ("flashinfer", "flashdecoding", "paged")},
     reserved=(
         *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
-        *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port", "--usage-stats"),
+        *(
+            "--prometheus-port",
+            "--shard-uds-path",
+            "--master-addr",
+            "--master-port",
+            "--usage-stats",
+        ),
     ),
     aliases={"--max-input-length": "the field max_input_len"},
     drafts=Drafts(("ngram", "medusa")),
@@ -148,7 +177,9 @@ ENGINE = Engine(
     start=_start,
     key_variable="API_KEY",
     # A length that is left open becomes what the memory holds (models/flash_causal_lm.py: warmup).
-    rules=ModelRules(repeats_kv_heads=False, holds_length=lambda settings: settings.max_model_len is not None),
+    rules=ModelRules(
+        repeats_kv_heads=False, holds_length=lambda settings: settings.max_model_len is not None
+    ),
     reported=_reported,
     log=LogWords(
         failures={

@@ -1,7 +1,8 @@
-"""``transformers serve`` 5.19 with continuous batching: a reference for correctness, and a light engine for CPUs.
+"""``transformers serve`` 5.19 with continuous batching: a reference for correctness, and a light
+engine for CPUs.
 
-It takes no API key and lists no models, so only the owner of the listening socket proves that it is ours. Its log has
-no sizes: the first request creates its cache, and logs it at a level that is off.
+It takes no API key and lists no models, so only the owner of the listening socket proves that it is
+ours. Its log has no sizes: the first request creates its cache, and logs it at a level that is off.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 BLOCK = 256  # tokens of a KV block; kv_cache_tokens are turned into blocks
-# By default its KV cache and attention mask would take most of a CPU node's memory, and the first request minutes.
+# By default its KV cache and attention mask would take most of a CPU node's memory, and the first
+# request minutes.
 CPU_PINS = {"kv_cache_tokens": 16384, "max_num_batched_tokens": 1024}
 # It refuses unknown fields of a request.
 FIELDS = (
@@ -33,7 +35,9 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--continuous-batching", "--device", "cpu" if hardware.is_cpu else "cuda:0"),
         *("--host", node.bind, "--port", str(node.port)),
     ]
-    return Command(tuple(argv), {"HF_HUB_DISABLE_TELEMETRY": "1"} | (_cores(node) if hardware.is_cpu else {}))
+    return Command(
+        tuple(argv), {"HF_HUB_DISABLE_TELEMETRY": "1"} | (_cores(node) if hardware.is_cpu else {})
+    )
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -45,7 +49,11 @@ def _cores(node: Node) -> dict[str, str]:
     if not node.cores:
         return {}
     cores = ",".join(map(str, node.cores))
-    return {"OMP_NUM_THREADS": str(len(node.cores)), "OMP_PLACES": f"{{{cores}}}", "OMP_PROC_BIND": "true"}
+    return {
+        "OMP_NUM_THREADS": str(len(node.cores)),
+        "OMP_PLACES": f"{{{cores}}}",
+        "OMP_PROC_BIND": "true",
+    }
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -60,8 +68,9 @@ ENGINE = Engine(
     version="5.19",
     title="transformers serve",
     metrics_path=None,
-    # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options` and the like would
-    # be ignored with a line in the log each, so they are left out; the last event always has the usage.
+    # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options`
+    # and the like would be ignored with a line in the log each, so they are left out; the last
+    # event always has the usage.
     dialects=lambda settings: openai(
         length_control="generation_config",
         min_tokens_field=None,
@@ -72,10 +81,12 @@ ENGINE = Engine(
     served_name=_served_name,
     flags={
         "dtype": Flag("--dtype"),
-        "quantization": Flag("--quantization", choices=("bnb-4bit", "bnb-8bit")),  # others come with the checkpoint
+        # others come with the checkpoint
+        "quantization": Flag("--quantization", choices=("bnb-4bit", "bnb-8bit")),
         "trust_remote_code": Flag("--trust-remote-code", "switch"),
         "attention_backend": Flag("--attn-implementation"),
-        "gpu_memory_utilization": Flag("--cb-max-memory-percent"),  # of memory that is free after loading
+        # of memory that is free after loading
+        "gpu_memory_utilization": Flag("--cb-max-memory-percent"),
         "max_num_batched_tokens": Flag("--cb-max-batch-tokens"),
         "kv_cache_tokens": Flag("--cb-num-blocks", of=command.blocks(BLOCK)),
         "block_size": Flag("--cb-block-size"),
@@ -91,7 +102,14 @@ ENGINE = Engine(
         "served_model_name": "transformers serve answers to the model's own name only",
     },
     words={"quantization": {"bitsandbytes": "bnb-4bit"}},
-    reserved=("--host", "--port", "--device", "--continuous-batching", "--cb-use-cuda-graph", "--model-timeout"),
+    reserved=(
+        "--host",
+        "--port",
+        "--device",
+        "--continuous-batching",
+        "--cb-use-cuda-graph",
+        "--model-timeout",
+    ),
     on_cpus=True,
     on_amd=True,
     pins=_pins,

@@ -1,4 +1,5 @@
-"""vLLM (``vllm serve``) with the flags of 0.32, on GPUs and CPUs, on one node or several by its own multi-node launch.
+"""vLLM (``vllm serve``) with the flags of 0.32, on GPUs and CPUs, on one node or several by its own
+multi-node launch.
 
 tests/contract/test_engine_flags.py checks every flag used here against vLLM's parser.
 """
@@ -10,13 +11,21 @@ from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import CpuKernels, Drafts, Engine, LogWords, ModelRules, named_as_vllm
+from orchestrator.engines.engine import (
+    CpuKernels,
+    Drafts,
+    Engine,
+    LogWords,
+    ModelRules,
+    named_as_vllm,
+)
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 DAY_S = 86_400
-# vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a CPU rank, for A100s
+# vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a
+# CPU rank, for A100s
 # and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get command.BATCH.
 CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
@@ -24,12 +33,16 @@ LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; overrides --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; by default every rank takes 92 % of the node's memory
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
-# Checkpoints whose own method overrides --quantization, and further values that it may have for others.
-OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4"})
-KERNELS = {name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")} | {
-    "fp8": ("deepseek_v4_fp8",)
-}
-BLOCK = {False: 16, True: 128}  # tokens of a KV block, by is_cpu; kv_cache_tokens are turned into blocks
+# Checkpoints whose own method overrides --quantization, and further values that it may have for
+# others.
+OWN_WINS = frozenset(
+    {"modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4"}
+)
+KERNELS = {
+    name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")
+} | {"fp8": ("deepseek_v4_fp8",)}
+# tokens of a KV block, by is_cpu; kv_cache_tokens are turned into blocks
+BLOCK = {False: 16, True: 128}
 
 
 def _batch(hardware: Hardware) -> dict[str, int]:
@@ -40,13 +53,19 @@ def _batch(hardware: Hardware) -> dict[str, int]:
         return command.BATCH
     if memory >= 160 * GIB:
         return LARGE_BATCH
-    return SMALL_BATCH if memory < 70 * GIB or "A100" in (device.name if device else "") else command.BATCH
+    return (
+        SMALL_BATCH
+        if memory < 70 * GIB or "A100" in (device.name if device else "")
+        else command.BATCH
+    )
 
 
 def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
     """``batch`` for sizes that the settings leave open, adjusted to the size that they give."""
     pins = dict(batch)
-    pins["max_num_seqs"] = min(pins["max_num_seqs"], settings.max_num_batched_tokens or pins["max_num_seqs"])
+    pins["max_num_seqs"] = min(
+        pins["max_num_seqs"], settings.max_num_batched_tokens or pins["max_num_seqs"]
+    )
     pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_num_seqs or 0)
     if settings.enable_chunked_prefill is False and settings.max_model_len:
         pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_model_len)
@@ -67,7 +86,8 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *_server(settings, node),
         *_nodes(settings, node),
         *_transfer(settings, node),
-        *("--generation-config", "vllm"),  # a model's own sampling defaults would change lengths and speed
+        # a model's own sampling defaults would change lengths and speed
+        *("--generation-config", "vllm"),
         *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
     ]
     # The variable counts only if the experiment file sets it.
@@ -89,7 +109,12 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     whole = size > 1 and size % nnodes == 0
     if size > 1:
         port = node.master_port if whole else node.rpc_port
-        arguments += ["--data-parallel-address", node.master_host, "--data-parallel-rpc-port", str(port)]
+        arguments += [
+            "--data-parallel-address",
+            node.master_host,
+            "--data-parallel-rpc-port",
+            str(port),
+        ]
     if whole:
         local = size // nnodes
         arguments += ["--data-parallel-size-local", str(local)]
@@ -111,13 +136,17 @@ def _transfer(settings: EngineSettings, node: Node) -> list[str]:
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
     env = {
         "VLLM_NO_USAGE_STATS": "1",
-        # of startup_timeout_s no time counts in which weights are downloaded; vLLM's own limit counts it
+        # of startup_timeout_s no time counts in which weights are downloaded; vLLM's own limit
+        # counts it
         "VLLM_ENGINE_READY_TIMEOUT_S": str(max(DAY_S, int(settings.startup_timeout_s))),
     }
     if settings.nnodes > 1:
         env["VLLM_HOST_IP"] = node.host
     if node.role:
-        env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = node.host, str(node.extra_ports[1])
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = (
+            node.host,
+            str(node.extra_ports[1]),
+        )
     return env | (_cores(settings, node) if hardware.is_cpu else {})
 
 
@@ -137,7 +166,9 @@ def _shared_ranks(settings: EngineSettings) -> int:
 
 
 def _takes(asked: str, stored: str) -> bool:
-    """As ``config/model.py: _verify_quantization``: some checkpoints keep their own method, whatever is asked for."""
+    """As ``config/model.py: _verify_quantization``: some checkpoints keep their own method,
+    whatever is asked for.
+    """
     return stored in OWN_WINS or asked in (stored, "humming", *KERNELS.get(stored, ()))
 
 
@@ -182,13 +213,37 @@ ENGINE = Engine(
     # return_token_ids and continuous usage both count exactly; a chunk grows by 20 bytes or by 100.
     dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
     flags=command.named(
-        *("revision", "tokenizer", "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
-        *("dtype", "quantization", "kv_cache_dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens"),
-        *("max_num_queued_reqs", "stream_interval", "gpu_memory_utilization", "kv_cache_memory_bytes", "block_size"),
+        *(
+            "revision",
+            "tokenizer",
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "distributed_executor_backend",
+        ),
+        *(
+            "dtype",
+            "quantization",
+            "kv_cache_dtype",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+        ),
+        *(
+            "max_num_queued_reqs",
+            "stream_interval",
+            "gpu_memory_utilization",
+            "kv_cache_memory_bytes",
+            "block_size",
+        ),
         *("cpu_offload_gb", "load_format", "attention_backend"),
     )
     | command.named(
-        *("trust_remote_code", "enable_expert_parallel", "enable_chunked_prefill", "enable_prefix_caching"),
+        *(
+            "trust_remote_code",
+            "enable_expert_parallel",
+            "enable_chunked_prefill",
+            "enable_prefix_caching",
+        ),
         "enforce_eager",
         kind="switch",
     )
@@ -196,7 +251,9 @@ ENGINE = Engine(
     | {
         "scheduling_policy": Flag("--scheduling-policy", choices=("fcfs", "priority")),
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(BLOCK[False])),
-        "speculative": Flag("--speculative-config", of=lambda spec, _: spec.model_dump_json(exclude_none=True)),
+        "speculative": Flag(
+            "--speculative-config", of=lambda spec, _: spec.model_dump_json(exclude_none=True)
+        ),
     },
     taken=("data_parallel_size", "served_model_name"),
     words={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},
@@ -212,7 +269,9 @@ ENGINE = Engine(
         "-dp": "the field data_parallel_size",
         "-ep": "the field enable_expert_parallel",
         "-q": "the field quantization",
-        **dict.fromkeys(("-sc", "--spec-method", "--spec-model", "--spec-tokens"), "the field speculative"),
+        **dict.fromkeys(
+            ("-sc", "--spec-method", "--spec-model", "--spec-tokens"), "the field speculative"
+        ),
         "--device-memory-utilization": "the field gpu_memory_utilization",
     },
     drafts=Drafts(
@@ -249,45 +308,74 @@ ENGINE = Engine(
         own_wins=OWN_WINS,
         unknown_methods=frozenset({"bitsandbytes", "gguf"}),
         not_on_amd=frozenset(  # platforms/rocm.py: supported_quantization
-            ("moe_wna16", "experts_int8", "humming", "int8_per_channel_weight_only", "nvfp4_per_token")
+            (
+                "moe_wna16",
+                "experts_int8",
+                "humming",
+                "int8_per_channel_weight_only",
+                "nvfp4_per_token",
+            )
         ),
         allowed_by=dict.fromkeys(("fbgemm_fp8", "fp_quant"), "--allow-deprecated-quantization"),
         # quantization/*.py: get_min_capability; platforms/cuda.py: check_if_supports_dtype
         min_capability={
             **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
             **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
-            **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
+            **dict.fromkeys(
+                ("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75
+            ),
             **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
             "int8_per_channel_weight_only": 75,
-            **dict.fromkeys(("modelopt", "modelopt_mxfp8", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
+            **dict.fromkeys(
+                (
+                    "modelopt",
+                    "modelopt_mxfp8",
+                    "experts_int8",
+                    "mxfp4",
+                    "gpt_oss_mxfp4",
+                    "fbgemm_fp8",
+                ),
+                80,
+            ),
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
             "bfloat16": 80,
         },
-        # CUTLASS has no INT8 for Blackwell, and is chosen all the same (kernels/linear/scaled_mm/cutlass.py).
+        # CUTLASS has no INT8 for Blackwell, and is chosen all the same
+        # (kernels/linear/scaled_mm/cutlass.py).
         kernels_on={"int8": range(100)},
         whole_groups=True,
-        cuts_blocks=True,  # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; not in earlier releases
-        halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, if Marlin cannot
-        float32_methods=frozenset({"compressed-tensors", "torchao"}),  # quantization/*.py: get_supported_act_dtypes
-        cpu=CpuKernels(  # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512
+        # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; not in earlier releases
+        cuts_blocks=True,
+        # quantization/moe_wna16.py, if Marlin cannot
+        halved_groups=frozenset({"gptq", "awq", "auto-round"}),
+        # quantization/*.py: get_supported_act_dtypes
+        float32_methods=frozenset({"compressed-tensors", "torchao"}),
+        # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512
+        cpu=CpuKernels(
             schemes={"int8": True, "fp8 per channel": True, "int4 weights": False},
             risks={
                 **dict.fromkeys(
-                    ("fp8 per tensor", "fp8 per block", "int4"), "a CPU with AMX (Sapphire Rapids or newer)"
+                    ("fp8 per tensor", "fp8 per block", "int4"),
+                    "a CPU with AMX (Sapphire Rapids or newer)",
                 ),
                 "humming": "the package humming",
                 "torchao": "a checkpoint made with it, or hf_overrides that say how to quantize",
             },
             flags={"awq": ("awq", "humming")},
             kv_dtypes=("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
-            kv_noise=frozenset({"int8_per_token_head", "fp8_per_token_head", "int4_per_token_head", "nvfp4"}),
+            kv_noise=frozenset(
+                {"int8_per_token_head", "fp8_per_token_head", "int4_per_token_head", "nvfp4"}
+            ),
         ),
     ),
     reported=command.reading(
         {
             "engine_version": (r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
             "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", int),
-            "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x", float),
+            "max_concurrency": (
+                r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
+                float,
+            ),
             "max_model_len": (r"Using max model len ([\d,]+)", int),
             "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
             "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),

@@ -1,7 +1,9 @@
-"""Asks vLLM itself about a plan: runs its ``create_engine_config()`` on every command line that would be run.
+"""Asks vLLM itself about a plan: runs its ``create_engine_config()`` on every command line that
+would be run.
 
-One process in the user's vLLM environment judges all deployments (vllm_judge.py), without weights and without a GPU.
-Deployments that vLLM refuses become ``impossible``, in vLLM's words; a note tells how many it could not judge.
+One process in the user's vLLM environment judges all deployments (vllm_judge.py), without weights
+and without a GPU. Deployments that vLLM refuses become ``impossible``, in vLLM's words; a note
+tells how many it could not judge.
 """
 
 import json
@@ -44,7 +46,9 @@ class Opinion:
     note: str
 
 
-def opinion_of_vllm(environment: str | Path, deployments: Mapping[str, tuple[EngineSettings, Hardware]]) -> Opinion:
+def opinion_of_vllm(
+    environment: str | Path, deployments: Mapping[str, tuple[EngineSettings, Hardware]]
+) -> Opinion:
     """vLLM's opinion of those ``deployments`` (by any name) that use vLLM.
 
     ``environment`` is a virtual environment with vLLM. Raises InputError when it cannot be asked.
@@ -63,12 +67,18 @@ def opinion_of_vllm(environment: str | Path, deployments: Mapping[str, tuple[Eng
     }
     limits = _limits(answer, [hardware for _, hardware in comparable.values()])
     late = len(verdicts) < len(comparable)
-    return Opinion(refused, _note(answer, verdicts, len(asked), "it was out of time" if late else "") + limits)
+    return Opinion(
+        refused, _note(answer, verdicts, len(asked), "it was out of time" if late else "") + limits
+    )
 
 
 def _limits(answer: Answer, judged: Sequence[Hardware]) -> str:
     """What a CPU build cannot judge of deployments for GPUs."""
-    return f" ({NOT_JUDGED})" if answer.device == "cpu" and not all(one.is_cpu for one in judged) else ""
+    return (
+        f" ({NOT_JUDGED})"
+        if answer.device == "cpu" and not all(one.is_cpu for one in judged)
+        else ""
+    )
 
 
 def _same_version(settings: EngineSettings, version: str | None) -> bool:
@@ -82,8 +92,13 @@ def _same_version(settings: EngineSettings, version: str | None) -> bool:
 def case_of(settings: EngineSettings, hardware: Hardware) -> Case:
     """The command line of rank 0 as it would be run, without a container."""
     alone: dict[str, Any] = {"image": None, "container_runtime": None}
-    if settings.world_size > 1 and settings.nnodes == 1 and settings.distributed_executor_backend is None:
-        alone["distributed_executor_backend"] = "mp"  # its default, which counts the GPUs of this machine
+    if (
+        settings.world_size > 1
+        and settings.nnodes == 1
+        and settings.distributed_executor_backend is None
+    ):
+        # its default, which counts the GPUs of this machine
+        alone["distributed_executor_backend"] = "mp"
     command = VLLM.command(settings.model_copy(update=alone), hardware, Node(), api_key="")
     draft = settings.speculative.model if settings.speculative else None
     models = [(settings.model, settings.revision), *([(draft, None)] if draft else [])]
@@ -101,7 +116,11 @@ def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = 
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     limit_s = START_S + EACH_S * len(cases) if limit_s is None else limit_s
     said, complaint = _run([str(python), "-I", vllm_judge.__file__], lines, limit_s)
-    found = [json.loads(line.removeprefix(vllm_judge.MARK)) for line in said.splitlines() if _is_verdict(line)]
+    found = [
+        json.loads(line.removeprefix(vllm_judge.MARK))
+        for line in said.splitlines()
+        if _is_verdict(line)
+    ]
     if not found:
         last = (complaint.strip() or f"no answer within {limit_s:g} s").splitlines()[-1]
         raise InputError(f"the vLLM of {environment} cannot be asked: {last}")
@@ -120,7 +139,12 @@ def _is_verdict(line: str) -> bool:
 def _run(argv: list[str], given: str, limit_s: float) -> tuple[str, str]:
     """Standard output and error, as far as they came in time. No process is left."""
     process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         return process.communicate(given, timeout=limit_s)

@@ -1,9 +1,11 @@
-"""Builds vLLM's own configuration for many command lines. Runs in a vLLM environment, by its Python, never by ours.
+"""Builds vLLM's own configuration for many command lines. Runs in a vLLM environment, by its
+Python, never by ours.
 
-Reads one JSON object per line: ``argv`` (of ``vllm serve``), ``env``, ``models`` (names and revisions of the model and
-its draft), ``cpu`` (whether it is for a CPU). Writes a line ``VERDICT {"version": …, "device": …}``, then one per line
-read: ``{}`` if vLLM accepts it, ``{"refused": sentence}``, or ``{"unknown": sentence}`` if this machine or build cannot
-tell. Reads no weights, and uses neither network nor devices.
+Reads one JSON object per line: ``argv`` (of ``vllm serve``), ``env``, ``models`` (names and
+revisions of the model and its draft), ``cpu`` (whether it is for a CPU). Writes a line ``VERDICT
+{"version": …, "device": …}``, then one per line read: ``{}`` if vLLM accepts it, ``{"refused":
+sentence}``, or ``{"unknown": sentence}`` if this machine or build cannot tell. Reads no weights,
+and uses neither network nor devices.
 """
 
 from __future__ import annotations  # it is run by other Pythons, which may be older than ours
@@ -22,16 +24,24 @@ from typing import Any
 
 MARK = "VERDICT "
 LONGEST = 300
-PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")  # 0.32, before
+# 0.32, before
+PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 PARSER_CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
-_NOISE = re.compile(r"\d+ validation errors? for \w+|\[type=[^\]]*\]|For further information visit \S+")
-_DEVICE = re.compile(r"\b(cpu|cuda|gpus?|rocm|hip|xpu|tpu|nvidia|amd|devices?|platforms?|capability)\b", re.IGNORECASE)
+_NOISE = re.compile(
+    r"\d+ validation errors? for \w+|\[type=[^\]]*\]|For further information visit \S+"
+)
+_DEVICE = re.compile(
+    r"\b(cpu|cuda|gpus?|rocm|hip|xpu|tpu|nvidia|amd|devices?|platforms?|capability)\b",
+    re.IGNORECASE,
+)
 
 
 def main() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR")
     device = str(importlib.import_module("vllm.platforms").current_platform.device_type)
-    say({"version": importlib.import_module("importlib.metadata").version("vllm"), "device": device})
+    say(
+        {"version": importlib.import_module("importlib.metadata").version("vllm"), "device": device}
+    )
     if device:
         for line in sys.stdin:
             say(judge(json.loads(line), device))
@@ -69,7 +79,9 @@ def build(argv: list[str]) -> None:
     parser = first(PARSERS).make_arg_parser(first(PARSER_CLASSES).FlexibleArgumentParser())
     arguments = parser.parse_args(argv)
     arguments.model = getattr(arguments, "model_tag", None) or arguments.model
-    engine = importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(arguments)
+    engine = importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(
+        arguments
+    )
     context = importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
     engine.create_engine_config(usage_context=context)
 
@@ -88,7 +100,9 @@ def without_config(model: str, revision: str | None) -> str | None:
     if (Path(model) / "config.json").is_file():
         return None
     try:
-        importlib.import_module("huggingface_hub").hf_hub_download(model, "config.json", revision=revision)
+        importlib.import_module("huggingface_hub").hf_hub_download(
+            model, "config.json", revision=revision
+        )
     except Exception:
         return f"no config.json of {model} at hand"
     return None
@@ -97,7 +111,10 @@ def without_config(model: str, revision: str | None) -> str | None:
 def sentence_of(error: BaseException) -> str:
     """vLLM's own words, without pydantic's."""
     details = error.errors() if hasattr(error, "errors") else []
-    texts = [str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ") for detail in details]
+    texts = [
+        str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        for detail in details
+    ]
     return plain("; ".join(texts or [str(error) or type(error).__name__]))
 
 
@@ -108,18 +125,23 @@ def plain(text: str) -> str:
 
 
 def of_device(error: BaseException) -> bool:
-    """Whether a refusal is about this build's device: raised by its platform, or its first sentence names one."""
+    """Whether a refusal is about this build's device: raised by its platform, or its first sentence
+    names one.
+    """
     details = error.errors() if hasattr(error, "errors") else []
     causes = [detail.get("ctx", {}).get("error") for detail in details]
     raised = [one for one in (error, *causes) if isinstance(one, BaseException)]
     places = [frame.filename for one in raised for frame in traceback.extract_tb(one.__traceback__)]
     opening = sentence_of(error).partition(". ")[0]
-    return any("vllm/platforms/" in place for place in places) or _DEVICE.search(opening) is not None
+    return (
+        any("vllm/platforms/" in place for place in places) or _DEVICE.search(opening) is not None
+    )
 
 
 def of_environment(error: BaseException) -> bool:
-    """Whether vLLM could not inspect the model, because a module that it imports is missing here, such as torchvision
-    for models with images (``registry.py: inspect_model_cls``)."""
+    """Whether vLLM could not inspect the model, because a module that it imports is missing here,
+    such as torchvision for models with images (``registry.py: inspect_model_cls``).
+    """
     return isinstance(error, ImportError) or "failed to be inspected" in sentence_of(error)
 
 

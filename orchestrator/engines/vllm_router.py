@@ -1,4 +1,5 @@
-"""vLLM's router (the package ``vllm-router``, 0.1.17), in front of prefill and decode replicas or of equal ones.
+"""vLLM's router (the package ``vllm-router``, 0.1.17), in front of prefill and decode replicas or
+of equal ones.
 
 It takes its replicas' key from ``OPENAI_API_KEY`` and asks its clients for none.
 """
@@ -26,12 +27,19 @@ ROUTER = Engine(
     guarded=False,
     # It drops fields of stream_options that it does not know.
     dialects=lambda settings: (
-        openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True) | {"native": SGLANG_GENERATE}
+        openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)
+        | {"native": SGLANG_GENERATE}
     ),
     taken=("served_model_name",),
     reserved=(
         *("--host", "--port", "--prometheus-port", "--disable-retries", "--api-key"),
-        *("--worker-urls", "--vllm-pd-disaggregation", "--prefill", "--decode", "--service-discovery"),
+        *(
+            "--worker-urls",
+            "--vllm-pd-disaggregation",
+            "--prefill",
+            "--decode",
+            "--service-discovery",
+        ),
     ),
     on_cpus=True,
     on_amd=True,

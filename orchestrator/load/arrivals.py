@@ -1,7 +1,7 @@
 """When requests are due in an open loop: one pure function per arrival process.
 
-A process takes what was asked for and a random generator. It returns ascending float64 offsets in seconds from the
-point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
+A process takes what was asked for and a random generator. It returns ascending float64 offsets in
+seconds from the point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,9 @@ Offsets = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Arrivals as the file has them, at a mean rate in requests/s. ``horizon_s``, ``count`` or both are given."""
+    """Arrivals as the file has them, at a mean rate in requests/s. ``horizon_s``, ``count`` or both
+    are given.
+    """
 
     arrivals: Arrivals
     rate: float
@@ -29,7 +31,11 @@ class Asked:
     @property
     def expected(self) -> float:
         """Roughly how many arrivals there will be at most."""
-        by_time = np.inf if self.horizon_s is None else self.horizon_s * max(self.rate, self.arrivals.to or 0.0)
+        by_time = (
+            np.inf
+            if self.horizon_s is None
+            else self.horizon_s * max(self.rate, self.arrivals.to or 0.0)
+        )
         return min(by_time, np.inf if self.count is None else self.count)
 
 
@@ -42,24 +48,37 @@ Process = Callable[[Asked, np.random.Generator], Offsets]
 def constant(asked: Asked, rng: np.random.Generator) -> Offsets:
     """One arrival every 1/rate seconds, the first at 0."""
     fits = np.inf if asked.horizon_s is None else np.ceil(asked.horizon_s * asked.rate - 1e-9)
-    return np.arange(int(min(fits, np.inf if asked.count is None else asked.count)), dtype=np.float64) / asked.rate
+    return (
+        np.arange(int(min(fits, np.inf if asked.count is None else asked.count)), dtype=np.float64)
+        / asked.rate
+    )
 
 
 def poisson(asked: Asked, rng: np.random.Generator) -> Offsets:
     """Exponential gaps, as many independent users make them. Dispersion index 1."""
-    return renewal(lambda n: rng.exponential(1.0 / asked.rate, n), asked.rate, asked.horizon_s, asked.count)
+    return renewal(
+        lambda n: rng.exponential(1.0 / asked.rate, n), asked.rate, asked.horizon_s, asked.count
+    )
 
 
 def gamma(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """Gamma gaps of shape ``burstiness``, as vLLM defines it: 1 is Poisson, below 1 burstier, above 1 steadier.
+    """Gamma gaps of shape ``burstiness``, as vLLM defines it: 1 is Poisson, below 1 burstier, above
+    1 steadier.
 
     The dispersion index of the counts tends to 1/burstiness.
     """
     shape = asked.arrivals.burstiness
-    return renewal(lambda n: rng.gamma(shape, 1.0 / (asked.rate * shape), n), asked.rate, asked.horizon_s, asked.count)
+    return renewal(
+        lambda n: rng.gamma(shape, 1.0 / (asked.rate * shape), n),
+        asked.rate,
+        asked.horizon_s,
+        asked.count,
+    )
 
 
-def renewal(gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None, count: int | None) -> Offsets:
+def renewal(
+    gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None, count: int | None
+) -> Offsets:
     """Cumulative sums of gaps up to the horizon or the count. ``gaps`` draws n gaps."""
     if horizon_s is None:
         assert count is not None
@@ -71,14 +90,16 @@ def renewal(gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None
     return offsets[: int(np.searchsorted(offsets, horizon_s, side="left"))][:count]
 
 
-# -- Poisson processes whose rate changes. A process of rate 1 is drawn in operational time (the expected arrivals so
-# far) and mapped to seconds through the inverse of the cumulative rate, which is exact for any rate function.
+# -- Poisson processes whose rate changes. A process of rate 1 is drawn in operational time (the
+# expected arrivals so far) and mapped to seconds through the inverse of the cumulative rate, which
+# is exact for any rate function.
 
 
 def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
     """The rate changes linearly from the level's rate to ``to`` at the horizon.
 
-    Without a horizon the ramp takes as long as ``count`` arrivals do on average; arrivals after it come at rate ``to``.
+    Without a horizon the ramp takes as long as ``count`` arrivals do on average; arrivals after it
+    come at rate ``to``.
     """
     rate, end_rate, ramp_s, expected = asked.rate, asked.arrivals.to, asked.horizon_s, None
     assert end_rate is not None
@@ -97,7 +118,9 @@ def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 
 def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """Stretches of constant rate, each (factor of the level's rate, seconds), repeated until the end."""
+    """Stretches of constant rate, each (factor of the level's rate, seconds), repeated until the
+    end.
+    """
     assert asked.arrivals.steps is not None
     factors, lengths = np.array(asked.arrivals.steps, dtype=np.float64).T
     per_cycle = float(np.sum(factors * lengths)) * asked.rate
@@ -105,13 +128,19 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
         return np.empty(0)
 
     def cycles(number: int) -> tuple[Offsets, Offsets]:
-        """The instants between the steps of ``number`` cycles, and the arrivals expected until each."""
+        """The instants between the steps of ``number`` cycles, and the arrivals expected until
+        each.
+        """
         times, arrivals = np.tile(lengths, number), np.tile(factors * lengths * asked.rate, number)
-        return np.concatenate([[0.0], np.cumsum(times)]), np.concatenate([[0.0], np.cumsum(arrivals)])
+        return np.concatenate([[0.0], np.cumsum(times)]), np.concatenate(
+            [[0.0], np.cumsum(arrivals)]
+        )
 
     expected = None
     if asked.horizon_s is not None:
-        expected = float(np.interp(asked.horizon_s, *cycles(int(asked.horizon_s // lengths.sum()) + 1)))
+        expected = float(
+            np.interp(asked.horizon_s, *cycles(int(asked.horizon_s // lengths.sum()) + 1))
+        )
     units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, asked.count)
     times, counts = cycles(int(units[-1] // per_cycle) + 1 if len(units) else 1)
     offsets: Offsets = np.interp(units, counts, times)
@@ -122,17 +151,24 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 
 def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """The recorded offsets, whatever the level's rate is. Raises ProblemsError as ``recorded`` does."""
+    """The recorded offsets, whatever the level's rate is. Raises ProblemsError as ``recorded``
+    does.
+    """
     offsets = recorded(asked.arrivals)
-    end = len(offsets) if asked.horizon_s is None else int(np.searchsorted(offsets, asked.horizon_s, side="left"))
+    end = (
+        len(offsets)
+        if asked.horizon_s is None
+        else int(np.searchsorted(offsets, asked.horizon_s, side="left"))
+    )
     return offsets[:end][: asked.count]
 
 
 def recorded(arrivals: Arrivals) -> Offsets:
-    """All offsets of a trace. Raises ProblemsError with every line that has no time, or one before the line above.
+    """All offsets of a trace. Raises ProblemsError with every line that has no time, or one before
+    the line above.
 
-    Times must ascend, since a trace may also hold the prompts that are sent at its times. The file is read again only
-    where it has changed.
+    Times must ascend, since a trace may also hold the prompts that are sent at its times. The file
+    is read again only where it has changed.
     """
     from orchestrator.load.workloads.file import status_of  # only a trace needs it
 
@@ -152,14 +188,18 @@ def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
     def stamp(line: bytes) -> float:
         nonlocal last
         try:
-            value = float(orjson.loads(line)["timestamp"] if line.lstrip().startswith(b"{") else line)
+            value = float(
+                orjson.loads(line)["timestamp"] if line.lstrip().startswith(b"{") else line
+            )
         except (ValueError, KeyError, TypeError):
             value = np.nan
         if not np.isfinite(value):
             raise ValueError(f"no finite time in {line[:60].decode(errors='replace')!r}")
         before, last = last, value
         if value < before:
-            raise ValueError(f"{value:g} is before the {before:g} of the line above it: sort the file by time")
+            raise ValueError(
+                f"{value:g} is before the {before:g} of the line above it: sort the file by time"
+            )
         return value
 
     lines = ((f"line {at}", line) for at, line in lines_of(read_file("trace", path), "trace", path))

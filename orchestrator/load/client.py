@@ -1,7 +1,7 @@
 """One load client: prepares its share of a point, runs it from a given instant, returns rows.
 
-Each turn of its loop first sends the requests that are due and takes in the bytes that have come. Only when neither is
-waiting does it read a bit of the finished responses, or write a request ahead.
+Each turn of its loop first sends the requests that are due and takes in the bytes that have come.
+Only when neither is waiting does it read a bit of the finished responses, or write a request ahead.
 """
 
 import gc
@@ -25,8 +25,10 @@ from orchestrator.results.outcomes import ErrorClass, Status
 
 BEAT_NS = 10_000_000  # heartbeat: measures the loop's lag and checks timeouts
 SWEEP_EVERY = 25  # beats
-LISTEN_NS = 5_000_000_000  # how often silent targets are looked for: with 10,000 open requests that takes 10 ms
-OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read even while bytes are waiting
+# how often silent targets are looked for: with 10,000 open requests that takes 10 ms
+LISTEN_NS = 5_000_000_000
+# of finished responses; beyond it they are read even while bytes are waiting
+OVER_BYTES = 128 * 1024 * 1024
 FLIGHT_BYTES = 3_000  # memory of a response, without the bytes that came
 
 
@@ -45,8 +47,8 @@ class LoadClient:
         self._rows_of_rest = True
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
-        """Computes the schedule, looks up hosts and writes the requests of client ``index`` of ``count``. Returns the
-        number of requests known so far.
+        """Computes the schedule, looks up hosts and writes the requests of client ``index`` of
+        ``count``. Returns the number of requests known so far.
 
         Raises InputError where the point cannot be run.
         """
@@ -64,9 +66,11 @@ class LoadClient:
         return assignment.schedule.known_requests()
 
     def run(self, start_ns: int) -> ClientResult:
-        """Runs what was prepared from ``start_ns`` on (``time.monotonic_ns`` of this host) until all requests ended.
+        """Runs what was prepared from ``start_ns`` on (``time.monotonic_ns`` of this host) until
+        all requests ended.
 
-        Every scheduled request has exactly one row, whatever the servers did, unless ``abort`` left some out.
+        Every scheduled request has exactly one row, whatever the servers did, unless ``abort`` left
+        some out.
         """
         driver = self._driver
         if driver is None:
@@ -100,7 +104,9 @@ class LoadClient:
             driver.finish(at_ns, drain)
 
     def abort(self, rows: bool = True) -> None:
-        """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become ``aborted`` rows."""
+        """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become
+        ``aborted`` rows.
+        """
         self._rows_of_rest = rows
         self._aborted.set()
         driver = self._driver
@@ -109,9 +115,13 @@ class LoadClient:
 
 
 class Driver:
-    """The loop of one run. ``run`` is called once; the other public methods may be called from any thread."""
+    """The loop of one run. ``run`` is called once; the other public methods may be called from any
+    thread.
+    """
 
-    def __init__(self, assignment: Assignment, writer: RequestWriter, endpoints: list[Endpoint]) -> None:
+    def __init__(
+        self, assignment: Assignment, writer: RequestWriter, endpoints: list[Endpoint]
+    ) -> None:
         self._assignment = assignment
         self._point = point = assignment.point
         self._kind = assignment.kind
@@ -131,7 +141,8 @@ class Driver:
         self._listening = Listening(len(point.targets))
         self._listen_ns = 0  # when to look for silent targets again
         self._silences: tuple[Silence, ...] = ()
-        self._crowded = False  # rows must be flushed even while bytes wait (conversations make rows at any time)
+        # rows must be flushed even while bytes wait (conversations make rows at any time)
+        self._crowded = False
         self._priority = Priority("normal")
         self._closing: tuple[int, bool] | None = None
         self._aborting = False
@@ -148,7 +159,8 @@ class Driver:
     def so_far(self) -> SoFar | None:
         if not self._start_ns:
             return None
-        ended = self._rows.untold()  # first: what ends meanwhile is reported next time, and not twice
+        # first: what ends meanwhile is reported next time, and not twice
+        ended = self._rows.untold()
         open_now = [(flight.entry.due_ns, flight.silent()) for flight in list(self._open)]
         open_now += [(entry.due_ns, True) for entry in list(self._waiting)]
         open_now += [(flight.entry.due_ns, False) for flight in list(self._over)]
@@ -164,9 +176,20 @@ class Driver:
         in_flight = len(self._open)
         sent = self._queue.scheduled - len(self._waiting)
         if (now := time.monotonic_ns()) >= self._listen_ns:
-            self._listen_ns, self._silences = now + LISTEN_NS, tuple(self._listening.silences(list(self._open), now))
+            self._listen_ns, self._silences = (
+                now + LISTEN_NS,
+                tuple(self._listening.silences(list(self._open), now)),
+            )
         no_room = tuple(filter(None, [self._rows.no_room])) if self._start_ns else ()
-        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._silences, no_room)
+        return Progress(
+            self._queue.scheduled,
+            sent,
+            self._done,
+            self._failed,
+            in_flight,
+            self._silences,
+            no_room,
+        )
 
     def run(self, start_ns: int, priority: How) -> ClientResult:
         """Blocks until the last request is over; returns all rows of this client."""
@@ -216,7 +239,8 @@ class Driver:
             if transport.ended:
                 self._take_ended()
                 wake = 0  # more may be due, or nothing left
-            while self._over_bytes > OVER_BYTES:  # one step a turn is too slow where every poll ends several requests
+            # one step a turn is too slow where every poll ends several requests
+            while self._over_bytes > OVER_BYTES:
                 self._read_step()
             if (reads == 0 or self._crowded) and not self._read_step() and self._writer.hungry:
                 self._writer.ahead(1)
@@ -229,14 +253,20 @@ class Driver:
         if not self._open and not self._waiting:
             return True
         last_ns = self._queue.last_ns(now - self._start_ns)
-        return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_s * 1e9)
+        return last_ns is not None and now - self._start_ns >= last_ns + round(
+            self._point.drain_s * 1e9
+        )
 
     def _draining(self, now: int) -> bool:
-        """Nothing more is due. For a point of N requests, which may all be due at once: and half of them are over."""
+        """Nothing more is due. For a point of N requests, which may all be due at once: and half of
+        them are over.
+        """
         last_ns = self._queue.last_ns(now - self._start_ns)
         if self._queue.next_due_ns is not None or last_ns is None or now - self._start_ns < last_ns:
             return False
-        return self._point.duration_s is not None or 2 * len(self._open) <= self._stats.in_flight_max
+        return (
+            self._point.duration_s is not None or 2 * len(self._open) <= self._stats.in_flight_max
+        )
 
     def _beat(self, now: int, late_ns: int) -> None:
         """Work that needs no better precision than the heartbeat."""
@@ -250,7 +280,9 @@ class Driver:
         limit_ns = round(self._point.request_timeout_s * 1e9)
         late = takewhile(lambda flight: now - flight.started_ns >= limit_ns, self._open)
         for flight in list(late):
-            self._transport.cancel(flight, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s")
+            self._transport.cancel(
+                flight, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s"
+            )
 
     def _close(self, now_ns: int, at_ns: int, drain: bool) -> None:
         self._queue.close(at_ns)
@@ -296,7 +328,9 @@ class Driver:
             self._queue.over(flight.entry, flight.ended_ns - self._start_ns, _refused(flight))
 
     def _read_step(self) -> bool:
-        """One step of reading: finished responses first, else long running ones. False: nothing to read."""
+        """One step of reading: finished responses first, else long running ones. False: nothing to
+        read.
+        """
         if self._reading is None and self._rows.full:
             self._reading = self._rows.flush()
         elif self._reading is None and self._over:
@@ -327,7 +361,9 @@ class Driver:
         deque(self._read(flight), maxlen=0)
         self._crowded = self._crowded or self._rows.full
         response = flight.response
-        self._writer.answered(flight.entry, flight.request, response.parsed, response.output_tokens or 0)
+        self._writer.answered(
+            flight.entry, flight.request, response.parsed, response.output_tokens or 0
+        )
 
     def _add(self, flight: InFlight) -> None:
         response = flight.response
@@ -340,7 +376,10 @@ class Driver:
             self._replies.append(self._reply(flight))
 
     def _perhaps_give_up(self) -> None:
-        most, more = self._point.max_errors, self._open or self._waiting or self._queue.next_due_ns is not None
+        most, more = (
+            self._point.max_errors,
+            self._open or self._waiting or self._queue.next_due_ns is not None,
+        )
         if most is not None and self._failed >= most and more and not self._aborting:
             self._stats.gave_up = True
             self.abort(rows=False)
@@ -358,13 +397,21 @@ class Driver:
         )
 
     def _give_up_open(self) -> None:
-        """After the drain time or an abort: makes rows for what is in flight, waiting, or still to come."""
+        """After the drain time or an abort: makes rows for what is in flight, waiting, or still to
+        come.
+        """
         if not self._rows_of_rest:
             self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
             return
-        said = (ErrorClass.TIMEOUT, f"still open {self._point.drain_s:g} s after the last was due (time to drain)")
-        never = (ErrorClass.TIMEOUT, "never sent: max_in_flight requests were in flight until the end")
+        said = (
+            ErrorClass.TIMEOUT,
+            f"still open {self._point.drain_s:g} s after the last was due (time to drain)",
+        )
+        never = (
+            ErrorClass.TIMEOUT,
+            "never sent: max_in_flight requests were in flight until the end",
+        )
         if self._aborting:
             said = never = (ErrorClass.ABORTED, "the run was aborted")
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
@@ -392,5 +439,7 @@ def _held_bytes(flight: InFlight) -> int:
 
 def _refused(flight: InFlight) -> bool:
     """Whether it failed so quickly that another request sent now would fail the same way."""
-    bad = flight.response.error_class is not None or (flight.head is not None and flight.head.status != 200)
+    bad = flight.response.error_class is not None or (
+        flight.head is not None and flight.head.status != 200
+    )
     return bad and flight.ended_ns - flight.started_ns < BACKOFF_NS

@@ -23,7 +23,8 @@ class StatsRecorder:
         self._start_ns = 0
         self._start_error_ns = 0
         self._cpu_start_ns = 0
-        self._loaded: tuple[int, int] | None = None  # wall and CPU time, ns, once nothing more was due
+        # wall and CPU time, ns, once nothing more was due
+        self._loaded: tuple[int, int] | None = None
         self.beats = 0
         self.in_flight_max = 0
         self.coalesced_reads = 0
@@ -35,9 +36,11 @@ class StatsRecorder:
         self._cpu_start_ns = time.thread_time_ns()
 
     def beat(self, late_ns: int, in_flight: int, draining: bool = False) -> None:
-        """One heartbeat, and how late it came: bytes or a due request may have waited that long for this client.
+        """One heartbeat, and how late it came: bytes or a due request may have waited that long for
+        this client.
 
-        ``draining``: nothing more is due. That time does not count: waiting for the last answers is easy work.
+        ``draining``: nothing more is due. That time does not count: waiting for the last answers is
+        easy work.
         """
         self.beats += 1
         if draining:
@@ -53,13 +56,17 @@ class StatsRecorder:
 
     def _used(self) -> tuple[int, int]:
         """Wall and CPU time since the start, ns."""
-        return max(0, time.monotonic_ns() - self._start_ns), time.thread_time_ns() - self._cpu_start_ns
+        return max(
+            0, time.monotonic_ns() - self._start_ns
+        ), time.thread_time_ns() - self._cpu_start_ns
 
     def stats(self, transport: Transport, priority: str) -> ClientStats:
         wall_ns, cpu_ns = self._used()
         loaded_ns, loaded_cpu_ns = self._loaded or (wall_ns, cpu_ns)
         lag_ms = np.frombuffer(self._lags_ns, np.int64) / 1e6 if self._lags_ns else np.zeros(1)
-        send_ms = np.frombuffer(self._send_lags_ns, np.int64) / 1e6 if self._send_lags_ns else np.zeros(1)
+        send_ms = (
+            np.frombuffer(self._send_lags_ns, np.int64) / 1e6 if self._send_lags_ns else np.zeros(1)
+        )
         return ClientStats(
             client=self._client,
             wall_s=wall_ns / 1e9,
@@ -90,7 +97,8 @@ class Listening:
 
     def __init__(self, targets: int) -> None:
         self._heard: list[int | None] = [None] * targets  # last byte of the requests that are over
-        self._unheard: list[int | None] = [None] * targets  # start of the first request since then that got no byte
+        # start of the first request since then that got no byte
+        self._unheard: list[int | None] = [None] * targets
 
     def over(self, flight: InFlight) -> None:
         """A request is over; its response is not read yet."""
@@ -101,8 +109,9 @@ class Listening:
             self._unheard[target] = flight.started_ns
 
     def silences(self, open_flights: Iterable[InFlight], now_ns: int) -> list[Silence]:
-        """For each target: how long its open requests have received no byte; without open ones, how long ago the last
-        byte came. Targets that were never asked are left out."""
+        """For each target: how long its open requests have received no byte; without open ones, how
+        long ago the last byte came. Targets that were never asked are left out.
+        """
         last, since, counts = list(self._heard), list(self._unheard), [0] * len(self._heard)
         for flight in open_flights:
             target, times = flight.request.target, flight.times[-1:]

@@ -1,8 +1,10 @@
-"""An HTTP server of known timing for ``selfcheck``: what a client reports is compared with what was really sent.
+"""An HTTP server of known timing for ``selfcheck``: what a client reports is compared with what was
+really sent.
 
-It speaks OpenAI completions and holds no model. A request sets its own timing, by the fields ``ttft_ms`` and ``itl_ms``
-of its body. Token i is due at arrival + ttft + i * itl and is written by itself. The server records when each token
-really left, so that its own lateness is never taken for the client's error.
+It speaks OpenAI completions and holds no model. A request sets its own timing, by the fields
+``ttft_ms`` and ``itl_ms`` of its body. Token i is due at arrival + ttft + i * itl and is written by
+itself. The server records when each token really left, so that its own lateness is never taken for
+the client's error.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def _last(tokens: int) -> bytes:
 
 
 class _Stream(asyncio.Protocol):
-    """One connection and its current answer. ``last_ns``: when the request came, later when the last token left."""
+    """One connection and its current answer. ``last_ns``: when the request came, later when the
+    last token left.
+    """
 
     def __init__(self, server: KnownServer) -> None:
         self._server, self._received = server, b""
@@ -66,7 +70,9 @@ class _Stream(asyncio.Protocol):
 
 
 class KnownServer:
-    """Serves until its pipe is closed; to whatever that says it answers with statistics since the last question."""
+    """Serves until its pipe is closed; to whatever that says it answers with statistics since the
+    last question.
+    """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -122,7 +128,11 @@ class KnownServer:
     def _stats(self) -> dict[str, float]:
         """What happened since the last question, times in ms."""
         found = {"events": float(len(self._late_ns))}
-        for name, values in (("ttft", self._ttft_ns), ("itl", self._gaps_ns), ("late", self._late_ns)):
+        for name, values in (
+            ("ttft", self._ttft_ns),
+            ("itl", self._gaps_ns),
+            ("late", self._late_ns),
+        ):
             sample = np.array(values, dtype=np.float64) / 1e6 if values else np.zeros(1)
             found[f"{name}_mean_ms"] = float(sample.mean())
             found[f"{name}_p99_ms"] = float(np.quantile(sample, 0.99))

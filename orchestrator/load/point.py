@@ -1,4 +1,6 @@
-"""What a client needs to know of one point, and what it returns. Plain picklable data, the same for every client."""
+"""What a client needs to know of one point, and what it returns. Plain picklable data, the same for
+every client.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,19 @@ class Target:
     model: str  # the name requests carry
     replica: int = 0
     api_key: str | None = field(default=None, repr=False)
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # additional ones; may hold secrets
+    # additional ones; may hold secrets
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     verify_tls: bool = True  # False: certificates are not checked
 
     @property
     def secrets(self) -> list[str]:
-        """What no error text may show, even where a server repeats it: the key, header values, their last words."""
-        said = [self.api_key or "", *(part for _, value in self.headers for part in (value, value.split(" ")[-1]))]
+        """What no error text may show, even where a server repeats it: the key, header values,
+        their last words.
+        """
+        said = [
+            self.api_key or "",
+            *(part for _, value in self.headers for part in (value, value.split(" ")[-1])),
+        ]
         return [one for one in said if len(one) >= SHORTEST]
 
 
@@ -39,10 +47,10 @@ class LoadPoint:
     """One load level of one workload on running targets.
 
     The schedule is a pure function of these values; of n clients each takes every n-th session.
-    Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at an infinite rate all
-    at once. Closed loop (concurrency): that many requests are kept in flight over all clients, for that time or number.
-    Requests due before ``warmup_s`` have ``phase = 'warmup'``. None: all are measured, and the window begins where the
-    run became steady.
+    Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at
+    an infinite rate all at once. Closed loop (concurrency): that many requests are kept in flight
+    over all clients, for that time or number. Requests due before ``warmup_s`` have ``phase =
+    'warmup'``. None: all are measured, and the window begins where the run became steady.
     """
 
     targets: tuple[Target, ...]
@@ -54,15 +62,21 @@ class LoadPoint:
     duration_s: float | None = 60.0
     requests: int | None = None
     seed: int = 0
-    max_in_flight: int | None = None  # over all clients; beyond it due requests wait, and their latency counts the wait
-    max_errors: int | None = None  # a client stops once so many of its requests failed; the rest has no rows
+    # over all clients; beyond it due requests wait, and their latency counts the wait
+    max_in_flight: int | None = None
+    # a client stops once so many of its requests failed; the rest has no rows
+    max_errors: int | None = None
     request_timeout_s: float = 600.0
-    drain_timeout_s: float | None = None  # wait after the last due instant, then `timeout`. None: request_timeout_s
-    tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text of an exact length
+    # wait after the last due instant, then `timeout`. None: request_timeout_s
+    drain_timeout_s: float | None = None
+    # folder or tokenizer.json; needed where prompts must be text of an exact length
+    tokenizer: str | None = None
     keep_replies: bool = False  # return what was answered, too
     watched: bool = False  # LoadClient.so_far is called while it runs
-    count_text: bool = False  # the engine gives no token counts: keep replies, count them with the tokenizer afterwards
-    vocabulary: tuple[int, int] | None = None  # token ids to draw from, [low, high), where there is no tokenizer
+    # the engine gives no token counts: keep replies, count them with the tokenizer afterwards
+    count_text: bool = False
+    # token ids to draw from, [low, high), where there is no tokenizer
+    vocabulary: tuple[int, int] | None = None
     measurement_id: str = ""
     attempt_id: str = ""
 
@@ -73,7 +87,9 @@ class LoadPoint:
 
     @property
     def drain_s(self) -> float:
-        """How long to wait for answers after the last due instant; by default the timeout of a request."""
+        """How long to wait for answers after the last due instant; by default the timeout of a
+        request.
+        """
         return self.request_timeout_s if self.drain_timeout_s is None else self.drain_timeout_s
 
 
@@ -84,7 +100,8 @@ class ClientStats:
     client: int
     wall_s: float  # from the common start to the last row
     cpu_s: float  # of the thread that runs the loop
-    cpu_share: float  # of one core. This and the loop's lag: while requests were due, without the final drain
+    # of one core. This and the loop's lag: while requests were due, without the final drain
+    cpu_share: float
     loop_lag_p99_ms: float
     loop_lag_max_ms: float
     send_lag_p50_ms: float  # sent - scheduled
@@ -100,15 +117,19 @@ class ClientStats:
     host: str = ""
     pid: int = 0
     priority: str = "normal"  # of the thread that runs the loop: realtime | nice | normal
-    left_out: int = 0  # requests that were due and open when the run was ended early: they have no rows
+    # requests that were due and open when the run was ended early: they have no rows
+    left_out: int = 0
     gave_up: bool = False  # max_errors of its requests failed
     tcp_retransmits: int = 0  # segments that TCP sent again
-    network_silent_max_s: float = 0.0  # the longest time without a packet from a server's host while a request was open
+    # the longest time without a packet from a server's host while a request was open
+    network_silent_max_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What others did on an engine's host while a point ran: all but its own launch, clients and driver."""
+    """What others did on an engine's host while a point ran: all but its own launch, clients and
+    driver.
+    """
 
     host: str
     foreign_cpu_s: float
@@ -118,7 +139,9 @@ class HostLoad:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long a target has sent nothing to a client. ``open``: how many of its requests wait for an answer there."""
+    """How long a target has sent nothing to a client. ``open``: how many of its requests wait for
+    an answer there.
+    """
 
     target: int
     open: int
@@ -138,7 +161,9 @@ class Progress:
     no_room: tuple[str, ...] = ()  # folders whose disks are full: rows wait for room there
 
     def __add__(self, other: Progress) -> Progress:
-        return Progress(*(getattr(self, name) + getattr(other, name) for name in Progress.__slots__))
+        return Progress(
+            *(getattr(self, name) + getattr(other, name) for name in Progress.__slots__)
+        )
 
     def silent(self, limit_s: float) -> list[int]:
         """Targets with open requests that no client has heard from for ``limit_s``."""
@@ -152,10 +177,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SoFar:
-    """What the client of a watched point reports since the last report. Nanoseconds since the point's start.
+    """What the client of a watched point reports since the last report. Nanoseconds since the
+    point's start.
 
-    ``ended``: requests that ended, as load/rows.py holds them (Arrow would take ten times as long). ``open``: for each
-    due request that has not ended, when it was due, and whether nothing of its answer has come.
+    ``ended``: requests that ended, as load/rows.py holds them (Arrow would take ten times as long).
+    ``open``: for each due request that has not ended, when it was due, and whether nothing of its
+    answer has come.
     """
 
     now_ns: int
@@ -165,8 +192,9 @@ class SoFar:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one request. ``token_ids`` None: the engine does not send them. ``logprobs`` None: it sent none at
-    all; NaN: none for that token."""
+    """The answer to one request. ``token_ids`` None: the engine does not send them. ``logprobs``
+    None: it sent none at all; NaN: none for that token.
+    """
 
     request_index: int
     replica: int

@@ -1,8 +1,9 @@
 """How the load thread is scheduled beside an engine that may want the same cores.
 
-Niceness alone does not put a client before an engine: under Linux's autogroups it only counts among the processes of
-one session, and an engine has a session of its own. Real-time scheduling does. No cost to the engine could be measured,
-even on a shared core (docs/measurements.md): the client needs the same CPU time, only at once.
+Niceness alone does not put a client before an engine: under Linux's autogroups it only counts among
+the processes of one session, and an engine has a session of its own. Real-time scheduling does. No
+cost to the engine could be measured, even on a shared core (docs/measurements.md): the client needs
+the same CPU time, only at once.
 """
 
 import gc
@@ -15,7 +16,8 @@ How = Literal["realtime", "nice", "normal"]
 
 NICENESS = -10
 WINDOW_NS = 50_000_000
-FULL_SHARE = 0.85  # CPU time over a window from which on the thread counts as needing its whole core
+# CPU time over a window from which on the thread counts as needing its whole core
+FULL_SHARE = 0.85
 REALTIME_SHARE = 0.8  # part of such a window in which it stays real-time
 
 
@@ -29,10 +31,11 @@ class Priority:
         self._window = (0, 0)  # its start, and the thread's CPU time at that instant
 
     def look(self, now_ns: int, cpu_ns: int) -> None:
-        """Leaves real-time for a moment while the thread fills its core. To be called every 10 ms or so.
+        """Leaves real-time for a moment while the thread fills its core. To be called every 10 ms
+        or so.
 
-        Otherwise the kernel would stop a real-time thread that used 95 % of a second for the rest of it, 50 ms at once
-        (sched_rt_runtime_us).
+        Otherwise the kernel would stop a real-time thread that used 95 % of a second for the rest
+        of it, 50 ms at once (sched_rt_runtime_us).
         """
         if self.how != "realtime":
             return
@@ -40,7 +43,9 @@ class Priority:
         if now_ns - start_ns >= WINDOW_NS:
             self._full = start_ns > 0 and cpu_ns - used_ns > FULL_SHARE * (now_ns - start_ns)
             self._window = start_ns, used_ns = now_ns, cpu_ns
-        now: How = "nice" if self._full and now_ns - start_ns >= REALTIME_SHARE * WINDOW_NS else "realtime"
+        now: How = (
+            "nice" if self._full and now_ns - start_ns >= REALTIME_SHARE * WINDOW_NS else "realtime"
+        )
         if now != self.now:
             _schedule(os.SCHED_RR if now == "realtime" else os.SCHED_OTHER, int(now == "realtime"))
             self.now = now
@@ -48,10 +53,12 @@ class Priority:
 
 @contextmanager
 def scheduled(wanted: How) -> Iterator[Priority]:
-    """Runs the calling thread as wanted, or as near to it as is allowed, and yields how. Undone on exit.
+    """Runs the calling thread as wanted, or as near to it as is allowed, and yields how. Undone on
+    exit.
 
-    Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the niceness goes as near to -10 as is
-    allowed (Ray starts its workers at 15). Threads and processes started inside do not inherit real-time scheduling.
+    Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the niceness goes
+    as near to -10 as is allowed (Ray starts its workers at 15). Threads and processes started
+    inside do not inherit real-time scheduling.
     """
     if wanted == "normal":
         yield Priority("normal")
@@ -75,12 +82,16 @@ def scheduled(wanted: How) -> Iterator[Priority]:
 
 
 def _schedule(policy: int, priority: int) -> None:
-    """Schedules the calling thread. The reset-on-fork flag stays for good: clearing it takes CAP_SYS_NICE."""
+    """Schedules the calling thread. The reset-on-fork flag stays for good: clearing it takes
+    CAP_SYS_NICE.
+    """
     os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
 
 
 def lower_niceness(wanted: int) -> None:
-    """Lowers the calling thread's niceness to ``wanted``, or the nearest value allowed (root, RLIMIT_NICE)."""
+    """Lowers the calling thread's niceness to ``wanted``, or the nearest value allowed (root,
+    RLIMIT_NICE).
+    """
     for niceness in range(wanted, os.getpriority(os.PRIO_PROCESS, 0)):
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
@@ -89,7 +100,9 @@ def lower_niceness(wanted: int) -> None:
 
 @contextmanager
 def quiet_memory() -> Iterator[None]:
-    """No garbage collection during a run: a pass over all objects would hold up reads for milliseconds."""
+    """No garbage collection during a run: a pass over all objects would hold up reads for
+    milliseconds.
+    """
     enabled = gc.isenabled()
     gc.freeze()
     gc.disable()

@@ -1,7 +1,7 @@
 """Requests as bytes, written before they are due, and the conversations they continue.
 
-As many first turns as the bounds allow are written before the start, the rest while the client has nothing to read.
-Later turns are written once the answer before them is known.
+As many first turns as the bounds allow are written before the start, the rest while the client has
+nothing to read. Later turns are written once the answer before them is known.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from orchestrator.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import Entry, Schedule
 from orchestrator.load.wire import WIRES, Parsed
-from orchestrator.load.workloads import PROMPT_STREAM, Content, Kind, Message, Prompt, Prompter, stream
+from orchestrator.load.workloads import (
+    PROMPT_STREAM,
+    Content,
+    Kind,
+    Message,
+    Prompt,
+    Prompter,
+    stream,
+)
 from orchestrator.load.workloads.content import prompter
 
 AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet sent, per client
 AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes
-AHEAD_PER_SLOT = 8  # most requests per slot where a closed loop by time does not know how many it will need
+# most requests per slot where a closed loop by time does not know how many it will need
+AHEAD_PER_SLOT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +47,17 @@ class Assignment:
 
     @classmethod
     def of(cls, point: LoadPoint, client: int, clients: int) -> Assignment:
-        """The share of client ``client`` of ``clients``. Raises InputError where the point cannot be run."""
+        """The share of client ``client`` of ``clients``. Raises InputError where the point cannot
+        be run.
+        """
         made = prompter(point)
         kind: Kind = point.workload.requests(made, point.seed)
         return cls(point, client, made, kind, Schedule(point, kind, client, clients))
 
     def target(self, session: int) -> int:
-        """The index of the target: sessions go round the replicas; all turns of one go to the same replica, as a
-        cache-aware router would send them."""
+        """The index of the target: sessions go round the replicas; all turns of one go to the same
+        replica, as a cache-aware router would send them.
+        """
         return session % len(self.point.targets)
 
 
@@ -75,7 +87,9 @@ class RequestWriter:
         ]
         schedule = assignment.schedule
         self._upcoming = schedule.own_sessions()
-        self._limit = AHEAD_REQUESTS if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
+        self._limit = (
+            AHEAD_REQUESTS if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
+        )
         self._ready: dict[int, Request] = {}
         self._ready_bytes = 0
         self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
@@ -97,10 +111,14 @@ class RequestWriter:
         self.hungry = self._more and not self._full()
 
     def take(self, entry: Entry) -> Request:
-        """The request of an entry. Written now if it was not written ahead, or if the phase changes its prompt."""
+        """The request of an entry. Written now if it was not written ahead, or if the phase changes
+        its prompt.
+        """
         phase = self._assignment.schedule.phase(entry.due_ns)
         if entry.turn:
-            return self._write(entry.session, entry.turn, phase, tuple(self._history.get(entry.session, ())))
+            return self._write(
+                entry.session, entry.turn, phase, tuple(self._history.get(entry.session, ()))
+            )
         made = self._ready.pop(entry.session, None)
         if made is None:
             return self._write(entry.session, 0, phase, ())
@@ -120,10 +138,14 @@ class RequestWriter:
             return
         user = request.prompt.messages[-1]
         reply = self._reply(entry, user.content, parsed, reply_tokens)
-        self._history.setdefault(entry.session, []).extend((user, Message("assistant", reply, reply_tokens)))
+        self._history.setdefault(entry.session, []).extend(
+            (user, Message("assistant", reply, reply_tokens))
+        )
 
     def _reply(self, entry: Entry, user: Content, parsed: Parsed, reply_tokens: int) -> Content:
-        """The answer in the form of the prompt: text or ids. Ids that the engine did not send are drawn at random."""
+        """The answer in the form of the prompt: text or ids. Ids that the engine did not send are
+        drawn at random.
+        """
         if isinstance(user[0], str):
             return ("".join(parsed.texts or ()),)
         if (ids := parsed.ids) is not None:
@@ -132,7 +154,9 @@ class RequestWriter:
         return (self._assignment.prompter.make(rng, reply_tokens),)
 
     def _likely_phase(self, session: int) -> str:
-        """The phase a request will probably be sent in: a closed loop knows it only then, and most are measured."""
+        """The phase a request will probably be sent in: a closed loop knows it only then, and most
+        are measured.
+        """
         schedule = self._assignment.schedule
         return schedule.phase(int(schedule.due_ns[session])) if schedule.open_loop else "measure"
 
@@ -145,7 +169,9 @@ class RequestWriter:
         target, point = self._assignment.target(session), self._assignment.point
         body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
         kept = prompt if self._kind.needs_reply or point.keep_replies else None
-        return Request(target, with_body(self._heads[target], body), phase, prompt.tokens, output_tokens, kept)
+        return Request(
+            target, with_body(self._heads[target], body), phase, prompt.tokens, output_tokens, kept
+        )
 
 
 # -- HTTP/1.1
@@ -177,19 +203,27 @@ def parse_url(url: str) -> Origin:
     if parts.scheme not in ("http", "https") or not host:
         raise InputError(f"{url!r} is not a URL of a server: give http://HOST:PORT or https://HOST")
     if parts.query or parts.fragment or parts.username:
-        raise InputError(f"the URL of {host!r} may not hold a user, query or fragment; keys go into --api-key-env")
+        raise InputError(
+            f"the URL of {host!r} may not hold a user, query or fragment; keys go into --api-key-env"
+        )
     if port == 0:
         raise InputError(f"{url!r} names port 0, which no server has")
     if not re.fullmatch("[!-~]+", host):
-        raise InputError(f"the host of {url!r} holds spaces or letters beyond ASCII: give its punycode (xn--…)")
+        raise InputError(
+            f"the host of {url!r} holds spaces or letters beyond ASCII: give its punycode (xn--…)"
+        )
     if not re.fullmatch("[!-~]*", parts.path):
-        raise InputError(f"the path of {url!r} holds spaces or letters beyond ASCII: percent-encode them")
+        raise InputError(
+            f"the path of {url!r} holds spaces or letters beyond ASCII: percent-encode them"
+        )
     tls = parts.scheme == "https"
     return Origin(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
 
 def header_problem(name: str, value: str) -> str | None:
-    """Why a header cannot be added to requests; None where it can. Never shows the value, which may be a secret."""
+    """Why a header cannot be added to requests; None where it can. Never shows the value, which may
+    be a secret.
+    """
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
         return "what precedes its first colon is not a header name; give NAME: VALUE"
     if name.lower() in ("content-length", "transfer-encoding", "connection", "accept-encoding"):
@@ -217,7 +251,11 @@ def request_head(origin: Origin, path: str, target: Target) -> bytes:
         if problem := header_problem(name, value):
             raise InputError(problem)
         headers[name.lower()] = (name, value)
-    lines = [f"POST {origin.prefix}{path} HTTP/1.1", *map(": ".join, headers.values()), "Content-Length: "]
+    lines = [
+        f"POST {origin.prefix}{path} HTTP/1.1",
+        *map(": ".join, headers.values()),
+        "Content-Length: ",
+    ]
     return "\r\n".join(lines).encode("latin-1")
 
 

@@ -1,7 +1,9 @@
-"""Rows of one client, one per scheduled request. Each is a tuple at first; some thousand at a time become Arrow tables
-and go to disk (results/spool.py), so that memory is bounded however many there are.
+"""Rows of one client, one per scheduled request. Each is a tuple at first; some thousand at a time
+become Arrow tables and go to disk (results/spool.py), so that memory is bounded however many there
+are.
 
-The rows of a client that died are made by another process from the schedule, which says what that client had to do.
+The rows of a client that died are made by another process from the schedule, which says what that
+client had to do.
 """
 
 from __future__ import annotations
@@ -34,14 +36,17 @@ from orchestrator.results.spool import Part, Spool, nameless_file, path_of
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps
 
-ROWS_AT_ONCE = 5_000  # to disk; in memory a row takes about 1 kB, a gap 4 bytes (6 where chunks hold several tokens)
+# to disk; in memory a row takes about 1 kB, a gap 4 bytes (6 where chunks hold several tokens)
+ROWS_AT_ONCE = 5_000
 GAPS_AT_ONCE = 250_000
 MOST_SHOWN = 500  # characters of an error
 REPLIES_AT_ONCE = 1_000  # tokenized together; an encoding takes about 100 bytes per token
 
 
 class Rows:
-    """Collects rows. ``start_ns``: the point's start on this client's clock. To be closed with ``close``."""
+    """Collects rows. ``start_ns``: the point's start on this client's clock. To be closed with
+    ``close``.
+    """
 
     def __init__(self, assignment: Assignment, start_ns: int) -> None:
         self._assignment = assignment
@@ -51,12 +56,16 @@ class Rows:
         self._gaps_held = 0
         self._untold: deque[Ended] | None = deque() if assignment.point.watched else None
         self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
-        self._replies = nameless_file() if self._tokenizer else None  # pickled requests whose reply had no counts
+        # pickled requests whose reply had no counts
+        self._replies = nameless_file() if self._tokenizer else None
         self._replies_end = 0
-        self._replies_held: list[InFlight] = []  # since there was no room: this thread does not wait
+        # since there was no room: this thread does not wait
+        self._replies_held: list[InFlight] = []
         self._spool = Spool("requests", "token_events")
         secrets = [target.secrets for target in assignment.point.targets]
-        self._shown = lru_cache(64)(lambda error, target: redacted(error, secrets[target])[:MOST_SHOWN])
+        self._shown = lru_cache(64)(
+            lambda error, target: redacted(error, secrets[target])[:MOST_SHOWN]
+        )
 
     @property
     def full(self) -> bool:
@@ -70,8 +79,14 @@ class Rows:
             gaps = response.gaps_us
             told = None if gaps is None else (flight.entry.index, gaps, response.tokens_per_chunk)
             self._untold.append((self._row(flight), told))
-        if self._replies is not None and response.source == "chunks" and any(response.parsed.texts or ()):
-            self._keep(replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None)))
+        if (
+            self._replies is not None
+            and response.source == "chunks"
+            and any(response.parsed.texts or ())
+        ):
+            self._keep(
+                replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None))
+            )
             return
         self._rows.append(self._row(flight))
         if response.gaps_us is not None:  # there was content
@@ -140,7 +155,9 @@ class Rows:
         self._rows.append(self._row(flight))
 
     def recount(self) -> None:
-        """Counts the replies that came without token counts with the model's tokenizer, and adds their rows."""
+        """Counts the replies that came without token counts with the model's tokenizer, and adds
+        their rows.
+        """
         if self._replies is None:
             return
         assert self._tokenizer is not None
@@ -168,7 +185,8 @@ class Rows:
     def flush(self, everything: bool = False) -> Iterator[None]:
         """Writes what is here to disk, in steps. Raises ResultsError where there is no room.
 
-        Rows wait until there are ROWS_AT_ONCE, even where their gaps are many: small parts cost readers room and time.
+        Rows wait until there are ROWS_AT_ONCE, even where their gaps are many: small parts cost
+        readers room and time.
         """
         gaps, self._gaps, self._gaps_held = self._gaps, [], 0
         self._spool.write("token_events", _token_events(self._assignment.point, gaps))
@@ -182,7 +200,9 @@ class Rows:
         self._spool.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
 
     def parts(self) -> list[Part]:
-        """``requests`` and ``token_events``, complete. Raises ResultsError where there is no room for them."""
+        """``requests`` and ``token_events``, complete. Raises ResultsError where there is no room
+        for them.
+        """
         deque(self.flush(everything=True), maxlen=0)
         return self._spool.parts()
 
@@ -195,7 +215,15 @@ class Rows:
         mine = self._assignment
         session, turn = (entry.session, entry.turn) if mine.kind.sessions else (None, None)
         replica = mine.point.targets[mine.target(entry.session)].replica
-        return (entry.index, mine.client, replica, mine.schedule.phase(entry.due_ns), session, turn, entry.due_ns)
+        return (
+            entry.index,
+            mine.client,
+            replica,
+            mine.schedule.phase(entry.due_ns),
+            session,
+            turn,
+            entry.due_ns,
+        )
 
     def _since(self, at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - self._start_ns
@@ -212,11 +240,16 @@ def _token_events(point: LoadPoint, gaps: Sequence[Gaps]) -> pa.Table:
     index = pa.array([request_index for request_index, _, _ in gaps], pa.int32())
     gaps_us = _lists([one for _, one, _ in gaps], TOKEN_EVENTS.field("gaps_us").type)
     tokens = _lists([one for _, _, one in gaps], TOKEN_EVENTS.field("tokens_per_chunk").type)
-    return pa.Table.from_arrays([*_ids(point, len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS)
+    return pa.Table.from_arrays(
+        [*_ids(point, len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS
+    )
 
 
 def _ids(point: LoadPoint, rows: int) -> list[pa.Array]:
-    return [pa.repeat(pa.scalar(value, pa.string()), rows) for value in (point.measurement_id, point.attempt_id)]
+    return [
+        pa.repeat(pa.scalar(value, pa.string()), rows)
+        for value in (point.measurement_id, point.attempt_id)
+    ]
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[pa.Array]:
@@ -238,15 +271,17 @@ def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
 def leave_pandas_out() -> None:
     """Keeps pandas out of this process, which must be one of our own.
 
-    pyarrow imports an installed pandas with the first array it makes: 0.35 s of CPU that would count as the client's.
+    pyarrow imports an installed pandas with the first array it makes: 0.35 s of CPU that would
+    count as the client's.
     """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
 
 
 class _NoPandas:
-    """An import hook that finds no pandas. (None in sys.modules would do for Python, but pyarrow's compiled imports
-    would take it for the module.)"""
+    """An import hook that finds no pandas. (None in sys.modules would do for Python, but pyarrow's
+    compiled imports would take it for the module.)
+    """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == "pandas":
@@ -256,7 +291,8 @@ class _NoPandas:
 def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> Part:
     """The ``requests`` rows of client ``index`` of ``count``, which died: all have status ``lost``.
 
-    A closed loop by time has no fixed number of requests: it gets one session per slot of the client.
+    A closed loop by time has no fixed number of requests: it gets one session per slot of the
+    client.
     """
     mine = Assignment.of(point, index, count)
     with closing(Rows(mine, 0)) as rows:

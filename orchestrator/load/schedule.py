@@ -1,8 +1,8 @@
 """The one global schedule of a point, the share of it that a client takes, and what is due when.
 
-The schedule is a pure function of the point: every client computes all of it and takes every n-th session. So 1, 2 or 8
-clients send the same requests at the same times, and what a dead client had to do is known without asking it.
-Nothing here uses a clock or a socket.
+The schedule is a pure function of the point: every client computes all of it and takes every n-th
+session. So 1, 2 or 8 clients send the same requests at the same times, and what a dead client had
+to do is known without asking it. Nothing here uses a clock or a socket.
 """
 
 import heapq
@@ -21,12 +21,14 @@ from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads import ARRIVAL_STREAM, Kind, stream
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 
-# Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late by the time that the
-# client needs to send the others, and that lateness would be the client's, not the engine's.
+# Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late
+# by the time that the client needs to send the others, and that lateness would be the client's, not
+# the engine's.
 SLOT_STAGGER_NS = 200_000
 
 
-BACKOFF_NS = 100_000_000  # closed loop: pause of a slot after a failed request, doubled up to the maximum
+# closed loop: pause of a slot after a failed request, doubled up to the maximum
+BACKOFF_NS = 100_000_000
 MAX_BACKOFF_NS = 5_000_000_000
 
 
@@ -46,16 +48,19 @@ def share(total: int, client: int, clients: int) -> int:
 
 
 class Schedule:
-    """Sessions of one or more requests, when they are due, and the share of client ``client`` of ``clients``.
+    """Sessions of one or more requests, when they are due, and the share of client ``client`` of
+    ``clients``.
 
-    ``sessions``: how many in all; None: as many as the time allows (closed loop). The client's share: ``slot_starts``,
-    when each of its slots starts (closed loop), ns; ``cap``, its part of ``max_in_flight``.
+    ``sessions``: how many in all; None: as many as the time allows (closed loop). The client's
+    share: ``slot_starts``, when each of its slots starts (closed loop), ns; ``cap``, its part of
+    ``max_in_flight``.
     """
 
     def __init__(self, point: LoadPoint, kind: Kind, client: int = 0, clients: int = 1) -> None:
         """Raises InputError where the arrivals cannot be drawn, or would be too many."""
         self._kind = kind
-        self._first_index = array("q", [0])  # first request_index of every session, as far as was asked for
+        # first request_index of every session, as far as was asked for
+        self._first_index = array("q", [0])
         self.requests = point.requests
         self.open_loop = point.level.control == "request_rate"
         self.warmup_ns = round((point.warmup_s or 0.0) * 1e9)
@@ -66,11 +71,14 @@ class Schedule:
         if self.open_loop:
             self.due_ns = self._arrivals(point)
             self.sessions = len(self.due_ns)
-        # the number of clients that get work: one that may have nothing in flight would never send its share
+        # the number of clients that get work: one that may have nothing in flight would never send
+        # its share
         self._parts = max(1, min(clients, self.slots or clients, point.max_in_flight or clients))
         self._client = client if client < self._parts else None
         self.slot_starts = [slot * SLOT_STAGGER_NS for slot in self._own(self.slots)]
-        self.cap = None if point.max_in_flight is None else share(point.max_in_flight, client, self._parts)
+        self.cap = (
+            None if point.max_in_flight is None else share(point.max_in_flight, client, self._parts)
+        )
 
     def own_sessions(self) -> Iterator[int]:
         """The sessions of this client, in order."""
@@ -83,13 +91,17 @@ class Schedule:
         return range(0) if self._client is None else range(self._client, total, self._parts)
 
     def known_requests(self) -> int:
-        """How many requests of this client are known before the start; in a closed loop by time one per slot."""
+        """How many requests of this client are known before the start; in a closed loop by time one
+        per slot.
+        """
         if self.sessions is None:
             return len(self.slot_starts)
         return sum(map(self.turns, self.own_sessions()))
 
     def _arrivals(self, point: LoadPoint) -> NDArray[np.int64]:
-        """When sessions are due, ns. They arrive at rate/turns: levels (and a ramp's end) are requests per second."""
+        """When sessions are due, ns. They arrive at rate/turns: levels (and a ramp's end) are
+        requests per second.
+        """
         arrivals, turns = point.arrivals, self._kind.mean_turns
         if np.isinf(point.level.value):
             if self.sessions is None:
@@ -99,7 +111,9 @@ class Schedule:
             arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
         asked = Asked(arrivals, point.level.value / turns, point.ends_s, self.sessions)
         if asked.expected > MOST_REQUESTS:
-            raise InputError(f"{asked.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}")
+            raise InputError(
+                f"{asked.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}"
+            )
         offsets_s: Offsets = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
         if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
             said = f"the last request would be due after {offsets_s[-1]:.3g} s"
@@ -121,7 +135,8 @@ class Schedule:
         return known[session]
 
     def entry(self, session: int, turn: int, due_ns: int | None = None) -> Entry | None:
-        """A request of the schedule; None where it lies beyond the point's number of requests or its time.
+        """A request of the schedule; None where it lies beyond the point's number of requests or
+        its time.
 
         ``due_ns``: for later turns and closed loops, where it follows from what happened before.
         """
@@ -133,9 +148,15 @@ class Schedule:
         return Entry(self._first(session) + turn, session, turn, due)
 
     def turns(self, session: int) -> int:
-        """Requests of a session within the point's number of them (whether the time suffices is known only later)."""
+        """Requests of a session within the point's number of them (whether the time suffices is
+        known only later).
+        """
         turns = self._kind.turns(session)
-        return turns if self.requests is None else max(0, min(turns, self.requests - self._first(session)))
+        return (
+            turns
+            if self.requests is None
+            else max(0, min(turns, self.requests - self._first(session)))
+        )
 
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""
@@ -150,12 +171,14 @@ class RequestQueue:
         self._think_ns = round(think_time_s * 1e9)
         self._sessions = schedule.own_sessions()
         self._heap: list[tuple[int, int, Entry]] = []  # due, tie, entry
-        self._failures: dict[int, int] = {}  # closed loop, by session: failures in a row before it in its slot
+        # closed loop, by session: failures in a row before it in its slot
+        self._failures: dict[int, int] = {}
         self._ties = 0
         self._last_due_ns = 0
         self._coming = next(self._sessions, None)  # the next session
         self.scheduled = 0
-        for start_ns in [None] if schedule.open_loop else schedule.slot_starts:  # open: only the next arrival
+        # open: only the next arrival
+        for start_ns in [None] if schedule.open_loop else schedule.slot_starts:
             self._push(self._first_turn(start_ns))
 
     @property
@@ -175,10 +198,11 @@ class RequestQueue:
         return entry
 
     def over(self, entry: Entry, ended_ns: int, refused: bool) -> None:
-        """A request is over: schedules its session's next turn or (closed loop) the session that takes its slot.
+        """A request is over: schedules its session's next turn or (closed loop) the session that
+        takes its slot.
 
-        ``refused``: it failed at once. A dead engine refuses within microseconds; without a pause the rows would fill
-        the disk.
+        ``refused``: it failed at once. A dead engine refuses within microseconds; without a pause
+        the rows would fill the disk.
         """
         due, closed, failures = ended_ns + self._think_ns, not self._schedule.open_loop, 0
         before = self._failures.pop(entry.session, 0)
@@ -193,7 +217,9 @@ class RequestQueue:
         self._push(following)
 
     def last_ns(self, now_ns: int) -> int | None:
-        """The last instant at which anything is due; None while requests in flight may be followed by more."""
+        """The last instant at which anything is due; None while requests in flight may be followed
+        by more.
+        """
         end_ns = self._schedule.end_ns
         if end_ns is not None and now_ns >= end_ns:
             return end_ns
@@ -213,7 +239,9 @@ class RequestQueue:
                 yield later
 
     def rest(self, now_ns: int) -> Iterator[Entry]:
-        """Everything that was not handed out yet, for a run that is given up. Nothing is due afterwards."""
+        """Everything that was not handed out yet, for a run that is given up. Nothing is due
+        afterwards.
+        """
         pending, self._heap = sorted(self._heap), []
         due_ns = None if self._schedule.open_loop else now_ns
         known = self._schedule.sessions is not None

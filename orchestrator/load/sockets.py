@@ -1,4 +1,5 @@
-"""Sockets: making room for them, connecting, TLS, sending; and one place to wait for them, a time and other threads.
+"""Sockets: making room for them, connecting, TLS, sending; and one place to wait for them, a time
+and other threads.
 
 Reading is in transport.py, where every nanosecond counts.
 """
@@ -23,24 +24,30 @@ from orchestrator.timer import Timer
 
 Address = tuple[int, tuple[object, ...]]  # family, sockaddr
 
-LOCAL_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+LOCAL_LIMITS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
+)
 DESCRIPTORS = 16_384  # so many fit into the kernel's table before it must grow again
 
 TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-# While nothing else comes, the other host's kernel is asked every second whether it is there. It answers whatever its
-# programs do, so silence means the network. Without an answer for two minutes the connection is over.
+# While nothing else comes, the other host's kernel is asked every second whether it is there. It
+# answers whatever its programs do, so silence means the network. Without an answer for two minutes
+# the connection is over.
 KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 127}
-SENT_AGAIN, HEARD = struct.Struct("@100x I"), struct.Struct("@52x II")  # of struct tcp_info (linux/tcp.h)
+# of struct tcp_info (linux/tcp.h)
+SENT_AGAIN, HEARD = struct.Struct("@100x I"), struct.Struct("@52x II")
 
 READ, WRITE = select.POLLIN, select.POLLOUT  # the same bits as EPOLLIN and EPOLLOUT
 MAX_EVENTS = 32  # one batch; bounds how long a timer, a send or a first token waits behind reads
 
 
 def raise_open_files_limit() -> None:
-    """Allows as many sockets as the system permits; the usual soft limit of 1,024 would silently cap the load.
+    """Allows as many sockets as the system permits; the usual soft limit of 1,024 would silently
+    cap the load.
 
-    The kernel's table of descriptors grows by doubling, and in a process with threads each growth waits 10 ms and more
-    for all CPUs (synchronize_rcu). Taking one high number makes it grow now instead of during the run.
+    The kernel's table of descriptors grows by doubling, and in a process with threads each growth
+    waits 10 ms and more for all CPUs (synchronize_rcu). Taking one high number makes it grow now
+    instead of during the run.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -65,7 +72,8 @@ def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     """Looks up the host, IPv4 and IPv6. Raises InputError where it has no address."""
     try:
         found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # an empty label, or one that is too long, is a UnicodeError
+    except (OSError, UnicodeError) as error:
+        # an empty label, or one that is too long, is a UnicodeError
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
     addresses = tuple(dict.fromkeys((family, address) for family, _, _, _, address in found))
     context = tls_context(verify_tls) if origin.tls else None
@@ -122,7 +130,9 @@ class Connection:
             self.handshaking = True
 
     def handshake(self) -> bool | None:
-        """Continues the TLS handshake. True: done; False: wants to read; None: wants to write. Raises OSError."""
+        """Continues the TLS handshake. True: done; False: wants to read; None: wants to write.
+        Raises OSError.
+        """
         assert isinstance(self.sock, ssl.SSLSocket)
         try:
             self.sock.do_handshake()
@@ -149,7 +159,9 @@ class Connection:
         return int(self._tcp_info(SENT_AGAIN)[0]) - self.sent_again
 
     def silent_ms(self) -> int:
-        """How long no packet has come from the other host: no data, no acknowledgement, no answer to a probe."""
+        """How long no packet has come from the other host: no data, no acknowledgement, no answer
+        to a probe.
+        """
         return int(min(self._tcp_info(HEARD)))
 
     def _tcp_info(self, what: struct.Struct) -> tuple[int, ...]:
@@ -162,11 +174,14 @@ class Connection:
             return (0,)
 
     def reader(self) -> Callable[[int], bytes]:
-        """The function that reads: the socket's own ``recv``; for TLS one that leaves no decrypted data behind."""
+        """The function that reads: the socket's own ``recv``; for TLS one that leaves no decrypted
+        data behind.
+        """
         return self._receive_decrypted if isinstance(self.sock, ssl.SSLSocket) else self.sock.recv
 
     def _receive_decrypted(self, size: int) -> bytes:
-        """Reads all that is decrypted: a TLS record may hold more than ``size``, and the poller would not see the rest.
+        """Reads all that is decrypted: a TLS record may hold more than ``size``, and the poller
+        would not see the rest.
 
         Raises BlockingIOError where nothing is there, as a plain socket does.
         """
@@ -186,8 +201,9 @@ class Connection:
 class Poller:
     """Level-triggered readiness. One thread waits and registers; ``wake`` may be called from any.
 
-    Descriptors can be put first: they are in an epoll set of their own, nested in the main one, so that they are found
-    even where more events wait than one batch holds. Ask ``first`` when ``first_fd`` is ready or a batch is full.
+    Descriptors can be put first: they are in an epoll set of their own, nested in the main one, so
+    that they are found even where more events wait than one batch holds. Ask ``first`` when
+    ``first_fd`` is ready or a batch is full.
     """
 
     def __init__(self) -> None:
@@ -225,7 +241,8 @@ class Poller:
         return self._first_epoll.poll(0, MAX_EVENTS)
 
     def wait(self, until_ns: int) -> list[tuple[int, int]]:
-        """The descriptors that are ready, each (fd, mask). Some may be the poller's own: ignore those.
+        """The descriptors that are ready, each (fd, mask). Some may be the poller's own: ignore
+        those.
 
         Returns at ``until_ns`` (``time.monotonic_ns``) at the latest; at once if that is 0.
         """

@@ -18,8 +18,23 @@ MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits i
 MAX_TEMPLATE_TOKENS = 64  # that a chat template or a BOS token may add to each message of a prompt
 REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 NUMBERS = (
-    *("scheduled_ns", "sent_ns", "done_ns", "chunks", "coalesced_chunks", "turn", "input_tokens_asked", "input_tokens"),
-    *("cached_tokens", "output_tokens_asked", "output_tokens", "output_tokens_counted", "hidden_tokens"),
+    *(
+        "scheduled_ns",
+        "sent_ns",
+        "done_ns",
+        "chunks",
+        "coalesced_chunks",
+        "turn",
+        "input_tokens_asked",
+        "input_tokens",
+    ),
+    *(
+        "cached_tokens",
+        "output_tokens_asked",
+        "output_tokens",
+        "output_tokens_counted",
+        "hidden_tokens",
+    ),
 )
 TEXTS = ("status", "error_class", "token_count_source")
 EXACT = ("token_ids", "continuous_usage", "native")  # sources of counts that say what was streamed
@@ -29,8 +44,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """Columns of some requests. ``numbers``: with NaN for null. ``codes``: of each text column, a number for each row
-    that says which of its ``texts`` it holds; null is none of them."""
+    """Columns of some requests. ``numbers``: with NaN for null. ``codes``: of each text column, a
+    number for each row that says which of its ``texts`` it holds; null is none of them.
+    """
 
     numbers: dict[str, Floats]
     codes: dict[str, NDArray[np.int32]]
@@ -38,7 +54,9 @@ class _Requests:
 
     @classmethod
     def of(cls, rows: Rows) -> "_Requests":
-        numbers = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in NUMBERS}
+        numbers = {
+            name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in NUMBERS
+        }
         codes, texts = {}, {}
         for name in TEXTS:
             coded = rows[name].combine_chunks().dictionary_encode()
@@ -62,31 +80,41 @@ class _Requests:
     def where(self, chosen: Bools) -> "_Requests":
         """Some of them."""
         numbers = {name: values[chosen] for name, values in self.numbers.items()}
-        return _Requests(numbers, {name: codes[chosen] for name, codes in self.codes.items()}, self.texts)
+        return _Requests(
+            numbers, {name: codes[chosen] for name, codes in self.codes.items()}, self.texts
+        )
 
 
 class Tally:
     """What is counted of the requests that were due from the begin of the steady window on.
 
-    ``sums``: how many there are of each kind, and sums of their columns. ``lag_ms``: how late they were sent;
-    ``stay_s``: how long they took from when they were due.
+    ``sums``: how many there are of each kind, and sums of their columns. ``lag_ms``: how late they
+    were sent; ``stay_s``: how long they took from when they were due.
     """
 
-    def __init__(self, requests: Rows, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int) -> None:
+    def __init__(
+        self, requests: Rows, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int
+    ) -> None:
         self.own_lag_ms = max((s.send_lag_p99_ms for s in stats), default=0.0)
-        # the time in which requests are due. Throughput has another window, which includes the answers
+        # the time in which requests are due. Throughput has another window, which includes the
+        # answers
         self.due_from_s = start_ns / 1e9
-        last_ns = max(int(part["scheduled_ns"].to_numpy().max(initial=start_ns)) for part in slices(requests))
+        last_ns = max(
+            int(part["scheduled_ns"].to_numpy().max(initial=start_ns)) for part in slices(requests)
+        )
         self.due_until_s = last_ns / 1e9 if point.ends_s is None else point.ends_s
         quarters_s = np.linspace(self.due_from_s, self.due_until_s, 33)[1:]
         self._instants_s = np.array([*quarters_s, 0.75 * self.due_until_s, self.due_until_s])
-        self._over_s = self._rest_s = 0.0  # when the last one was; how long all took after the last one was due
+        # when the last one was; how long all took after the last one was due
+        self._over_s = self._rest_s = 0.0
         self.sums: Counter[str] = Counter()
         self.lag_ms, self.stay_s = Column(), Column()
-        # of all requests, warm-up included: how many were due, and over, by those instants; those that were waited for
+        # of all requests, warm-up included: how many were due, and over, by those instants; those
+        # that were waited for
         self._due_by, self._over_by = np.zeros((2, self._instants_s.size), np.int64)
         self._waited_due_ns, self._waited_s = Column(), Column()
-        self._off: Counter[tuple[float, float]] = Counter()  # by turn and difference: prompts longer than asked for
+        # by turn and difference: prompts longer than asked for
+        self._off: Counter[tuple[float, float]] = Counter()
         for part in slices(requests):
             every = _Requests.of(part)
             self._count_open(every)
@@ -160,8 +188,9 @@ class Tally:
         return int(due - before), int(due), int(self._over_by[-1])
 
     def first_and_last_s(self) -> tuple[float, float]:
-        """Mean end-to-end time of the first and the last tenth of all requests that were answered or timed out, warm-up
-        included; 0 where there are none."""
+        """Mean end-to-end time of the first and the last tenth of all requests that were answered
+        or timed out, warm-up included; 0 where there are none.
+        """
         due_ns = self._waited_due_ns.values()
         if not due_ns.size:
             return 0.0, 0.0
@@ -173,7 +202,9 @@ class Tally:
         return float(stays_s[first].mean()), float(stays_s[last].mean())
 
     def lost_at_the_end(self, level: Level) -> float:
-        """By what share throughput is too low: less is in flight when a window that ends with the last answer ends."""
+        """By what share throughput is too low: less is in flight when a window that ends with the
+        last answer ends.
+        """
         end_s, window_s = self._over_s - self.due_until_s, self._over_s - self.due_from_s
         if window_s <= 0 or np.isinf(level.value):
             return 0.0
@@ -181,11 +212,15 @@ class Tally:
         return float(idle_s / window_s)
 
     def input_error(self) -> float:
-        """Relative error of prompt lengths, without what a chat template or a BOS token adds to all of a turn."""
+        """Relative error of prompt lengths, without what a chat template or a BOS token adds to all
+        of a turn.
+        """
         least: dict[float, float] = {}
         for turn, off in self._off:
             least[turn] = min(off, least.get(turn, off))
-        added = {turn: np.clip(off, 0, MAX_TEMPLATE_TOKENS * (turn + 1)) for turn, off in least.items()}
+        added = {
+            turn: np.clip(off, 0, MAX_TEMPLATE_TOKENS * (turn + 1)) for turn, off in least.items()
+        }
         wrong = sum(count * abs(off - added[turn]) for (turn, off), count in self._off.items())
         return float(wrong / self.sums["input_asked"]) if self._off else 0.0
 

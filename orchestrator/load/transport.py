@@ -1,27 +1,44 @@
 """Requests out, raw bytes and their times in: the hot path.
 
-While a stream runs, a read costs one ``recv``, one look at the clock and two appends. Nothing is parsed or decoded.
-Only the last bytes of a read are compared with how a response may end; on a match the framing is checked once. One
-thread calls everything here.
+While a stream runs, a read costs one ``recv``, one look at the clock and two appends. Nothing is
+parsed or decoded. Only the last bytes of a read are compared with how a response may end; on a
+match the framing is checked once. One thread calls everything here.
 """
 
 import time
 from collections.abc import Callable
 
 from orchestrator.load.response import InFlight
-from orchestrator.load.response.http import END_MARK, TRAILERS_MARK, BadHttp, since_event_chunk, unwrap_chunks
-from orchestrator.load.sockets import LOCAL_LIMITS, MAX_EVENTS, READ, WRITE, Connection, Endpoint, Poller
+from orchestrator.load.response.http import (
+    END_MARK,
+    TRAILERS_MARK,
+    BadHttp,
+    since_event_chunk,
+    unwrap_chunks,
+)
+from orchestrator.load.sockets import (
+    LOCAL_LIMITS,
+    MAX_EVENTS,
+    READ,
+    WRITE,
+    Connection,
+    Endpoint,
+    Poller,
+)
 from orchestrator.results.outcomes import ErrorClass
 
-READ_BYTES = 4_096  # allocated for every read: 64 KiB cost a seventh of all CPU time in malloc and page faults
-EARLY_READS = 3  # headers, a role, a token: so many reads of a response go before the reads of running streams
+# allocated for every read: 64 KiB cost a seventh of all CPU time in malloc and page faults
+READ_BYTES = 4_096
+# headers, a role, a token: so many reads of a response go before the reads of running streams
+EARLY_READS = 3
 LARGEST_READ_BYTES = 65_536  # a read that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 SWEEP_AFTER_NS = 250_000_000  # a stream that has been silent this long is examined
 ASK_AFTER_NS = 1_000_000_000  # after this much silence TCP is asked whether the other host is there
 CONNECT_TIMEOUT_NS = 30_000_000_000
 
-# a request, its read function, and where a read's time and bytes go: looked up once, not for every read
+# a request, its read function, and where a read's time and bytes go: looked up once, not for every
+# read
 Stream = tuple[InFlight, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
 
 
@@ -34,7 +51,8 @@ class Transport:
     def __init__(self, poller: Poller, endpoints: list[Endpoint]) -> None:
         self._poller = poller
         self._endpoints = endpoints
-        self._streams: dict[int, Stream] = {}  # by fd: requests that were sent and wait for their answer
+        # by fd: requests that were sent and wait for their answer
+        self._streams: dict[int, Stream] = {}
         self._connections: dict[int, Connection] = {}
         self._idle: list[list[Connection]] = [[] for _ in endpoints]  # by target
         self.ended: list[InFlight] = []
@@ -46,7 +64,9 @@ class Transport:
 
     def retransmitted(self) -> int:
         """Segments that TCP sent again on connections that were up."""
-        return self._sent_again + sum(one.retransmitted() for one in self._connections.values() if not one.connecting)
+        return self._sent_again + sum(
+            one.retransmitted() for one in self._connections.values() if not one.connecting
+        )
 
     def start(self, flight: InFlight) -> None:
         """Sends a request, on the free connection that was used last or on a new one."""
@@ -60,7 +80,8 @@ class Transport:
     def poll(self, until_ns: int) -> int:
         """Takes in what comes until that instant (0: what is there). Returns the number of reads.
 
-        Returns earlier where anything but reads happened: a request is over, a connection is up, ``wake``.
+        Returns earlier where anything but reads happened: a request is over, a connection is up,
+        ``wake``.
         """
         streams, clock, poller = self._streams, time.monotonic_ns, self._poller
         wait, first, first_fd = poller.wait, poller.first, poller.first_fd
@@ -103,22 +124,40 @@ class Transport:
             self._end(connection, error_class, error)
 
     def sweep(self, now_ns: int) -> None:
-        """Finds what the hot path does not look for: ends with trailers or followed by garbage, oversized responses,
-        connections that are never accepted, a silent network."""
+        """Finds what the hot path does not look for: ends with trailers or followed by garbage,
+        oversized responses, connections that are never accepted, a silent network.
+        """
         asked = set[int]()  # targets: one silent connection of each tells enough
         for connection in [c for c in self._connections.values() if c.connecting or c.handshaking]:
             if connection.flight and now_ns - connection.flight.started_ns > CONNECT_TIMEOUT_NS:
-                what = "not connected" if connection.connecting else "the TLS handshake was not over"
-                self._end(connection, ErrorClass.CONNECT, f"{what} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s")
+                what = (
+                    "not connected" if connection.connecting else "the TLS handshake was not over"
+                )
+                self._end(
+                    connection,
+                    ErrorClass.CONNECT,
+                    f"{what} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s",
+                )
         for fd, (flight, *_) in list(self._streams.items()):
             parts = flight.parts
             heard_ns = flight.times[-1] if parts else flight.started_ns
             if heard_ns < now_ns - ASK_AFTER_NS and flight.request.target not in asked:
                 asked.add(flight.request.target)
                 self.silent_max_ms = max(self.silent_max_ms, self._connections[fd].silent_ms())
-            if not parts or flight.times[-1] == flight.swept_ns or flight.times[-1] > now_ns - SWEEP_AFTER_NS:
-                if len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES and sum(map(len, parts)) > MAX_RESPONSE_BYTES:
-                    self._end(self._connections[fd], ErrorClass.GARBAGE, f"a response over {MAX_RESPONSE_BYTES} bytes")
+            if (
+                not parts
+                or flight.times[-1] == flight.swept_ns
+                or flight.times[-1] > now_ns - SWEEP_AFTER_NS
+            ):
+                if (
+                    len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES
+                    and sum(map(len, parts)) > MAX_RESPONSE_BYTES
+                ):
+                    self._end(
+                        self._connections[fd],
+                        ErrorClass.GARBAGE,
+                        f"a response over {MAX_RESPONSE_BYTES} bytes",
+                    )
                 continue
             flight.swept_ns = flight.times[-1]
             if flight.head is not None and flight.head.chunked and flight.may_end():
@@ -246,8 +285,15 @@ class Transport:
             flight.received += len(data)
         if len(flight.parts) >= EARLY_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
-            # the last chunk, perhaps with trailers; a stream whose own lines end like the shorter mark needs the longer
-            flight.mark = b"" if not head.chunked else END_MARK if data.endswith(b"\r\n\r\n\r\n") else TRAILERS_MARK
+            # the last chunk, perhaps with trailers; a stream whose own lines end like the shorter
+            # mark needs the longer
+            flight.mark = (
+                b""
+                if not head.chunked
+                else END_MARK
+                if data.endswith(b"\r\n\r\n\r\n")
+                else TRAILERS_MARK
+            )
         if head.chunked:
             if flight.may_end():
                 self._finish_if_whole(fd, flight)
@@ -284,19 +330,33 @@ class Transport:
         """The server closed the connection, in the middle of a response or to end it."""
         head = flight.head
         if flight.first_byte_ns is None:
-            self._broken(self._connections[fd], ErrorClass.RESET, "the connection was closed before any answer")
+            self._broken(
+                self._connections[fd],
+                ErrorClass.RESET,
+                "the connection was closed before any answer",
+            )
         elif head is None:
-            self._end(self._connections[fd], ErrorClass.TRUNCATED, "the connection was closed within the headers")
+            self._end(
+                self._connections[fd],
+                ErrorClass.TRUNCATED,
+                "the connection was closed within the headers",
+            )
         elif head.chunked or head.length is not None:
             if head.chunked and flight.may_end():
                 self._finish_if_whole(fd, flight)
             if fd in self._streams:
-                self._end(self._connections[fd], ErrorClass.TRUNCATED, "the connection was closed within the response")
+                self._end(
+                    self._connections[fd],
+                    ErrorClass.TRUNCATED,
+                    "the connection was closed within the response",
+                )
         else:
             self._finish(fd, flight, reusable=False)
 
     def _broken(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
-        """A connection died. A reused one may have been closed as we sent: then a new one gets the request once."""
+        """A connection died. A reused one may have been closed as we sent: then a new one gets the
+        request once.
+        """
         flight = connection.flight
         assert flight is not None
         if connection.uses > 0 and flight.first_byte_ns is None and not flight.retried:

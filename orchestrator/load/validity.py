@@ -1,15 +1,16 @@
 """Was a point honestly measured? The verdict and its evidence.
 
-``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever; analysis/answers.py).
-``invalid``: what was measured is not what was asked for (lengths, lost clients, nothing answered).
-``network_bound``: the network was silent or lost much: the latencies are the network's.
-``disturbed``: other programs took most of an engine's host: the figures are those of an engine that shares its host.
-``client_bound``: the client was too slow: the figures are the client's; repeat with more clients.
-``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that collects them). When each
-token came is not known: TTFT is that of the first lump, and there is no TPOT or ITL. The tokens of one speculative step
-are no lump (load/response).
-``engine_bound_backlog``: the engine fell behind all through the run: latencies grow with the length of the run.
-A point that the user ended is ``interrupted``, whatever is found here (runner/measure.py).
+``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever;
+analysis/answers.py). ``invalid``: what was measured is not what was asked for (lengths, lost
+clients, nothing answered). ``network_bound``: the network was silent or lost much: the latencies
+are the network's. ``disturbed``: other programs took most of an engine's host: the figures are
+those of an engine that shares its host. ``client_bound``: the client was too slow: the figures are
+the client's; repeat with more clients. ``stream_buffered``: events came in lumps although the
+client was idle (a proxy, a server that collects them). When each token came is not known: TTFT is
+that of the first lump, and there is no TPOT or ITL. The tokens of one speculative step are no lump
+(load/response). ``engine_bound_backlog``: the engine fell behind all through the run: latencies
+grow with the length of the run. A point that the user ended is ``interrupted``, whatever is found
+here (runner/measure.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,21 +26,27 @@ from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE
 
 BUSY_CPU_SHARE = 0.7
-WINDOWS = 3  # end-to-end times; the throughput of a shorter window depends on where it begins and ends
+# end-to-end times; the throughput of a shorter window depends on where it begins and ends
+WINDOWS = 3
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
 MAX_LOST = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
-CHANCE_RETRANSMITS = 3  # any network loses a segment now and then; in a short run that would be a large share
+# any network loses a segment now and then; in a short run that would be a large share
+CHANCE_RETRANSMITS = 3
 
 # (name of a figure of the evidence, limit, sentence): above the limit the point has that verdict
 Limit = tuple[str, float, str]
 Limits = tuple[Limit, ...]
 INVALID: Limits = (
     ("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
-    ("count_mismatch_share", 0.01, "in {0:.1%} of requests the engine's token count is not what it streamed"),
+    (
+        "count_mismatch_share",
+        0.01,
+        "in {0:.1%} of requests the engine's token count is not what it streamed",
+    ),
 )
 # a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
 NOTED_SILENT_S, MOST_SILENT_S = 1.3, 2.0
@@ -57,18 +64,43 @@ CLIENT_BOUND: Limits = (
     ("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
 )
 LENGTHS: Limits = (
-    ("input_length_error", MAX_LENGTH_ERROR, "prompts were off by {0:.1%} from the length asked for (engine's count)"),
+    (
+        "input_length_error",
+        MAX_LENGTH_ERROR,
+        "prompts were off by {0:.1%} from the length asked for (engine's count)",
+    ),
 )
 MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
 LEAST_FOREIGN_S = 10.0  # of CPU time: less is some program that starts or ends, no steady load
-MAX_CACHED = 0.005  # share of prompt tokens that prompts have in common by chance: a first token, a chat template
+# share of prompt tokens that prompts have in common by chance: a first token, a chat template
+MAX_CACHED = 0.005
 # notes: what a reader must know although the point stays valid
 NOTES: Limits = (
-    ("failed_share", MAX_FAILED, "{0:.1%} of requests failed: throughput and latencies are those of the others"),
-    ("refused_share", 0.5, "{0:.1%} of requests were refused by the server (HTTP 4xx, or too many for it)"),
-    ("output_length_error", MAX_LENGTH_ERROR, "answers were off by {0:.1%} from the length asked for"),
-    ("uncounted_share", 0, "{0:.1%} of answers came without token counts: each event counts as one token"),
-    ("hidden_share", 0, "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others"),
+    (
+        "failed_share",
+        MAX_FAILED,
+        "{0:.1%} of requests failed: throughput and latencies are those of the others",
+    ),
+    (
+        "refused_share",
+        0.5,
+        "{0:.1%} of requests were refused by the server (HTTP 4xx, or too many for it)",
+    ),
+    (
+        "output_length_error",
+        MAX_LENGTH_ERROR,
+        "answers were off by {0:.1%} from the length asked for",
+    ),
+    (
+        "uncounted_share",
+        0,
+        "{0:.1%} of answers came without token counts: each event counts as one token",
+    ),
+    (
+        "hidden_share",
+        0,
+        "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others",
+    ),
     ("cached_share", MAX_CACHED, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
     (
         "lost_at_the_end",
@@ -81,7 +113,9 @@ NOTES: Limits = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``validity``: ``valid``, or the first verdict above that applies. ``reasons``: sentences, notes included."""
+    """``validity``: ``valid``, or the first verdict above that applies. ``reasons``: sentences,
+    notes included.
+    """
 
     validity: str
     reasons: list[str]
@@ -96,10 +130,11 @@ def judge(
     broken: Sequence[str] = (),
     hosts: Sequence[HostLoad] = (),
 ) -> Verdict:
-    """The verdict on one point, from the rows of all clients and what the clients measured about themselves.
+    """The verdict on one point, from the rows of all clients and what the clients measured about
+    themselves.
 
-    ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output; ``hosts``: the hosts
-    of the engines, where they are known.
+    ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output;
+    ``hosts``: the hosts of the engines, where they are known.
     """
     rows = Tally(requests, stats, point, start_ns)
     evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
@@ -161,12 +196,18 @@ def _evidence(rows: Tally, stats: Sequence[ClientStats], point: LoadPoint) -> di
     }
 
 
-def _surroundings(stats: Sequence[ClientStats], hosts: Sequence[HostLoad], requests: int) -> dict[str, float]:
-    """What neither engine nor client did: figures of the network and of the worst of the engines' hosts."""
+def _surroundings(
+    stats: Sequence[ClientStats], hosts: Sequence[HostLoad], requests: int
+) -> dict[str, float]:
+    """What neither engine nor client did: figures of the network and of the worst of the engines'
+    hosts.
+    """
     again = float(sum(one.tcp_retransmits for one in stats))
     return {
         "tcp_retransmits": again,
-        "tcp_retransmits_per_request": again / max(1, requests) if again > CHANCE_RETRANSMITS else 0.0,
+        "tcp_retransmits_per_request": again / max(1, requests)
+        if again > CHANCE_RETRANSMITS
+        else 0.0,
         "network_silent_max_s": max((one.network_silent_max_s for one in stats), default=0.0),
         "foreign_cpu_s": max((one.foreign_cpu_s for one in hosts), default=0.0),
         "foreign_cpu_share": max((one.foreign_cpu_share for one in hosts), default=0.0),
@@ -178,11 +219,15 @@ def _disturbed(evidence: dict[str, float]) -> list[str]:
     share, seconds = evidence["foreign_cpu_share"], evidence["foreign_cpu_s"]
     if share <= MOST_FOREIGN_CPU or seconds <= LEAST_FOREIGN_S:
         return []
-    return [f"other processes took {share:.0%} of the CPU of an engine's host (limit {MOST_FOREIGN_CPU:.0%})"]
+    return [
+        f"other processes took {share:.0%} of the CPU of an engine's host (limit {MOST_FOREIGN_CPU:.0%})"
+    ]
 
 
 def _over(limits: Iterable[Limit], evidence: dict[str, float]) -> list[str]:
-    return [said.format(evidence[name], limit) for name, limit, said in limits if evidence[name] > limit]
+    return [
+        said.format(evidence[name], limit) for name, limit, said in limits if evidence[name] > limit
+    ]
 
 
 def _invalid(rows: Tally, evidence: dict[str, float]) -> list[str]:
@@ -193,11 +238,17 @@ def _invalid(rows: Tally, evidence: dict[str, float]) -> list[str]:
 
 
 def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    at_once = bool(np.isinf(point.level.value))  # then requests are late by nature: they are sent one after another
-    found = _over([limit for limit in CLIENT_BOUND if not (at_once and limit[0] == "send_lag_p99_ms")], evidence)
+    # then requests are late by nature: they are sent one after another
+    at_once = bool(np.isinf(point.level.value))
+    found = _over(
+        [limit for limit in CLIENT_BOUND if not (at_once and limit[0] == "send_lag_p99_ms")],
+        evidence,
+    )
     shared = evidence["coalesced_share"]
     if evidence["client_cpu_share"] > BUSY_CPU_SHARE and shared > BUFFERED_SHARE:
-        found.append(f"{shared:.0%} of events came together with the one before while the client was busy")
+        found.append(
+            f"{shared:.0%} of events came together with the one before while the client was busy"
+        )
     return found
 
 
@@ -213,51 +264,71 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
 
 def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """What a reader must know although the point stays valid."""
-    notes, capped = _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence), evidence["capped_share"]
+    notes, capped = (
+        _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence),
+        evidence["capped_share"],
+    )
     if NOTED_SILENT_S < (silent_s := evidence["network_silent_max_s"]) <= MOST_SILENT_S:
         notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
     if capped:
-        notes.append(f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
+        notes.append(
+            f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked"
+        )
     if not point.dialect.prompt_token_ids:
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
     if np.isinf(point.level.value):
         late_s = _quantile(rows.lag_ms, 0.5) / 1e3
-        notes.append(f"all requests were due at once: half of them were sent {late_s:.3f} s later or more")
+        notes.append(
+            f"all requests were due at once: half of them were sent {late_s:.3f} s later or more"
+        )
     if point.duration_s is None:
         return notes
     if rows.due_from_s == 0:
-        found = "no warm-up" if point.warmup_s == 0 else "no part of the run was steady, so all of it counts"
+        found = (
+            "no warm-up"
+            if point.warmup_s == 0
+            else "no part of the run was steady, so all of it counts"
+        )
         notes.append(f"{found}: the window begins before the engine is under load")
     e2e_s, window_s = evidence["e2e_p95_s"], rows.due_until_s - rows.due_from_s
     if window_s < WINDOWS * e2e_s:
         short = f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s)"
         notes.append(f"{short}: its throughput depends on where it begins and ends")
     quarters = rows.open_by_quarter()
-    if len(rows) >= 8 and np.ptp(quarters[1:]) > max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))):
+    if len(rows) >= 8 and np.ptp(quarters[1:]) > max(
+        0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))
+    ):
         said = f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
         notes.append(f"requests in flight were not steady: {said}")
     return notes
 
 
 def _backlog(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """Open loop: do requests come in faster than they are answered, all through the run, warm-up included?
+    """Open loop: do requests come in faster than they are answered, all through the run, warm-up
+    included?
 
-    An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first requests, which met an
-    empty engine, give that time. A backlog is found where more are open at the end than that and chance explain
-    (arrivals and answers taken as two Poisson counts), and the last requests took far longer than the first. A batch
-    that fills up does not do that below about 85 % of the engine's capacity. How often this errs: docs/metrics.md.
+    An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first
+    requests, which met an empty engine, give that time. A backlog is found where more are open at
+    the end than that and chance explain (arrivals and answers taken as two Poisson counts), and the
+    last requests took far longer than the first. A batch that fills up does not do that below about
+    85 % of the engine's capacity. How often this errs: docs/metrics.md.
     """
     at_once = np.isinf(point.level.value) or rows.due_until_s <= 0
     if point.level.control != "request_rate" or len(rows) < 8 or at_once:
         return []
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
-        reasons.append(f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time")
+        reasons.append(
+            f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time"
+        )
     (last_due, due, answered), (first_s, last_s) = rows.at_the_end(), rows.first_and_last_s()
     kept_up = last_due / (rows.due_until_s / 4) * first_s
     evidence["open_at_end"], evidence["open_if_kept_up"] = float(due - answered), kept_up
     evidence["e2e_first_tenth_s"], evidence["e2e_last_tenth_s"] = first_s, last_s
-    if due - answered - kept_up > BEYOND_CHANCE * np.sqrt(due + answered) and last_s > SLOWER * first_s:
+    if (
+        due - answered - kept_up > BEYOND_CHANCE * np.sqrt(due + answered)
+        and last_s > SLOWER * first_s
+    ):
         reasons.append(
             f"{due - answered} of {due} requests were open when the last one was due; {kept_up:.0f} would be if the "
             f"engine kept up, and they took from {first_s:.2f} s to {last_s:.2f} s: it does not keep up with this rate"

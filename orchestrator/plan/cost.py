@@ -1,6 +1,7 @@
 """What a plan needs: nodes, time, GPU hours and money.
 
-Start times are known for engines that earlier runs started. Others are estimated: START_S for processes, compilation
+Start times are known for engines that earlier runs started. Others are estimated: START_S for
+processes, compilation
 and CUDA graphs, plus the time to read a node's weights at READ_BYTES_S.
 """
 
@@ -24,27 +25,48 @@ DOWNLOAD_BYTES_S = 1e8  # from a hub to a node that has no weights yet
 
 
 def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
-    """Settings with ``nnodes`` for a replica larger than a node: pipeline stages are spread over as few nodes as hold
-    it, tensor parallelism stays within nodes.
+    """Settings with ``nnodes`` for a replica larger than a node: pipeline stages are spread over as
+    few nodes as hold it, tensor parallelism stays within nodes.
 
     Unchanged if the settings give ``nnodes``, or if no number of nodes works.
     """
     room = hardware.gpus_per_node or settings.world_size
-    if "nnodes" in settings.model_fields_set or settings.world_size <= room or settings.data_parallel_size > 1:
+    if (
+        "nnodes" in settings.model_fields_set
+        or settings.world_size <= room
+        or settings.data_parallel_size > 1
+    ):
         return settings
     stages = settings.pipeline_parallel_size
-    fitting = (nodes for nodes in range(2, stages + 1) if stages % nodes == 0 and settings.world_size // nodes <= room)
+    fitting = (
+        nodes
+        for nodes in range(2, stages + 1)
+        if stages % nodes == 0 and settings.world_size // nodes <= room
+    )
     return settings.model_copy(update={"nnodes": next(fitting, 1)})
 
 
-def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
-    """Why nodes of this hardware cannot hold the replicas. ``cluster_nodes``: nodes of the cluster, None if unknown."""
+def placement_problems(
+    settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None
+) -> list[str]:
+    """Why nodes of this hardware cannot hold the replicas. ``cluster_nodes``: nodes of the cluster,
+    None if unknown.
+    """
     unit = "core" if hardware.is_cpu else "GPU"
     parts = settings.engines.items()
-    out = [f"{role}: {text}".removeprefix(": ") for role, one in parts for text in _on_a_node(one, hardware, unit)]
+    out = [
+        f"{role}: {text}".removeprefix(": ")
+        for role, one in parts
+        for text in _on_a_node(one, hardware, unit)
+    ]
     if (devices := settings.devices) > MOST_DEVICES:
-        out.append(f"needs {counted(devices, unit)} for all replicas; at most {MOST_DEVICES:,} are allowed")
-    if cluster_nodes is not None and (nodes := settings.least_nodes(hardware.gpus_per_node)) > cluster_nodes:
+        out.append(
+            f"needs {counted(devices, unit)} for all replicas; at most {MOST_DEVICES:,} are allowed"
+        )
+    if (
+        cluster_nodes is not None
+        and (nodes := settings.least_nodes(hardware.gpus_per_node)) > cluster_nodes
+    ):
         out.append(f"needs {counted(nodes, 'node')}; the cluster has {cluster_nodes}")
     return out
 
@@ -52,7 +74,10 @@ def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nod
 def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[str]:
     out = []
     if settings.world_size % settings.nnodes:
-        sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
+        sizes = {
+            axis: getattr(settings, f"{axis}_parallel_size")
+            for axis in ("tensor", "pipeline", "data")
+        }
         parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
         devices_text = counted(settings.world_size, unit) + (f" ({parts})" if parts else "")
         out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
@@ -72,7 +97,8 @@ def estimated_start_s(deployment: Deployment) -> float:
         return EMULATED_START_S
     predicted = deployment.predicted or {}
     read = [
-        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0) * part.devices_per_node
+        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0)
+        * part.devices_per_node
         for role, part in deployment.settings.engines.items()
     ]
     return START_S + max(read) / READ_BYTES_S
@@ -86,7 +112,8 @@ def patient(settings: EngineSettings, predicted: Mapping[str, Any]) -> EngineSet
     if "startup_timeout_s" in settings.model_fields_set or not ENGINES[settings.engine].launches:
         return settings
     weights = (
-        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0) * part.world_size
+        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0)
+        * part.world_size
         for role, part in settings.engines.items()
     )
     limit_s = START_S + max(weights) / DOWNLOAD_BYTES_S
@@ -99,7 +126,9 @@ def patient(settings: EngineSettings, predicted: Mapping[str, Any]) -> EngineSet
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one deployment or several: seconds of all engine starts and of all load, the GPU hours and USD of both."""
+    """Of one deployment or several: seconds of all engine starts and of all load, the GPU hours and
+    USD of both.
+    """
 
     start_s: float
     load_s: float
@@ -121,7 +150,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimates what a plan takes. ``known``: start times in seconds, by id, of deployments that ran before."""
+    """Estimates what a plan takes. ``known``: start times in seconds, by id, of deployments that
+    ran before.
+    """
 
     plan: Plan
     nodes: int | None = None  # of the cluster; None: not known
@@ -129,8 +160,9 @@ class Estimate:
 
     @property
     def started(self) -> list[Deployment]:
-        """The deployments that are run. Where not all of them may be started, nobody knows yet which: as many, spread
-        evenly over the plan."""
+        """The deployments that are run. Where not all of them may be started, nobody knows yet
+        which: as many, spread evenly over the plan.
+        """
         some, most = self.plan.runnable(), self.plan.most_started
         return [some[at * len(some) // most] for at in range(most)]
 
@@ -138,20 +170,27 @@ class Estimate:
         """The cost of a deployment that is run."""
         start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
         load_s = self.plan.load_s(one.id)
-        gpu_hours = 0.0 if one.on_cpus or one.settings.url else (start_s + load_s) / 3600 * one.devices
+        gpu_hours = (
+            0.0 if one.on_cpus or one.settings.url else (start_s + load_s) / 3600 * one.devices
+        )
         return Cost(start_s, load_s, gpu_hours, gpu_hours * (one.hardware.usd_per_gpu_hour or 0.0))
 
     def makespan_s(self) -> float | None:
-        """Seconds from the first start to the last end on ``nodes`` nodes, each used by one deployment at a time.
+        """Seconds from the first start to the last end on ``nodes`` nodes, each used by one
+        deployment at a time.
 
         Deployments start in the order of the sweep, as far as predictions know it.
         """
         if self.nodes is None:
             return None
         free_s, shares = [0.0] * self.nodes, promises(self.plan)
-        jobs = Counter[tuple[tuple[int, bool, float, float], int, float]]()  # counted: of 100,000 many are alike
+        # counted: of 100,000 many are alike
+        jobs = Counter[tuple[tuple[int, bool, float, float], int, float]]()
         for one in self.started:
-            gang, seconds = any(part.nnodes > 1 for part in one.settings.engines.values()), self.cost(one).seconds
+            gang, seconds = (
+                any(part.nnodes > 1 for part in one.settings.engines.values()),
+                self.cost(one).seconds,
+            )
             nodes = min(self.nodes, one.settings.least_nodes(one.hardware.gpus_per_node))
             late = RISKY * (one.status == "risky")
             jobs[place(late, gang, shares.get(one.id, 0.0), seconds), nodes, seconds] += 1
@@ -178,14 +217,20 @@ class Estimate:
     def over_budget(self) -> list[str]:
         """Which parts of the experiment's budget the estimate exceeds, one sentence each."""
         budget, sums = self.plan.budget or Budget(), self.totals()
-        took_s = sums.makespan_s or max((self.cost(one).seconds for one in self.plan.runnable()), default=0.0)
+        took_s = sums.makespan_s or max(
+            (self.cost(one).seconds for one in self.plan.runnable()), default=0.0
+        )
         out = []
         if budget.gpu_hours is not None and round(sums.gpu_hours, 2) > budget.gpu_hours:
-            out.append(f"it takes {sums.gpu_hours:.2f} GPU hours; the budget is {budget.gpu_hours:g}")
+            out.append(
+                f"it takes {sums.gpu_hours:.2f} GPU hours; the budget is {budget.gpu_hours:g}"
+            )
         if budget.usd is not None and round(sums.usd, 2) > budget.usd:
             out.append(f"it costs {sums.usd:.2f} USD; the budget is {budget.usd:g}")
         if budget.wall is not None and round(took_s - budget.wall) > 0:
-            where = f" on {counted(self.nodes, 'node')}" if self.nodes else " for one deployment alone"
+            where = (
+                f" on {counted(self.nodes, 'node')}" if self.nodes else " for one deployment alone"
+            )
             takes, allowed = hours(took_s), hours(budget.wall)
             takes = takes if takes != allowed else f"{hours(took_s - budget.wall)} more"
             out.append(f"it takes {takes}{where}; the budget is {allowed}")
@@ -194,18 +239,34 @@ class Estimate:
     def notes(self) -> list[str]:
         """What users should know before they run the plan."""
         notes = [*self.plan.notes, *self.over_budget()]
-        notes += [f"{name} (api_key_env) is not set here; 'run' needs it" for name in self.plan.unset_keys()]
-        reach = "asks for no key: whoever reaches its node can use it, and on one host all its users"
+        notes += [
+            f"{name} (api_key_env) is not set here; 'run' needs it"
+            for name in self.plan.unset_keys()
+        ]
+        reach = (
+            "asks for no key: whoever reaches its node can use it, and on one host all its users"
+        )
         notes += [f"{title} {reach}" for title in self._open_doors()]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
         if (most := self.plan.most_started) < (known := len(self.plan.runnable())):
-            by = next((f"that {one.proposer} proposes" for one in self.plan.loads if one.proposer), "predicted best")
-            notes.append(f"{most:,} of {known:,} deployments are started, those {by}: all figures are for that many")
+            by = next(
+                (f"that {one.proposer} proposes" for one in self.plan.loads if one.proposer),
+                "predicted best",
+            )
+            notes.append(
+                f"{most:,} of {known:,} deployments are started, those {by}: all figures are for that many"
+            )
         if self.plan.needs_figures:
-            notes.append("a search measures as many points as it needs: points, time and cost are estimates")
-        if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
-            read = f", reading weights at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
+            notes.append(
+                "a search measures as many points as it needs: points, time and cost are estimates"
+            )
+        if starts := {
+            estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known
+        } - {0.0}:
+            read = (
+                f", reading weights at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
+            )
             spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
             notes.append(f"engine starts are estimates: {spread}{read}")
         return notes
@@ -213,17 +274,35 @@ class Estimate:
     def _open_doors(self) -> list[str]:
         """Titles of the engines and routers that would answer anybody."""
         settings = [one.settings for one in self.plan.runnable()]
-        started = [ENGINES[name] for name in {part.engine for one in settings for part in one.engines.values()}]
+        started = [
+            ENGINES[name]
+            for name in {part.engine for one in settings for part in one.engines.values()}
+        ]
         started += [ROUTERS[name] for name in {one.router.engine for one in settings if one.router}]
-        return sorted({one.title for one in started if one.launches and not (one.guarded and one.key_variable)})
+        return sorted(
+            {
+                one.title
+                for one in started
+                if one.launches and not (one.guarded and one.key_variable)
+            }
+        )
 
     def summary(self) -> str:
         """Three lines about deployments, points and cost, then one line per note."""
         sums, plan = self.totals(), self.plan
         counts = {status: getattr(sums, status) for status in get_args(Status)}
-        states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
-        repeats = f" x {plan.repeats} repeats" if sums.measurements == sums.points * plan.repeats > sums.points else ""
-        cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after the other"]
+        states = (
+            ", ".join(f"{number:,} {status}" for status, number in counts.items() if number)
+            or "none"
+        )
+        repeats = (
+            f" x {plan.repeats} repeats"
+            if sums.measurements == sums.points * plan.repeats > sums.points
+            else ""
+        )
+        cost = [
+            f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after the other"
+        ]
         if self.nodes and sums.makespan_s is not None:
             cost.append(f"{hours(sums.makespan_s)} on {counted(self.nodes, 'node')}")
         cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
@@ -239,8 +318,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Deployments by status, points, measurements; seconds of starts and of load in sequence; seconds on the cluster's
-    nodes (None: their number is not known); GPU hours and USD of starts and load."""
+    """Deployments by status, points, measurements; seconds of starts and of load in sequence;
+    seconds on the cluster's nodes (None: their number is not known); GPU hours and USD of starts
+    and load.
+    """
 
     planned: int
     risky: int

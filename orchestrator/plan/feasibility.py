@@ -1,7 +1,8 @@
-"""Judges without a GPU whether a deployment can work, from a model's config.json and an accelerator's data sheet.
+"""Judges without a GPU whether a deployment can work, from a model's config.json and an
+accelerator's data sheet.
 
-``impossible`` means that the engine itself would refuse it or could not load the model. What merely looks tight is
-``risky`` and runs last. docs/emulator.md, "Feasibility", explains the rules.
+``impossible`` means that the engine itself would refuse it or could not load the model. What merely
+looks tight is ``risky`` and runs last. docs/emulator.md, "Feasibility", explains the rules.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +11,14 @@ from typing import Any, Literal
 
 from orchestrator.catalog import quantization
 from orchestrator.catalog.accelerators import Accelerator, memory_bytes, nearest, of_hardware
-from orchestrator.catalog.memory import GIB, Prediction, expert_parallel_size, expert_ranks, layers_per_stage, predict
+from orchestrator.catalog.memory import (
+    GIB,
+    Prediction,
+    expert_parallel_size,
+    expert_ranks,
+    layers_per_stage,
+    predict,
+)
 from orchestrator.catalog.models import ModelFacts, known_config
 from orchestrator.engines import ENGINES, command
 from orchestrator.engines.engine import ModelRules
@@ -32,10 +40,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """The verdict, its reasons, and what the engine is predicted to report (by the names of ``Engine.reported``).
+    """The verdict, its reasons, and what the engine is predicted to report (by the names of
+    ``Engine.reported``).
 
-    ``excluded``: a rule of the experiment leaves the deployment out, so it was not judged. ``unserved``: names of
-    workloads that it cannot serve.
+    ``excluded``: a rule of the experiment leaves the deployment out, so it was not judged.
+    ``unserved``: names of workloads that it cannot serve.
     """
 
     status: Status | Literal["excluded"]
@@ -46,7 +55,9 @@ class Feasibility:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What rules judge. ``settings.data_parallel_size`` counts only ranks that share experts; ``copies`` the others."""
+    """What rules judge. ``settings.data_parallel_size`` counts only ranks that share experts;
+    ``copies`` the others.
+    """
 
     settings: EngineSettings
     facts: ModelFacts
@@ -63,15 +74,22 @@ Found = Iterator[tuple[Status, str]]  # a status and the reason in one sentence
 
 
 def assess(
-    settings: EngineSettings, facts: ModelFacts | None, on: Hardware, draft: ModelFacts | None = None, role: str = ""
+    settings: EngineSettings,
+    facts: ModelFacts | None,
+    on: Hardware,
+    draft: ModelFacts | None = None,
+    role: str = "",
 ) -> Feasibility:
     """The verdict on one deployment. A pure function that takes about 50 µs.
 
-    ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft``: facts about the draft model.
+    ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft``: facts about the
+    draft model.
     """
     if facts is None:
         unjudged = "its weights, KV cache and parallelism are not judged, and the nodes must be able to load it"
-        return Feasibility("fits", (f"nothing is known of {settings.model} (no config.json at hand): {unjudged}",))
+        return Feasibility(
+            "fits", (f"nothing is known of {settings.model} (no config.json at hand): {unjudged}",)
+        )
     case = case_of(settings, facts, on, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
@@ -79,37 +97,66 @@ def assess(
     if (concurrency := case.prediction.max_concurrency) is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
     if facts.sized:
-        predicted["parameters"] = facts.parameters.total  # which deployments serve one model: results/ids.py
+        # which deployments serve one model: results/ids.py
+        predicted["parameters"] = facts.parameters.total
     if facts.quantization is not None:
         predicted["checkpoint_quantization"] = facts.quantization.method
     return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 
 def case_of(
-    settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None, role: str = ""
+    settings: EngineSettings,
+    facts: ModelFacts,
+    hardware: Hardware,
+    draft: ModelFacts | None = None,
+    role: str = "",
 ) -> Case:
     """What rules judge, from settings as the user means them."""
     rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
-    copies = settings.data_parallel_size if rules.whole_replicas and not settings.enable_expert_parallel else 1
+    copies = (
+        settings.data_parallel_size
+        if rules.whole_replicas and not settings.enable_expert_parallel
+        else 1
+    )
     settings = settings.model_copy(update={"data_parallel_size": 1}) if copies > 1 else settings
-    seen: dict[str, Any] = {"gpu_memory_utilization": fraction_of(settings, facts, hardware, rules, role)}
-    if rules.other_positions and any(rules.other_positions in text for text in command.extra_arguments(settings)):
+    seen: dict[str, Any] = {
+        "gpu_memory_utilization": fraction_of(settings, facts, hardware, rules, role)
+    }
+    if rules.other_positions and any(
+        rules.other_positions in text for text in command.extra_arguments(settings)
+    ):
         facts = replace(facts, max_model_len=None)
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
         seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
     if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
         seen["max_model_len"] = facts.short_model_len
-    prediction = predict(facts, settings.model_copy(update=seen), device, rules.share_of, rules.shares_dense)
+    prediction = predict(
+        facts, settings.model_copy(update=seen), device, rules.share_of, rules.shares_dense
+    )
     if rules.moved(settings):
-        prediction = replace(prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None)
+        prediction = replace(
+            prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None
+        )
         prediction = replace(prediction, kv_cache_tokens=settings.kv_cache_tokens)
-    return Case(settings, facts, hardware, device, rules, prediction, draft, copies, seen["gpu_memory_utilization"])
+    return Case(
+        settings,
+        facts,
+        hardware,
+        device,
+        rules,
+        prediction,
+        draft,
+        copies,
+        seen["gpu_memory_utilization"],
+    )
 
 
 def fraction_of(
     settings: EngineSettings, facts: ModelFacts, on: Hardware, rules: ModelRules, role: str
 ) -> float | None:
-    """Share of a device's memory that the engine takes; None: it depends on memory that is not known."""
+    """Share of a device's memory that the engine takes; None: it depends on memory that is not
+    known.
+    """
     takes, memory = rules.memory_fraction, memory_bytes(on)
     if settings.gpu_memory_utilization or not callable(takes):
         return settings.gpu_memory_utilization or (None if callable(takes) else takes)
@@ -119,19 +166,28 @@ def fraction_of(
 def findings_of(case: Case) -> list[Finding]:
     """The findings of all rules. A rule is named by its function."""
     return [
-        Finding(status, rule.__name__.removeprefix("_"), sentence) for rule in _RULES for status, sentence in rule(case)
+        Finding(status, rule.__name__.removeprefix("_"), sentence)
+        for rule in _RULES
+        for status, sentence in rule(case)
     ]
 
 
 def _heads(case: Case) -> Found:
     heads, tensor = case.facts.shape.num_attention_heads, _attention_ranks(case)
     if case.rules.heads_divisible and heads % tensor:
-        yield "impossible", f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}"
+        yield (
+            "impossible",
+            f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}",
+        )
 
 
 def _attention_ranks(case: Case) -> int:
     """Ranks that divide the heads of attention."""
-    return 1 if command.among(case.settings, case.rules.whole_attention) else case.settings.tensor_parallel_size
+    return (
+        1
+        if command.among(case.settings, case.rules.whole_attention)
+        else case.settings.tensor_parallel_size
+    )
 
 
 def _intermediate(case: Case) -> Found:
@@ -141,7 +197,9 @@ def _intermediate(case: Case) -> Found:
 
 
 def _is_padded(case: Case, name: str) -> bool:
-    """Whether kernels pad this width, as those for MXFP4 experts do (vLLM 0.32 ``quantization/mxfp4.py``)."""
+    """Whether kernels pad this width, as those for MXFP4 experts do (vLLM 0.32
+    ``quantization/mxfp4.py``).
+    """
     stored = case.facts.quantization
     return name == "moe_intermediate_size" and stored is not None and stored.method == "mxfp4"
 
@@ -152,13 +210,18 @@ def _kv_heads(case: Case) -> Found:
         return
     over = f"tensor_parallel_size={tensor}"
     if not case.rules.repeats_kv_heads:
-        yield "impossible", f"{heads} KV heads cannot be divided by {over}, and this engine repeats none"
+        yield (
+            "impossible",
+            f"{heads} KV heads cannot be divided by {over}, and this engine repeats none",
+        )
     elif tensor % heads:
         yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
 
 
 def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
-    """Name -> (width, ranks that divide it) of dense MLPs, shared experts, and experts unless ranks have whole ones."""
+    """Name -> (width, ranks that divide it) of dense MLPs, shared experts, and experts unless ranks
+    have whole ones.
+    """
     shape, tensor, widths = case.facts.shape, case.settings.tensor_parallel_size, {}
     if "mlp" in shape.mlps and not command.among(case.settings, case.rules.whole_dense):
         sharers = expert_ranks(case.settings) if case.rules.shares_dense else tensor
@@ -179,12 +242,22 @@ def _over(case: Case, ranks: int) -> str:
 def _stages(case: Case) -> Found:
     layers, stages = case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size
     if stages > layers:
-        yield "impossible", f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
+        yield (
+            "impossible",
+            f"pipeline_parallel_size={stages} is more than the model's {layers} layers",
+        )
     variable = case.rules.partition_variable or ""
     if (given := case.settings.env.get(variable)) is not None and stages > 1:
         parts = given.split(",")
-        if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
-            yield "impossible", f"{variable}={given} must be {stages} numbers that add up to {layers}"
+        if (
+            len(parts) != stages
+            or not all(part.strip().isdigit() for part in parts)
+            or sum(map(int, parts)) != layers
+        ):
+            yield (
+                "impossible",
+                f"{variable}={given} must be {stages} numbers that add up to {layers}",
+            )
     counts = layers_per_stage(layers, stages)
     if len(set(counts)) > 1 and min(counts):
         yield "fits", f"pipeline stages of {', '.join(map(str, counts))} layers"
@@ -193,8 +266,15 @@ def _stages(case: Case) -> Found:
 def _experts(case: Case) -> Found:
     experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
     if case.copies > 1 and experts:
-        yield "fits", f"{case.copies} copies of all experts: only enable_expert_parallel divides them in this engine"
-    if case.rules.experts_span_nodes and 1 < case.settings.data_parallel_size < case.settings.nnodes and not experts:
+        yield (
+            "fits",
+            f"{case.copies} copies of all experts: only enable_expert_parallel divides them in this engine",
+        )
+    if (
+        case.rules.experts_span_nodes
+        and 1 < case.settings.data_parallel_size < case.settings.nnodes
+        and not experts
+    ):
         sentence = "data_parallel_size: ranks of a model without experts would meet at one address; use replicas"
         yield "impossible" if case.facts.counted else "risky", sentence
     if case.settings.enable_expert_parallel and not experts:
@@ -208,27 +288,52 @@ def _quantization(case: Case) -> Found:
     asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
     method, named = rules.method(asked, stored), asked or (stored.method if stored else "")
     if (flag := rules.allowed_by.get(named)) and not command.among(case.settings, (flag,)):
-        yield "impossible", f"quantization {named} is deprecated, and refused without extra_args: {{{flag}: true}}"
+        yield (
+            "impossible",
+            f"quantization {named} is deprecated, and refused without extra_args: {{{flag}: true}}",
+        )
     if case.hardware.is_amd and method in rules.not_on_amd:
-        yield "impossible", f"quantization {method} is one that this engine has on NVIDIA's GPUs only"
+        yield (
+            "impossible",
+            f"quantization {method} is one that this engine has on NVIDIA's GPUs only",
+        )
     if named in rules.unknown_methods:
-        yield "risky", f"quantization {named} is not part of this engine, unless a plugin or a newer release adds it"
+        yield (
+            "risky",
+            f"quantization {named} is not part of this engine, unless a plugin or a newer release adds it",
+        )
     if stored is not None and stored.method in rules.unread:
-        yield "impossible", f"the checkpoint is quantized with {stored.method}, which this engine does not read"
+        yield (
+            "impossible",
+            f"the checkpoint is quantized with {stored.method}, which this engine does not read",
+        )
     if asked is None:
         return
     needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
-    if stored is None and asked in (quantization.CHECKPOINT_ONLY | rules.stored_methods) - rules.experts_while_loading:
+    if (
+        stored is None
+        and asked
+        in (quantization.CHECKPOINT_ONLY | rules.stored_methods) - rules.experts_while_loading
+    ):
         unnamed = asked in rules.stored_methods and not _is_unquantized(case.facts)
-        said = "may be one: its config names no quantization" if unnamed else f"is {case.facts.dtype}"
+        said = (
+            "may be one: its config names no quantization" if unnamed else f"is {case.facts.dtype}"
+        )
         yield "risky" if unnamed else "impossible", needed + said
     of_experts = method in quantization.MOE_ONLY | rules.experts_while_loading
-    if of_experts and not case.facts.shape.num_experts and (stored is None or stored.method != method):
+    if (
+        of_experts
+        and not case.facts.shape.num_experts
+        and (stored is None or stored.method != method)
+    ):
         yield "risky", f"quantization {method} is for experts, the model has none"
     if stored is None or stored.method == "unknown" or rules.takes is None:
         return
     if not rules.takes(asked, stored.method):
-        yield "impossible", f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
+        yield (
+            "impossible",
+            f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it",
+        )
     elif stored.method == "compressed-tensors" and asked in quantization.ONLINE:
         scheme = quantization.ONLINE[asked][1]
         if stored.scheme not in ("", scheme):
@@ -236,7 +341,9 @@ def _quantization(case: Case) -> Found:
 
 
 def _is_unquantized(facts: ModelFacts) -> bool:
-    """Whether a checkpoint without a quantization in its config has none: by its size, else if it is well known."""
+    """Whether a checkpoint without a quantization in its config has none: by its size, else if it
+    is well known.
+    """
     if facts.checkpoint_bytes and facts.exact:  # 16-bit embeddings may be most of a small model
         return facts.checkpoint_bytes > 1.9 * facts.parameters.total
     return known_config(facts.model) is not None
@@ -247,9 +354,15 @@ def _blocks(case: Case) -> Found:
     stored, shape, tensor = case.facts.quantization, case.facts.shape, _attention_ranks(case)
     if stored is None or not case.rules.heads_divisible:
         return
-    parts = {"intermediate_size": "mlp", "shared_expert_intermediate_size": "mlp", "moe_intermediate_size": "experts"}
+    parts = {
+        "intermediate_size": "mlp",
+        "shared_expert_intermediate_size": "mlp",
+        "moe_intermediate_size": "experts",
+    }
     widths = {
-        name: one for name, one in _mlp_widths(case).items() if stored.share(parts[name]) and not _is_padded(case, name)
+        name: one
+        for name, one in _mlp_widths(case).items()
+        if stored.share(parts[name]) and not _is_padded(case, name)
     }
     if stored.share("attention") and shape.num_attention_layers and not shape.mla:
         widths["attention width"] = (shape.num_attention_heads * shape.head_dim, tensor)
@@ -260,8 +373,14 @@ def _blocks(case: Case) -> Found:
         if size and ranks > 1 and width % ranks == 0 and width // ranks % size:
             said = f"{name} {width} / {_over(case, ranks)} is not a multiple of {stored.method}'s {what} of {size}"
             status = case.rules.cut_group(stored, width // ranks, case.hardware, name)
-            # Code for one model may lay its attention out by itself, as SGLang 0.5.23 models/mimo_v2.py does.
-            yield status if case.facts.counted or name not in ("attention width", "KV width") else "risky", said
+            # Code for one model may lay its attention out by itself, as SGLang 0.5.23
+            # models/mimo_v2.py does.
+            yield (
+                status
+                if case.facts.counted or name not in ("attention width", "KV width")
+                else "risky",
+                said,
+            )
 
 
 def _kernels(case: Case) -> Found:
@@ -272,15 +391,32 @@ def _capability(case: Case) -> Found:
     if case.device is None or case.device.capability is None:
         return
     major, minor = case.device.capability
-    has, settings, name, stored = major * 10 + minor, case.settings, case.device.name, case.facts.quantization
+    has, settings, name, stored = (
+        major * 10 + minor,
+        case.settings,
+        case.device.name,
+        case.facts.quantization,
+    )
     method = case.rules.method(settings.quantization, stored)
     if has < (needs := case.rules.min_capability.get(method, 0)):
-        yield "impossible", f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
-    elif any(has not in case.rules.kernels_on.get(key, (has,)) for key in (method, stored.scheme if stored else "")):
-        yield "risky", f"quantization {method} on {name}: not every release of this engine has kernels for it"
+        yield (
+            "impossible",
+            f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}",
+        )
+    elif any(
+        has not in case.rules.kernels_on.get(key, (has,))
+        for key in (method, stored.scheme if stored else "")
+    ):
+        yield (
+            "risky",
+            f"quantization {method} on {name}: not every release of this engine has kernels for it",
+        )
     if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
         refused = case.rules.min_capability.get("bfloat16", 0) > has
-        yield "impossible" if refused else "risky", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}"
+        yield (
+            "impossible" if refused else "risky",
+            f"bfloat16 needs compute capability 8, {name} has {has / 10:g}",
+        )
     if "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
         yield "risky", f"{name} has no FP8 units: {method} runs as weights only, if at all"
     if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
@@ -288,12 +424,16 @@ def _capability(case: Case) -> Found:
 
 
 def _lengths(case: Case) -> Found:
-    """max_model_len against the model's positions, and against everything that must hold as many tokens."""
+    """max_model_len against the model's positions, and against everything that must hold as many
+    tokens.
+    """
     settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
     length, batch = case.prediction.max_model_len, case.prediction.max_num_batched_tokens
     if settings.max_model_len and positions is not None and settings.max_model_len > positions:
         allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
-        sentence = f"max_model_len={settings.max_model_len} is more than the model's {positions} positions"
+        sentence = (
+            f"max_model_len={settings.max_model_len} is more than the model's {positions} positions"
+        )
         yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
     if (settings.max_input_len or 0) >= length:
         sentence = f"max_input_len={settings.max_input_len} leaves no room for output in max_model_len={length}"
@@ -321,7 +461,9 @@ def _draft(case: Case) -> Found:
 
 
 def _memory(case: Case) -> Found:
-    """Weights with some room to spare, then the KV cache of one whole sequence, in the engine's share of memory."""
+    """Weights with some room to spare, then the KV cache of one whole sequence, in the engine's
+    share of memory.
+    """
     hardware, memory = case.hardware, memory_bytes(case.hardware)
     if hardware.is_cpu:
         yield "fits", "memory is not judged on cpu"
@@ -341,24 +483,38 @@ def _memory(case: Case) -> Found:
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
     free = case.rules.share_of == "free"
-    fixed = case.settings.kv_cache_memory_bytes is not None and not free  # vLLM ignores the fraction (gpu_worker.py)
+    # vLLM ignores the fraction (gpu_worker.py)
+    fixed = case.settings.kv_cache_memory_bytes is not None and not free
     fraction = 1.0 if fixed or case.fraction is None else case.fraction
     budget = memory if free else memory * fraction
     if weights > budget:
-        # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.
+        # Of what has a formula for the language model it is a lower bound; a checkpoint's size is
+        # exact.
         asked, stored = case.settings.quantization, case.facts.quantization
         known = asked is None or stored is not None or asked in quantization.ONLINE
         proven = known and (case.facts.counted or case.facts.checkpoint_bytes is not None)
-        yield "impossible" if proven else "risky", f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}"
+        yield (
+            "impossible" if proven else "risky",
+            f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}",
+        )
         return
     if weights * 1.05 + 2 * GIB > budget:
-        yield "risky", f"{_gib(weights)} of weights on each rank leave less than 5 % and 2 GiB of {_gib(budget)}"
+        yield (
+            "risky",
+            f"{_gib(weights)} of weights on each rank leave less than 5 % and 2 GiB of {_gib(budget)}",
+        )
     yield from _kv_memory(case, (budget - weights) * (fraction if free else 1))
 
 
 def _kv_memory(case: Case, free: float) -> Found:
-    """``free``: bytes beside the weights. Too little for one sequence is impossible if certain, else risky."""
-    prediction, length, fixed = case.prediction, case.prediction.max_model_len, case.settings.kv_cache_memory_bytes
+    """``free``: bytes beside the weights. Too little for one sequence is impossible if certain,
+    else risky.
+    """
+    prediction, length, fixed = (
+        case.prediction,
+        case.prediction.max_model_len,
+        case.settings.kv_cache_memory_bytes,
+    )
     if fixed is not None and fixed > free:
         said = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
         yield "impossible" if case.facts.counted else "risky", said
@@ -366,14 +522,31 @@ def _kv_memory(case: Case, free: float) -> Found:
         return
     asked = prediction.kv_bytes_per_token * (case.settings.kv_cache_tokens or 0)
     if case.rules.allocates_tokens and asked > free:  # less where some layers look at a window only
-        yield "risky", f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {_gib(asked)}, there are {_gib(free)}"
-    room, tokens, have = prediction.kv_cache_memory_bytes, prediction.kv_cache_tokens, free if fixed is None else fixed
-    needed = (room / tokens if room is not None and tokens else prediction.kv_bytes_per_token) * length
+        yield (
+            "risky",
+            f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {_gib(asked)}, there are {_gib(free)}",
+        )
+    room, tokens, have = (
+        prediction.kv_cache_memory_bytes,
+        prediction.kv_cache_tokens,
+        free if fixed is None else fixed,
+    )
+    needed = (
+        room / tokens if room is not None and tokens else prediction.kv_bytes_per_token
+    ) * length
     if needed > have:
         said = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
-        yield "impossible" if case.facts.counted and case.rules.holds_length(case.settings) else "risky", said
+        yield (
+            "impossible"
+            if case.facts.counted and case.rules.holds_length(case.settings)
+            else "risky",
+            said,
+        )
     elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
-        yield "risky", f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}"
+        yield (
+            "risky",
+            f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}",
+        )
 
 
 def _gib(size: float) -> str:
@@ -384,7 +557,11 @@ def _architecture(case: Case) -> Found:
     facts = case.facts
     kind = facts.model_type or "this architecture"
     if not facts.sized:
-        size = "its weights are as large as its files" if facts.checkpoint_bytes else "nothing is known of its weights"
+        size = (
+            "its weights are as large as its files"
+            if facts.checkpoint_bytes
+            else "nothing is known of its weights"
+        )
         yield "fits", f"no formula for {kind}: {size}, nothing is known of its KV cache"
     elif not facts.counted:
         yield "fits", f"sizes are those of a plain transformer: no formula for {kind}"

@@ -1,9 +1,10 @@
-"""Identifies deployments and points: resolves the paths of their files, hashes them to ids, and labels deployments.
+"""Identifies deployments and points: resolves the paths of their files, hashes them to ids, and
+labels deployments.
 
-Relative paths start at the experiment file, ``~`` is the home folder and ``${NAME}`` an environment variable. Ids do
-not depend on where files are. Settings are hashed as the experiment file has them, with pinned values for those it
-leaves open; local models, traces, prompts, programs and image files by their content; an engine in a virtual
-environment by the version and the wheel found there.
+Relative paths start at the experiment file, ``~`` is the home folder and ``${NAME}`` an environment
+variable. Ids do not depend on where files are. Settings are hashed as the experiment file has them,
+with pinned values for those it leaves open; local models, traces, prompts, programs and image files
+by their content; an engine in a virtual environment by the version and the wheel found there.
 """
 
 import hashlib
@@ -22,10 +23,18 @@ from orchestrator.errors import InputError
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, from_home, read_at_most
 from orchestrator.spec.load import Level, Workload
-from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed, installed_version, is_version
+from orchestrator.spec.settings import (
+    LOCATION,
+    EngineSettings,
+    Hardware,
+    installed,
+    installed_version,
+    is_version,
+)
 
-# Part of every point's id. Raise it when the same load would be measured differently: what the client sends, when it
-# takes time stamps, how it counts tokens. Earlier measurements are then measured anew.
+# Part of every point's id. Raise it when the same load would be measured differently: what the
+# client sends, when it takes time stamps, how it counts tokens. Earlier measurements are then
+# measured anew.
 MEASUREMENT_VERSION = 2
 MOST_RECORD_BYTES = 100_000_000  # of a wheel's list of files; torch's has 2 MB
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -34,8 +43,8 @@ NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influenc
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-# Of large files only these bytes are hashed: headers of safetensors and GGUF are at the start, and a fine-tune that
-# changes one layer in ten escapes 64 samples in one case of 850.
+# Of large files only these bytes are hashed: headers of safetensors and GGUF are at the start, and
+# a fine-tune that changes one layer in ten escapes 64 samples in one case of 850.
 _HEAD_BYTES, _PIECES, _PIECE_BYTES = 1 << 18, 64, 4096
 SHORT = {
     "tensor_parallel_size": "tp",
@@ -70,8 +79,9 @@ class Paths:
         self.model = cache(self._model)
 
     def resolved(self, settings: EngineSettings) -> EngineSettings:
-        """Settings with absolute paths. Raises ValueError for an environment variable that is not set, and for the home
-        folder of a user nobody knows."""
+        """Settings with absolute paths. Raises ValueError for an environment variable that is not
+        set, and for the home folder of a user nobody knows.
+        """
         return settings.each(self._resolved)
 
     def _resolved(self, settings: EngineSettings) -> EngineSettings:
@@ -83,12 +93,15 @@ class Paths:
             "profile": self.profile,
         }
         given = {name: getattr(settings, name) for name in places}
-        changed: dict[str, object] = {name: places[name](text) for name, text in given.items() if text is not None}
+        changed: dict[str, object] = {
+            name: places[name](text) for name, text in given.items() if text is not None
+        }
         if settings.speculative is not None and settings.speculative.model is not None:
             draft = self.model(settings.speculative.model)
             changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
         same = all(getattr(settings, name) == value for name, value in changed.items())
-        return settings if same else settings.model_copy(update=changed)  # shared: a file may have 100,000 of them
+        # shared: a file may have 100,000 of them
+        return settings if same else settings.model_copy(update=changed)
 
     def command(self, text: str) -> str:
         """An absolute path, or the bare name of a command on the node's PATH."""
@@ -99,7 +112,9 @@ class Paths:
         return self.path(text) if text.startswith(_PATH_STARTS) or text.endswith(".sif") else text
 
     def profile(self, text: str) -> str:
-        """The absolute path of a file, or a name of the catalogue, which may contain slashes and dots too."""
+        """The absolute path of a file, or a name of the catalogue, which may contain slashes and
+        dots too.
+        """
         is_file = text.startswith(_PATH_STARTS) or Path(text).suffix in (".yaml", ".yml", ".json")
         return self.path(text) if is_file else text
 
@@ -112,7 +127,9 @@ class Paths:
         return os.path.normpath(self._folder / filled)
 
     def _model(self, text: str) -> str:
-        """An absolute path if ``text`` looks like a path or exists beside the experiment, else a name on the hub."""
+        """An absolute path if ``text`` looks like a path or exists beside the experiment, else a
+        name on the hub.
+        """
         if text.startswith(_PATH_STARTS) or (self._folder / text).exists():
             return self.path(text)
         return text
@@ -128,18 +145,29 @@ class Contents:
         self.build = cache(build_digest)
 
 
-def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents) -> str:
-    """The id of a deployment. ``written``: settings as in the file; ``resolved``: the same with absolute paths."""
+def deployment_id(
+    written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents
+) -> str:
+    """The id of a deployment. ``written``: settings as in the file; ``resolved``: the same with
+    absolute paths.
+    """
     what = _what(written, resolved, hardware, contents)
     parts = resolved.parts if resolved.roles or resolved.router else {}
-    if more := {role: _what(written.parts[role], part, hardware, contents) for role, part in parts.items() if role}:
+    if more := {
+        role: _what(written.parts[role], part, hardware, contents)
+        for role, part in parts.items()
+        if role
+    }:
         what["parts"] = more
     return digest(what | {"hardware": hardware_class(hardware)})
 
 
-def _what(written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents) -> dict[str, Any]:
-    """What identifies one program of a deployment. Pinned values count like written ones, if the device is known
-    before the cluster is: ``accelerator: any`` has no device to pin values for."""
+def _what(
+    written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents
+) -> dict[str, Any]:
+    """What identifies one program of a deployment. Pinned values count like written ones, if the
+    device is known before the cluster is: ``accelerator: any`` has no device to pin values for.
+    """
     known = hardware.accelerator != "any"
     pins = program_of(written.engine).pinned(written, hardware) if known else {}
     settings = written.model_copy(update=pins).model_dump(
@@ -161,23 +189,30 @@ def _what(written: EngineSettings, resolved: EngineSettings, hardware: Hardware,
     program = resolved.image or resolved.executable
     build = contents.build(program, written.engine) if program else None
     if written.engine_version and build and installed(program or "", written.engine):
-        build = None  # a written version of a wheel is believed: drivers may not have the environment
+        # a written version of a wheel is believed: drivers may not have the environment
+        build = None
     return what | ({"build": build} if build else {})
 
 
 def hardware_class(hardware: Hardware) -> dict[str, Any]:
     """The part of the hardware that influences measurements: neither price nor node labels."""
-    own = hardware.model_dump(mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True)
+    own = hardware.model_dump(
+        mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True
+    )
     return own | ({"container_args": [*hardware.container_args]} if hardware.container_args else {})
 
 
 def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int) -> int:
-    """The schedule's seed (48 bits), the same on every deployment so that all are compared on the same requests."""
+    """The schedule's seed (48 bits), the same on every deployment so that all are compared on the
+    same requests.
+    """
     return int(digest([experiment_seed, workload.identity(), level, repeat])[:12], 16)
 
 
 def model_digest(place: str) -> str | None:
-    """Hash of a local model (folder or GGUF file): its text files and samples of its weights. None if it is absent."""
+    """Hash of a local model (folder or GGUF file): its text files and samples of its weights. None
+    if it is absent.
+    """
     root = Path(place)
     if not root.is_absolute():
         return None
@@ -185,13 +220,22 @@ def model_digest(place: str) -> str | None:
         from orchestrator.catalog.gguf import parts_of  # few need it
 
         return digest([sampled_digest(part) for part in parts_of(root)])
-    texts = {path.name: file_digest(str(path)) for pattern in _MODEL_TEXTS for path in sorted(root.glob(pattern))}
-    weights = {path.name: sampled_digest(path) for pattern in _MODEL_WEIGHTS for path in sorted(root.glob(pattern))}
+    texts = {
+        path.name: file_digest(str(path))
+        for pattern in _MODEL_TEXTS
+        for path in sorted(root.glob(pattern))
+    }
+    weights = {
+        path.name: sampled_digest(path)
+        for pattern in _MODEL_WEIGHTS
+        for path in sorted(root.glob(pattern))
+    }
     return digest({"texts": texts, "weights": weights}) if texts or weights else None
 
 
 def build_digest(place: str, engine: str) -> str | None:
-    """Hash of an image file, of a wheel in a virtual environment, or of a program and the shared libraries beside it.
+    """Hash of an image file, of a wheel in a virtual environment, or of a program and the shared
+    libraries beside it.
 
     Scripts do not count: they contain the path of their interpreter.
     """
@@ -204,43 +248,61 @@ def build_digest(place: str, engine: str) -> str | None:
         anything = EngineSettings(engine=engine, model="any", executable=place)
         path = Path(start(anything, Hardware(name="cpu"), Node()).argv[0])
     real = Path(os.path.realpath(path))
-    files = {path.name: real} | {one.name: one for kind in _LIBRARIES for one in real.parent.glob(kind)}
+    files = {path.name: real} | {
+        one.name: one for kind in _LIBRARIES for one in real.parent.glob(kind)
+    }
     contents = {name: sampled_digest(file) for name, file in files.items()}
-    return digest(found) if (found := {name: one for name, one in contents.items() if one}) else None
+    return (
+        digest(found) if (found := {name: one for name, one in contents.items() if one}) else None
+    )
 
 
 def wheel_digest(described: Path) -> str | None:
-    """Hash of the file list that pip recorded for a wheel; None if there is none, as for an editable install."""
+    """Hash of the file list that pip recorded for a wheel; None if there is none, as for an
+    editable install.
+    """
     try:
         lines = read_at_most(described / "RECORD", MOST_RECORD_BYTES).decode().splitlines()
     except (OSError, ValueError):
         return None
-    elsewhere = ("..", "/", "__editable__", described.name)  # these contain paths, or who installed it
+    # these contain paths, or who installed it
+    elsewhere = ("..", "/", "__editable__", described.name)
     found = sorted(one for one in lines if "sha256=" in one and not one.startswith(elsewhere))
     return digest(found) if found else None
 
 
 def sampled_digest(path: Path) -> str | None:
-    """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its end.
+    """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its
+    end.
 
-    None for scripts, and for what cannot be read or is no regular file. Hashing 140 GB would take minutes, this takes
-    milliseconds.
+    None for scripts, and for what cannot be read or is no regular file. Hashing 140 GB would take
+    minutes, this takes milliseconds.
     """
     try:
         if not path.is_file():
             return None
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            starts = [round(i * max(0, size - _PIECE_BYTES) / (_PIECES - 1)) for i in range(_PIECES)]
-            pieces = [file.read(_HEAD_BYTES), *(os.pread(file.fileno(), _PIECE_BYTES, start) for start in starts)]
+            starts = [
+                round(i * max(0, size - _PIECE_BYTES) / (_PIECES - 1)) for i in range(_PIECES)
+            ]
+            pieces = [
+                file.read(_HEAD_BYTES),
+                *(os.pread(file.fileno(), _PIECE_BYTES, start) for start in starts),
+            ]
     except OSError:
         return None
-    return None if pieces[0].startswith(b"#!") else content_digest(b"".join([str(size).encode(), *pieces]))
+    return (
+        None
+        if pieces[0].startswith(b"#!")
+        else content_digest(b"".join([str(size).encode(), *pieces]))
+    )
 
 
 def file_digest(path: str) -> str | None:
-    """16 hex digits of a file's SHA-256, as ``content_digest`` has them of its bytes. None when it cannot be read, is
-    no regular file (others may have no end), or is larger than MOST_FILE_BYTES."""
+    """16 hex digits of a file's SHA-256, as ``content_digest`` has them of its bytes. None when it
+    cannot be read, is no regular file (others may have no end), or is larger than MOST_FILE_BYTES.
+    """
     found, size = hashlib.sha256(), 0
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > MOST_FILE_BYTES:
@@ -255,7 +317,9 @@ def file_digest(path: str) -> str | None:
 
 
 def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None:
-    """A sentence if a virtual environment has another version than the one asked for; None if that is not known."""
+    """A sentence if a virtual environment has another version than the one asked for; None if that
+    is not known.
+    """
     if resolved.engine_version is None or resolved.executable is None or resolved.image is not None:
         return None
     found = contents.version(resolved.executable, resolved.engine)
@@ -278,7 +342,9 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
     """
     flat = _telling(deployments)
     engines = {row["engine"] for row in flat}
-    differing = {engine: _differing([row for row in flat if row["engine"] == engine]) for engine in engines}
+    differing = {
+        engine: _differing([row for row in flat if row["engine"] == engine]) for engine in engines
+    }
     _shorten(flat)
     texts = [_label(row, differing[row["engine"]]) for row in flat]
     seen = Counter(texts)
@@ -289,7 +355,9 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
 
 
 def _telling(deployments: Sequence[tuple[EngineSettings, str]]) -> list[dict[str, Any]]:
-    """``_flat`` of each, without what tells none from another of its engine: most of what there is, many times."""
+    """``_flat`` of each, without what tells none from another of its engine: most of what there is,
+    many times.
+    """
     first: dict[str, dict[str, Any]] = {}
     telling = {"engine", "engine_version", *LOCATION, *_PLACES}
     for row in (_flat(settings, hardware) for settings, hardware in deployments):
@@ -309,7 +377,11 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
             out[name] = None if settings.roles and name in _SIZES else value  # roles have their own
     for role, part in (settings.roles or {}).items():
         # only what differs from the shared settings; sizes are always worth showing
-        own = {name: value for name, value in part if value != getattr(settings, name) or name in _SIZES}
+        own = {
+            name: value
+            for name, value in part
+            if value != getattr(settings, name) or name in _SIZES
+        }
         out |= {f"{role}.{name}": value for name, value in own.items()}
     if settings.router:
         out |= {"router": settings.router.engine} | {
@@ -319,11 +391,16 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
 
 
 def _shorten(rows: Sequence[dict[str, Any]]) -> None:
-    """Shortens paths to as many last parts as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside ``small/gptq4``."""
+    """Shortens paths to as many last parts as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside
+    ``small/gptq4``.
+    """
     for name in _PLACES:
         places = {PurePath(str(row[name])) for row in rows if row.get(name)}
         most = max((len(place.parts) for place in places), default=0)
-        tails = ({place: "/".join(place.parts[-count:]) for place in places} for count in range(1, most + 1))
+        tails = (
+            {place: "/".join(place.parts[-count:]) for place in places}
+            for count in range(1, most + 1)
+        )
         told = next((names for names in tails if len(set(names.values())) == len(places)), {})
         for row in rows:
             if row.get(name):
@@ -358,5 +435,7 @@ def _part(name: str, value: Any) -> str:
     name = ".".join(filter(None, (role, SHORT.get(own, own))))
     if isinstance(value, bool):
         return f"{name}={'on' if value else 'off'}"
-    text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
+    text = (
+        json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
+    )
     return f"{name}={text}"

@@ -15,19 +15,30 @@ MOST_SAID = 3  # messages about one level; it may be wrong for many deployments
 
 
 def levels_of(
-    load: Load, values: Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]], problems: Problems
+    load: Load,
+    values: Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]],
+    problems: Problems,
 ) -> list[tuple[Level, ...]]:
-    """Levels of each deployment, in the order of the file, without duplicates. Reports invalid ones with their line.
+    """Levels of each deployment, in the order of the file, without duplicates. Reports invalid ones
+    with their line.
 
-    ``values``: of each deployment its devices, its settings, and what is derived from them, for expressions to read.
+    ``values``: of each deployment its devices, its settings, and what is derived from them, for
+    expressions to read.
     """
     given = load.levels.given if load.levels is not None else []
     wrong: list[dict[str, None]] = [{} for _ in given]
     # both once for all deployments that may share it
-    parsed, level_at = cache(_parsed), cache(lambda control, value: Level(control=control, value=value))
+    parsed, level_at = (
+        cache(_parsed),
+        cache(lambda control, value: Level(control=control, value=value)),
+    )
     found, room = list[tuple[Level, ...]](), MOST_VALUES
     for devices, settings, derived in values:
-        names, levels, may_name = {GPUS: devices, **settings, **derived}, dict[Level, None](), tuple(derived)
+        names, levels, may_name = (
+            {GPUS: devices, **settings, **derived},
+            dict[Level, None](),
+            tuple(derived),
+        )
         for (key, _, control, level), said in zip(given, wrong, strict=True):
             read = names | {GPUS: devices} if key.endswith("_per_gpu") else names
             try:
@@ -49,7 +60,9 @@ def levels_of(
         for text in said:
             problems.add(("load", "levels", key, index), text)
     if room < 0:
-        message = f"expressions read too much; those of all deployments may read {MOST_VALUES:,} values"
+        message = (
+            f"expressions read too much; those of all deployments may read {MOST_VALUES:,} values"
+        )
         problems.add(("load", "levels"), message)
         problems.raise_any()  # reading the rest would take long
     return found
@@ -63,7 +76,9 @@ def _parsed(text: str, derived: tuple[str, ...]) -> Expression | str:
         return str(error)
 
 
-def _value(load: Load, control: Control, given: float | Expression, names: Mapping[str, Any]) -> float:
+def _value(
+    load: Load, control: Control, given: float | Expression, names: Mapping[str, Any]
+) -> float:
     """The level as a number. Raises ValueError when it is not a valid level of this load."""
     if not isinstance(given, Expression):
         return given

@@ -24,11 +24,21 @@ from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.document import nearest, read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, examined
-from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload, counted
+from orchestrator.spec.load import (
+    READERS,
+    TOKENS_PER_WORD,
+    Arrivals,
+    Level,
+    LoadRules,
+    Slo,
+    Workload,
+    counted,
+)
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
-NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # of endpoints: no nodes are held for them
+# of endpoints: no nodes are held for them
+NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)
 MOST_MEASUREMENTS = 1_000_000
 MOST_PLAN_BYTES = 500_000_000  # of a frozen plan: 100,000 deployments take a fifth
 STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
@@ -37,7 +47,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A combination on its way to a deployment, without the settings as they are written: those take 2 KB."""
+    """A combination on its way to a deployment, without the settings as they are written: those
+    take 2 KB.
+    """
 
     id: str
     settings: EngineSettings  # paths resolved, replicas spread over nodes
@@ -51,7 +63,8 @@ class _Candidate:
 def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     """The plan of an experiment file; a frozen plan is returned as it is.
 
-    Raises ProblemsError for an experiment with problems, InputError for a plan that this version cannot run.
+    Raises ProblemsError for an experiment with problems, InputError for a plan that this version
+    cannot run.
     """
     if not _is_frozen(path):
         return make_plan(examined(read_document(path)), cluster_nodes=cluster_nodes)
@@ -85,11 +98,13 @@ def _is_frozen(path: str | Path) -> bool:
 
 
 def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Plan:
-    """The frozen plan of an experiment. ``cluster_nodes``: nodes of its cluster, None when not known.
+    """The frozen plan of an experiment. ``cluster_nodes``: nodes of its cluster, None when not
+    known.
 
-    Takes the experiment's combinations, which are as large as the plan.
-    Raises ProblemsError with everything wrong with the file and with what it names: engines, arrivals, searches, files.
-    A deployment that cannot work is not an error: the plan has it as ``impossible``, with the reasons.
+    Takes the experiment's combinations, which are as large as the plan. Raises ProblemsError with
+    everything wrong with the file and with what it names: engines, arrivals, searches, files. A
+    deployment that cannot work is not an error: the plan has it as ``impossible``, with the
+    reasons.
     """
     paths = identity.Paths(experiment.folder)
     engines = _engines(experiment)
@@ -97,17 +112,26 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     predictions = _predictions(experiment, paths)
     loads = _loads(experiment, paths)
     _check_size(experiment, candidates, loads)
-    _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].apis(one.settings)})
+    _check_apis(
+        experiment,
+        {api for one in candidates for api in engines[one.settings.engine].apis(one.settings)},
+    )
     _check_prices(experiment, candidates)
     levels = _levels(experiment, candidates)
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
-        notes.append(f"starts: {spec.starts} does not apply to endpoints: they run already and are never restarted")
+        notes.append(
+            f"starts: {spec.starts} does not apply to endpoints: they run already and are never restarted"
+        )
     slos, readings = _resolved([*spec.slos.values()], [one.settings for one in candidates])
     notes += readings
-    names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
+    names = labels(
+        [(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates]
+    )
     deployments = [
-        _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes), levels)
+        _deployment(
+            one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes), levels
+        )
         for one, label in zip(_emptied(candidates), names, strict=True)
     ]
     return Plan(
@@ -115,7 +139,8 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
         loads=tuple(loads),
         slos=tuple(slos),
         notes=tuple(notes),
-        **{name: getattr(spec, name) for name in SweepRules.model_fields} | {"predictions": predictions},
+        **{name: getattr(spec, name) for name in SweepRules.model_fields}
+        | {"predictions": predictions},
     )
 
 
@@ -128,12 +153,20 @@ def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
     if load is None or load.levels is None or not load.levels.follow:
         return {}
     some = [one for one in candidates if one.excluded_by is None]
-    values = ((one.settings.devices, one.settings.__dict__ | {"hardware": one.named}, one.derived) for one in some)
-    return dict(zip((one.id for one in some), levels_of(load, values, experiment.problems), strict=True))
+    values = (
+        (one.settings.devices, one.settings.__dict__ | {"hardware": one.named}, one.derived)
+        for one in some
+    )
+    return dict(
+        zip((one.id for one in some), levels_of(load, values, experiment.problems), strict=True)
+    )
 
 
-def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[list[Slo], list[str]]:
-    """SLOs with limits of readers turned into limits on time per output token, and a note on each of these.
+def _resolved(
+    slos: Sequence[Slo], settings: Sequence[EngineSettings]
+) -> tuple[list[Slo], list[str]]:
+    """SLOs with limits of readers turned into limits on time per output token, and a note on each
+    of these.
 
     All deployments share one limit: that of the tokenizer with the most tokens per word.
     """
@@ -142,25 +175,37 @@ def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[
     from orchestrator.load.workloads.content import tokens_per_word  # only readers need it
 
     names = {one.tokenizer or one.model for one in settings}
-    counted = {name: count for name in sorted(names) if (count := tokens_per_word(name)) is not None}
+    counted = {
+        name: count for name in sorted(names) if (count := tokens_per_word(name)) is not None
+    }
     most = max(counted, key=lambda name: counted[name], default=None)
-    tokens, by = (counted[most], most) if most is not None else (TOKENS_PER_WORD, "no tokenizer at hand: English")
+    tokens, by = (
+        (counted[most], most)
+        if most is not None
+        else (TOKENS_PER_WORD, "no tokenizer at hand: English")
+    )
     found, notes = [], []
     for slo in slos:
         one = slo.resolved(tokens)
         found.append(one)
         if slo.reader is not None and one.tpot is not None:
             said = f"{READERS[slo.reader]:g} words per minute, {tokens:.2f} tokens per word ({by})"
-            notes.append(f"{slo.name}: a reader, {slo.reader}, is tpot<={one.tpot * 1e3:.3g}ms: {said}")
+            notes.append(
+                f"{slo.name}: a reader, {slo.reader}, is tpot<={one.tpot * 1e3:.3g}ms: {said}"
+            )
     return found, notes
 
 
 def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
-    """``predictions`` with the path of the profile resolved. Reports unreadable profiles and missing tables."""
+    """``predictions`` with the path of the profile resolved. Reports unreadable profiles and
+    missing tables.
+    """
     given: Predictions = experiment.parts.get("predictions", Predictions())
     if given.tables and find_spec("aiconfigurator_core") is None:
         why = "the tables are not installed"
-        experiment.problems.add(("predictions", "tables"), why, "pip install llm-serving-orchestrator[tables]")
+        experiment.problems.add(
+            ("predictions", "tables"), why, "pip install llm-serving-orchestrator[tables]"
+        )
     if given.profile is None:
         return given
     from orchestrator.emulator.profile import load_profile  # few need it
@@ -169,16 +214,25 @@ def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
         given = given.model_copy(update={"profile": paths.profile(given.profile)})
         load_profile(given.profile)
     except (ValueError, InputError) as error:
-        experiment.problems.add(("predictions", "profile"), str(error), "orchestrator emulator fit writes one")
+        experiment.problems.add(
+            ("predictions", "profile"), str(error), "orchestrator emulator fit writes one"
+        )
     return given
 
 
 def _engines(experiment: Experiment) -> dict[str, Engine]:
-    """Every engine that the file names. Reports unknown engines and routers, and endpoints without a URL."""
+    """Every engine that the file names. Reports unknown engines and routers, and endpoints without
+    a URL.
+    """
     problems = experiment.problems
-    named = [("engine", ("environments", name), name) for name in experiment.parts.get("environments", ())]
+    named = [
+        ("engine", ("environments", name), name)
+        for name in experiment.parts.get("environments", ())
+    ]
     for setting, place, name in (*experiment.engines, *named):
-        what, known = ("engine", ENGINES.names()) if setting == "engine" else ("router", ROUTERS.names())
+        what, known = (
+            ("engine", ENGINES.names()) if setting == "engine" else ("router", ROUTERS.names())
+        )
         if name not in known:
             problems.unknown(place, what, name, known)
     used = {one.settings.engine for one in experiment.combinations}
@@ -191,8 +245,12 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
     return engines
 
 
-def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[str, Engine]) -> Iterator[_Candidate]:
-    """Combinations with known engines. Reports unresolvable paths, and versions other than the one installed."""
+def _candidates(
+    experiment: Experiment, paths: identity.Paths, engines: Mapping[str, Engine]
+) -> Iterator[_Candidate]:
+    """Combinations with known engines. Reports unresolvable paths, and versions other than the one
+    installed.
+    """
     contents, classes = identity.Contents(), experiment.hardware
     for one in _emptied(experiment.combinations):
         engine = engines.get(one.settings.engine)
@@ -201,7 +259,11 @@ def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[
         if engine is None or hardware is None or (router and router.engine not in ROUTERS):
             continue
         held = hardware if engine.launches or one.hardware is not None else NONE
-        given = one.settings.each(partial(spread, hardware=held)) if engine.several_nodes else one.settings
+        given = (
+            one.settings.each(partial(spread, hardware=held))
+            if engine.several_nodes
+            else one.settings
+        )
         try:
             settings = paths.resolved(given)
         except ValueError as error:
@@ -212,17 +274,25 @@ def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[
                 name = "router.engine_version" if role == ROUTER else "engine_version"
                 experiment.problems.add(one.place(name), mismatch, "correct one of them")
         parts = one.settings.engines
-        spread_out = tuple(role for role, part in settings.engines.items() if part.nnodes != parts[role].nnodes)
+        spread_out = tuple(
+            role for role, part in settings.engines.items() if part.nnodes != parts[role].nnodes
+        )
         name = identity.deployment_id(given, settings, held, contents)
-        yield _Candidate(name, settings, spread_out, held, one.hardware, one.derived, one.excluded_by)
+        yield _Candidate(
+            name, settings, spread_out, held, one.hardware, one.derived, one.excluded_by
+        )
 
 
 def _check_apis(experiment: Experiment, served: Set[str]) -> None:
-    """Reports workloads that need an API which no deployment has. ``served``: APIs of all deployments."""
+    """Reports workloads that need an API which no deployment has. ``served``: APIs of all
+    deployments.
+    """
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         if served and workload.api not in served:
             message = f"no deployment has the API {workload.api!r}"
-            experiment.problems.add(("workloads", index, "api"), message, nearest(workload.api, served))
+            experiment.problems.add(
+                ("workloads", index, "api"), message, nearest(workload.api, served)
+            )
 
 
 def _check_prices(experiment: Experiment, candidates: Sequence[_Candidate]) -> None:
@@ -230,18 +300,30 @@ def _check_prices(experiment: Experiment, candidates: Sequence[_Candidate]) -> N
     load: Load | None = experiment.parts.get("load")
     free = sorted({one.hardware.name for one in candidates if not one.hardware.usd_per_gpu_hour})
     if load is not None and load.objective == "usd" and free:
-        message = f"'objective: usd' needs the price of all hardware, and {', '.join(free)} has none"
-        experiment.problems.add(("load", "objective"), message, "give usd_per_gpu_hour, or objective: gpu")
+        message = (
+            f"'objective: usd' needs the price of all hardware, and {', '.join(free)} has none"
+        )
+        experiment.problems.add(
+            ("load", "objective"), message, "give usd_per_gpu_hour, or objective: gpu"
+        )
 
 
-def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]) -> None:
+def _check_size(
+    experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]
+) -> None:
     """Reports plans with more than MOST_MEASUREMENTS measurements."""
     deployments = sum(one.excluded_by is None for one in candidates)
     load: Load | None = experiment.parts.get("load")
-    levels = len(loads) * (len(load.levels.given) if load is not None and load.levels is not None else 0)
+    levels = len(loads) * (
+        len(load.levels.given) if load is not None and load.levels is not None else 0
+    )
     repeats = experiment.parts.get("repeats", 1)
     if (count := deployments * levels * repeats) > MOST_MEASUREMENTS:
-        factors = (counted(deployments, "deployment"), counted(levels, "level"), counted(repeats, "repeat"))
+        factors = (
+            counted(deployments, "deployment"),
+            counted(levels, "level"),
+            counted(repeats, "repeat"),
+        )
         text = f"{' x '.join(factors)} are {count:,} measurements; at most {MOST_MEASUREMENTS:,} are allowed"
         experiment.problems.add(("load",), text, "make several experiments of it")
         experiment.problems.raise_any()  # looking at so many would take as long as planning them
@@ -263,11 +345,15 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
         merged += before is not one
         if before.excluded_by is not None and one.excluded_by is None:
             kept[one.id] = one
-    notes = [f"{merged} combinations are equal to another one and are measured once"] if merged else []
+    notes = (
+        [f"{merged} combinations are equal to another one and are measured once"] if merged else []
+    )
     return list(kept.values()), notes
 
 
-def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None) -> Feasibility:
+def _assessed(
+    one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None
+) -> Feasibility:
     """The verdict on a candidate from everything known without starting it."""
     if one.excluded_by is not None:
         return Feasibility("excluded", (f"by the rule: {one.excluded_by}",))
@@ -280,7 +366,10 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
     parts = settings.engines.items()
     apis = sorted(engine.apis(settings))
     return together(
-        {role: judged(part, role in one.spread, hardware, engine, loads, apis, role) for role, part in parts}
+        {
+            role: judged(part, role in one.spread, hardware, engine, loads, apis, role)
+            for role, part in parts
+        }
     )
 
 
@@ -307,11 +396,17 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     if load is None:
         return []
     levels, slos = tuple(load.points()), tuple(experiment.parts.get("slos", {}).values())
-    given = [Level(control=one, value=1.0) for _, _, one, _ in load.levels.given] if load.levels is not None else []
+    given = (
+        [Level(control=one, value=1.0) for _, _, one, _ in load.levels.given]
+        if load.levels is not None
+        else []
+    )
     question = Question(tuple(given), load.control, slos, experiment.parts.get("repeats", 1))
     place = ("load", "search")
     if load.search not in STRATEGIES:
-        experiment.problems.add(place, f"unknown search {load.search!r}", nearest(load.search, STRATEGIES.names()))
+        experiment.problems.add(
+            place, f"unknown search {load.search!r}", nearest(load.search, STRATEGIES.names())
+        )
     elif (problem := STRATEGIES[load.search].problem(question)) is not None:
         experiment.problems.add(place, f"search {load.search!r}: {problem}")
     elif not hasattr(STRATEGIES[load.search], "claims"):
@@ -325,7 +420,9 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     arrivals = _arrivals(experiment, load.arrivals, paths)
     for workload in workloads if arrivals.trace is not None else ():
         if left := workload.left_out():
-            said = f"{workload.name!r}: {left} entries of its prompts are not requests and are skipped"
+            said = (
+                f"{workload.name!r}: {left} entries of its prompts are not requests and are skipped"
+            )
             hint = "remove them from both files, else the entries after them are sent at the wrong times"
             experiment.problems.add(("load", "arrivals"), said, hint)
     recorded = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
@@ -333,7 +430,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     if load.duration_s is None and load.requests is None:
         more["duration_s"] = load.default_s
     if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
-        more["warmup_s"] = 0.0  # a number of requests counts all; a changing rate has no steady part
+        # a number of requests counts all; a changing rate has no steady part
+        more["warmup_s"] = 0.0
     if load.drain_timeout_s is None:
         more["drain_timeout_s"] = load.request_timeout_s
     rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more
@@ -358,7 +456,9 @@ def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: identity.Paths)
 
 
 def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
-    """Workloads with their files found and identified by content. Reports those that cannot be sent."""
+    """Workloads with their files found and identified by content. Reports those that cannot be
+    sent.
+    """
     out: dict[str, Workload] = {}  # by what they ask for
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         try:
@@ -369,5 +469,7 @@ def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
             continue
         if (same := out.setdefault(digest(found.identity()), found)) is not found:
             message = f"{found.name!r} asks for the same as {same.name!r}"
-            experiment.problems.add(("workloads", index), message, "use repeats to measure a workload more than once")
+            experiment.problems.add(
+                ("workloads", index), message, "use repeats to measure a workload more than once"
+            )
     return [*out.values()]

@@ -1,6 +1,8 @@
-"""The frozen plan: every deployment of an experiment and how it will be loaded. Written to JSON without loss.
+"""The frozen plan: every deployment of an experiment and how it will be loaded. Written to JSON
+without loss.
 
-Points are made when a search strategy asks for their level; those of a list of levels are known before.
+Points are made when a search strategy asks for their level; those of a list of levels are known
+before.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ if TYPE_CHECKING:
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
 FORMAT: Literal[1] = 1
-LIMITS = {"warmup_s", "duration_s", "requests", "max_in_flight", "request_timeout_s", "drain_timeout_s"}  # of a point
+# of a point
+LIMITS = {
+    "warmup_s",
+    "duration_s",
+    "requests",
+    "max_in_flight",
+    "request_timeout_s",
+    "drain_timeout_s",
+}
 RETRY_SEED_STEP = 1_000_003
 
 
@@ -45,7 +55,8 @@ class Deployment(Strict):
     status: Status
     reasons: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
-    predicted: dict[str, Any] | None = None  # by feasibility.py (weights, KV tokens, ...) and predict.py (capacity)
+    # by feasibility.py (weights, KV tokens, ...) and predict.py (capacity)
+    predicted: dict[str, Any] | None = None
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
 
@@ -62,7 +73,9 @@ class Deployment(Strict):
         return self.settings.devices
 
     def first_guess(self, workload: str, slo: str) -> float | None:
-        """Predicted capacity: the highest level at which a workload meets an SLO; None: not predicted."""
+        """Predicted capacity: the highest level at which a workload meets an SLO; None: not
+        predicted.
+        """
         capacity = (self.predicted or {}).get("capacity", {}).get(slo, {}).get(workload)
         return capacity["level"] if capacity else None
 
@@ -73,26 +86,37 @@ class Deployment(Strict):
         return 1.0 if per == "deployment" else float(self.devices) or None
 
     def group(self, per: Per) -> tuple[str, str, bool]:
-        """Deployments of one group are compared: of one model (whatever its checkpoint) on one class of hardware, or
-        on any when dollars make them comparable. Emulators are never compared with real engines."""
+        """Deployments of one group are compared: of one model (whatever its checkpoint) on one
+        class of hardware, or on any when dollars make them comparable. Emulators are never compared
+        with real engines.
+        """
         model = one_model(self.settings.model, self.predicted)
-        return model, "" if per == "usd" else self.hardware.name, ENGINES[self.settings.engine].emulated
+        return (
+            model,
+            "" if per == "usd" else self.hardware.name,
+            ENGINES[self.settings.engine].emulated,
+        )
 
     @property
     def on_cpus(self) -> bool:
         """Whether it runs on CPU cores; an emulator does unless GPUs are named."""
-        return self.hardware.is_cpu or (self.hardware.accelerator == "any" and ENGINES[self.settings.engine].emulated)
+        return self.hardware.is_cpu or (
+            self.hardware.accelerator == "any" and ENGINES[self.settings.engine].emulated
+        )
 
 
 class PlannedLoad(LoadRules):
-    """One workload and how it is loaded on every deployment that can serve it. The search chooses the levels.
+    """One workload and how it is loaded on every deployment that can serve it. The search chooses
+    the levels.
 
-    Either ``duration_s`` or ``requests`` is None. ``trace_digest``: hash of the file with recorded arrivals.
+    Either ``duration_s`` or ``requests`` is None. ``trace_digest``: hash of the file with recorded
+    arrivals.
     """
 
     workload: AnyWorkload
     trace_digest: str | None = None
-    levels: tuple[Level, ...] = ()  # of the experiment file, if they are the same for every deployment
+    # of the experiment file, if they are the same for every deployment
+    levels: tuple[Level, ...] = ()
     drain_timeout_s: float
 
     @property
@@ -106,19 +130,34 @@ class PlannedLoad(LoadRules):
         return self.searches and self.control == "request_rate" and not self.full_grid
 
     def rules(self, level: Level) -> dict[str, Any]:
-        """How a level is measured, as JSON values: arrivals, warm-up, window, limits and MEASUREMENT_VERSION."""
+        """How a level is measured, as JSON values: arrivals, warm-up, window, limits and
+        MEASUREMENT_VERSION.
+        """
         rules = self.model_dump(mode="json", include=LIMITS, exclude_none=True)
         if level.control == "request_rate":
             drawn = self.arrivals.model_dump(mode="json", exclude_defaults=True)
-            rules["arrivals"] = drawn | ({"trace": self.trace_digest} if self.arrivals.trace is not None else {})
+            rules["arrivals"] = drawn | (
+                {"trace": self.trace_digest} if self.arrivals.trace is not None else {}
+            )
         return {"measurement_version": MEASUREMENT_VERSION, **rules}
 
     def identity(self, level: Level, seed: int) -> str:
-        """Hash of what a point asks of any deployment. Files count by content. ``seed``: the experiment's."""
-        return digest({"workload": self.workload.identity(), "level": level, "seed": seed, **self.rules(level)})
+        """Hash of what a point asks of any deployment. Files count by content. ``seed``: the
+        experiment's.
+        """
+        return digest(
+            {
+                "workload": self.workload.identity(),
+                "level": level,
+                "seed": seed,
+                **self.rules(level),
+            }
+        )
 
     def estimated_s(self, level: Level) -> float:
-        """Seconds of load. A closed loop over a number of requests counts as one minute: its length is unknown."""
+        """Seconds of load. A closed loop over a number of requests counts as one minute: its length
+        is unknown.
+        """
         seconds = self.duration_s
         if seconds is None and self.requests and level.control == "request_rate":
             seconds = self.requests / level.value
@@ -140,14 +179,18 @@ class Point:
 
     def load_rules(self) -> dict[str, Any]:
         """What load clients are told, by field names of ``LoadPoint``."""
-        return {"level": self.level} | {name: getattr(self.load, name) for name in ("workload", "arrivals", *LIMITS)}
+        return {"level": self.level} | {
+            name: getattr(self.load, name) for name in ("workload", "arrivals", *LIMITS)
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One repeat of a point. ``seed`` is the same for every deployment, so that all get the same requests.
+    """One repeat of a point. ``seed`` is the same for every deployment, so that all get the same
+    requests.
 
-    ``start``: number of the engine start that it belongs to, from 0; a retried start keeps its number.
+    ``start``: number of the engine start that it belongs to, from 0; a retried start keeps its
+    number.
     """
 
     measurement_id: str
@@ -158,12 +201,16 @@ class Measurement:
     start: int = 0
 
     def tried(self, times: int) -> Measurement:
-        """The measurement after ``times`` tries, with a new seed: a prefix cache may know the earlier prompts."""
+        """The measurement after ``times`` tries, with a new seed: a prefix cache may know the
+        earlier prompts.
+        """
         return replace(self, seed=self.seed + RETRY_SEED_STEP * times)
 
 
 class Plan(SweepRules):
-    """What a sweep does. Equal experiments on equal engines give equal ids, so another run continues the sweep."""
+    """What a sweep does. Equal experiments on equal engines give equal ids, so another run
+    continues the sweep.
+    """
 
     plan_format: Literal[1] = FORMAT
     program_version: str = __version__
@@ -174,11 +221,18 @@ class Plan(SweepRules):
 
     def runnable(self) -> list[Deployment]:
         """The deployments to run, risky ones last."""
-        return [one for status in ("planned", "risky") for one in self.deployments if one.status == status]
+        return [
+            one
+            for status in ("planned", "risky")
+            for one in self.deployments
+            if one.status == status
+        ]
 
     @property
     def most_started(self) -> int:
-        """How many of them are started; which ones is chosen while the sweep runs (search/proposing.py)."""
+        """How many of them are started; which ones is chosen while the sweep runs
+        (search/proposing.py).
+        """
         limits = [one.max_deployments for one in self.loads if one.max_deployments is not None]
         return min([len(self.runnable()), *limits])
 
@@ -189,12 +243,18 @@ class Plan(SweepRules):
     def loads_of(self, deployment_id: str) -> list[PlannedLoad]:
         """How a deployment is loaded; empty if it is not run."""
         deployment = self.deployment(deployment_id)
-        return [one for one in self.loads if deployment.runs and one.workload.name not in deployment.unserved]
+        return [
+            one
+            for one in self.loads
+            if deployment.runs and one.workload.name not in deployment.unserved
+        ]
 
     def strategy(self, load: PlannedLoad, deployment_id: str, race: Race | None = None) -> Strategy:
         """A new search strategy, which has been told nothing."""
         rivals = race.rivals(deployment_id, load.workload.name) if race is not None else None
-        return self._strategy(load, *self._given(load, deployment_id), self._starts_of(deployment_id), rivals)
+        return self._strategy(
+            load, *self._given(load, deployment_id), self._starts_of(deployment_id), rivals
+        )
 
     def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:
         """The levels that the file gives a deployment; empty when a search finds them."""
@@ -210,17 +270,30 @@ class Plan(SweepRules):
         rivals: Rivals | None = None,
     ) -> Strategy:
         question = Question(
-            levels, load.control, self.slos, self.repeats, first_guess, starts, rivals, load.precision, follows
+            levels,
+            load.control,
+            self.slos,
+            self.repeats,
+            first_guess,
+            starts,
+            rivals,
+            load.precision,
+            follows,
         )
         return STRATEGIES[load.search](question)
 
-    def _given(self, load: PlannedLoad, deployment_id: str) -> tuple[tuple[Level, ...], float | None, bool]:
-        """Levels, first guess, and whether another deployment is expected to be ahead of this one in a race."""
+    def _given(
+        self, load: PlannedLoad, deployment_id: str
+    ) -> tuple[tuple[Level, ...], float | None, bool]:
+        """Levels, first guess, and whether another deployment is expected to be ahead of this one
+        in a race.
+        """
         follows = load.races and deployment_id in self._following
         return self.levels_of(load, deployment_id), self._first_guess(load, deployment_id), follows
 
     def _starts_of(self, deployment_id: str) -> int:
-        return 1 if self.deployment(deployment_id).settings.url else self.starts  # endpoints are never started
+        # endpoints are never started
+        return 1 if self.deployment(deployment_id).settings.url else self.starts
 
     def _first_guess(self, load: PlannedLoad, deployment_id: str) -> float | None:
         slo = self.slos[0].name if self.slos else ""
@@ -233,16 +306,26 @@ class Plan(SweepRules):
 
     def point(self, deployment_id: str, load: PlannedLoad, level: Level) -> Point:
         """The point of a deployment at a level that a strategy asked for."""
-        return Point(digest([deployment_id, self._identity(load.workload.name, level)]), deployment_id, load, level)
+        return Point(
+            digest([deployment_id, self._identity(load.workload.name, level)]),
+            deployment_id,
+            load,
+            level,
+        )
 
     def measurement(self, point: Point, repeat: int, start: int | None = None) -> Measurement:
         """One repeat of a point, with the same seed on every deployment.
 
-        ``start``: the engine start that a search asks for; None: repeats are divided among the starts.
+        ``start``: the engine start that a search asks for; None: repeats are divided among the
+        starts.
         """
-        seed, starts = self._seed(point.workload.name, point.level, repeat), self._starts_of(point.deployment_id)
+        seed, starts = (
+            self._seed(point.workload.name, point.level, repeat),
+            self._starts_of(point.deployment_id),
+        )
         if start is None:
-            start = min(repeat * starts // self.repeats, starts - 1)  # min: a search may repeat more often
+            # min: a search may repeat more often
+            start = min(repeat * starts // self.repeats, starts - 1)
         name = digest([point.point_id, repeat, seed, *([start] if start else [])])
         return Measurement(name, point.point_id, point.deployment_id, repeat, seed, start)
 
@@ -253,13 +336,19 @@ class Plan(SweepRules):
 
     def points_of(self, deployment_id: str) -> list[Point]:
         """The points of one deployment that are known before anything is measured."""
-        return [self.point(deployment_id, load, level) for load, level, _ in self.known_levels(deployment_id)]
+        return [
+            self.point(deployment_id, load, level)
+            for load, level, _ in self.known_levels(deployment_id)
+        ]
 
     def known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level, int]]:
         """(load, level, repeats) that strategies will ask for, as far as that is known beforehand."""
         found: list[tuple[PlannedLoad, Level, int]] = []
         for load in self.loads_of(deployment_id):
-            found += [(load, *one) for one in self._ahead(load.workload.name, *self._given(load, deployment_id))]
+            found += [
+                (load, *one)
+                for one in self._ahead(load.workload.name, *self._given(load, deployment_id))
+            ]
         return found
 
     def groups(self, per: Per) -> dict[tuple[str, str, bool], list[Deployment]]:
@@ -276,9 +365,13 @@ class Plan(SweepRules):
         return frozenset(one.id for some in self.groups(per).values() for one in some[1:])
 
     @cached_property
-    def _ahead(self) -> Callable[[str, tuple[Level, ...], float | None, bool], list[tuple[Level, int]]]:
+    def _ahead(
+        self,
+    ) -> Callable[[str, tuple[Level, ...], float | None, bool], list[tuple[Level, int]]]:
         loads = {load.workload.name: load for load in self.loads}
-        return cache(lambda name, *given: list(Counter(self._strategy(loads[name], *given).ahead()).items()))
+        return cache(
+            lambda name, *given: list(Counter(self._strategy(loads[name], *given).ahead()).items())
+        )
 
     # Cached by the (unique) name of a workload: hashing one takes longer than everything else.
     @cached_property
@@ -289,7 +382,9 @@ class Plan(SweepRules):
     @cached_property
     def _seed(self) -> Callable[[str, Level, int], int]:
         workloads = {load.workload.name: load.workload for load in self.loads}
-        return cache(lambda workload, level, repeat: seed_of(self.seed, workloads[workload], level, repeat))
+        return cache(
+            lambda workload, level, repeat: seed_of(self.seed, workloads[workload], level, repeat)
+        )
 
     @cached_property
     def _deployments(self) -> Mapping[str, Deployment]:
@@ -297,7 +392,10 @@ class Plan(SweepRules):
 
     def load_s(self, deployment_id: str) -> float:
         """Seconds of load on one deployment over all repeats, as far as they are known."""
-        return sum(times * load.estimated_s(level) for load, level, times in self.known_levels(deployment_id))
+        return sum(
+            times * load.estimated_s(level)
+            for load, level, times in self.known_levels(deployment_id)
+        )
 
     def unset_keys(self) -> list[str]:
         """Environment variables with endpoints' keys that are not set in this process."""
@@ -316,10 +414,14 @@ class Plan(SweepRules):
     def allowing(self) -> Plan:
         """The plan that runs deployments judged impossible all the same, last.
 
-        Those without a valid command line, without nodes to hold them, or without a workload they can serve stay out.
+        Those without a valid command line, without nodes to hold them, or without a workload they
+        can serve stay out.
         """
         changed = {
-            one.id: {"status": "risky", "reasons": (*(f"run all the same: {reason}" for reason in one.reasons),)}
+            one.id: {
+                "status": "risky",
+                "reasons": (*(f"run all the same: {reason}" for reason in one.reasons),),
+            }
             for one in self.deployments
             if one.status == "impossible" and one.predicted is not None and not one.unserved
         }
@@ -339,7 +441,9 @@ class Plan(SweepRules):
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields} | changed)
 
     def to_json(self) -> str:
-        """The frozen plan as JSON that ``from_json`` turns into an equal plan; defaults are left out."""
+        """The frozen plan as JSON that ``from_json`` turns into an equal plan; defaults are left
+        out.
+        """
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:
@@ -354,7 +458,8 @@ class Plan(SweepRules):
 
     @classmethod
     def from_json(cls, text: str, *, to_run: bool = True) -> Plan:
-        """A plan from its JSON. Raises InputError when the text is not a plan, or not one of this version.
+        """A plan from its JSON. Raises InputError when the text is not a plan, or not one of this
+        version.
 
         With ``to_run=False`` plans of other versions are read too.
         """
@@ -363,10 +468,14 @@ class Plan(SweepRules):
         except ValueError as error:
             raise InputError(f"not a plan: {error}") from None
         if not isinstance(content, dict) or "plan_format" not in content:
-            raise InputError("not a plan: write one with 'orchestrator plan EXPERIMENT --output plan.json'")
+            raise InputError(
+                "not a plan: write one with 'orchestrator plan EXPERIMENT --output plan.json'"
+            )
         version = content.get("program_version")
         if content["plan_format"] != FORMAT or (to_run and version != __version__):
-            raise InputError(f"plan written by version {version}, this is {__version__}: plan the experiment again")
+            raise InputError(
+                f"plan written by version {version}, this is {__version__}: plan the experiment again"
+            )
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -14,9 +14,9 @@ RISKY, BEGUN = 1, 2  # values of ``late`` below; 0: all others
 def place(late: int, gang: bool, promise: float, seconds: float) -> tuple[int, bool, float, float]:
     """Sort key of a launch in the queue; the smallest runs first.
 
-    ``late``: 0 first, then ``RISKY`` deployments, then those of a race that were probed already (``BEGUN``). ``gang``:
-    a replica spans several nodes. ``promise``: see below; in a race, how far the deployment may still come.
-    ``seconds``: how long it is expected to take.
+    ``late``: 0 first, then ``RISKY`` deployments, then those of a race that were probed already
+    (``BEGUN``). ``gang``: a replica spans several nodes. ``promise``: see below; in a race, how far
+    the deployment may still come. ``seconds``: how long it is expected to take.
     """
     return late, late < BEGUN and not gang, -promise, -seconds
 
@@ -24,8 +24,9 @@ def place(late: int, gang: bool, promise: float, seconds: float) -> tuple[int, b
 def promises(plan: Plan) -> dict[str, float]:
     """``promise`` of every deployment, empty when the experiment wants the longest first.
 
-    Where all will be measured, 1 for those in FRONT and 0 for the others, so that of each the longest come first: all
-    in the order of their predictions would take up to a quarter longer (``benchmarks/cluster/packing.py``).
+    Where all will be measured, 1 for those in FRONT and 0 for the others, so that of each the
+    longest come first: all in the order of their predictions would take up to a quarter longer
+    (``benchmarks/cluster/packing.py``).
     """
     shares = promise(plan) if plan.predictions.order else {}
     if plan.budget is not None or any(load.searches for load in plan.loads):
@@ -34,10 +35,11 @@ def promises(plan: Plan) -> dict[str, float]:
 
 
 def promise(plan: Plan) -> dict[str, float]:
-    """Predicted capacity of every deployment as a share of the best it is compared with: 1 is the predicted front.
+    """Predicted capacity of every deployment as a share of the best it is compared with: 1 is the
+    predicted front.
 
-    Of several limits and workloads the largest share counts. Deployments without a prediction get the median of all;
-    without any prediction the result is empty.
+    Of several limits and workloads the largest share counts. Deployments without a prediction get
+    the median of all; without any prediction the result is empty.
     """
     best: dict[Any, float] = {}
     per: Per = next((load.objective for load in plan.loads if load.objective), "gpu")
@@ -46,7 +48,8 @@ def promise(plan: Plan) -> dict[str, float]:
     for key, value in (pair for pairs in values.values() for pair in pairs):
         best[key] = max(best.get(key, 0.0), value)
     shares = {
-        name: max(value / best[key] if best[key] else 0.0 for key, value in pairs) for name, pairs in values.items()
+        name: max(value / best[key] if best[key] else 0.0 for key, value in pairs)
+        for name, pairs in values.items()
     }
     middle = statistics.median(shares.values()) if shares else 0.0
     return {one.id: shares.get(one.id, middle) for one in runnable} if shares else {}
@@ -55,7 +58,9 @@ def promise(plan: Plan) -> dict[str, float]:
 def by_promise(plan: Plan) -> Plan:
     """The plan with its deployments sorted by ``promise``; those that do not run come last."""
     shares = promise(plan)
-    return plan.with_deployments(sorted(plan.deployments, key=lambda one: -shares.get(one.id, -1.0)))
+    return plan.with_deployments(
+        sorted(plan.deployments, key=lambda one: -shares.get(one.id, -1.0))
+    )
 
 
 def _values(one: Deployment, per: Per) -> Iterator[tuple[Any, float]]:

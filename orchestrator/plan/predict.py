@@ -1,7 +1,9 @@
-"""What each deployment is predicted to do under the experiment's load, and what it holds under its limits.
+"""What each deployment is predicted to do under the experiment's load, and what it holds under its
+limits.
 
-From the emulator's step model in closed form (emulator/steady.py). What the model or the catalogue knows nothing of is
-not predicted, and the reason is said. Predictions order a sweep and seed its searches; they exclude nothing.
+From the emulator's step model in closed form (emulator/steady.py). What the model or the catalogue
+knows nothing of is not predicted, and the reason is said. Predictions order a sweep and seed its
+searches; they exclude nothing.
 """
 
 import math
@@ -16,7 +18,14 @@ from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.memory import Prediction
 from orchestrator.catalog.models import ModelFacts, model_facts
 from orchestrator.emulator.model import Replica, no_term, replica
-from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of, load_profile, typical
+from orchestrator.emulator.profile import (
+    Constants,
+    Profile,
+    device_of,
+    facts_of,
+    load_profile,
+    typical,
+)
 from orchestrator.emulator.steady import SAMPLES, Demand, Rank, State
 from orchestrator.emulator.tables import NoRow
 from orchestrator.engines import ENGINES
@@ -24,7 +33,8 @@ from orchestrator.load.workloads.content import SAFE_IDS, RandomIds
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import Control, Level, Slo
 
-# Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April 2025).
+# Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April
+# 2025).
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
 NO_TERM = {
     "roles": "replicas with roles",
@@ -33,7 +43,8 @@ NO_TERM = {
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",
 }
-LADDER = tuple(2.0**step for step in range(-6, 1))  # of all it can do: levels of a search, which names none before
+# of all it can do: levels of a search, which names none before
+LADDER = tuple(2.0**step for step in range(-6, 1))
 TO_BAND = 1.645 / 0.674  # the 90 % range of a normal distribution over the median of its deviations
 _LEAST, _LOOKS = 1e-2, 10
 _NOTHING = Prediction(None, None, 0, 0, 0)
@@ -45,8 +56,9 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Median of |predicted / measured - 1|, and of what. ``counted``: factors of TTFT and TPOT within which 90 % of
-    measured points lay; None: nobody counted."""
+    """Median of |predicted / measured - 1|, and of what. ``counted``: factors of TTFT and TPOT
+    within which 90 % of measured points lay; None: nobody counted.
+    """
 
     ttft: float
     tpot: float
@@ -55,18 +67,27 @@ class Error:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """Of TTFT, and of all else: 90 % of what is measured lies within a factor of the prediction. Where nobody
-        counted, as if logarithms of errors were normal, which have thinner tails than those of published points."""
+        """Of TTFT, and of all else: 90 % of what is measured lies within a factor of the
+        prediction. Where nobody counted, as if logarithms of errors were normal, which have thinner
+        tails than those of published points.
+        """
         return self.counted or ((1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND)
 
     def document(self) -> dict[str, Any]:
         """As in a plan."""
         within = dict(zip(("ttft", "tpot"), self.factors, strict=True))
         counted = self.counted is not None
-        return {"ttft": self.ttft, "tpot": self.tpot, "source": self.source, "within": within, "counted": counted}
+        return {
+            "ttft": self.ttft,
+            "tpot": self.tpot,
+            "source": self.source,
+            "within": within,
+            "counted": counted,
+        }
 
 
-OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")  # more than tests/unit/emulator/test_steady.py finds
+# more than tests/unit/emulator/test_steady.py finds
+OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")
 
 
 class _Known(NamedTuple):
@@ -80,11 +101,15 @@ class _Known(NamedTuple):
 
 
 def predicted(plan: Plan) -> Plan:
-    """The plan with ``levels``, ``capacity`` and ``error`` (or ``not_predicted``) in what its deployments predict, and
-    ``no_row`` where tables were asked for that have none, so that the formula answered."""
+    """The plan with ``levels``, ``capacity`` and ``error`` (or ``not_predicted``) in what its
+    deployments predict, and ``no_row`` where tables were asked for that have none, so that the
+    formula answered.
+    """
     foretold = _Predictor(plan)
     return plan.with_deployments(
-        one.model_copy(update={"predicted": (one.predicted or {}) | foretold(one)}) if one.runs else one
+        one.model_copy(update={"predicted": (one.predicted or {}) | foretold(one)})
+        if one.runs
+        else one
         for one in plan.deployments
     )
 
@@ -123,9 +148,12 @@ class _Predictor:
             for name, load in ((load.workload.name, load) for load in self._plan.loads_of(one.id))
         ]
         return {
-            "levels": [{"workload": name, **level} for name, (levels, _) in found for level in levels],
+            "levels": [
+                {"workload": name, **level} for name, (levels, _) in found for level in levels
+            ],
             "capacity": {
-                slo.name: {name: capacities[at] for name, (_, capacities) in found} for at, slo in enumerate(self._slos)
+                slo.name: {name: capacities[at] for name, (_, capacities) in found}
+                for at, slo in enumerate(self._slos)
             },
             "error": known.error.document(),
         }
@@ -140,13 +168,16 @@ class _Predictor:
                 raise Unknown(f"the model has no term for {what}")
         if moved := engine.rules.moved(settings):
             raise Unknown(f"the model has no term for {', '.join(moved)}")
-        profile, facts, device, error = self._imitated(one) if engine.emulated else self._real(one, tables)
+        profile, facts, device, error = (
+            self._imitated(one) if engine.emulated else self._real(one, tables)
+        )
         names = ["max_model_len", "max_num_seqs", "max_num_batched_tokens"]
         limits = {name: memory[name] for name in names if name in memory}
         if not engine.emulated and memory.get("kv_cache_tokens"):
             limits["kv_cache_tokens"] = memory["kv_cache_tokens"]
         model = replica(settings.model_copy(update=limits), facts, device, profile.constants)
-        # what figures do not follow from: deployments that differ in nothing else are predicted once
+        # what figures do not follow from: deployments that differ in nothing else are predicted
+        # once
         model = replace(model, limits=replace(model.limits, max_model_len=0), prediction=_NOTHING)
         price = one.hardware.usd_per_gpu_hour
         return _Known(
@@ -156,9 +187,16 @@ class _Predictor:
 
     def _imitated(self, one: Deployment) -> tuple[Profile, ModelFacts, Accelerator, Error]:
         profile = self._profile(one.settings.profile)
-        return profile, facts_of(profile, one.settings), device_of(profile, one.hardware), OF_THE_FORMULA
+        return (
+            profile,
+            facts_of(profile, one.settings),
+            device_of(profile, one.hardware),
+            OF_THE_FORMULA,
+        )
 
-    def _real(self, one: Deployment, tables: bool) -> tuple[Profile, ModelFacts, Accelerator, Error]:
+    def _real(
+        self, one: Deployment, tables: bool
+    ) -> tuple[Profile, ModelFacts, Accelerator, Error]:
         settings, hardware, given = one.settings, one.hardware, self._given
         facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
         if facts is None:
@@ -171,9 +209,16 @@ class _Predictor:
             device = device_of(given, hardware)
             if hardware.is_cpu or device == of_hardware(hardware):
                 error = given.fitted.get("held_out_error") or given.fitted["error"]
-                return given, facts, device, Error(error["ttft_p50"], error["tpot_p50"], "the profile's own fit")
+                return (
+                    given,
+                    facts,
+                    device,
+                    Error(error["ttft_p50"], error["tpot_p50"], "the profile's own fit"),
+                )
         if hardware.is_cpu:
-            raise Unknown("no figures of this CPU are known: fit a profile and name it (predictions: {profile: FILE})")
+            raise Unknown(
+                "no figures of this CPU are known: fit a profile and name it (predictions: {profile: FILE})"
+            )
         if (found := of_hardware(hardware)) is None:
             raise Unknown(f"the catalogue has no accelerator {hardware.accelerator!r}")
         known = typical(settings.engine, found, tables)
@@ -182,15 +227,28 @@ class _Predictor:
             raise Unknown(
                 f"the model was never compared with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
             )
-        source, wider = f"published points of {known.engine} on {known.architecture} GPUs, {known.date}", 1.0
+        source, wider = (
+            f"published points of {known.engine} on {known.architecture} GPUs, {known.date}",
+            1.0,
+        )
         if known.fitted_on != known.architecture:
             source = f"{source}, constants fitted on {known.fitted_on}"
         source = f"{source}, by tables of kernels" if tables else source
-        if settings.world_size != settings.tensor_parallel_size or settings.tensor_parallel_size > 8:
+        if (
+            settings.world_size != settings.tensor_parallel_size
+            or settings.tensor_parallel_size > 8
+        ):
             source, wider = f"{source}, none of them parallel like this one: twice their error", 2.0
-        ttft, tpot = ((known.error[name], known.error[f"{name}_within"] ** wider) for name in ("ttft", "tpot"))
+        ttft, tpot = (
+            (known.error[name], known.error[f"{name}_within"] ** wider) for name in ("ttft", "tpot")
+        )
         error = Error(wider * ttft[0], wider * tpot[0], source, (ttft[1], tpot[1]))
-        return Profile(constants=Constants(tables=True) if tables else Constants()), facts, found, error
+        return (
+            Profile(constants=Constants(tables=True) if tables else Constants()),
+            facts,
+            found,
+            error,
+        )
 
     def _demand_of(self, name: str, caching: bool) -> Demand:
         """Raises Unknown where nobody counted the tokens of its prompts."""
@@ -201,7 +259,10 @@ class _Predictor:
         for session in range(SAMPLES):
             before = shared
             for turn in range(min(kind.turns(session), SAMPLES - len(rows))):
-                asked, answered = kind.input_tokens(session, turn), kind.output_tokens(session, turn)
+                asked, answered = (
+                    kind.input_tokens(session, turn),
+                    kind.output_tokens(session, turn),
+                )
                 if not asked:
                     raise Unknown(f"it is not known how many tokens the prompts of {name!r} have")
                 cached = min(before, asked - 1) if caching else 0
@@ -218,7 +279,10 @@ class _Predictor:
             raise Unknown(f"{load.arrivals.process} arrivals have no steady state")
         asked = [(one.control, one.value) for one in levels if one.value < math.inf]
         control: Control = load.control or (asked[0][0] if asked else "request_rate")
-        ranks = {each: Rank(known.model, demand, each) for each in {control, *(each for each, _ in asked)}}
+        ranks = {
+            each: Rank(known.model, demand, each)
+            for each in {control, *(each for each, _ in asked)}
+        }
         if ranks[control].most < 1:
             raise Unknown(f"the KV cache does not hold one request of {name!r}")
         if not asked:
@@ -227,11 +291,18 @@ class _Predictor:
                 (control, value if control == "request_rate" else max(1, round(value)))
                 for value in (share * most for share in LADDER)
             ]
-        figures = [_figures(known, ranks[each], demand, each, value) for each, value in dict.fromkeys(asked)]
-        return figures, [_capacity(known, ranks[control], demand, control, slo) for slo in self._slos]
+        figures = [
+            _figures(known, ranks[each], demand, each, value)
+            for each, value in dict.fromkeys(asked)
+        ]
+        return figures, [
+            _capacity(known, ranks[control], demand, control, slo) for slo in self._slos
+        ]
 
 
-def _figures(known: _Known, rank: Rank, demand: Demand, control: Control, level: float) -> dict[str, Any]:
+def _figures(
+    known: _Known, rank: Rank, demand: Demand, control: Control, level: float
+) -> dict[str, Any]:
     """Medians at a level; without latencies where it is more than the deployment can do for long."""
     state = rank.under(level / known.ranks)
     out: dict[str, Any] = {"control": control, "level": level, "ttft_ms": None, "tpot_ms": None}
@@ -242,14 +313,20 @@ def _figures(known: _Known, rank: Rank, demand: Demand, control: Control, level:
     return out | {"output_throughput": rate * known.ranks * float(demand.output.mean())}
 
 
-def _capacity(known: _Known, rank: Rank, demand: Demand, control: Control, slo: Slo) -> dict[str, Any]:
-    """The highest load that holds, what it yields, and the same if all is slower (``low``) or faster (``high``) by as
-    much as nine in ten predictions are off at most."""
+def _capacity(
+    known: _Known, rank: Rank, demand: Demand, control: Control, slo: Slo
+) -> dict[str, Any]:
+    """The highest load that holds, what it yields, and the same if all is slower (``low``) or
+    faster (``high``) by as much as nine in ten predictions are off at most.
+    """
     ttft, other = known.error.factors
     best = _highest(rank, slo, 1.0, 1.0)
     low, high = _highest(rank, slo, ttft, other), _highest(rank, slo, 1 / ttft, 1 / other)
     tokens = known.ranks * float(demand.output.mean())
-    per_gpu = [0.0 if one is None else one.rate * tokens / max(1, known.devices) for one in (low, best, high)]
+    per_gpu = [
+        0.0 if one is None else one.rate * tokens / max(1, known.devices)
+        for one in (low, best, high)
+    ]
     level = 0.0 if best is None else rank.level(best) * known.ranks
     throughput = 0.0 if best is None else best.rate * tokens
     usd = known.usd_per_hour
@@ -259,17 +336,23 @@ def _capacity(known: _Known, rank: Rank, demand: Demand, control: Control, slo: 
         "output_throughput": throughput,
         "output_throughput_per_gpu": per_gpu[1],
         "interval_per_gpu": [per_gpu[0] / other, per_gpu[2] * other],
-        "usd_per_million_tokens": usd / throughput / 3600 * 1e6 if usd is not None and throughput else None,
+        "usd_per_million_tokens": usd / throughput / 3600 * 1e6
+        if usd is not None and throughput
+        else None,
     }
 
 
 def _highest(rank: Rank, slo: Slo, ttft: float, other: float) -> State | None:
-    """The busiest state that holds, TTFT and all else being longer by such factors; None: not even an idle one."""
+    """The busiest state that holds, TTFT and all else being longer by such factors; None: not even
+    an idle one.
+    """
 
     def holds(running: float) -> bool:
         state = rank.at(running)
         found = rank.latencies(state, rank.level(state))
-        seconds = {name: values * (ttft if "ttft" in name else other) for name, values in found.items()}
+        seconds = {
+            name: values * (ttft if "ttft" in name else other) for name, values in found.items()
+        }
         judged = tests(LimitValues(np.ones(SAMPLES, bool), seconds), slo)
         return all(float(one.met.mean()) >= one.target for one in judged)
 

@@ -1,4 +1,6 @@
-"""The verdict on a deployment: judges each role by engine, model and workloads, then joins the verdicts."""
+"""The verdict on a deployment: judges each role by engine, model and workloads, then joins the
+verdicts.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +20,11 @@ def part_problems(settings: EngineSettings, engine: Engine, hardware: Hardware) 
     wrong = []
     if settings.roles and settings.router and settings.router.engine not in engine.routers:
         routers = " or ".join(engine.routers)
-        said = f"'s prefill and decode replicas need {routers}" if routers else " has no prefill and decode replicas"
+        said = (
+            f"'s prefill and decode replicas need {routers}"
+            if routers
+            else " has no prefill and decode replicas"
+        )
         wrong.append(f"roles: {engine.title}{said} here, not {settings.router.engine}")
     if settings.roles:
         wrong += [f"roles: {text}" for text in engine.role_problems(settings, hardware)]
@@ -29,13 +35,19 @@ def part_problems(settings: EngineSettings, engine: Engine, hardware: Hardware) 
 
 
 def together(judged: Mapping[str, Feasibility]) -> Feasibility:
-    """The verdict on a deployment from those on its roles: the worst status; reasons and predictions name the role."""
+    """The verdict on a deployment from those on its roles: the worst status; reasons and
+    predictions name the role.
+    """
     if "" in judged:
         return judged[""]
     return Feasibility(
         min((one.status for one in judged.values()), key=lambda status: ORDER.index(status)),
         tuple(f"{role}: {reason}" for role, one in judged.items() for reason in one.reasons),
-        {f"{role}.{name}": value for role, one in judged.items() for name, value in one.predicted.items()},
+        {
+            f"{role}.{name}": value
+            for role, one in judged.items()
+            for name, value in one.predicted.items()
+        },
         tuple(sorted({name for one in judged.values() for name in one.unserved})),
     )
 
@@ -49,8 +61,9 @@ def judged(
     apis: Sequence[str],
     role: str = "",
 ) -> Feasibility:
-    """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs they have.
-    ``spread``: over nodes, as the file does not say."""
+    """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs
+    they have. ``spread``: over nodes, as the file does not say.
+    """
     verdict = Feasibility("fits")
     if engine.launches:  # judged as it will run: with pinned values, in the engine's own words
         draft = settings.speculative.model if settings.speculative else None
@@ -69,19 +82,30 @@ def judged(
         return Feasibility("impossible", (tokenizer.sentence,))
     if tokenizer is not None:
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
-    limit = verdict.predicted.get("max_model_len") or settings.max_model_len  # the model's own, where known
+    # the model's own, where known
+    limit = verdict.predicted.get("max_model_len") or settings.max_model_len
     return _with_workloads(
-        verdict, {load.workload.name: workload_mismatch(load.workload, settings, limit, apis) for load in loads}
+        verdict,
+        {
+            load.workload.name: workload_mismatch(load.workload, settings, limit, apis)
+            for load in loads
+        },
     )
 
 
 def tokenizer_finding(settings: EngineSettings) -> Finding | None:
-    """What is wrong with the tokenizer that load clients make prompts with, as far as this machine has its files."""
+    """What is wrong with the tokenizer that load clients make prompts with, as far as this machine
+    has its files.
+    """
     name = settings.tokenizer or settings.model
     if not Path(name).is_absolute():
         return None
     if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
-        return Finding("impossible", "tokenizer", f"{name} is not a tokenizer.json, and prompts are made with it")
+        return Finding(
+            "impossible",
+            "tokenizer",
+            f"{name} is not a tokenizer.json, and prompts are made with it",
+        )
     if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
         sentence = f"{name} has no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
         return Finding("impossible", "tokenizer", sentence)
@@ -94,9 +118,11 @@ def tokenizer_finding(settings: EngineSettings) -> Finding | None:
 def workload_mismatch(
     workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
 ) -> Finding | None:
-    """Impossible when no request can be served, risky when some cannot; None when all fit, as far as is known.
+    """Impossible when no request can be served, risky when some cannot; None when all fit, as far
+    as is known.
 
-    ``max_model_len``: the limit in effect, None if unknown. ``apis``: names of the APIs that the engine serves.
+    ``max_model_len``: the limit in effect, None if unknown. ``apis``: names of the APIs that the
+    engine serves.
     """
     name = f"workload {workload.name!r}"
     if workload.api not in apis:
@@ -105,7 +131,9 @@ def workload_mismatch(
     if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
         limit = f"max_input_len is {settings.max_input_len:,}"
         if share == 1:
-            return Finding("impossible", "input_lengths", f"every prompt of {name} is longer, {limit}")
+            return Finding(
+                "impossible", "input_lengths", f"every prompt of {name} is longer, {limit}"
+            )
         sentence = f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: those will fail"
         return Finding("risky", "input_lengths", sentence)
     if max_model_len is None:
@@ -113,7 +141,9 @@ def workload_mismatch(
     least, most = workload.token_bounds()
     limit = f"max_model_len is {max_model_len:,}"
     if least > max_model_len:
-        return Finding("impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}")
+        return Finding(
+            "impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}"
+        )
     if most is not None and most > max_model_len:
         sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
         return Finding("risky", "lengths", sentence)
@@ -121,7 +151,9 @@ def workload_mismatch(
 
 
 def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | None]) -> Feasibility:
-    """The verdict with workloads. One that cannot be served is not measured; if none can, nothing is possible."""
+    """The verdict with workloads. One that cannot be served is not measured; if none can, nothing
+    is possible.
+    """
     bad = {name: mismatch for name, mismatch in mismatches.items() if mismatch is not None}
     if not bad:
         return verdict
@@ -129,7 +161,9 @@ def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | Non
     status = "risky" if len(unserved) < len(bad) else verdict.status
     return replace(
         verdict,
-        status="impossible" if verdict.status == "impossible" or len(unserved) == len(mismatches) else status,
+        status="impossible"
+        if verdict.status == "impossible" or len(unserved) == len(mismatches)
+        else status,
         reasons=(*verdict.reasons, *(mismatch.sentence for mismatch in bad.values())),
         unserved=tuple(unserved),
     )

@@ -1,4 +1,6 @@
-"""How far a deployment's answers equal those of its model's reference (analysis/answers.py), beside its speed."""
+"""How far a deployment's answers equal those of its model's reference (analysis/answers.py), beside
+its speed.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -39,8 +41,11 @@ def agreement_text(points: Iterable[Point]) -> Iterator[str]:
     shown = [point.agreement for point in points if point.agreement.share is not None]
     units: dict[tuple[str | None, str], set[str]] = {}
     for one in shown:
-        units.setdefault((one.reference, " (superseded)" if one.note == SUPERSEDED else ""), set()).add(str(one.unit))
+        units.setdefault(
+            (one.reference, " (superseded)" if one.note == SUPERSEDED else ""), set()
+        ).add(str(one.unit))
     for (reference, mark), found in sorted(units.items(), key=str):
-        unit = " or ".join(sorted(found, reverse=True))  # an engine that tells no token ids is compared by characters
+        # an engine that tells no token ids is compared by characters
+        unit = " or ".join(sorted(found, reverse=True))
         text = f"agreement: share of {unit} equal to those of {reference}{mark}, fixed prompts (no measure of quality)"
         yield say(text, "dim")

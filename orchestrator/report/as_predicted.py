@@ -13,16 +13,18 @@ from orchestrator.report.documents import Document
 from orchestrator.report.text import Cell, Column, figure, say
 from orchestrator.spec.load import load_text
 
-FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}  # predicted for each level
+# predicted for each level
+FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}
 Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """``predicted``: median latencies in ms, and output tokens/s. ``ratio``: measured over predicted.
+    """``predicted``: median latencies in ms, and output tokens/s. ``ratio``: measured over
+    predicted.
 
-    ``within``: the factors that nine in ten predictions are right to. ``worse``: figures that are worse than predicted
-    by more than their factor, and how many times worse.
+    ``within``: the factors that nine in ten predictions are right to. ``worse``: figures that are
+    worse than predicted by more than their factor, and how many times worse.
     """
 
     predicted: Values
@@ -43,30 +45,43 @@ def beside(point: Point) -> Beside | None:
         "tpot_ms": figures.tpot_ms and figures.tpot_ms.p50,
         "output_throughput": figures.output_token_throughput,
     }
-    ratio = {name: got / said if got and (said := predicted[name]) else None for name, got in measured.items()}
+    ratio = {
+        name: got / said if got and (said := predicted[name]) else None
+        for name, got in measured.items()
+    }
     within = found["error"]["within"]
     share = ratio["output_throughput"]
     times = ratio | {"output_throughput": 1 / share if share else None}
-    limits = {name: within["ttft" if name == "ttft_ms" else "tpot"] for name in _telling(point, predicted)}
+    limits = {
+        name: within["ttft" if name == "ttft_ms" else "tpot"] for name in _telling(point, predicted)
+    }
     worse = {name: one for name, limit in limits.items() if (one := times[name]) and one > limit}
     return Beside(predicted, ratio, worse, within)
 
 
 def _telling(point: Point, predicted: Values) -> tuple[str, ...]:
     """The figures that tell something of the engine."""
-    if point.validity == BACKLOG:  # latencies grow with the run; what ended early left its open answers out
+    # latencies grow with the run; what ended early left its open answers out
+    if point.validity == BACKLOG:
         early = any(one.point.ended_early for one in point.used)
         return () if early else ("output_throughput",)
     if point.head.control == "request_rate" and predicted["tpot_ms"] is not None:
-        return ("ttft_ms", "tpot_ms")  # it keeps up, as predicted, and the throughput follows from what is sent
+        # it keeps up, as predicted, and the throughput follows from what is sent
+        return ("ttft_ms", "tpot_ms")
     return tuple(FIGURES)
 
 
 def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
-    """What was predicted at the point's level, interpolated over the logarithm of the level; None outside the range."""
+    """What was predicted at the point's level, interpolated over the logarithm of the level; None
+    outside the range.
+    """
     head = point.head
     mine = sorted(
-        (one for one in levels if (one["workload"], one["control"]) == (head.workload, head.control)),
+        (
+            one
+            for one in levels
+            if (one["workload"], one["control"]) == (head.workload, head.control)
+        ),
         key=lambda one: float(one["level"]),
     )
     known = [float(one["level"]) for one in mine]
@@ -77,15 +92,20 @@ def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
     above = next(at for at, level in enumerate(known) if level > head.level)
     pair, ends = mine[above - 1 : above + 1], np.log(known[above - 1 : above + 1])
     if len({one["tpot_ms"] is None for one in pair}) > 1:
-        return dict.fromkeys(FIGURES)  # it keeps up with the lower of two rates alone: nobody knows with this one
+        # it keeps up with the lower of two rates alone: nobody knows with this one
+        return dict.fromkeys(FIGURES)
     return {
-        name: None if None in (two := [one[name] for one in pair]) else float(np.interp(np.log(head.level), ends, two))
+        name: None
+        if None in (two := [one[name] for one in pair])
+        else float(np.interp(np.log(head.level), ends, two))
         for name in FIGURES
     }
 
 
 def beside_fields(point: Point) -> Document:
-    """The columns of one point: the prediction, measured over predicted, whether the known error explains the gap."""
+    """The columns of one point: the prediction, measured over predicted, whether the known error
+    explains the gap.
+    """
     one = beside(point)
     return {
         "predicted": one and {name: one.predicted[name] for name in FIGURES},
@@ -111,8 +131,9 @@ def _cell(one: Beside | None) -> Cell:
 
 
 def beside_text(points: Iterable[Point]) -> Iterator[str]:
-    """A line for each deployment that is worse than its prediction's known error explains: its worst point of those
-    that are valid, or at which the engine fell behind."""
+    """A line for each deployment that is worse than its prediction's known error explains: its
+    worst point of those that are valid, or at which the engine fell behind.
+    """
     worst: dict[str, tuple[float, str]] = {}
     for point in points:
         # of the others it is known what is wrong

@@ -17,7 +17,15 @@ from orchestrator.search.base import claim_document
 from orchestrator.several import grouped
 from orchestrator.spec.load import load_text
 
-_FIGURES = ("requests", "request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
+_FIGURES = (
+    "requests",
+    "request_throughput",
+    "output_token_throughput",
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "itl_ms",
+)
 
 
 def best_document(comparisons: Iterable[Comparison]) -> Document:
@@ -26,7 +34,9 @@ def best_document(comparisons: Iterable[Comparison]) -> Document:
 
 
 def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
-    """For each comparison the winner, the ranking, what would settle it, and why the others were left out."""
+    """For each comparison the winner, the ranking, what would settle it, and why the others were
+    left out.
+    """
     emulated = False
     for one in comparisons:
         yield say(f"{_asked(one)} under {slo_text(one.slo)}", "bold")
@@ -35,7 +45,9 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
             yield from _ranking(one)
         yield one.why
         yield from (f"to decide: {text}" for text in one.decide)
-        yield from (f"note: {', '.join(labels)}: {note}" for note, labels in _notes(one.ranking).items())
+        yield from (
+            f"note: {', '.join(labels)}: {note}" for note, labels in _notes(one.ranking).items()
+        )
         yield from (say(f"left out: {_left_out(left)}", "dim") for left in one.left_out)
         yield ""
         emulated |= one.emulated
@@ -44,7 +56,9 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
 
 
 def answer_text(experiment: Experiment) -> Iterator[str]:
-    """How a sweep ends: best configuration and runner-up under each of the file's limits, and the next commands."""
+    """How a sweep ends: best configuration and runner-up under each of the file's limits, and the
+    next commands.
+    """
     uri = experiment.store.uri
     for one in answers([(experiment, experiment.slos)]):
         yield say(f"{_asked(one)} under {slo_text(one.slo)}", "bold")
@@ -53,12 +67,20 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
             second = one.ranking[1]
             yield f"  runner-up: {second.name}: {_value(second)} {one.unit}"
         yield from (f"  {text}" for text in ([one.why] if one.ranking else []))
-        yield from (f"  {_left_out(left)}" for left in one.left_out if left.point is None and not one.ranking)
+        yield from (
+            f"  {_left_out(left)}"
+            for left in one.left_out
+            if left.point is None and not one.ranking
+        )
         yield from (f"  to decide: {text}" for text in one.decide)
         if one.emulated:
             yield say(f"  {EMULATED}", "yellow")
     yield from (f"note: no answer under {text}" for text in experiment.unanswered)
-    named = f" --slo {experiment.slos[0].name}" if experiment.slos else ' --slo "ttft<=500ms,attainment>=0.95"'
+    named = (
+        f" --slo {experiment.slos[0].name}"
+        if experiment.slos
+        else ' --slo "ttft<=500ms,attainment>=0.95"'
+    )
     yield f"next: orchestrator best '{uri}' --experiment {experiment.name}{named}"
     yield f"      orchestrator results '{uri}' --experiment {experiment.name}"
     if any(one.status != "ok" for one in experiment.store.manifests("launch")):
@@ -96,10 +118,18 @@ def _left_out(left: LeftOut) -> str:
 
 def _ranking(one: Comparison) -> Iterator[str]:
     unit = one.unit.replace(" per", "\nper")
-    titles = ("load", f"{unit}\n95 % interval", "attainment\n95 % interval", "TTFT ms\np99", "TPOT ms\np99")
+    titles = (
+        "load",
+        f"{unit}\n95 % interval",
+        "attainment\n95 % interval",
+        "TTFT ms\np99",
+        "TPOT ms\np99",
+    )
     points = [candidate.point for candidate in one.ranking]
     agreement, shares = agreement_column(points)
-    rows = [[*_cells(candidate), *share] for candidate, share in zip(one.ranking, shares, strict=True)]
+    rows = [
+        [*_cells(candidate), *share] for candidate, share in zip(one.ranking, shares, strict=True)
+    ]
     yield from table([Column("deployment", fold=True), *map(Column, titles), *agreement], rows)
     yield from agreement_text(points)
     yield ""
@@ -113,7 +143,10 @@ def _cells(one: Candidate) -> list[str]:
         one.load + ("" if one.capacity is None else f"\n{_bounds(one.capacity)}"),
         f"{'≥ ' if one.censored else ''}{figure(rate.estimate)}\n{spread}",
         share_text(share),
-        *(percentile(values, 0.99, figures.requests.ok) for values in (figures.ttft_ms, figures.tpot_ms)),
+        *(
+            percentile(values, 0.99, figures.requests.ok)
+            for values in (figures.ttft_ms, figures.tpot_ms)
+        ),
     ]
 
 
@@ -134,7 +167,12 @@ def _comparison_document(one: Comparison) -> Document:
 
 
 def _candidate_document(one: Candidate) -> Document:
-    head, deployment, rate, share = one.point.head, one.point.deployment, one.throughput, one.attainment
+    head, deployment, rate, share = (
+        one.point.head,
+        one.point.deployment,
+        one.throughput,
+        one.attainment,
+    )
     return {
         "deployment": deployment.label,
         **fields_of(head, "deployment_id", "point_id", "control", "level"),
@@ -144,7 +182,8 @@ def _candidate_document(one: Candidate) -> Document:
         "attainment": share.estimate,
         "attainment_interval": [share.lower, share.upper],
         "censored": one.censored,
-        "capacity": None if one.capacity is None else claim_document(one.capacity),  # a list of levels claims none
+        # a list of levels claims none
+        "capacity": None if one.capacity is None else claim_document(one.capacity),
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": json.loads(deployment.settings_json),
         **fields_of(one.point.figures, *_FIGURES),

@@ -22,7 +22,9 @@ _Claims = dict[str, Claim]  # by control
 
 
 class _Bounds(NamedTuple):
-    """What is claimed, and between what it lies, of loads or of loads over something. ``high`` may be infinite."""
+    """What is claimed, and between what it lies, of loads or of loads over something. ``high`` may
+    be infinite.
+    """
 
     claim: float | None
     low: float
@@ -30,8 +32,9 @@ class _Bounds(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The capacity of one deployment under one SLO. ``predicted``: as the plan has it under the same limits; None where
-    it predicts nothing."""
+    """The capacity of one deployment under one SLO. ``predicted``: as the plan has it under the
+    same limits; None where it predicts nothing.
+    """
 
     probe: Point  # any of its points: they share deployment and workload
     slo: Slo
@@ -44,7 +47,9 @@ class _Found(NamedTuple):
         by, claim = divided(self.probe.deployment, per, self.control), self.claim
         if by is None:
             return None
-        return _Bounds(None if claim.claim is None else claim.claim / by, claim.low / by, claim.high / by)
+        return _Bounds(
+            None if claim.claim is None else claim.claim / by, claim.low / by, claim.high / by
+        )
 
     @property
     def over_predicted(self) -> float | None:
@@ -54,29 +59,45 @@ class _Found(NamedTuple):
 
     @property
     def worse(self) -> bool | None:
-        """Whether it was shown to fail below the interval of the prediction; None: not known. Requests in flight do not
-        follow from that interval, which is of the throughput."""
+        """Whether it was shown to fail below the interval of the prediction; None: not known.
+        Requests in flight do not follow from that interval, which is of the throughput.
+        """
         if self.predicted is None or self.control != "request_rate":
             return None
-        best, (lowest, _) = self.predicted["output_throughput_per_gpu"], self.predicted["interval_per_gpu"]
+        best, (lowest, _) = (
+            self.predicted["output_throughput_per_gpu"],
+            self.predicted["interval_per_gpu"],
+        )
         return bool(best) and self.claim.high < self.predicted["level"] * lowest / best
 
 
-def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[_Found]:
-    """The capacity of every searched deployment, under each of the SLOs that the points were judged by."""
+def _found(
+    experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]
+) -> Iterator[_Found]:
+    """The capacity of every searched deployment, under each of the SLOs that the points were judged
+    by.
+    """
     searches = grouped(((point.head.deployment_id, point.head.workload), point) for point in points)
     for at, slo in enumerate(slos):
         searched = experiment.searched
-        found = {key: claims(some, slo, searched[key[1]], at) for key, some in searches.items() if key[1] in searched}
+        found = {
+            key: claims(some, slo, searched[key[1]], at)
+            for key, some in searches.items()
+            if key[1] in searched
+        }
         if not experiment.full_grid:
             found = _raced({key: searches[key][0] for key in found}, found, experiment.objective)
         for key, claimed in found.items():
             probe = searches[key][0]
             for control, claim in claimed.items():
-                yield _Found(probe, slo, control, claim, _predicted(experiment, probe, slo, control))
+                yield _Found(
+                    probe, slo, control, claim, _predicted(experiment, probe, slo, control)
+                )
 
 
-def _predicted(experiment: Experiment, probe: Point, slo: Slo, control: str) -> Mapping[str, Any] | None:
+def _predicted(
+    experiment: Experiment, probe: Point, slo: Slo, control: str
+) -> Mapping[str, Any] | None:
     """What the plan predicts under the same limits, whatever they are called."""
     foretold = json.loads(probe.deployment.predicted_json or "{}").get("capacity", {})
     names = [one.name for one in experiment.slos if format_slo(one) == format_slo(slo)]
@@ -85,8 +106,12 @@ def _predicted(experiment: Experiment, probe: Point, slo: Slo, control: str) -> 
     return found if found and found["control"] == control else None
 
 
-def _raced(of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | None) -> dict[_Key, _Claims]:
-    """The claims, with the status ``outraced`` for deployments that another one in the same ``best`` ranking beats."""
+def _raced(
+    of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | None
+) -> dict[_Key, _Claims]:
+    """The claims, with the status ``outraced`` for deployments that another one in the same
+    ``best`` ranking beats.
+    """
     out: dict[_Key, _Claims] = {}
     for keys in grouped((ranked_in(of[key], per), key) for key in found).values():
         rows = [(of[key].deployment, found[key]) for key in keys]
@@ -94,7 +119,9 @@ def _raced(of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | N
     return {key: out[key] for key in found}
 
 
-def capacities_text(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[str]:
+def capacities_text(
+    experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]
+) -> Iterator[str]:
     """One line per capacity."""
     for one in _found(experiment, points, slos):
         badge = " (emulated)" if one.probe.emulated else ""
@@ -102,7 +129,9 @@ def capacities_text(experiment: Experiment, points: Sequence[Point], slos: Seque
         yield say(f"{name}: {_said(one)}", None if one.claim.claim and not one.worse else "yellow")
 
 
-def capacity_documents(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[Document]:
+def capacity_documents(
+    experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]
+) -> Iterator[Document]:
     """The claim, as in ``best``, what the plan predicts, and what the probes of each level showed."""
     for one in _found(experiment, points, slos):
         yield {
@@ -146,10 +175,16 @@ def _said(one: _Found) -> str:
 
 
 def _bounds_text(one: _Bounds, written: Callable[[float], str], unit: str) -> Iterator[str]:
-    """``10 req/s per GPU (10 to 10.8)``; without a claim the bounds alone; nothing where nothing is known."""
+    """``10 req/s per GPU (10 to 10.8)``; without a claim the bounds alone; nothing where nothing is
+    known.
+    """
     if not one.low and math.isinf(one.high):
         return
-    bounds = f"at least {written(one.low)}" if math.isinf(one.high) else f"{written(one.low)} to {written(one.high)}"
+    bounds = (
+        f"at least {written(one.low)}"
+        if math.isinf(one.high)
+        else f"{written(one.low)} to {written(one.high)}"
+    )
     yield f"{bounds} {unit}" if one.claim is None else f"{written(one.claim)} {unit} ({bounds})"
 
 
@@ -157,6 +192,10 @@ def _beside(one: _Found) -> Iterator[str]:
     """What was predicted, and how much of it is claimed."""
     if one.predicted is not None:
         level = one.predicted["level"]
-        yield f"predicted {load_text(one.control, float(f'{level:.3g}'))}" if level else "predicted that none holds"
+        yield (
+            f"predicted {load_text(one.control, float(f'{level:.3g}'))}"
+            if level
+            else "predicted that none holds"
+        )
     if one.over_predicted is not None:
         yield f"measured/predicted {one.over_predicted:.2f}"

@@ -61,10 +61,16 @@ def _cell(value: object) -> object:
 def flat(value: Any, prefix: str = "") -> dict[str, object]:
     """Nested objects become dotted columns (``ttft_ms.p50``); a list becomes one cell."""
     found: dict[str, object] = {}
-    items = value if isinstance(value, Mapping) else {one.name: getattr(value, one.name) for one in fields(value)}
+    items = (
+        value
+        if isinstance(value, Mapping)
+        else {one.name: getattr(value, one.name) for one in fields(value)}
+    )
     for name, item in items.items():
         if isinstance(item, Mapping) or is_dataclass(item):
             found |= flat(item, f"{prefix}{name}.")
         else:
-            found[prefix + name] = "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
+            found[prefix + name] = (
+                "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
+            )
     return found

@@ -1,7 +1,8 @@
 """Results for notebooks: ``import orchestrator``, then ``orchestrator.metrics("results/")``.
 
-Frames are pandas frames, or Polars frames with ``library="polars"``. Every setting of a deployment is a column
-``settings.<name>`` (docs/experiment-file.md). It holds the default where the file gave none; None: the engine decides.
+Frames are pandas frames, or Polars frames with ``library="polars"``. Every setting of a deployment
+is a column ``settings.<name>`` (docs/experiment-file.md). It holds the default where the file gave
+none; None: the engine decides.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ _TYPES: dict[type, tuple[str | None, str]] = {  # pandas', Polars'
     float: ("float64", "Float64"),
     str: ("object", "String"),
 }
-_DEFAULTS = {name: one.default for name, one in _FIELDS if not one.is_required() and one.default_factory is None}
+_DEFAULTS = {
+    name: one.default
+    for name, one in _FIELDS
+    if not one.is_required() and one.default_factory is None
+}
 
 
 def read(
@@ -51,8 +56,8 @@ def read(
 ) -> Frame:
     """One table of all experiments at ``uri``; ``Store.read`` says which rows count.
 
-    Beside ``settings_json`` there is a column for each setting. In pandas, integers that may be null are Int32 or
-    Int64, not floats. Raises InputError.
+    Beside ``settings_json`` there is a column for each setting. In pandas, integers that may be
+    null are Int32 or Int64, not floats. Raises InputError.
     """
     import pyarrow as pa
 
@@ -61,28 +66,42 @@ def read(
     if library == "polars":
         frame = frames.from_arrow(rows)
     else:
-        types = {pa.int16(): "Int16", pa.int32(): "Int32", pa.int64(): "Int64", pa.bool_(): "boolean"}
+        types = {
+            pa.int16(): "Int16",
+            pa.int32(): "Int32",
+            pa.int64(): "Int64",
+            pa.bool_(): "boolean",
+        }
         kinds = {kind: frames.api.types.pandas_dtype(name) for kind, name in types.items()}
         frame = rows.to_pandas(types_mapper=kinds.get)
     if "settings_json" not in rows.column_names:
         return frame
-    settings = _frame(({"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()), library)
+    settings = _frame(
+        ({"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()), library
+    )
     if library == "polars":
         return frames.concat([frame, settings], how="horizontal")
     return frames.concat([frame, settings], axis=1)
 
 
-def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None, library: Library = "pandas") -> Frame:
-    """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has their units).
+def metrics(
+    uri: str, *, slo: str | None = None, experiment: str | None = None, library: Library = "pandas"
+) -> Frame:
+    """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has
+    their units).
 
-    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits, or
-    the name of an SLO of the file. Without it all SLOs of the file are columns (``slos.interactive.goodput``), and
-    ``slo.…`` is the first of them. Raises InputError.
+    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``.
+    ``slo``: limits, or the name of an SLO of the file. Without it all SLOs of the file are columns
+    (``slos.interactive.goodput``), and ``slo.…`` is the first of them. Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
     bends = ((slos, points.current, one.knees(points)) for one, slos, points in shown)
-    documents = (point_document(point, slos, knees=bent) for slos, points, bent in bends for point in points)
-    return _frame(({name: one[name] for name in one if name != "repeats"} for one in documents), library)
+    documents = (
+        point_document(point, slos, knees=bent) for slos, points, bent in bends for point in points
+    )
+    return _frame(
+        ({name: one[name] for name in one if name != "repeats"} for one in documents), library
+    )
 
 
 def best(
@@ -94,10 +113,11 @@ def best(
     experiment: str | None = None,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per deployment that meets the limits, the best of each comparison first, as ``orchestrator best`` ranks.
+    """One row per deployment that meets the limits, the best of each comparison first, as
+    ``orchestrator best`` ranks.
 
-    ``per`` None: per GPU, or per deployment where one has no known GPUs. ``prices``: USD per GPU hour by hardware; they
-    replace the file's. Raises InputError.
+    ``per`` None: per GPU, or per deployment where one has no known GPUs. ``prices``: USD per GPU
+    hour by hardware; they replace the file's. Raises InputError.
     """
     found = answers(limits(slo, experiments(open_results(uri), experiment, prices)), per)
     rows = []
@@ -108,7 +128,9 @@ def best(
 
 
 def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
-    """The requests of every measurement that counts, one Arrow table each (columns: docs/data-format.md)."""
+    """The requests of every measurement that counts, one Arrow table each (columns:
+    docs/data-format.md).
+    """
     for one in experiments(open_results(uri), experiment):
         for attempt in one.store.winners().values():
             if manifest := one.store.manifest(*attempt.ids):
@@ -124,10 +146,16 @@ def _frame(documents: Iterable[Document], library: Library) -> Frame:
 
 
 def _column(name: str, values: Sequence[object], library: Library) -> Any:
-    """A column of one type, also where values are None: numbers and booleans stay such, mixed values become text."""
+    """A column of one type, also where values are None: numbers and booleans stay such, mixed
+    values become text.
+    """
     if name == "level":
         values = [math.inf if one == INFINITE else one for one in values]
-    found = {next((kind for kind in _KINDS if isinstance(one, kind)), object) for one in values if one is not None}
+    found = {
+        next((kind for kind in _KINDS if isinstance(one, kind)), object)
+        for one in values
+        if one is not None
+    }
     found |= _setting_kinds().get(name, set())
     if found == {int, float}:
         found = {float}
@@ -143,18 +171,25 @@ def _column(name: str, values: Sequence[object], library: Library) -> Any:
 @cache
 def _setting_kinds() -> dict[str, set[type]]:
     """The types that each setting's column may hold, also where no deployment gives it."""
-    schema = EngineSettings.model_json_schema(mode="serialization")  # recursive (roles hold settings): hence $defs
+    # recursive (roles hold settings): hence $defs
+    schema = EngineSettings.model_json_schema(mode="serialization")
     described = schema["$defs"][EngineSettings.__name__]["properties"]
     said = {name: one.get("anyOf", [one]) for name, one in described.items()}
     return {
-        f"settings.{name}": {_JSON_KINDS[one["type"]] for one in some if one.get("type") in _JSON_KINDS}
+        f"settings.{name}": {
+            _JSON_KINDS[one["type"]] for one in some if one.get("type") in _JSON_KINDS
+        }
         for name, some in said.items()
     }
 
 
 def _with_defaults(document: Document) -> Document:
     given = document.get("settings")  # empty where the deployment's row was never stored
-    return {**document, "settings": _DEFAULTS | given} if isinstance(given, dict) and given else document
+    return (
+        {**document, "settings": _DEFAULTS | given}
+        if isinstance(given, dict) and given
+        else document
+    )
 
 
 def _imported(library: Library) -> Any:

@@ -1,4 +1,6 @@
-"""Starts of engines, predicted beside reported: ``orchestrator results --launches``; their logs: ``logs``."""
+"""Starts of engines, predicted beside reported: ``orchestrator results --launches``; their logs:
+``logs``.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +14,17 @@ from orchestrator.spec.settings import is_version
 
 _EMULATED = "emulated: an emulator computes its figures by the plan's own rules; that they agree proves nothing"
 _ROW_FIELDS = (
-    *("launch_id", "status", "reason", "failure_class", "failure_kind", "log_uri", "log_tail", "placed_s", "ready_s"),
+    *(
+        "launch_id",
+        "status",
+        "reason",
+        "failure_class",
+        "failure_kind",
+        "log_uri",
+        "log_tail",
+        "placed_s",
+        "ready_s",
+    ),
     "emulated",
 )
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -24,7 +36,11 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 # Columns of what is never predicted, shown where an engine reported it.
 _SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("checkpoint\nread", "checkpoint_bytes", size_text),  # of all ranks, as it lies on the disk
-    ("kernel of\nweights", "quantization_kernel", lambda name: name.removesuffix("Kernel").removesuffix("Linear")),
+    (
+        "kernel of\nweights",
+        "quantization_kernel",
+        lambda name: name.removesuffix("Kernel").removesuffix("Linear"),
+    ),
     ("network", "network", lambda name: "TCP" if name == "Socket" else str(name)),
     ("KV caches\nover", "kv_transport", str),
 )
@@ -37,7 +53,10 @@ def launch_document(launch: Launch) -> Document:
         **fields_of(row, "experiment", "deployment_id"),
         "label": launch.label,
         **fields_of(deployment, "engine", "model", "hardware"),
-        "engine_version": {"asked": deployment.engine_version if deployment else None, "reported": row.engine_version},
+        "engine_version": {
+            "asked": deployment.engine_version if deployment else None,
+            "reported": row.engine_version,
+        },
         **fields_of(row, *_ROW_FIELDS),
         "figures": launch.figures,
         "reported": launch.reported,
@@ -51,10 +70,15 @@ def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
     if served:
         titles = ["ready\nafter s", *(f"{title}\npredicted\nreported" for title, _, _ in _FIGURES)]
         said = [one for one in _SAID if any(launch.reported.get(one[1]) for launch in served)]
-        columns = [Column("deployment", fold=True), Column("engine version", fold=True), *map(Column, titles)]
+        columns = [
+            Column("deployment", fold=True),
+            Column("engine version", fold=True),
+            *map(Column, titles),
+        ]
         columns += [Column(title) for title, _, _ in said]
         yield from table(
-            columns, [[*_cells(one), *(_said(one, name, form) for _, name, form in said)] for one in served]
+            columns,
+            [[*_cells(one), *(_said(one, name, form) for _, name, form in said)] for one in served],
         )
         yield ""
     if any(one.row.emulated for one in launches):
@@ -67,7 +91,9 @@ def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
 
 
 def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
-    """The last lines of the logs of failed launches, or of all launches of one deployment. ``lines`` 0: whole logs."""
+    """The last lines of the logs of failed launches, or of all launches of one deployment.
+    ``lines`` 0: whole logs.
+    """
     for launch in load_launches(store):
         row = launch.row
         wanted = row.status != "ok" if deployment is None else _is(launch, deployment)
@@ -76,7 +102,11 @@ def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
         state = "served" if row.status == "ok" else f"failed: {failure_text(row)}"
         yield say(f"{launch.label}, launch {row.launch_id}: {state}", "bold")
         stored = store.read_log(row.log_uri) if row.log_uri else None
-        text = stored.decode(errors="replace") if stored is not None else row.log_tail or "no log was stored"
+        text = (
+            stored.decode(errors="replace")
+            if stored is not None
+            else row.log_tail or "no log was stored"
+        )
         yield from (plain(line) for line in text.splitlines()[-lines:])
         yield say(f"  log: {row.log_uri}" if row.log_uri else "", "dim")
 
@@ -89,7 +119,12 @@ def _is(launch: Launch, name: str) -> bool:
 def _cells(launch: Launch) -> list[str]:
     badge = "\nemulated" if launch.row.emulated else ""
     ready = "-" if launch.row.ready_s is None else f"{launch.row.ready_s:.1f}"
-    return [launch.label + badge, _version(launch), ready, *(_cell(launch.figures[n], f) for _, n, f in _FIGURES)]
+    return [
+        launch.label + badge,
+        _version(launch),
+        ready,
+        *(_cell(launch.figures[n], f) for _, n, f in _FIGURES),
+    ]
 
 
 def _said(launch: Launch, name: str, form: Callable[[Any], str]) -> str:
@@ -110,4 +145,6 @@ def _cell(one: Predicted, form: Callable[[float], str]) -> str:
     if one.predicted is None and one.reported is None:
         return "-"
     lines = ["-" if value is None else form(value) for value in (one.predicted, one.reported)]
-    return "\n".join([*lines, *([] if one.difference_percent is None else [f"{one.difference_percent:+.1f} %"])])
+    return "\n".join(
+        [*lines, *([] if one.difference_percent is None else [f"{one.difference_percent:+.1f} %"])]
+    )

@@ -1,4 +1,6 @@
-"""What ``run`` and ``load`` show on stderr while they work: bars on a terminal, one line per event elsewhere."""
+"""What ``run`` and ``load`` show on stderr while they work: bars on a terminal, one line per event
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from orchestrator.results.events import Event, Phase
 from orchestrator.spec.load import counted, hours
 
 QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
-LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # logged as they begin; others only once they take long
+# logged as they begin; others only once they take long
+LOGGED_PHASES = frozenset({"wait for nodes", "start"})
 STYLES = {
     "failed": "red",
     "gave_up": "red",
@@ -27,7 +30,8 @@ STYLES = {
     "measured": "green",
 }
 BAR = 24  # columns
-STILL_S, LOAD_STILL_S = 60.0, 10.0  # without a terminal: how often a phase that goes on is logged again
+# without a terminal: how often a phase that goes on is logged again
+STILL_S, LOAD_STILL_S = 60.0, 10.0
 MOST_DETAIL = 100  # characters of what an engine says
 
 
@@ -41,7 +45,9 @@ class _Shown:
 
 
 class LiveSweep:
-    """Shows a sweep's events and phases, from ``__enter__`` to ``__exit__``. Call it with each of them."""
+    """Shows a sweep's events and phases, from ``__enter__`` to ``__exit__``. Call it with each of
+    them.
+    """
 
     def __init__(self, console: Console, still_s: float | None = None) -> None:
         self._console, self._still_s = console, still_s or STILL_S
@@ -50,7 +56,9 @@ class LiveSweep:
         self._total = self._ended = self._failed = 0
         self._end_s: float | None = None  # when the sweep is expected to end
         self._over = threading.Event()
-        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=2, transient=True)
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=2, transient=True
+        )
 
     def __enter__(self) -> LiveSweep:
         if self._console.is_terminal:
@@ -60,7 +68,10 @@ class LiveSweep:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         if self._console.is_terminal:
@@ -74,19 +85,25 @@ class LiveSweep:
     def __call__(self, item: Event | Phase) -> None:
         with self._lock:
             line = self._phase(item) if isinstance(item, Phase) else self._event(item)
-        if line is not None:  # printed outside: rich holds a lock of its own while it asks _render for the state
+        # printed outside: rich holds a lock of its own while it asks _render for the state
+        if line is not None:
             self.say(line)
 
     def say(self, text: Text | str) -> None:
         """Print a line above the live display; on a terminal it is wrapped between words."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal)
+        self._console.print(
+            text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal
+        )
 
     def _phase(self, phase: Phase) -> Text | None:
         now_s, before = time.monotonic(), self._phases.get(phase.deployment)
         if phase.name == "ended":
             self._phases.pop(phase.deployment, None)
             return None
-        if before is not None and (before.phase.name, before.phase.detail) == (phase.name, phase.detail):
+        if before is not None and (before.phase.name, before.phase.detail) == (
+            phase.name,
+            phase.detail,
+        ):
             before.phase = phase
             return None
         self._phases[phase.deployment] = _Shown(phase, now_s, now_s)
@@ -100,7 +117,8 @@ class LiveSweep:
         if event.kind in ("measured", "failed"):
             self._ended += 1
             self._failed += event.kind == "failed"
-            self._total = max(self._total, self._ended + int(event.data.get("left", 0)))  # a search asks for more
+            # a search asks for more
+            self._total = max(self._total, self._ended + int(event.data.get("left", 0)))
         if "left_s" in event.data:
             self._end_s = time.monotonic() + float(event.data["left_s"])
         if event.kind in QUIET_KINDS or "told" in event.data:
@@ -119,7 +137,9 @@ class LiveSweep:
         return f", ~{hours(max(0.0, self._end_s - time.monotonic()))} left"
 
     def _keep_saying(self) -> None:
-        """A log never stands still for minutes: phases that go on are printed again, with their progress."""
+        """A log never stands still for minutes: phases that go on are printed again, with their
+        progress.
+        """
         while not self._over.wait(min(1.0, self._still_s)):
             now_s, lines = time.monotonic(), []
             with self._lock:
@@ -134,7 +154,11 @@ class LiveSweep:
         now_s, width = time.monotonic(), self._console.width
         with self._lock:
             shown = list(self._phases.values())
-            lines = [self._head(), Text(_bar(self._ended / self._total, min(60, width)))] if self._total else []
+            lines = (
+                [self._head(), Text(_bar(self._ended / self._total, min(60, width)))]
+                if self._total
+                else []
+            )
         firsts = [Text(_named(one.phase)) for one in shown]
         longest = max((one.cell_len for one in firsts), default=0)
         for first, one in zip(firsts, shown, strict=True):

@@ -19,8 +19,25 @@ from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
 _REPEAT_FIELDS = (
-    *("measurement_id", "attempt_id", "launch_id", "repeat", "start", "seed", "status", "reason", "failure_class"),
-    *("failure_kind", "validity", "validity_reasons", "clients", "window_start_ns", "window_end_ns"),
+    *(
+        "measurement_id",
+        "attempt_id",
+        "launch_id",
+        "repeat",
+        "start",
+        "seed",
+        "status",
+        "reason",
+        "failure_class",
+    ),
+    *(
+        "failure_kind",
+        "validity",
+        "validity_reasons",
+        "clients",
+        "window_start_ns",
+        "window_end_ns",
+    ),
     "started_unix_ns",
 )
 
@@ -32,11 +49,12 @@ def point_document(
     current: bool = True,
     knees: Collection[str] = (),
 ) -> Document:
-    """One point: deployment, load, status, validity, the metrics over its repeats, and each repeat alone.
+    """One point: deployment, load, status, validity, the metrics over its repeats, and each repeat
+    alone.
 
-    ``slos``: the SLOs it was judged by; the document's ``slo`` is the first of its ``slos``. ``launches``: by id, those
-    on which something failed, for the engine's log. ``current``: the plan still asks for this point. ``knees``: ids of
-    the points where a curve bends.
+    ``slos``: the SLOs it was judged by; the document's ``slo`` is the first of its ``slos``.
+    ``launches``: by id, those on which something failed, for the engine's log. ``current``: the
+    plan still asks for this point. ``knees``: ids of the points where a curve bends.
     """
     head, deployment = point.head, point.deployment
     failed = [one.point for one in point.repeats if not one.ok]
@@ -70,7 +88,9 @@ def point_document(
 
 
 def csv_lines(documents: Iterable[Document]) -> Iterator[Document]:
-    """One line per point, per repeat (where a point has several) and per capacity. Column ``row`` says which."""
+    """One line per point, per repeat (where a point has several) and per capacity. Column ``row``
+    says which.
+    """
     for one in documents:
         repeats = one.get("repeats")
         if not isinstance(repeats, list):
@@ -95,18 +115,25 @@ def _repeat_document(one: Measurement, slos: Sequence[Slo]) -> Document:
     }
 
 
-def _slo_documents(slos: Sequence[Slo], used: Sequence[Measurement], held: Sequence[tuple[Attained, ...]]) -> Document:
+def _slo_documents(
+    slos: Sequence[Slo], used: Sequence[Measurement], held: Sequence[tuple[Attained, ...]]
+) -> Document:
     """``slos``: the result under each SLO; ``slo``: that under the first."""
     window_s = sum((one.point.window_end_ns - one.point.window_start_ns) / 1e9 for one in used)
     found = {
-        slo.name: slo_document(slo, [one.verdicts[at] for one in used], held[at] if used else (), window_s)
+        slo.name: slo_document(
+            slo, [one.verdicts[at] for one in used], held[at] if used else (), window_s
+        )
         for at, slo in enumerate(slos)
     }
     return {"slo": found[slos[0].name], "slos": found} if slos else {}
 
 
-def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained], window_s: float) -> Document:
-    """The result of an SLO over some repeats: ``attainment`` is that of its first test, ``met`` whether all tests hold.
+def slo_document(
+    slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained], window_s: float
+) -> Document:
+    """The result of an SLO over some repeats: ``attainment`` is that of its first test, ``met``
+    whether all tests hold.
 
     ``held``: from ``attained``; ``window_s``: the windows of all repeats together.
     """
@@ -116,28 +143,38 @@ def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained],
         "attainment": held[0].share if held else None,
         "met": all(one.share.estimate >= one.target for one in held) if held else None,
         "tests": [
-            {"name": one.name, "target": one.target, "share": one.share, "met": one.share.estimate >= one.target}
+            {
+                "name": one.name,
+                "target": one.target,
+                "share": one.share,
+                "met": one.share.estimate >= one.target,
+            }
             for one in held
         ],
         "by_limit": shares(judged) if held else {},
-        "goodput": sum(int(one.met.sum()) for one in judged) / window_s if joint and window_s > 0 else None,
+        "goodput": sum(int(one.met.sum()) for one in judged) / window_s
+        if joint and window_s > 0
+        else None,
     }
 
 
 def points_text(
     points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = "", profile: bool = False
 ) -> Iterator[str]:
-    """One table of points per workload, model and hardware; below them what is in doubt and what failed.
+    """One table of points per workload, model and hardware; below them what is in doubt and what
+    failed.
 
-    ``asked``: what else the points of a workload have in common, for the heading. ``profile``: columns for prefill and
-    decode in place of those about limits.
+    ``asked``: what else the points of a workload have in common, for the heading. ``profile``:
+    columns for prefill and decode in place of those about limits.
     """
     bends = knees(points)
     done = [point for point in points if point.used]
     failed = [point for point in points if not point.used]
     for group in grouped((group_of(point), point) for point in done).values():
         limits = [slo_text(slo) for slo in slos]
-        yield say(_measured(group) + asked + (f" under {limits[0]}" if len(limits) == 1 else ""), "bold")
+        yield say(
+            _measured(group) + asked + (f" under {limits[0]}" if len(limits) == 1 else ""), "bold"
+        )
         yield from (f"  {text}" for text in limits if len(limits) > 1)
         yield from _profile(group) if profile else _table(group, slos, bends)
         yield ""
@@ -165,19 +202,42 @@ def slo_text(slo: Slo) -> str:
 
 
 def _profile(points: Sequence[Point]) -> Iterator[str]:
-    """Latency and throughput of prefill and decode: of a single request, except for the last columns."""
-    titles = ["load", "TTFT ms\np50, p99", "prefill\ntokens/s", "TPOT ms\np50, p99", "decode\ntokens/s"]
-    columns = [Column("deployment", fold=True), *map(Column, [*titles, "all input\ntokens/s", "all output\ntokens/s"])]
+    """Latency and throughput of prefill and decode: of a single request, except for the last
+    columns.
+    """
+    titles = [
+        "load",
+        "TTFT ms\np50, p99",
+        "prefill\ntokens/s",
+        "TPOT ms\np50, p99",
+        "decode\ntokens/s",
+    ]
+    columns = [
+        Column("deployment", fold=True),
+        *map(Column, [*titles, "all input\ntokens/s", "all output\ntokens/s"]),
+    ]
     yield from table(columns, [_profile_cells(one) for one in points])
 
 
 def _profile_cells(point: Point) -> list[str]:
     found, ok = point.figures, point.figures.requests.ok
     ttft, tpot = (p50_p99(one, ok) for one in (found.ttft_from_sent_ms, found.tpot_ms))
-    prefill, decode = (figure(one.p50 if one else None) for one in (found.prefill_throughput, found.decode_throughput))
+    prefill, decode = (
+        figure(one.p50 if one else None)
+        for one in (found.prefill_throughput, found.decode_throughput)
+    )
     load = load_text(point.head.control, point.head.level)
     output = plus_minus(point.output_token_throughput())
-    return [_label(point), load, ttft, prefill, tpot, decode, figure(found.input_token_throughput), output]
+    return [
+        _label(point),
+        load,
+        ttft,
+        prefill,
+        tpot,
+        decode,
+        figure(found.input_token_throughput),
+        output,
+    ]
 
 
 def _label(point: Point) -> str:
@@ -185,20 +245,37 @@ def _label(point: Point) -> str:
 
 
 def _table(points: Sequence[Point], slos: Sequence[Slo], bends: Collection[str]) -> Iterator[str]:
-    titles = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
+    titles = [
+        "load",
+        "ok/all",
+        "output\ntokens/s",
+        "TTFT ms\np50, p99",
+        "TPOT ms\np50, p99",
+        "E2E ms\np50, p99",
+    ]
     several = [Column("attainment", fold=len(slos) > 1)] if slos else []
     agreement, shares = agreement_column(points)
     prediction, ratios = beside_column(points)
-    columns = [Column("deployment", fold=True), *map(Column, titles), *several, *agreement, *prediction]
+    columns = [
+        Column("deployment", fold=True),
+        *map(Column, titles),
+        *several,
+        *agreement,
+        *prediction,
+    ]
     every = zip(points, shares, ratios, strict=True)
-    yield from table(columns, [[*_cells(point, slos, bends), *share, *ratio] for point, share, ratio in every])
+    yield from table(
+        columns, [[*_cells(point, slos, bends), *share, *ratio] for point, share, ratio in every]
+    )
     yield from agreement_text(points)
 
 
 def _measured(points: Sequence[Point]) -> str:
     """The heading of a table: ``chat of quickstart: some-org/model on h100``."""
     head, emulated = points[0].head, points[0].emulated
-    where = called([point.deployment for point in points]) + on_hardware(points[0].deployment.hardware)
+    where = called([point.deployment for point in points]) + on_hardware(
+        points[0].deployment.hardware
+    )
     return f"{head.workload} of {head.experiment}: {where}{' (emulated)' if emulated else ''}"
 
 
@@ -213,7 +290,9 @@ def _cells(point: Point, slos: Sequence[Slo], bends: Collection[str]) -> list[st
     if len(point.repeats) > 1:
         load += f"\n{len(point.used)} of {len(point.repeats)}"
     answered = f"{figures.requests.ok}/{figures.requests.scheduled}{' *' if _note(point) else ''}"
-    doubt = "" if point.validity == "valid" else "\n" + point.validity.replace("_backlog", "\n_backlog")
+    doubt = (
+        "" if point.validity == "valid" else "\n" + point.validity.replace("_backlog", "\n_backlog")
+    )
     latencies = (figures.ttft_ms, figures.tpot_ms, figures.e2e_ms)
     return [
         _label(point),
@@ -232,12 +311,19 @@ def _share_cell(held: Sequence[tuple[Attained, ...]], slos: Sequence[Slo]) -> Ce
         for slo, tests in zip(slos, held, strict=True)
         for one in tests
     ]
-    lines = [f"{one.share.estimate:.3f} {'✓' if one.share.estimate >= one.target else '✗'} {of}" for one, of in found]
+    lines = [
+        f"{one.share.estimate:.3f} {'✓' if one.share.estimate >= one.target else '✗'} {of}"
+        for one, of in found
+    ]
     if len(found) == 1:
         share = found[0][0].share
         lines = [lines[0].rstrip(), f"{share.lower:.3f}-{share.upper:.3f}"]
     hold = {one.share.estimate >= one.target for one, _ in found}
-    styles = {frozenset({True}): "green", frozenset({False}): "red", frozenset({True, False}): "yellow"}
+    styles = {
+        frozenset({True}): "green",
+        frozenset({False}): "red",
+        frozenset({True, False}): "yellow",
+    }
     return Cell("\n".join(lines) or "-", styles.get(frozenset(hold)))
 
 
@@ -256,14 +342,22 @@ def _doubts(point: Point) -> Iterator[str]:
 
 
 def _note(point: Point) -> str:
-    """What a reader must know although the point is valid: the notes of its first repeat that has any."""
-    noted = [one.point.validity_reasons for one in point.used if one.valid and one.point.validity_reasons]
+    """What a reader must know although the point is valid: the notes of its first repeat that has
+    any.
+    """
+    noted = [
+        one.point.validity_reasons for one in point.used if one.valid and one.point.validity_reasons
+    ]
     if point.validity != "valid" or not noted:
         return ""
-    return "; ".join(noted[0]) + (f" ({len(noted)} of {len(point.used)} repeats)" if len(point.used) > 1 else "")
+    return "; ".join(noted[0]) + (
+        f" ({len(noted)} of {len(point.used)} repeats)" if len(point.used) > 1 else ""
+    )
 
 
 def _name(point: Point) -> str:
     head = point.head
     badge = " (emulated)" if point.emulated else ""
-    return f"{point.deployment.label}{badge}, {head.workload}, {load_text(head.control, head.level)}"
+    return (
+        f"{point.deployment.label}{badge}, {head.workload}, {load_text(head.control, head.level)}"
+    )

@@ -18,7 +18,17 @@ from orchestrator.analysis.requests import WindowNs
 from orchestrator.analysis.slo import JOINT, judge, limit_values
 from orchestrator.report.documents import Document, metrics
 from orchestrator.report.points import slo_document
-from orchestrator.report.text import EMULATED, Column, figure, p50_p99, plain, plus_minus, say, share_text, table
+from orchestrator.report.text import (
+    EMULATED,
+    Column,
+    figure,
+    p50_p99,
+    plain,
+    plus_minus,
+    say,
+    share_text,
+    table,
+)
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import INFINITE, Slo, counted, in_json, load_text
@@ -27,7 +37,15 @@ if TYPE_CHECKING:
     from orchestrator.load.point import ClientStats, LoadPoint
     from orchestrator.load.validity import Verdict
 
-LATENCIES = ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms")
+LATENCIES = (
+    "ttft_ms",
+    "ttfo_ms",
+    "tpot_ms",
+    "itl_ms",
+    "e2e_ms",
+    "ttft_from_sent_ms",
+    "e2e_from_sent_ms",
+)
 RATES = ("request_throughput", "output_token_throughput", "total_token_throughput")
 COLUMNS = {"mean": 0.0, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -69,28 +87,42 @@ def run_document(
     }
 
 
-def limits_document(point: LoadPoint, requests: Rows, token_events: Rows, slos: Sequence[Slo]) -> dict[str, object]:
+def limits_document(
+    point: LoadPoint, requests: Rows, token_events: Rows, slos: Sequence[Slo]
+) -> dict[str, object]:
     """How many requests met the limits of ``--slo``; empty without it."""
     if not slos:
         return {}
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     (slo,) = slos
     verdicts = judge(limit_values(requests, token_events, window_ns), slo)
-    return {"slo": slo_document(slo, [verdicts], attained([verdicts]), (window_ns[1] - window_ns[0]) / 1e9)}
+    return {
+        "slo": slo_document(
+            slo, [verdicts], attained([verdicts]), (window_ns[1] - window_ns[0]) / 1e9
+        )
+    }
 
 
 def run_text(found: Document) -> Iterator[str]:
     """The document for people: a table of latencies, rates, counts, errors and the verdict."""
     one: dict[str, Any] = dict(found)
-    yield say(f"{one['model']} at {one['url']}: {_loop(one)}, {counted(one['clients'], 'client')}", "bold")
+    yield say(
+        f"{one['model']} at {one['url']}: {_loop(one)}, {counted(one['clients'], 'client')}", "bold"
+    )
     shown = _figures(one)
     columns = [Column("ms", fold=True), *map(Column, COLUMNS)]
     counts = shown.requests
-    tokens = round(shown.output_tokens.mean * counts.ok) if shown.output_tokens else 0  # about as many as gaps
-    rows = [(name, getattr(shown, name), tokens if name == "itl_ms" else counts.ok) for name in LATENCIES]
+    # about as many as gaps
+    tokens = round(shown.output_tokens.mean * counts.ok) if shown.output_tokens else 0
+    rows = [
+        (name, getattr(shown, name), tokens if name == "itl_ms" else counts.ok)
+        for name in LATENCIES
+    ]
     yield from table(columns, [_row(*row) for row in rows if row[1] or row[0] != "ttfo_ms"])
     yield ""
-    yield "   ".join(f"{name.replace('_', ' ')} {_number(getattr(shown, name))}/s" for name in RATES)
+    yield "   ".join(
+        f"{name.replace('_', ' ')} {_number(getattr(shown, name))}/s" for name in RATES
+    )
     if interval := one["output_token_throughput_interval"]:
         low, high = interval.lower, interval.upper
         yield f"output token throughput, 95 % interval within this run: {low:,.2f}-{high:,.2f}/s"
@@ -111,9 +143,18 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
     every: list[dict[str, Any]] = [dict(one) for one in documents]
     first = every[0]
     yield say(f"{first['model']} at {first['url']}: {counted(first['clients'], 'client')}", "bold")
-    titles = ["ok/all", "requests/s", "output\ntokens/s", "in flight", "TTFT ms\np50, p99", "TPOT ms\np50, p99"]
+    titles = [
+        "ok/all",
+        "requests/s",
+        "output\ntokens/s",
+        "in flight",
+        "TTFT ms\np50, p99",
+        "TPOT ms\np50, p99",
+    ]
     titles += ["E2E ms\np50, p99", *(["attainment"] if "slo" in first else [])]
-    yield from table([Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every])
+    yield from table(
+        [Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every]
+    )
     yield ""
     yield f"prefix cache at the start: {', '.join(dict.fromkeys(one.get('cache_state', 'unknown') for one in every))}"
     if "slo" in first:
@@ -140,7 +181,11 @@ def _lengths(one: dict[str, Any]) -> str:
 
 
 def _cached(one: dict[str, Any], source: str = "it") -> str:
-    return "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from {source}"
+    return (
+        ""
+        if one["cached_tokens"] is None
+        else f", {one['cached_tokens']:,} prompt tokens came from {source}"
+    )
 
 
 def _errors(one: dict[str, Any], before: str) -> Iterator[str]:
@@ -157,7 +202,9 @@ def _ending(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     first = documents[0]
     if first.get("emulated"):
         yield say(EMULATED, "yellow")
-    yield say(f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim")
+    yield say(
+        f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim"
+    )
 
 
 def _cells(one: dict[str, Any]) -> list[str]:
@@ -165,7 +212,8 @@ def _cells(one: dict[str, Any]) -> list[str]:
     ok, latencies = shown.requests.ok, (shown.ttft_ms, shown.tpot_ms, shown.e2e_ms)
     return [
         load_text(one["control"], float(one["level"])),
-        f"{ok}/{shown.requests.scheduled}" + ("" if one["validity"] == "valid" else f"\n{one['validity']}"),
+        f"{ok}/{shown.requests.scheduled}"
+        + ("" if one["validity"] == "valid" else f"\n{one['validity']}"),
         figure(shown.request_throughput),
         plus_minus(one["output_token_throughput_interval"]),
         figure(one["in_flight_mean"]),
@@ -207,23 +255,34 @@ def _of_all_phases(requests: Rows, window_ns: WindowNs) -> dict[str, object]:
         sources |= set(part["token_count_source"].drop_null().unique().to_pylist())
         cached.append(pc.sum(part["cached_tokens"]).as_py())
         sent, done = (part[name].to_numpy().astype(np.float64) for name in ("sent_ns", "done_ns"))
-        in_flight_ns += float(np.nansum(np.clip(np.minimum(done, end) - np.maximum(sent, start), 0, None)))
+        in_flight_ns += float(
+            np.nansum(np.clip(np.minimum(done, end) - np.maximum(sent, start), 0, None))
+        )
         said = pa.table({name: part[name] for name in ("error_class", "error")}).drop_null()
         texts.update(zip(said["error_class"].to_pylist(), said["error"].to_pylist(), strict=True))
     return {
-        "in_flight_mean": in_flight_ns / (end - start) if end > start else None,  # sent and not done
+        # sent and not done
+        "in_flight_mean": in_flight_ns / (end - start) if end > start else None,
         "token_count_sources": sorted(sources),
         # null: the engine does not report them
-        "cached_tokens": sum(one or 0 for one in cached) if any(one is not None for one in cached) else None,
-        "error_texts": {kind: text for (kind, text), _ in reversed(texts.most_common()) if text},  # the most frequent
+        "cached_tokens": sum(one or 0 for one in cached)
+        if any(one is not None for one in cached)
+        else None,
+        # the most frequent
+        "error_texts": {kind: text for (kind, text), _ in reversed(texts.most_common()) if text},
         "requests_all_phases": {"scheduled": len(requests), "ok": ok, "failed": len(requests) - ok},
     }
 
 
 def _row(name: str, values: Distribution | None, count: int) -> list[str]:
     label = name.removesuffix("_ms").replace("_", " ")
-    marks = {key: f" (n={count})" if few(count, quantile) else "" for key, quantile in COLUMNS.items()}
-    return [label, *(_number(getattr(values, key, None)) + (marks[key] if values else "") for key in COLUMNS)]
+    marks = {
+        key: f" (n={count})" if few(count, quantile) else "" for key, quantile in COLUMNS.items()
+    }
+    return [
+        label,
+        *(_number(getattr(values, key, None)) + (marks[key] if values else "") for key in COLUMNS),
+    ]
 
 
 def _mean(values: Distribution | None) -> str:

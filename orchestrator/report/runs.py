@@ -11,7 +11,8 @@ from orchestrator.spec.load import hours
 
 
 def state_of(record: RunRecord, age_s: float) -> str:
-    """``running``, ``stopping`` or ``ended``; ``dead``: its process is gone; ``silent``: no sign of life for long.
+    """``running``, ``stopping`` or ``ended``; ``dead``: its process is gone; ``silent``: no sign of
+    life for long.
 
     ``age_s``: seconds since its last heartbeat.
     """
@@ -23,11 +24,16 @@ def state_of(record: RunRecord, age_s: float) -> str:
 
 def run_documents(records: Iterable[tuple[RunRecord, float]]) -> list[Document]:
     """Records with their state. ``records``: each with the age of its last heartbeat, s."""
-    return [asdict(one) | {"state": state_of(one, age_s), "heartbeat_age_s": age_s} for one, age_s in records]
+    return [
+        asdict(one) | {"state": state_of(one, age_s), "heartbeat_age_s": age_s}
+        for one, age_s in records
+    ]
 
 
 def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]:
-    """For people: who runs it and since when, its progress, each deployment, what failed, the last events."""
+    """For people: who runs it and since when, its progress, each deployment, what failed, the last
+    events.
+    """
     state = state_of(record, age_s)
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began_unix_ns / 1e9))
     heard = "it ended" if state == "ended" else "its last heartbeat was"

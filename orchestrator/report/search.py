@@ -41,10 +41,13 @@ def search_document(plan: Plan, claim: Claim, probes: Sequence[AttemptData]) -> 
 
 def _probe(data: AttemptData, slo: Slo) -> Document:
     held = [
-        {"name": one.name, "target": one.target, "share": _share(one.met)} for one in tests(stored_values(data), slo)
+        {"name": one.name, "target": one.target, "share": _share(one.met)}
+        for one in tests(stored_values(data), slo)
     ]
     return {
-        **fields_of(data.point, "level", "repeat", "seed", "ended_early", "validity", "validity_reasons"),
+        **fields_of(
+            data.point, "level", "repeat", "seed", "ended_early", "validity", "validity_reasons"
+        ),
         **fields_of(data.figures, "window_s", "requests"),
         "tests": held,
     }
@@ -60,16 +63,26 @@ def search_text(found: Document) -> Iterator[str]:
     yield say(f"{one['model']} at {one['url']}: capacity under {one['slo']}", "bold")
     titles = ["probe", "requests", "window s", "attained", "ended early", "validity"]
     yield from table(
-        [Column(title, fold=title == "probe") for title in titles], [_cells(one, at) for at in one["probes"]]
+        [Column(title, fold=title == "probe") for title in titles],
+        [_cells(one, at) for at in one["probes"]],
     )
     yield ""
     claim, low, high = (one[name] for name in ("claim", "low", "high"))
-    once = f"{load_text(one['control'], low)} held, and is not confirmed" if low else "no load is shown to hold"
+    once = (
+        f"{load_text(one['control'], low)} held, and is not confirmed"
+        if low
+        else "no load is shown to hold"
+    )
     said = f"holds {load_text(one['control'], claim)}" if claim is not None else once
     bounds = f"between {low:g} and {'more' if high is None else f'{high:g}'}"
-    yield say(f"{said}, 95 % bounds {bounds} ({one['status']})", "green" if one["status"] == "converged" else "yellow")
+    yield say(
+        f"{said}, 95 % bounds {bounds} ({one['status']})",
+        "green" if one["status"] == "converged" else "yellow",
+    )
     goes_on = one["results"] and one["status"] == "budget"
-    yield f"{one['status']}: {_STATUS[one['status']]}" + (": the same command goes on" if goes_on else "")
+    yield f"{one['status']}: {_STATUS[one['status']]}" + (
+        ": the same command goes on" if goes_on else ""
+    )
     yield from _run_on(one)
     yield from (say(f"note: {plain(note)}", "yellow") for note in one["notes"])
     if one["emulated"]:
@@ -81,7 +94,9 @@ def _run_on(one: dict[str, Any]) -> Iterator[str]:
     ahead, claim, high = one["next"], one["claim"], one["high"]
     if ahead is not None:
         level = load_text(one["control"], ahead["level"])
-        apart = f"; what fails lies {high / claim - 1:.0%} above the claim" if claim and high else ""
+        apart = (
+            f"; what fails lies {high / claim - 1:.0%} above the claim" if claim and high else ""
+        )
         yield f"With as much time again it would probe {level} next, for about {hours(ahead['seconds'])}{apart}."
     elif claim and high and one["status"] == "converged":
         yield f"What fails lies {high / claim - 1:.0%} above the claim: a smaller --precision brings them nearer."
@@ -90,7 +105,8 @@ def _run_on(one: dict[str, Any]) -> Iterator[str]:
 def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:
     shares = [f"{at['share']:.3f}" for at in probe["tests"] if at["share"] is not None]
     return [
-        load_text(one["control"], probe["level"]) + (f" #{probe['repeat'] + 1}" if probe["repeat"] else ""),
+        load_text(one["control"], probe["level"])
+        + (f" #{probe['repeat'] + 1}" if probe["repeat"] else ""),
         f"{probe['requests'].ok}/{probe['requests'].scheduled}",
         f"{probe['window_s']:.1f}",
         ", ".join(shares) or "-",

@@ -1,4 +1,6 @@
-"""A stored experiment seen through its own plan: which points are current, which limits and prices apply."""
+"""A stored experiment seen through its own plan: which points are current, which limits and prices
+apply.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,14 +29,18 @@ from orchestrator.spec.load import Level, Per, Slo, counted
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """``current``: points that the plan asks for now; ``superseded``: those of earlier versions of the file."""
+    """``current``: points that the plan asks for now; ``superseded``: those of earlier versions of
+    the file.
+    """
 
     current: tuple[Point, ...]
     superseded: tuple[Point, ...]
 
 
 class Experiment:
-    """One experiment of a results root. ``prices``: USD per GPU hour by hardware; they replace the file's."""
+    """One experiment of a results root. ``prices``: USD per GPU hour by hardware; they replace the
+    file's.
+    """
 
     def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
         self.store, self.name = store, store.experiment
@@ -47,8 +53,9 @@ class Experiment:
     def plan(self) -> Plan | None:
         """None where there is no plan.json, or none that this version can read.
 
-        Without a plan every point is current, and points that were asked differently are kept apart (``alike``). A plan
-        of another program version is used where its deployment ids occur in the results.
+        Without a plan every point is current, and points that were asked differently are kept apart
+        (``alike``). A plan of another program version is used where its deployment ids occur in the
+        results.
         """
         try:
             plan = Plan.from_json(self._text, to_run=False) if self._text else None
@@ -69,10 +76,18 @@ class Experiment:
         """What a reader should know. Complete once the points were read."""
         notes = [f"{self.name}: no answer under {text}" for text in self.unanswered]
         if self.plan is None:
-            why = "it has no plan.json" if self._text is None else "this version cannot read its plan.json"
-            notes.append(f"{self.name}: {why}, so what is superseded is not known: run it again to have one written")
+            why = (
+                "it has no plan.json"
+                if self._text is None
+                else "this version cannot read its plan.json"
+            )
+            notes.append(
+                f"{self.name}: {why}, so what is superseded is not known: run it again to have one written"
+            )
         elif self.plan.program_version != __version__:
-            notes.append(f"{self.name}: version {self.plan.program_version} wrote its plan.json, this is {__version__}")
+            notes.append(
+                f"{self.name}: version {self.plan.program_version} wrote its plan.json, this is {__version__}"
+            )
         if self._superseded:
             many = f"{counted(self._superseded, 'point')} of earlier versions of its file or of the program"
             notes.append(f"{self.name}: superseded: {many} (results --all shows them)")
@@ -85,11 +100,15 @@ class Experiment:
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        """The limits that its file names, also from a plan.json that this version cannot read whole."""
+        """The limits that its file names, also from a plan.json that this version cannot read
+        whole.
+        """
         if self.plan is not None:
             return self.plan.slos
         try:
-            return tuple(Slo.model_validate(one) for one in json.loads(self._text or "{}").get("slos", ()))
+            return tuple(
+                Slo.model_validate(one) for one in json.loads(self._text or "{}").get("slos", ())
+            )
         except (AttributeError, RecursionError, TypeError, ValueError):
             return ()
 
@@ -98,8 +117,14 @@ class Experiment:
         current: list[Point] = []
         superseded: list[Point] = []
         for point in load_points(self.store, *slos):
-            agreement = MADE_UP if point.emulated else self._agreements.get(point.head.deployment_id, UNKNOWN)
-            described = replace(point, deployment=self._described(point.deployment), agreement=agreement)
+            agreement = (
+                MADE_UP
+                if point.emulated
+                else self._agreements.get(point.head.deployment_id, UNKNOWN)
+            )
+            described = replace(
+                point, deployment=self._described(point.deployment), agreement=agreement
+            )
             name = self._asked_as(point.head)
             if name is None:  # what the plan predicts now is of what it asks now
                 described = replace(described, deployment=_unpredicted(described.deployment))
@@ -117,7 +142,11 @@ class Experiment:
             left = None if all_start else max(0, self.plan.most_started - len(started))
             return best(points.current, slo, per, missing, self.searched, self.full_grid, left)
         groups = self.alike(points)
-        return [replace(one, content=content) for content, group in groups.items() for one in best(group, slo, per)]
+        return [
+            replace(one, content=content)
+            for content, group in groups.items()
+            for one in best(group, slo, per)
+        ]
 
     @property
     def searched(self) -> dict[str, Searched]:
@@ -125,12 +154,18 @@ class Experiment:
         if (plan := self.plan) is None:
             return {}
         found = [one for one in plan.loads if one.searches]
-        return {one.workload.name: Searched(one.precision or PRECISION, plan.starts) for one in found}
+        return {
+            one.workload.name: Searched(one.precision or PRECISION, plan.starts) for one in found
+        }
 
     @property
     def objective(self) -> Per | None:
         """What the file's ``objective`` divides throughput by."""
-        return next((one.objective for one in self.plan.loads), None) if self.plan is not None else None
+        return (
+            next((one.objective for one in self.plan.loads), None)
+            if self.plan is not None
+            else None
+        )
 
     @property
     def full_grid(self) -> bool:
@@ -146,7 +181,9 @@ class Experiment:
         return groups if len(groups) > 1 else {"": points.current}
 
     def knees(self, points: Points) -> frozenset[str]:
-        """Ids of the current points where a curve bends; points that asked for different things share no curve."""
+        """Ids of the current points where a curve bends; points that asked for different things
+        share no curve.
+        """
         return frozenset().union(*(knees(group) for group in self.alike(points).values()))
 
     @property
@@ -160,7 +197,9 @@ class Experiment:
         """Points by workload, load and program version, as far as their rows tell."""
         manifests = [self.store.manifest(*one.repeats[0].point.ids) for one in points]
         columns = ["point_id", "workload_json", "load_json", "client_version"]
-        rows = self.store.read_manifests("points", [one for one in manifests if one], columns, leave_out=True)
+        rows = self.store.read_manifests(
+            "points", [one for one in manifests if one], columns, leave_out=True
+        )
         said = {row.pop("point_id"): row for row in rows.to_pylist()}
 
         def content(head: PointHead) -> str:
@@ -171,25 +210,36 @@ class Experiment:
         return grouped((content(point.head), point) for point in points)
 
     def _asked_as(self, head: PointHead) -> str | None:
-        """The name that the plan gives the workload of this point; None where the plan does not ask for the point:
-        its deployment, content, arrivals, window rules, version and level must all be the same."""
+        """The name that the plan gives the workload of this point; None where the plan does not ask
+        for the point: its deployment, content, arrivals, window rules, version and level must all
+        be the same.
+        """
         if self.plan is None:
             return head.workload
         level = Level.model_validate({"control": head.control, "value": head.level})
         for load in self._loads.get(head.deployment_id, ()):
-            listed = load.search != "levels" or level in self.plan.levels_of(load, head.deployment_id)
-            if listed and self.plan.point(head.deployment_id, load, level).point_id == head.point_id:
+            listed = load.search != "levels" or level in self.plan.levels_of(
+                load, head.deployment_id
+            )
+            if (
+                listed
+                and self.plan.point(head.deployment_id, load, level).point_id == head.point_id
+            ):
                 return load.workload.name
         return None
 
     def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[Missing]:
-        """Points of the plan that were never measured. Of a search that has not begun these are its first levels."""
+        """Points of the plan that were never measured. Of a search that has not begun these are its
+        first levels.
+        """
         stored = {one.head.point_id for one in current}
         begun = {(one.head.deployment_id, one.head.workload) for one in current}
         emulators = {one.head.deployment_id for one in current if one.emulated}
         for point in plan.points:
             name, one = point.workload.name, plan.deployment(point.deployment_id)
-            if point.point_id in stored or (point.load.search != "levels" and (one.id, name) in begun):
+            if point.point_id in stored or (
+                point.load.search != "levels" and (one.id, name) in begun
+            ):
                 continue
             emulated = one.id in emulators or ENGINES[one.settings.engine].emulated
             model = one_model(one.settings.model, one.predicted)
@@ -198,13 +248,17 @@ class Experiment:
 
     def _described(self, row: DeploymentRow) -> DeploymentRow:
         planned = self._planned.get(row.deployment_id)
-        price = self._prices.get(row.hardware, planned.hardware.usd_per_gpu_hour if planned else None)
+        price = self._prices.get(
+            row.hardware, planned.hardware.usd_per_gpu_hour if planned else None
+        )
         if price is not None:
             row = replace(row, usd_per_hour=price * row.devices)
         if planned is None:
             return row
         predicted = json.dumps(planned.predicted) if planned.predicted else row.predicted_json
-        return replace(row, label=planned.label, model=planned.settings.model, predicted_json=predicted)
+        return replace(
+            row, label=planned.label, model=planned.settings.model, predicted_json=predicted
+        )
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:
@@ -214,37 +268,56 @@ class Experiment:
     @cached_property
     def _loads(self) -> dict[str, list[PlannedLoad]]:
         """The loads that the plan asks for, by deployment id."""
-        return {one.id: self.plan.loads_of(one.id) for one in self.plan.deployments} if self.plan else {}
+        return (
+            {one.id: self.plan.loads_of(one.id) for one in self.plan.deployments}
+            if self.plan
+            else {}
+        )
 
     @cached_property
     def _planned(self) -> dict[str, Deployment]:
-        """The deployments of the plan by id: labels, prices and model paths are shown as they are in it."""
+        """The deployments of the plan by id: labels, prices and model paths are shown as they are
+        in it.
+        """
         return {one.id: one for one in self.plan.deployments} if self.plan else {}
 
 
 def _unpredicted(row: DeploymentRow) -> DeploymentRow:
     """Without what is predicted at load levels."""
     known = json.loads(row.predicted_json or "{}")
-    return replace(row, predicted_json=json.dumps({name: one for name, one in known.items() if name != "levels"}))
+    return replace(
+        row,
+        predicted_json=json.dumps({name: one for name, one in known.items() if name != "levels"}),
+    )
 
 
 def _load_of(head: PointHead) -> str:
     """How a point was loaded, as far as an old row without ``load_json`` tells."""
     start_ns, end_ns = head.window_ns
-    # a window of whole milliseconds was asked for; any other is the time that a number of requests took
+    # a window of whole milliseconds was asked for; any other is the time that a number of requests
+    # took
     stated = "" if (end_ns - start_ns) % 10**6 else f", {(end_ns - start_ns) / 1e9:g} s"
     return f"{head.arrivals}, {start_ns / 1e9:g} s of warm-up{stated}"
 
 
-def experiments(results: Results, name: str | None, prices: Mapping[str, float] | None = None) -> list[Experiment]:
+def experiments(
+    results: Results, name: str | None, prices: Mapping[str, float] | None = None
+) -> list[Experiment]:
     """All experiments of a root, or the one with this name. Raises InputError for an unknown name."""
-    return [Experiment(results.store(one), prices) for one in (results.experiments if name is None else (name,))]
+    return [
+        Experiment(results.store(one), prices)
+        for one in (results.experiments if name is None else (name,))
+    ]
 
 
-def limits(asked: str | None, found: Iterable[Experiment]) -> list[tuple[Experiment, tuple[Slo, ...]]]:
-    """Each experiment with the SLOs to judge it by: ``asked`` itself, the one of that name, or all that its file names.
+def limits(
+    asked: str | None, found: Iterable[Experiment]
+) -> list[tuple[Experiment, tuple[Slo, ...]]]:
+    """Each experiment with the SLOs to judge it by: ``asked`` itself, the one of that name, or all
+    that its file names.
 
-    Raises InputError where no experiment has an SLO of that name, and ProblemsError for limits written wrongly.
+    Raises InputError where no experiment has an SLO of that name, and ProblemsError for limits
+    written wrongly.
     """
     every = list(found)
     if asked is None:
@@ -254,14 +327,19 @@ def limits(asked: str | None, found: Iterable[Experiment]) -> list[tuple[Experim
     named = [(one, tuple(slo for slo in one.slos if slo.name == asked)) for one in every]
     if not any(slos for _, slos in named):
         names = sorted({slo.name for one in every for slo in one.slos})
-        raise InputError(f"--slo: {unknown_name('limit of the file', asked, names)}; or write it like ttft<=500ms")
+        raise InputError(
+            f"--slo: {unknown_name('limit of the file', asked, names)}; or write it like ttft<=500ms"
+        )
     return named
 
 
-def answers(held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = None) -> list[Comparison]:
+def answers(
+    held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = None
+) -> list[Comparison]:
     """Each experiment's rankings under its SLOs. ``held``: from ``limits``; ``per``: see ``best``.
 
-    An SLO that needs a deleted table is left out, with a note. Raises InputError where that leaves none.
+    An SLO that needs a deleted table is left out, with a note. Raises InputError where that leaves
+    none.
     """
     found: list[Comparison] = []
     problem: InputError | None = None
@@ -277,8 +355,12 @@ def answers(held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = 
     return found
 
 
-def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tuple[Experiment, Sequence[Slo], Points]]:
-    """Each experiment's points, judged by the SLO that was asked for, else by all that its file names."""
+def with_limits(
+    asked: str | None, found: Iterable[Experiment]
+) -> Iterator[tuple[Experiment, Sequence[Slo], Points]]:
+    """Each experiment's points, judged by the SLO that was asked for, else by all that its file
+    names.
+    """
     for one, slos in limits(asked, found):
         try:
             points = one.points(*slos)

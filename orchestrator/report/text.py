@@ -1,4 +1,6 @@
-"""Tables and numbers as text. Lines may hold ANSI colours: ``click.echo`` strips them where there is no terminal."""
+"""Tables and numbers as text. Lines may hold ANSI colours: ``click.echo`` strips them where there
+is no terminal.
+"""
 
 import shutil
 import sys
@@ -20,10 +22,13 @@ _RULE = "─"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``title`` and cells may have several lines. Folding columns share the width that the others leave."""
+    """``title`` and cells may have several lines. Folding columns share the width that the others
+    leave.
+    """
 
     title: str
-    fold: bool = False  # left-aligned and wrapped where too wide; else right-aligned and never wrapped
+    # left-aligned and wrapped where too wide; else right-aligned and never wrapped
+    fold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,12 @@ class Cell:
     style: str | None = None
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None) -> Iterator[str]:
-    """A table line by line. ``rows``: one cell per column. On too narrow a terminal every cell gets its own line."""
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None
+) -> Iterator[str]:
+    """A table line by line. ``rows``: one cell per column. On too narrow a terminal every cell gets
+    its own line.
+    """
     cells = [
         [one if isinstance(one, Cell) else Cell(one) for one in row]
         for row in ([Cell(column.title, "bold") for column in columns], *rows)
@@ -44,8 +53,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width
     narrower = ((_stacked(columns, cells, first), " ") for first in range(len(columns), -1, -1))
     for shown, gap in ((cells, "  "), *narrower):
         texts = [[cell.text for cell in column] for column in zip(*shown, strict=True)]
-        natural = [max(len(line) for text in column for line in text.split("\n")) for column in texts]
-        words = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
+        natural = [
+            max(len(line) for text in column for line in text.split("\n")) for column in texts
+        ]
+        words = [
+            max((len(word) for text in column for word in text.split()), default=0)
+            for column in texts
+        ]
         widths = _widths(columns, natural, words, width - 1 - len(gap) * (len(columns) - 1))
         if (whole := 1 + sum(widths) + len(gap) * (len(widths) - 1)) <= width:
             break
@@ -58,7 +72,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width
         yield from _lines(row, columns, widths, gap)
 
 
-def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], first: int) -> list[list[Cell]]:
+def _stacked(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], first: int
+) -> list[list[Cell]]:
     """The same rows, with one word per line in the columns from the ``first`` on that do not fold."""
     return [
         [
@@ -78,7 +94,9 @@ def _cell_by_cell(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> 
 
 def echo(lines: str, err: bool = False) -> None:
     """Print lines, wrapped between words on a terminal."""
-    width = shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else None
+    width = (
+        shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else None
+    )
     for line in lines.split("\n"):
         click.echo(line if width is None else _between_words(line, width), err=err)
 
@@ -90,26 +108,34 @@ def _between_words(line: str, width: int) -> str:
         return line
     begin, _, end = line.partition(text)  # begin and end are the ANSI codes of its style
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    parts = textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return "\n".join(f"{begin}{part}{end}" for part in parts)
 
 
 def say(text: str, style: str | None = None) -> str:
-    """One line in a style: a colour that click knows, ``bold``, ``dim``, or two of them (``bold green``)."""
+    """One line in a style: a colour that click knows, ``bold``, ``dim``, or two of them (``bold
+    green``).
+    """
     text = plain(text)
     if style is None:
         return text
     words = style.split()
     colours = [word for word in words if word not in ("bold", "dim")]
     return click.style(
-        text, fg=colours[0] if colours else None, bold="bold" in words or None, dim="dim" in words or None
+        text,
+        fg=colours[0] if colours else None,
+        bold="bold" in words or None,
+        dim="dim" in words or None,
     )
 
 
 def plain(text: str) -> str:
     """Foreign text as one safe line: control characters are shown, not sent to the terminal."""
     return "".join(
-        char if char.isprintable() else ascii(char)[1:-1] for char in text.replace("\t", "    ").replace("\n", " ")
+        char if char.isprintable() else ascii(char)[1:-1]
+        for char in text.replace("\t", "    ").replace("\n", " ")
     )
 
 
@@ -123,7 +149,9 @@ def figure(value: float | None) -> str:
 
 
 def percentile(values: Distribution | None, quantile: float, count: int) -> str:
-    """One percentile of ``count`` values; their number is added where they are too few for that percentile."""
+    """One percentile of ``count`` values; their number is added where they are too few for that
+    percentile.
+    """
     if values is None:
         return "-"
     text = figure(getattr(values, f"p{quantile * 100:.0f}"))
@@ -137,7 +165,11 @@ def p50_p99(values: Distribution | None, count: int) -> str:
 
 def plus_minus(interval: Interval | None) -> str:
     """The estimate, below it half the width of its interval."""
-    return f"{figure(interval.estimate)}\n±{figure((interval.upper - interval.lower) / 2)}" if interval else "-"
+    return (
+        f"{figure(interval.estimate)}\n±{figure((interval.upper - interval.lower) / 2)}"
+        if interval
+        else "-"
+    )
 
 
 def share_text(share: Interval) -> str:
@@ -154,14 +186,21 @@ def size_text(count: float) -> str:
     return f"{count:,.1f} GiB"
 
 
-def _widths(columns: Sequence[Column], natural: Sequence[int], words: Sequence[int], room: int) -> list[int]:
-    """The width of each column: folding ones share what the others leave of ``room``, the narrow ones first.
+def _widths(
+    columns: Sequence[Column], natural: Sequence[int], words: Sequence[int], room: int
+) -> list[int]:
+    """The width of each column: folding ones share what the others leave of ``room``, the narrow
+    ones first.
 
     None gets less than 8, nor less than its longest word or LEAST_FOLDED, whichever is shorter.
     """
     room -= sum(wide for column, wide in zip(columns, natural, strict=True) if not column.fold)
     found = list(natural)
-    folding = sorted((wide, at) for at, (column, wide) in enumerate(zip(columns, natural, strict=True)) if column.fold)
+    folding = sorted(
+        (wide, at)
+        for at, (column, wide) in enumerate(zip(columns, natural, strict=True))
+        if column.fold
+    )
     for left, (wide, at) in zip(range(len(folding), 0, -1), folding, strict=True):
         found[at] = max(8, min(words[at], LEAST_FOLDED), min(wide, room // left))
         room -= found[at]
@@ -169,7 +208,11 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], words: Sequence[i
 
 
 def _lines(
-    row: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], gap: str, bottom: bool = False
+    row: Sequence[Cell],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    gap: str,
+    bottom: bool = False,
 ) -> Iterator[str]:
     texts = [_folded(cell.text, wide) for cell, wide in zip(row, widths, strict=True)]
     height = max(map(len, texts))
@@ -178,7 +221,12 @@ def _lines(
         for cell, column, wide, lines in zip(row, columns, widths, texts, strict=True):
             at = nth - (height - len(lines) if bottom else 0)
             text = lines[at] if 0 <= at < len(lines) else ""
-            parts.append(say(text.ljust(wide) if column.fold else text.rjust(wide), cell.style if text else None))
+            parts.append(
+                say(
+                    text.ljust(wide) if column.fold else text.rjust(wide),
+                    cell.style if text else None,
+                )
+            )
         yield (" " + gap.join(parts)).rstrip()
 
 
@@ -186,4 +234,8 @@ def _folded(text: str, width: int) -> list[str]:
     lines = text.split("\n")
     if all(len(line) <= width for line in lines):
         return lines
-    return [part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+    ]

@@ -1,7 +1,9 @@
-"""Whole objects below one folder or bucket prefix: put, get, list. An object is there whole or not at all.
+"""Whole objects below one folder or bucket prefix: put, get, list. An object is there whole or not
+at all.
 
-Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so an object is
-made before it is written. A lost reply looks like a failure, so after a failure the object is read back.
+Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so
+an object is made before it is written. A lost reply looks like a failure, so after a failure the
+object is read back.
 """
 
 import hashlib
@@ -22,8 +24,10 @@ from orchestrator.results.location import Location
 from orchestrator.results.patience import Patience, Retry
 
 T = TypeVar("T")
-UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0  # files being written, before they get their final name
-_REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")  # the storage answers that it is too busy
+# files being written, before they get their final name
+UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0
+# the storage answers that it is too busy
+_REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")
 COPIED_BYTES = 16 << 20  # of a file at a time
 
 
@@ -40,7 +44,9 @@ class Blobs:
         return self.retry.run(what, call, self.patience)
 
     def put(self, key: str, data: bytes | pa.NativeFile) -> None:
-        """Write one whole object, replacing what is there. Raises ResultsError. ``data``: or a local file with it."""
+        """Write one whole object, replacing what is there. Raises ResultsError. ``data``: or a
+        local file with it.
+        """
         try:
             self._run(f"writing {self.path(key)}", lambda: self._put(key, data))
         except FileNotFoundError as error:
@@ -54,7 +60,9 @@ class Blobs:
             return None
 
     def open(self, key: str) -> pa.NativeFile:
-        """A file to read from; from an object store the whole object, read with retries. Raises FileNotFoundError."""
+        """A file to read from; from an object store the whole object, read with retries. Raises
+        FileNotFoundError.
+        """
         if self.location.is_local:
             return self.filesystem.open_input_file(self.path(key))
         data = self.get(key)
@@ -76,12 +84,18 @@ class Blobs:
     def delete(self, key: str) -> None:
         """Remove one object, if it is there."""
         with suppress(FileNotFoundError):
-            self._run(f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key)))
+            self._run(
+                f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key))
+            )
 
     def folders(self) -> list[str]:
-        """Names of the folders directly below; taken from the objects' keys where none is listed (Google)."""
+        """Names of the folders directly below; taken from the objects' keys where none is listed
+        (Google).
+        """
         direct = [info.base_name for info in self.listing("", recursive=False) if not info.is_file]
-        return direct or sorted({self.key(info.path).partition("/")[0] for info in self.listing("") if info.is_file})
+        return direct or sorted(
+            {self.key(info.path).partition("/")[0] for info in self.listing("") if info.is_file}
+        )
 
     def exist(self, keys: list[str]) -> list[bool]:
         """For each key, whether there is such an object or folder."""
@@ -90,7 +104,9 @@ class Blobs:
     def listing(self, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
         """Everything below a folder, sorted by path; empty when there is no such folder."""
         selector = fs.FileSelector(self.path(prefix), recursive=recursive, allow_not_found=True)
-        found = self._run(f"listing {self.path(prefix)}", lambda: self.filesystem.get_file_info(selector))
+        found = self._run(
+            f"listing {self.path(prefix)}", lambda: self.filesystem.get_file_info(selector)
+        )
         return sorted(found, key=lambda info: info.path)
 
     def keys(self, prefix: str) -> list[str]:
@@ -113,11 +129,16 @@ class Blobs:
         return path.removeprefix(self.location.path).lstrip("/")
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
-        """All at once; if that fails, one by one with retries: among many calls one is easily refused."""
+        """All at once; if that fails, one by one with retries: among many calls one is easily
+        refused.
+        """
         paths = [self.path(key) for key in keys]
         with suppress(OSError):
             return list(self.filesystem.get_file_info(paths))
-        return [self._run(f"looking up {path}", partial(self.filesystem.get_file_info, path)) for path in paths]
+        return [
+            self._run(f"looking up {path}", partial(self.filesystem.get_file_info, path))
+            for path in paths
+        ]
 
     def _read(self, key: str) -> bytes:
         with self.filesystem.open_input_stream(self.path(key)) as stream:
@@ -131,7 +152,8 @@ class Blobs:
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
                 copyfileobj(source, stream, COPIED_BYTES)
-        except OSError as error:  # unless the storage refused, the object may be there and only the reply was lost
+        except OSError as error:
+            # unless the storage refused, the object may be there and only the reply was lost
             if any(word in str(error) for word in _REFUSED) or not self._holds(key, source):
                 raise
 
@@ -151,7 +173,8 @@ def _digest(source: pa.NativeFile) -> str:
 def drop_unfinished(folder: str, listed: str = "", unfinished: Iterable[str] = ()) -> None:
     """Remove unfinished files of dead writers below a folder, once they are a day old.
 
-    ``listed``: a folder in it that is not listed again, because these are the ``unfinished`` files in it.
+    ``listed``: a folder in it that is not listed again, because these are the ``unfinished`` files
+    in it.
     """
     with suppress(OSError):  # whatever stays only takes space
         others = (file for file in _files_below(folder, listed) if file.endswith(UNFINISHED))
@@ -162,7 +185,8 @@ def drop_unfinished(folder: str, listed: str = "", unfinished: Iterable[str] = (
 
 
 def _files_below(folder: str, but: str = "") -> list[str]:
-    """Paths of all files below a folder, none if it does not exist. Takes a third of the time of pyarrow's listing.
+    """Paths of all files below a folder, none if it does not exist. Takes a third of the time of
+    pyarrow's listing.
 
     ``but``: without what is below this folder.
     """
@@ -176,7 +200,9 @@ def _files_below(folder: str, but: str = "") -> list[str]:
 
 
 def _write_beside_and_rename(path: str, source: pa.NativeFile) -> None:
-    """Replace a file atomically: a reader sees the old one or the whole new one, even after a power loss."""
+    """Replace a file atomically: a reader sees the old one or the whole new one, even after a power
+    loss.
+    """
     above, name = os.path.split(path)
     beside = f"{above}/.{name}.{os.urandom(8).hex()}{UNFINISHED}"
     try:

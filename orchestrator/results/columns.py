@@ -37,7 +37,8 @@ class Column:
             found.add(values[order[start : start + AT_ONCE]])
         if found._file is None:
             return found._held
-        with room(), pa.memory_map(path_of(found._file)) as file:  # stays mapped; np.memmap would keep it open, too
+        # stays mapped; np.memmap would keep it open, too
+        with room(), pa.memory_map(path_of(found._file)) as file:
             return np.frombuffer(file.read_buffer(), found._held.dtype)
 
     def values(self) -> npt.NDArray[Any]:
@@ -48,19 +49,26 @@ class Column:
             return np.fromfile(path_of(self._file), self._held.dtype)
 
 
-def quantiles(values: npt.NDArray[np.float64], probabilities: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Quantiles as numpy computes them (linear), which for few values takes five times as long. Values are partly
-    sorted where they lie; there must be one."""
+def quantiles(
+    values: npt.NDArray[np.float64], probabilities: Sequence[float]
+) -> npt.NDArray[np.float64]:
+    """Quantiles as numpy computes them (linear), which for few values takes five times as long.
+    Values are partly sorted where they lie; there must be one.
+    """
     at = np.multiply(probabilities, values.size - 1)
     below = at.astype(np.intp)
     above = np.minimum(below + 1, values.size - 1)
     values.partition(np.concatenate([below, above]))
     weight, low, high = at - below, values[below], values[above]
     step = high - low
-    found: npt.NDArray[np.float64] = np.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+    found: npt.NDArray[np.float64] = np.where(
+        weight < 0.5, low + step * weight, high - step * (1 - weight)
+    )
     return found
 
 
 def or_zero(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Values, and 0 where one is unknown (NaN). numpy's ``nan_to_num`` takes six times as long for few."""
+    """Values, and 0 where one is unknown (NaN). numpy's ``nan_to_num`` takes six times as long for
+    few.
+    """
     return np.where(np.isnan(values), 0.0, values)

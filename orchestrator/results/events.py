@@ -74,7 +74,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Requests of a running point that are over, in flight and failed; ``total``: all it will send, 0 if unknown."""
+    """Requests of a running point that are over, in flight and failed; ``total``: all it will send,
+    0 if unknown.
+    """
 
     done: int
     in_flight: int
@@ -84,7 +86,9 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a launch is doing now, for display only. ``total_s``: 0 if unknown; ``says``: the engine's last log line."""
+    """What a launch is doing now, for display only. ``total_s``: 0 if unknown; ``says``: the
+    engine's last log line.
+    """
 
     deployment: str  # its label; empty for `load`
     name: str  # wait | place | start | answers | warm-up | measure | store | stop | ended

@@ -1,4 +1,6 @@
-"""Identifiers: hashes for configurations, fresh ULIDs for events, and the key that groups checkpoints of one model."""
+"""Identifiers: hashes for configurations, fresh ULIDs for events, and the key that groups
+checkpoints of one model.
+"""
 
 import dataclasses
 import hashlib
@@ -18,11 +20,18 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 def digest(obj: object) -> str:
     """16 hex digits of the SHA-256 of ``obj`` as canonical JSON (sorted keys, no spaces, UTF-8).
 
-    ``obj``: JSON values, pydantic models, dataclasses, tuples, sets and paths. The same value gives the same digest in
-    every process and version of Python; 1 and 1.0 are different values. Raises TypeError for anything else and
-    ValueError for NaN and infinities, which JSON cannot say.
+    ``obj``: JSON values, pydantic models, dataclasses, tuples, sets and paths. The same value gives
+    the same digest in every process and version of Python; 1 and 1.0 are different values. Raises
+    TypeError for anything else and ValueError for NaN and infinities, which JSON cannot say.
     """
-    text = json.dumps(obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
+    text = json.dumps(
+        obj,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+        default=_plain,
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -44,13 +53,16 @@ def is_name(text: str) -> bool:
 def safe_name(what: str, name: str) -> str:
     """``name``, which is ``what``. Raises InputError for one that cannot be part of a path."""
     if not is_name(name):
-        raise InputError(f"{what} {name!r} cannot be part of a path; use letters, digits, '.', '_' and '-'")
+        raise InputError(
+            f"{what} {name!r} cannot be part of a path; use letters, digits, '.', '_' and '-'"
+        )
     return name
 
 
 def one_model(name: str, predicted: Mapping[str, Any] | None) -> str:
-    """The same for all checkpoints of one model: its number of parameters, which quantization does not change, or its
-    name where the config is unknown."""
+    """The same for all checkpoints of one model: its number of parameters, which quantization does
+    not change, or its name where the config is unknown.
+    """
     return str((predicted or {}).get("parameters") or name)
 
 

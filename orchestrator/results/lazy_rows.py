@@ -1,4 +1,6 @@
-"""Rows of Parquet files that stay there: a run of an hour has millions, and no figure needs them all at once."""
+"""Rows of Parquet files that stay there: a run of an hour has millions, and no figure needs them
+all at once.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ from orchestrator.results.schemas import schema_of
 from orchestrator.results.spool import Part
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
-SMALL_BYTES = 1 << 20  # rows that take less are read at once: each column by itself would take longer than all
+# rows that take less are read at once: each column by itself would take longer than all
+SMALL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class _Group:
-    """A row group of a file: ``names`` of its columns, and the number of rows before it. ``held``: once it was read, if
-    all groups together are ``small``."""
+    """A row group of a file: ``names`` of its columns, and the number of rows before it. ``held``:
+    once it was read, if all groups together are ``small``.
+    """
 
     file: pq.ParquetFile
     at: int
@@ -33,7 +37,9 @@ class _Group:
     held: pa.Table | None = None
 
     def read(self, names: Sequence[str]) -> pa.Table:
-        """Those of these columns that it has, of a small one others, too. Raises OSError and ValueError."""
+        """Those of these columns that it has, of a small one others, too. Raises OSError and
+        ValueError.
+        """
         if not self.small:
             there = [name for name in names if name in self.names]
             return self.file.read_row_group(self.at, there, use_threads=False)
@@ -43,10 +49,11 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class LazyRows:
-    """Rows of one table as they were written, read when they are asked for, like an Arrow table: a column, a slice, or
-    some rows after the others.
+    """Rows of one table as they were written, read when they are asked for, like an Arrow table: a
+    column, a slice, or some rows after the others.
 
-    Texts of a column are dictionaries: many rows say the same. Raises DamagedError when rows cannot be read.
+    Texts of a column are dictionaries: many rows say the same. Raises DamagedError when rows cannot
+    be read.
     """
 
     _schema: pa.Schema
@@ -70,7 +77,8 @@ class LazyRows:
         schema, groups, start, size = schema_of(table), list[_Group](), 0, 0
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         for source in sources:
-            metadata = pq.read_metadata(source)  # of an older version it lacks columns, which must not be named
+            # of an older version it lacks columns, which must not be named
+            metadata = pq.read_metadata(source)
             there = [name for name in texts if name in metadata.schema.names]
             file = pq.ParquetFile(source, metadata=metadata, read_dictionary=there)
             names = frozenset(file.schema_arrow.names)
@@ -109,15 +117,18 @@ class LazyRows:
             yield from rows.to_batches(max_chunksize=max_chunksize)
 
     def _read(self, group: _Group, names: Sequence[str]) -> pa.Table:
-        """Those of these rows that a group holds, with at least these columns; such as an older version did not write
-        are null."""
+        """Those of these rows that a group holds, with at least these columns; such as an older
+        version did not write are null.
+        """
         if (found := group.held) is None:
             with _reading(names[0] if len(names) == 1 else "rows"):
                 found = group.read(names)
         for name in names:
             if name not in group.names:
                 kind = self._schema.field(name).type
-                found = found.append_column(name, pa.nulls(group.rows, TEXT if pa.types.is_string(kind) else kind))
+                found = found.append_column(
+                    name, pa.nulls(group.rows, TEXT if pa.types.is_string(kind) else kind)
+                )
         start = max(self._start - group.start, 0)
         rows = self._start + self.num_rows - group.start - start
         return found if start == 0 and rows >= group.rows else found.slice(start, rows)
@@ -127,7 +138,8 @@ class LazyRows:
 def _reading(what: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:  # its storage fails, or it was changed since it was opened
+    except (OSError, ValueError) as error:
+        # its storage fails, or it was changed since it was opened
         raise DamagedError(f"{what} cannot be read: {error}") from error
 
 

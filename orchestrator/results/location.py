@@ -1,4 +1,6 @@
-"""Turns a results URI into a pyarrow filesystem and a folder. Secrets come from the environment, never from the URI."""
+"""Turns a results URI into a pyarrow filesystem and a folder. Secrets come from the environment,
+never from the URI.
+"""
 
 import os
 from dataclasses import dataclass
@@ -23,7 +25,9 @@ _HELP = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where results are stored. ``uri`` is canonical, contains no secret, and means the same in another process."""
+    """Where results are stored. ``uri`` is canonical, contains no secret, and means the same in
+    another process.
+    """
 
     scheme: str  # file | s3 | gs
     path: str  # absolute path, or bucket/prefix
@@ -41,7 +45,9 @@ class Location:
         return self.scheme == "file"
 
     def filesystem(self) -> fs.FileSystem:
-        """A fresh filesystem with short timeouts; a refused call is repeated once, blobs.py tries again."""
+        """A fresh filesystem with short timeouts; a refused call is repeated once, blobs.py tries
+        again.
+        """
         if self.is_local:
             return fs.LocalFileSystem()
         options: dict[str, Any] = dict(self.options)
@@ -52,9 +58,11 @@ class Location:
 
 
 def parse_location(uri: str) -> Location:
-    """Parse a local path, ``file://…``, ``s3://bucket/prefix?endpoint_override=…&scheme=http&region=…`` or ``gs://…``.
+    """Parse a local path, ``file://…``,
+    ``s3://bucket/prefix?endpoint_override=…&scheme=http&region=…`` or ``gs://…``.
 
-    Raises InputError for an unknown scheme or option, no bucket, or credentials in the URI, which it does not repeat.
+    Raises InputError for an unknown scheme or option, no bucket, or credentials in the URI, which
+    it does not repeat.
     """
     scheme, separator, _ = uri.partition("://")
     if not separator:
@@ -62,7 +70,9 @@ def parse_location(uri: str) -> Location:
     if scheme == "file":
         return _local(unquote(urlsplit(uri).path))
     if scheme not in _OPTIONS:
-        raise InputError(f"results URI scheme {scheme!r} is not known; use a local path, file://, s3:// or gs://")
+        raise InputError(
+            f"results URI scheme {scheme!r} is not known; use a local path, file://, s3:// or gs://"
+        )
     return _object_store(uri, scheme)
 
 
@@ -98,13 +108,20 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
     if not bucket or ":" in bucket:
         problems.append(f"the results URI has no bucket; write {scheme}://bucket/prefix")
     if plain := [name for name in unknown if name not in secret]:
-        problems.append(f"unknown option of the results URI: {', '.join(plain)}; known: {', '.join(sorted(known))}")
+        problems.append(
+            f"unknown option of the results URI: {', '.join(plain)}; known: {', '.join(sorted(known))}"
+        )
     return problems
 
 
 def _endpoint(options: dict[str, str]) -> dict[str, str]:
-    """Add the endpoint of an S3 that is not AWS, from the URI or AWS_ENDPOINT_URL, which pyarrow does not read."""
-    named = (options.get("endpoint_override"), *(os.environ.get(name) for name in _ENDPOINT_VARIABLES))
+    """Add the endpoint of an S3 that is not AWS, from the URI or AWS_ENDPOINT_URL, which pyarrow
+    does not read.
+    """
+    named = (
+        options.get("endpoint_override"),
+        *(os.environ.get(name) for name in _ENDPOINT_VARIABLES),
+    )
     endpoint = next((value for value in named if value), None)
     if not endpoint:
         return options

@@ -1,4 +1,6 @@
-"""The commit manifest: one JSON file per attempt, written last. Files that no manifest names do not count."""
+"""The commit manifest: one JSON file per attempt, written last. Files that no manifest names do not
+count.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,18 @@ import orjson
 from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
 
-DROPPABLE = ("token_events",)  # may be deleted: without it there is no ITL, and tokens count evenly over a request
+# may be deleted: without it there is no ITL, and tokens count evenly over a request
+DROPPABLE = ("token_events",)
 Kind = Literal["point", "launch", "sweep", "selfcheck"]
 FOLDERS: dict[Kind, str] = {
     "point": "commits",
     "launch": "commits/launches",
     "sweep": "commits/sweeps",
-    "selfcheck": "commits/selfchecks",  # of earlier versions: named here, so that it is no damaged point
+    # of earlier versions: named here, so that it is no damaged point
+    "selfcheck": "commits/selfchecks",
 }
-_MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}  # what the columns can hold
+# what the columns can hold
+_MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}
 
 
 def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> str:
@@ -30,7 +35,14 @@ def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> 
 
 def kind_of(key: str) -> Kind:
     """The kind of manifest at a path below the experiment's folder."""
-    return next((kind for kind, folder in FOLDERS.items() if kind != "point" and key.startswith(f"{folder}/")), "point")
+    return next(
+        (
+            kind
+            for kind, folder in FOLDERS.items()
+            if kind != "point" and key.startswith(f"{folder}/")
+        ),
+        "point",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +58,8 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Committed):
-    """An attempt at a measurement (``kind`` point), a launch or the end of a sweep, and the parts it wrote.
+    """An attempt at a measurement (``kind`` point), a launch or the end of a sweep, and the parts
+    it wrote.
 
     The ``measurement_id`` of a launch is its ``launch_id``.
     """
@@ -63,7 +76,9 @@ class Manifest(Committed):
 
     def __post_init__(self) -> None:
         """Sort the parts, so that the same attempt always gives the same text."""
-        object.__setattr__(self, "files", tuple(sorted(self.files, key=lambda part: (part.table, part.path))))
+        object.__setattr__(
+            self, "files", tuple(sorted(self.files, key=lambda part: (part.table, part.path)))
+        )
         kept = (part.bytes for part in self.files if part.table not in DROPPABLE)
         object.__setattr__(self, "data_bytes", sum(size for size in kept if type(size) is int))
 
@@ -78,7 +93,12 @@ class Manifest(Committed):
         del found["data_bytes"]  # follows from the files
         parts: dict[str, list[dict[str, Any]]] = {}
         for part in found.pop("files"):
-            said = {"path": part.path, "rows": part.rows, "bytes": part.bytes, "sha256": part.sha256}
+            said = {
+                "path": part.path,
+                "rows": part.rows,
+                "bytes": part.bytes,
+                "sha256": part.sha256,
+            }
             parts.setdefault(part.table, []).append(said)
         ids = {name: found.pop(name) for name in ("deployment_id", "point_id", "launch_id")}
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -86,7 +106,9 @@ class Manifest(Committed):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
-        """Parse a manifest; fields of newer versions are ignored. Raises ValueError for anything else."""
+        """Parse a manifest; fields of newer versions are ignored. Raises ValueError for anything
+        else.
+        """
         try:
             found = json.loads(text)
             parts = tuple(
@@ -102,19 +124,34 @@ class Manifest(Committed):
             raise ValueError(f"not a manifest: {type(error).__name__}: {error}") from error
 
     def _check(self) -> None:
-        """Raises TypeError or ValueError for a value that no column can hold, or a part outside its table's folder."""
-        texts = (self.measurement_id, self.attempt_id, self.deployment_id, self.point_id, self.launch_id)
+        """Raises TypeError or ValueError for a value that no column can hold, or a part outside its
+        table's folder.
+        """
+        texts = (
+            self.measurement_id,
+            self.attempt_id,
+            self.deployment_id,
+            self.point_id,
+            self.launch_id,
+        )
         told = (text for text in (self.reason, self.failure_class) if text is not None)
-        "".join((*texts, *told)).encode()  # raises for anything that is not text, or that Arrow cannot hold
+        # raises for anything that is not text, or that Arrow cannot hold
+        "".join((*texts, *told)).encode()
         if self.kind not in FOLDERS or self.status not in ("ok", "failed"):
             raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
         numbers = [(name, getattr(self, name)) for name in _MOST]
-        numbers += [(name, getattr(part, name)) for part in self.files for name in ("rows", "bytes")]
+        numbers += [
+            (name, getattr(part, name)) for part in self.files for name in ("rows", "bytes")
+        ]
         for name, number in numbers:
             if type(number) is not int or not 0 <= number < _MOST.get(name, 2**63):
                 raise ValueError(f"{name} is {number!r}")
         for part in self.files:
             folders = PurePosixPath(part.path).parts
-            inside = folders[:2] == ("data", part.table) and len(folders) > 2 and ".." not in folders
+            inside = (
+                folders[:2] == ("data", part.table) and len(folders) > 2 and ".." not in folders
+            )
             if not inside or not part.path.isprintable():
-                raise ValueError(f"{part.path!r} is not below the experiment's folder data/{part.table}")
+                raise ValueError(
+                    f"{part.path!r} is not below the experiment's folder data/{part.table}"
+                )

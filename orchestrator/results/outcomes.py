@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-# Whether an attempt could find earlier prompts in the prefix caches: no, because its requests carry a salt of their own
-# (salted), the caches were emptied before it, or are off; otherwise nobody knows.
+# Whether an attempt could find earlier prompts in the prefix caches: no, because its requests carry
+# a salt of their own (salted), the caches were emptied before it, or are off; otherwise nobody
+# knows.
 CacheState = Literal["salted", "emptied", "off", "unknown"]
 
-BUFFERED_SHARE = 0.2  # of chunks that arrive together with the one before; above it chunk times say nothing of tokens
+# of chunks that arrive together with the one before; above it chunk times say nothing of tokens
+BUFFERED_SHARE = 0.2
 
 
 class Status(StrEnum):

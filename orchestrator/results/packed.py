@@ -1,8 +1,9 @@
 """A cache of rows that can be computed again, in few Parquet files that anyone may delete.
 
-A file is immutable and named ``<ulid>-<rows>.parquet``. Rows are added in small files, which are merged into larger
-ones. No lock is needed: a row that is in several files, because two programs merged the same ones, counts once; when a
-file disappears while it is read it was merged, and its rows are found in a new one; a damaged file is ignored.
+A file is immutable and named ``<ulid>-<rows>.parquet``. Rows are added in small files, which are
+merged into larger ones. No lock is needed: a row that is in several files, because two programs
+merged the same ones, counts once; when a file disappears while it is read it was merged, and its
+rows are found in a new one; a damaged file is ignored.
 """
 
 import logging
@@ -48,8 +49,10 @@ class PackedRows:
 
     @contextmanager
     def held_back(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
-        """Inside the block rows are written every so many seconds at the most, because a file of one row costs as much
-        as one of fifty; at its end the last ones, if that is possible. ``now_s``: a monotonic clock."""
+        """Inside the block rows are written every so many seconds at the most, because a file of
+        one row costs as much as one of fifty; at its end the last ones, if that is possible.
+        ``now_s``: a monotonic clock.
+        """
         self._every_s, self._now_s = every_s, now_s
         try:
             yield
@@ -59,8 +62,9 @@ class PackedRows:
                 self._flush()
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Store records, or hold them back for now: many become columns in the time of a few. Now and then merge small
-        files. Raises ResultsError when nothing can be written."""
+        """Store records, or hold them back for now: many become columns in the time of a few. Now
+        and then merge small files. Raises ResultsError when nothing can be written.
+        """
         if not rows:
             return
         with self._holding:
@@ -82,8 +86,11 @@ class PackedRows:
         if self._added % FILES_PER_MERGE == 0:
             self.merge()
 
-    def scan(self, columns: Sequence[str], keys: Container[Key] | None = None) -> Iterator[pa.Table]:
-        """Every row once, in batches, with these columns and the key's; of equal keys the row in the newest file.
+    def scan(
+        self, columns: Sequence[str], keys: Container[Key] | None = None
+    ) -> Iterator[pa.Table]:
+        """Every row once, in batches, with these columns and the key's; of equal keys the row in
+        the newest file.
 
         ``keys``: only rows with these keys.
         """
@@ -117,7 +124,11 @@ class PackedRows:
 
     def _merge(self, names: Sequence[str]) -> None:
         seen: set[Key] = set()
-        parts = (self._unseen(rows, seen) for name in sorted(names, reverse=True) for rows in self._read(name, None))
+        parts = (
+            self._unseen(rows, seen)
+            for name in sorted(names, reverse=True)
+            for rows in self._read(name, None)
+        )
         merged = pa.concat_tables([self._schema.empty_table(), *parts])
         self._put(merged.num_rows, _groups(merged))
         for name in names:  # last, so that a reader always finds the rows
@@ -125,7 +136,10 @@ class PackedRows:
 
     def _put(self, count: int, groups: Iterator[pa.Table], small: bool = False) -> None:
         with room(), nameless_file() as file:
-            with sink(file) as end, parquet_writer(self._schema, end, checksums=True, small=small) as writer:
+            with (
+                sink(file) as end,
+                parquet_writer(self._schema, end, checksums=True, small=small) as writer,
+            ):
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
             with opened(file) as written:
@@ -139,7 +153,10 @@ class PackedRows:
         """The row groups of one file; none if it is gone, damaged, or of another schema."""
         key = f"{self._folder}/{name}"
         try:
-            with self._blobs.open(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+            with (
+                self._blobs.open(key) as source,
+                pq.ParquetFile(source, page_checksum_verification=True) as file,
+            ):
                 if not file.schema_arrow.equals(self._schema):
                     return
                 for group in range(file.num_row_groups):
@@ -147,9 +164,13 @@ class PackedRows:
         except FileNotFoundError:
             return  # merged meanwhile
         except (OSError, pa.ArrowInvalid) as error:
-            _log.warning("%s is damaged, its rows are computed again: %s", self._blobs.path(key), error)
+            _log.warning(
+                "%s is damaged, its rows are computed again: %s", self._blobs.path(key), error
+            )
 
-    def _unseen(self, rows: pa.Table, seen: set[Key], wanted: Container[Key] | None = None) -> pa.Table:
+    def _unseen(
+        self, rows: pa.Table, seen: set[Key], wanted: Container[Key] | None = None
+    ) -> pa.Table:
         fresh = []
         for key in self.keys_of(rows):
             fresh.append(key not in seen and (wanted is None or key in wanted))

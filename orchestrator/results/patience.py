@@ -1,4 +1,6 @@
-"""What is done about calls that a storage or disk refuses: they are tried again, for a time that the run may extend."""
+"""What is done about calls that a storage or disk refuses: they are tried again, for a time that
+the run may extend.
+"""
 
 import errno
 import math
@@ -13,9 +15,24 @@ from typing import TypeVar
 from orchestrator.errors import ResultsError
 
 T = TypeVar("T")
-_FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "PermissionDenied")
-# a folder may be on a network file system: its errors while the server is away, and while the disk is full
-_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN}
+_FINAL = (
+    "ACCESS_DENIED",
+    "NO_SUCH_BUCKET",
+    "INVALID_ACCESS_KEY",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "PermissionDenied",
+)
+# a folder may be on a network file system: its errors while the server is away, and while the disk
+# is full
+_AWAY = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EREMOTEIO,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 SILENT_S = 10.0  # after this long without an answer the user is told
 LONGEST_PAUSE_S = 15.0  # between two tries
@@ -23,13 +40,14 @@ LONGEST_PAUSE_S = 15.0  # between two tries
 
 @dataclass(slots=True)
 class Patience:
-    """How long refused calls are tried again, and who is told; shared by all threads that use a location.
+    """How long refused calls are tried again, and who is told; shared by all threads that use a
+    location.
 
-    ``of``: what refuses, in words. ``limit_s``: try again for at least this long after the first refusal, however few
-    tries ``Retry`` allows. ``now_s``: a monotonic clock. ``wait`` sleeps; it returns true when nobody wants the call
-    any more.
-    ``refusing``: thread -> since when its call is refused or unanswered. ``given_up``: why a call was given up after
-    ``limit_s``. ``ended_s``: when the last refused call ended.
+    ``of``: what refuses, in words. ``limit_s``: try again for at least this long after the first
+    refusal, however few tries ``Retry`` allows. ``now_s``: a monotonic clock. ``wait`` sleeps; it
+    returns true when nobody wants the call any more. ``refusing``: thread -> since when its call is
+    refused or unanswered. ``given_up``: why a call was given up after ``limit_s``. ``ended_s``:
+    when the last refused call ended.
     """
 
     of: str = "storage"
@@ -42,11 +60,14 @@ class Patience:
     ended_s: float = -math.inf
     _spoken: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _open: dict[int, tuple[float, str]] = field(default_factory=dict)  # thread -> when it is late, what is said then
+    # thread -> when it is late, what is said then
+    _open: dict[int, tuple[float, str]] = field(default_factory=dict)
     _listens: bool = False
 
     def refused(self, caller: int, text: str) -> float:
-        """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread waits longest."""
+        """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread
+        waits longest.
+        """
         with self._lock:
             since_s, said = self._count(caller, text)
         self._say(said)
@@ -76,11 +97,16 @@ class Patience:
 
     @contextmanager
     def listening(self, what: str) -> Iterator[None]:
-        """A call inside the block that gets no answer counts as refused after SILENT_S, and the user is told."""
+        """A call inside the block that gets no answer counts as refused after SILENT_S, and the
+        user is told.
+        """
         if self.tell is None:
             yield
             return
-        caller, text = threading.get_ident(), f"the {self.of} has not answered for {SILENT_S:g} s: {what}"
+        caller, text = (
+            threading.get_ident(),
+            f"the {self.of} has not answered for {SILENT_S:g} s: {what}",
+        )
         with self._lock:
             self._open[caller] = time.monotonic() + SILENT_S, text
             begins, self._listens = not self._listens, True
@@ -97,11 +123,15 @@ class Patience:
         while True:
             with self._lock:
                 now_s = time.monotonic()
-                late = {caller: text for caller, (late_s, text) in self._open.items() if late_s <= now_s}
+                late = {
+                    caller: text for caller, (late_s, text) in self._open.items() if late_s <= now_s
+                }
                 said = [self._count(caller, text)[1] for caller, text in late.items()]
                 for caller in late:
                     del self._open[caller]
-                next_s = min((late_s for late_s, _ in self._open.values()), default=now_s + SILENT_S)
+                next_s = min(
+                    (late_s for late_s, _ in self._open.values()), default=now_s + SILENT_S
+                )
             for text in said:
                 self._say(text)
             time.sleep(max(0.0, next_s - time.monotonic()))
@@ -113,7 +143,8 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Bounded retries: ``tries`` in all, or more if ``Patience`` allows; pauses double from ``first_s``, with jitter.
+    """Bounded retries: ``tries`` in all, or more if ``Patience`` allows; pauses double from
+    ``first_s``, with jitter.
 
     ``local``: for a folder, where only the errors of network file systems are worth another try.
     """
@@ -125,12 +156,16 @@ class Retry:
     local: bool = False
 
     def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
-        """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how often and why."""
+        """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how
+        often and why.
+        """
         attempt, passed = 0, True
         try:
             while True:
                 attempt += 1
-                count = f"try {attempt} of {self.tries}" if attempt <= self.tries else f"try {attempt}"
+                count = (
+                    f"try {attempt} of {self.tries}" if attempt <= self.tries else f"try {attempt}"
+                )
                 try:
                     with patience.listening(f"{what} ({count})"):
                         return call()
@@ -139,7 +174,9 @@ class Retry:
                 except OSError as error:
                     text = f"{what} failed ({count}): {error}"
                     self._refused(attempt, text, error, patience)
-                pause_s = min(LONGEST_PAUSE_S, self.first_s * 2 ** min(attempt - 1, 8)) * self.rng.uniform(0.5, 1.0)
+                pause_s = min(
+                    LONGEST_PAUSE_S, self.first_s * 2 ** min(attempt - 1, 8)
+                ) * self.rng.uniform(0.5, 1.0)
                 if patience.wait is None:
                     self.sleep(pause_s)
                 elif patience.wait(pause_s):
@@ -152,9 +189,16 @@ class Retry:
 
     def _refused(self, attempt: int, text: str, error: OSError, patience: Patience) -> None:
         """Raises ResultsError when it is not tried again."""
-        tells = attempt in (2, 4) or attempt % 8 == 0  # a single refusal is normal; later about every two minutes
-        kept = f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s" if patience.limit_s else ""
-        waited_s = patience.refused(threading.get_ident(), f"the {patience.of} refuses: {text}{kept}" if tells else "")
+        # a single refusal is normal; later about every two minutes
+        tells = attempt in (2, 4) or attempt % 8 == 0
+        kept = (
+            f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s"
+            if patience.limit_s
+            else ""
+        )
+        waited_s = patience.refused(
+            threading.get_ident(), f"the {patience.of} refuses: {text}{kept}" if tells else ""
+        )
         if self._final(error, patience):
             raise ResultsError(text) from error
         if attempt >= self.tries and waited_s >= patience.limit_s:

@@ -1,7 +1,8 @@
 """The typed rows of all tables: the contract between measuring and everything that reads results.
 
-The Arrow schemas are made from these classes (schemas.py): a field's type becomes the column's type, its text the
-column's description. Keys are never null; names carry their units. Rules for changes: docs/data-format.md.
+The Arrow schemas are made from these classes (schemas.py): a field's type becomes the column's
+type, its text the column's description. Keys are never null; names carry their units. Rules for
+changes: docs/data-format.md.
 """
 
 from collections.abc import Mapping
@@ -48,22 +49,37 @@ class RequestRow(AttemptKey):
     sent_ns: A[int | None, "when its first byte was written to the socket; null: never sent"] = None
     first_byte_ns: A[int | None, "first byte of the response"] = None
     first_token_ns: A[int | None, "first event with content"] = None
-    first_answer_ns: A[int | None, "first content after the reasoning; null: no reasoning was streamed"] = None
+    first_answer_ns: A[
+        int | None, "first content after the reasoning; null: no reasoning was streamed"
+    ] = None
     last_token_ns: A[int | None, "last event with content"] = None
     done_ns: A[int, "when it ended, whatever its outcome"]
-    input_tokens_asked: A[I32, "prompt length asked for; 0: unknown, as of texts from a prompt file"]
+    input_tokens_asked: A[
+        I32, "prompt length asked for; 0: unknown, as of texts from a prompt file"
+    ]
     input_tokens: A[I32 | None, "prompt length as reported by the engine"] = None
     output_tokens_asked: A[I32, "output length asked for"]
     output_tokens: A[
-        I32 | None, "length used in all figures: the engine's count if it gives one, else the client's"
+        I32 | None,
+        "length used in all figures: the engine's count if it gives one, else the client's",
     ] = None
-    hidden_tokens: A[I32 | None, "output tokens of reasoning that were never streamed; null: not reported"] = None
+    hidden_tokens: A[
+        I32 | None, "output tokens of reasoning that were never streamed; null: not reported"
+    ] = None
     output_tokens_counted: A[I32 | None, "the client's own count from the stream"] = None
-    token_count_source: A[str | None, "usage | token_ids | continuous_usage | native | tokenizer | chunks"] = None
-    cached_tokens: A[I32 | None, "prompt tokens found in the engine's prefix cache; null: not reported"] = None
+    token_count_source: A[
+        str | None, "usage | token_ids | continuous_usage | native | tokenizer | chunks"
+    ] = None
+    cached_tokens: A[
+        I32 | None, "prompt tokens found in the engine's prefix cache; null: not reported"
+    ] = None
     chunks: A[I32, "events with content; those of one speculative step count as one"]
-    coalesced_chunks: A[I32, "chunks in one read with the one before, or within 0.2 ms and a tenth of the mean gap"]
-    itl_kind: A[str | None, "token: every chunk held one token; chunk: gaps are spread over several tokens"] = None
+    coalesced_chunks: A[
+        I32, "chunks in one read with the one before, or within 0.2 ms and a tenth of the mean gap"
+    ]
+    itl_kind: A[
+        str | None, "token: every chunk held one token; chunk: gaps are spread over several tokens"
+    ] = None
     finish_reason: A[str | None, "as reported by the engine"] = None
     status: A[str, " | ".join(outcomes.Status)]
     error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
@@ -76,15 +92,21 @@ class TokenEventsRow(AttemptKey):
     """The gaps between the chunks of one request."""
 
     request_index: A[I32, "as in requests"]
-    gaps_us: A[tuple[I32, ...], "gaps between content chunks, rounded to 1 us with the remainder carried"]
-    tokens_per_chunk: A[tuple[I16, ...] | None, "tokens of each content chunk; null: one each, or unknown"] = None
+    gaps_us: A[
+        tuple[I32, ...], "gaps between content chunks, rounded to 1 us with the remainder carried"
+    ]
+    tokens_per_chunk: A[
+        tuple[I16, ...] | None, "tokens of each content chunk; null: one each, or unknown"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointHead(AttemptKey):
     """One attempt at a measurement, without the evidence for its validity."""
 
-    point_id: A[str, "hash of deployment, workload, level, how it is loaded, seed and version of measuring"]
+    point_id: A[
+        str, "hash of deployment, workload, level, how it is loaded, seed and version of measuring"
+    ]
     deployment_id: A[str, "see deployments"]
     launch_id: A[str, "engine start that it ran on; empty: none succeeded"]
     experiment: A[str, "name in the experiment file"]
@@ -97,7 +119,9 @@ class PointHead(AttemptKey):
     seed: A[int, "seed of the schedule"]
     status: A[Status, "ok | failed"]
     reason: A[str | None, "one plain sentence when failed"] = None
-    failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = None
+    failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = (
+        None
+    )
     failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
     validity: A[
         str,
@@ -108,14 +132,20 @@ class PointHead(AttemptKey):
     clients: A[I32, "client processes"]
     window_start_ns: A[int, "steady window, ns since the point's start"]
     window_end_ns: A[int, "its end, exclusive"]
-    ended_early: A[str | None, "of a probe that ended sooner: holds | fails | mixed | undecided; null: it did not"] = (
-        None
-    )
-    ended_for: A[str | None, "of one that ended sooner: the limits it was to tell of, SLOs apart by ;"] = None
-    capped_share: A[
-        float | None, "share of requests that waited for a place under max_in_flight; null: no such limit"
+    ended_early: A[
+        str | None,
+        "of a probe that ended sooner: holds | fails | mixed | undecided; null: it did not",
     ] = None
-    steady: A[bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"] = None
+    ended_for: A[
+        str | None, "of one that ended sooner: the limits it was to tell of, SLOs apart by ;"
+    ] = None
+    capped_share: A[
+        float | None,
+        "share of requests that waited for a place under max_in_flight; null: no such limit",
+    ] = None
+    steady: A[
+        bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"
+    ] = None
     started_unix_ns: A[int, "wall clock of the point's start at the driver"]
     emulated: A[bool, "true: an emulator answered, not an engine"]
 
@@ -130,14 +160,18 @@ class PointRow(PointHead):
     """One attempt at a measurement, with the evidence for its validity."""
 
     workload_json: A[str, "the workload, resolved"]
-    load_json: A[str | None, "arrivals, warm-up, window, limits and the version of measuring"] = None
+    load_json: A[str | None, "arrivals, warm-up, window, limits and the version of measuring"] = (
+        None
+    )
     evidence_json: A[
         str,
         "figures behind validity: achieved and offered rate, lags, CPU, sockets, network, others' load, mismatches",
     ]
     clients_json: A[str, "ClientStats of each"]
     requests_scheduled: A[I32, "rows of this attempt in requests"]
-    cache_state: A[str | None, "prefix cache at its begin: " + " | ".join(get_args(outcomes.CacheState))] = None
+    cache_state: A[
+        str | None, "prefix cache at its begin: " + " | ".join(get_args(outcomes.CacheState))
+    ] = None
     log_tail: A[str | None, "last lines of the engine when it failed"] = None
     client_version: A[str, "version of this program"]
 
@@ -146,7 +180,9 @@ class PointRow(PointHead):
 class DeploymentRow:
     """One engine configuration."""
 
-    deployment_id: A[str, "hash of the resolved engine configuration, version, revision and hardware class"]
+    deployment_id: A[
+        str, "hash of the resolved engine configuration, version, revision and hardware class"
+    ]
     experiment: A[str, "name in the experiment file"]
     label: A[str, "short name that tells it from its siblings"]
     engine: A[str, "name of the engine"]
@@ -154,10 +190,15 @@ class DeploymentRow:
     model: A[str, "hub name or folder"]
     hardware: A[str, "hardware class"]
     accelerator: A[str, "accelerator of the hardware class"]
-    devices: A[I32, "GPUs (cores on cpu) of all replicas; of an endpoint as many as its `endpoint_gpus` says, or 0"]
+    devices: A[
+        I32,
+        "GPUs (cores on cpu) of all replicas; of an endpoint as many as its `endpoint_gpus` says, or 0",
+    ]
     nodes: A[I32, "nodes of one replica"]
     replicas: A[I32, "engine instances that share the load, over all roles"]
-    roles: A[str | None, "roles of replicas, if any: prefill, decode; settings_json has their settings"] = None
+    roles: A[
+        str | None, "roles of replicas, if any: prefill, decode; settings_json has their settings"
+    ] = None
     router: A[str | None, "engine name of the router between clients and replicas"] = None
     tensor_parallel_size: A[I32, "ranks that share each layer"]
     pipeline_parallel_size: A[I32, "ranks that share the layers among them"]
@@ -192,7 +233,9 @@ class LaunchRow:
     engine_version: A[str | None, "as the engine reports it"] = None
     argv_json: A[str | None, "command line of every rank, without secrets"] = None
     placement_json: A[str | None, "node, devices and cores of every rank"] = None
-    engine_reported_json: A[str | None, "what the engine reported at its start: KV tokens, maximum length, …"] = None
+    engine_reported_json: A[
+        str | None, "what the engine reported at its start: KV tokens, maximum length, …"
+    ] = None
     placed_s: A[float | None, "seconds from request to placement"] = None
     ready_s: A[float | None, "seconds from process start to ready"] = None
     stopped_s: A[float | None, "seconds the stop took"] = None
@@ -213,7 +256,9 @@ class AnswerRow:
     prompt: A[str, "the prompt; answers to the same prompt through the same API are compared"]
     text: A[str, "the answer as text"]
     token_ids: A[tuple[I32, ...] | None, "ids of its tokens; null: not reported"] = None
-    logprobs: A[tuple[float, ...] | None, "log-probability of each, NaN if it has none; null: not reported"] = None
+    logprobs: A[
+        tuple[float, ...] | None, "log-probability of each, NaN if it has none; null: not reported"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +291,9 @@ class EngineMetricsRow(AttemptKey):
     ttft_s_sum: A[float | None, "seconds from arrival to the first token, summed"] = None
     ttft_count: A[float | None, "requests in that sum"] = None
     spec_draft_tokens_total: A[float | None, "tokens proposed by speculative decoding"] = None
-    spec_accepted_tokens_total: A[float | None, "tokens of speculative decoding that were accepted"] = None
+    spec_accepted_tokens_total: A[
+        float | None, "tokens of speculative decoding that were accepted"
+    ] = None
     prompt_tokens_total: A[float | None, "prompt tokens computed"] = None
     generation_tokens_total: A[float | None, "tokens generated"] = None
 
@@ -256,7 +303,9 @@ METRICS_VERSION = 10  # of everything below: rises when its columns or how they 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Mean, standard deviation (of exactly these values, not a sample estimate), extremes, percentiles (linear)."""
+    """Mean, standard deviation (of exactly these values, not a sample estimate), extremes,
+    percentiles (linear).
+    """
 
     mean: float
     std: float
@@ -279,7 +328,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The metrics of one attempt, or of several pooled (docs/metrics.md). None: there was no data for it."""
+    """The metrics of one attempt, or of several pooled (docs/metrics.md). None: there was no data
+    for it.
+    """
 
     requests: Counts
     errors: Mapping[str, int]  # error class -> requests
@@ -326,7 +377,9 @@ class Committed(AttemptKey):
     """One committed attempt at a measurement. A measurement's first ok attempt counts for ever."""
 
     earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
-    created_unix_ns: A[int, "time of its manifest: orders attempts that were committed at the same instant"]
+    created_unix_ns: A[
+        int, "time of its manifest: orders attempts that were committed at the same instant"
+    ]
     status: A[Status, "ok | failed"]
     failure_class: A[str | None, "as in points"] = None
     deployment_id: A[str, "see deployments"] = ""
@@ -334,7 +387,9 @@ class Committed(AttemptKey):
 
     @property
     def age(self) -> tuple[int, int, str]:
-        """Sort key of the attempts at a measurement: in order of commit, whatever the drivers' clocks said."""
+        """Sort key of the attempts at a measurement: in order of commit, whatever the drivers'
+        clocks said.
+        """
         return self.earlier, self.created_unix_ns, self.attempt_id
 
 
@@ -342,13 +397,16 @@ class Committed(AttemptKey):
 class AttemptData(Committed):
     """One committed attempt with everything that answers are computed from.
 
-    The ``request_`` lists have one entry per measured request that was due in the steady window, in scheduled order. A
-    value in seconds is -inf where the request cannot violate a limit (one token has no TPOT), NaN where it is unknown.
+    The ``request_`` lists have one entry per measured request that was due in the steady window, in
+    scheduled order. A value in seconds is -inf where the request cannot violate a limit (one token
+    has no TPOT), NaN where it is unknown.
     """
 
     metrics_version: A[I32, "how the figures were computed"]
     point: A[PointHead, "its row in points, without the evidence"]
-    deployment: A[DeploymentRow | None, "its row in deployments; null: none was committed with it"] = None
+    deployment: A[
+        DeploymentRow | None, "its row in deployments; null: none was committed with it"
+    ] = None
     figures: A[Figures, "its metrics"]
     engine_side: A[EngineSide | None, "what the engines reported about themselves"] = None
     batch_tokens: A[Doubles, "output tokens of each tenth of the steady window"]
@@ -357,8 +415,12 @@ class AttemptData(Committed):
     request_ttft_s: A[Doubles, "from scheduled to the first content token"]
     request_tpot_s: A[Doubles, "time per output token after the first"]
     request_e2e_s: A[Doubles, "from scheduled to the last content token"]
-    request_normalized_ttft_s: A[Doubles, "from scheduled to the first content token, per prompt token"]
-    request_itl_p99_s: A[Doubles | None, "p99 of its own token gaps; null: the attempt has no token_events"] = None
+    request_normalized_ttft_s: A[
+        Doubles, "from scheduled to the first content token, per prompt token"
+    ]
+    request_itl_p99_s: A[
+        Doubles | None, "p99 of its own token gaps; null: the attempt has no token_events"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,21 @@ class Results:
     def store(self, experiment: str) -> Store:
         """One experiment's store. Raises InputError when the root does not hold it."""
         if experiment not in self.experiments:
-            raise InputError(f"no experiment {experiment!r} at {self.uri}; there: {', '.join(self.experiments)}")
+            raise InputError(
+                f"no experiment {experiment!r} at {self.uri}; there: {', '.join(self.experiments)}"
+            )
         if experiment not in self._stores:
             self._stores[experiment] = Store.open(self.uri, experiment)
         return self._stores[experiment]
 
-    def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False
+    ) -> pa.Table:
         """``Store.read`` over all experiments, concatenated."""
-        parts = [self.store(name).read(table, columns, include_failed=include_failed) for name in self.experiments]
+        parts = [
+            self.store(name).read(table, columns, include_failed=include_failed)
+            for name in self.experiments
+        ]
         rows = unify(table, parts, None if columns is None else list(columns))
         return rows if columns is None else rows.select(list(columns))
 
@@ -43,17 +50,22 @@ class Results:
 def open_results(uri: str, marks: Sequence[str] = MARKS) -> Results:
     """The results at ``uri``: a root with experiments in it, or one experiment's own folder.
 
-    Folders with names that no experiment can have are ignored and logged. Raises InputError when there is none.
+    Folders with names that no experiment can have are ignored and logged. Raises InputError when
+    there is none.
     """
     location = parse_location(uri)
     blobs = Blobs(location)
     if any(blobs.exist(list(marks))):
         parent, _, name = location.path.rpartition("/")
         return Results(replace(location, path=parent).uri, (name,))
-    found = [name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in marks]))]
+    found = [
+        name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in marks]))
+    ]
     names = tuple(name for name in found if is_name(name))
     for name in sorted(set(found) - set(names)):
         _log.warning("%r is left out: no experiment can have this name", blobs.path(name))
     if not names:
-        raise InputError(f"no results at {location.uri}: no folder there holds {' or '.join(marks)}")
+        raise InputError(
+            f"no results at {location.uri}: no folder there holds {' or '.join(marks)}"
+        )
     return Results(location.uri, names)

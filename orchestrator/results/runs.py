@@ -1,8 +1,10 @@
-"""Which runs of an experiment are active: each keeps a record beside the results, and updates it with a heartbeat.
+"""Which runs of an experiment are active: each keeps a record beside the results, and updates it
+with a heartbeat.
 
-The records keep two drivers from measuring one experiment at the same time, and show ``status`` and ``stop`` what a
-driver does; results are right without them. Clocks of two hosts are never compared: whether a run is alive is known on
-its own host from its process, and elsewhere from whether its record still changes.
+The records keep two drivers from measuring one experiment at the same time, and show ``status`` and
+``stop`` what a driver does; results are right without them. Clocks of two hosts are never compared:
+whether a run is alive is known on its own host from its process, and elsewhere from whether its
+record still changes.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ UnixNs = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 @dataclass(slots=True)
 class Doing:
-    """What one deployment does, since when, and how many of its measurements were made. ``why``: the last failure."""
+    """What one deployment does, since when, and how many of its measurements were made. ``why``:
+    the last failure.
+    """
 
     doing: str = ""
     since_unix_ns: UnixNs = 0
@@ -69,7 +73,8 @@ class RunRecord:
     run_id: str
     state: str = "running"  # claiming | running | stopping | ended
     host: str = "?"
-    place: str = ""  # kernel boot and PID namespace, within which ``pid`` and ``pid_started`` identify a process
+    # kernel boot and PID namespace, within which ``pid`` and ``pid_started`` identify a process
+    place: str = ""
     pid: int = 0
     pid_started: int = 0  # clock ticks since boot
     user: str = "?"
@@ -99,7 +104,9 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, run_id: str, text: bytes) -> RunRecord:
-        """Parse a record. A damaged one becomes that of an unknown run, which counts as dead after SILENT_S."""
+        """Parse a record. A damaged one becomes that of an unknown run, which counts as dead after
+        SILENT_S.
+        """
         with suppress(ValueError):
             return replace(RECORD.validate_json(text, strict=True), run_id=run_id)
         return cls(run_id=run_id)
@@ -154,11 +161,16 @@ class RunRecord:
 
     def _count(self, event: Event) -> None:
         if event.kind == "sweep":
-            self.total, self.skipped = int(event.data.get("total", 0)), int(event.data.get("skipped", 0))
+            self.total, self.skipped = (
+                int(event.data.get("total", 0)),
+                int(event.data.get("skipped", 0)),
+            )
         self.measured += event.kind == "measured"
         self.failed += event.kind == "failed"
         if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
-            self.total = max(self.total, self.measured + self.failed + int(event.data.get("left", 0)))
+            self.total = max(
+                self.total, self.measured + self.failed + int(event.data.get("left", 0))
+            )
         self.left_s = event.data.get("left_s", self.left_s)
 
 
@@ -166,7 +178,9 @@ RECORD = TypeAdapter(RunRecord)
 
 
 class Runs:
-    """The records of one experiment's runs in ``<root>/<experiment>/runs/``, and requests to stop beside them."""
+    """The records of one experiment's runs in ``<root>/<experiment>/runs/``, and requests to stop
+    beside them.
+    """
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.uri, self.experiment = uri, experiment
@@ -177,7 +191,9 @@ class Runs:
         infos = self._blobs.listing(f"{self.experiment}/runs", recursive=False)
         found = {info.base_name: info.mtime_ns for info in infos if info.is_file}
         return {
-            name: max(0.0, (time.time_ns() - (wrote or 0)) / 1e9) for name, wrote in found.items() if name[0] != "."
+            name: max(0.0, (time.time_ns() - (wrote or 0)) / 1e9)
+            for name, wrote in found.items()
+            if name[0] != "."
         }
 
     def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
@@ -187,7 +203,9 @@ class Runs:
 
     def all(self) -> list[tuple[RunRecord, bytes]]:
         """Every run's record and text, oldest first."""
-        names = sorted(name.removesuffix(".json") for name in self.names() if name.endswith(".json"))
+        names = sorted(
+            name.removesuffix(".json") for name in self.names() if name.endswith(".json")
+        )
         return [found for name in names if (found := self.read(name))]
 
     def put(self, run_id: str, text: bytes) -> None:
@@ -198,7 +216,9 @@ class Runs:
 
     def asked_by(self, run_id: str) -> str:
         """Who asked a run to stop."""
-        return redacted((self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody").decode(errors="replace"))[:200]
+        return redacted(
+            (self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody").decode(errors="replace")
+        )[:200]
 
     def remove(self, run_id: str) -> None:
         for suffix in ("json", "stop"):
@@ -207,19 +227,23 @@ class Runs:
     def _key(self, name: str) -> str:
         return f"{self.experiment}/runs/{name}"
 
-    def take(self, record: RunRecord, watch: Liveness, sleep: Callable[[float], None] = time.sleep) -> set[str]:
+    def take(
+        self, record: RunRecord, watch: Liveness, sleep: Callable[[float], None] = time.sleep
+    ) -> set[str]:
         """Make this the experiment's active run. Returns the ids of dead runs whose place it took.
 
-        Of several runs that start at once the one with the smallest id wins: each writes its claim before it looks for
-        others, and waits until it knows of every other run whether it is alive. Raises InputError when another run is
-        active.
+        Of several runs that start at once the one with the smallest id wins: each writes its claim
+        before it looks for others, and waits until it knows of every other run whether it is alive.
+        Raises InputError when another run is active.
         """
         self.put(record.run_id, record.to_json())
         try:
             dead = set[str]()
             while True:
                 rivals = [
-                    (other, watch.lives(other, text)) for other, text in self.all() if other.run_id != record.run_id
+                    (other, watch.lives(other, text))
+                    for other, text in self.all()
+                    if other.run_id != record.run_id
                 ]
                 dead |= {other.run_id for other, lives in rivals if lives is False}
                 unknown = [(other, lives) for other, lives in rivals if other.run_id not in dead]
@@ -251,7 +275,9 @@ class Runs:
 
 
 def runs_at(uri: str, experiment: str | None = None) -> list[Runs]:
-    """The runs of every experiment at ``uri``, or of one. Raises InputError where there is none (of that name)."""
+    """The runs of every experiment at ``uri``, or of one. Raises InputError where there is none (of
+    that name).
+    """
     found = open_results(uri, (*MARKS, "runs"))
     names = found.experiments if experiment is None else (found.store(experiment).experiment,)
     return [Runs(found.uri, name) for name in names]
@@ -283,12 +309,16 @@ class Liveness:
 
 
 class ActiveRun:
-    """A context in which this driver is the experiment's active run, and a listener that keeps its record up to date.
+    """A context in which this driver is the experiment's active run, and a listener that keeps its
+    record up to date.
 
-    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``tell``: the next listener.
+    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``tell``: the
+    next listener.
     """
 
-    def __init__(self, runs: Runs, stop: threading.Event, tell: Listener, watch: Liveness | None = None) -> None:
+    def __init__(
+        self, runs: Runs, stop: threading.Event, tell: Listener, watch: Liveness | None = None
+    ) -> None:
         self.tell = tell
         self._shown, self._runs, self._stop, self._watch = tell, runs, stop, watch or Liveness()
         self._record = RunRecord.of_this_process()
@@ -304,14 +334,19 @@ class ActiveRun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self._thread.join(EVERY_S)
-        if self._thread.is_alive():  # the storage does not answer; others will see that this process is gone
+        # the storage does not answer; others will see that this process is gone
+        if self._thread.is_alive():
             return
         with suppress(OrchestratorError):
-            if isinstance(error, InputError) or self._lost:  # nothing was started, or another run took over
+            # nothing was started, or another run took over
+            if isinstance(error, InputError) or self._lost:
                 self._runs.remove(self._record.run_id)
                 return
             self._record.state = "ended"
@@ -334,12 +369,25 @@ class ActiveRun:
     def beat(self) -> None:
         """One heartbeat: read what others ask of this run, then write its record."""
         ours, names = self._record.run_id, self._runs.names()
-        others = {name.removesuffix(".json") for name in names if name.endswith(".json")} - self._dead - {ours}
-        found = [one for run_id in others if (one := self._runs.read(run_id)) and one[0].state == "running"]
+        others = (
+            {name.removesuffix(".json") for name in names if name.endswith(".json")}
+            - self._dead
+            - {ours}
+        )
+        found = [
+            one
+            for run_id in others
+            if (one := self._runs.read(run_id)) and one[0].state == "running"
+        ]
         if found or f"{ours}.json" not in names:
             self._lost = True
             by = f": {found[0][0].name}" if found else ""
-            self.tell(Event("stop_asked", f"this run was silent for a minute, and another took its place{by}"))
+            self.tell(
+                Event(
+                    "stop_asked",
+                    f"this run was silent for a minute, and another took its place{by}",
+                )
+            )
             self._stop.set()
             return
         if f"{ours}.stop" in names and not self._stop.is_set():
@@ -361,7 +409,9 @@ def _place() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; -1 for a zombie, None where it cannot be read."""
+    """When a process started, in clock ticks since boot; -1 for a zombie, None where it cannot be
+    read.
+    """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,11 +1,23 @@
-"""The Arrow schema of every table, made from its record class (records.py); converts records, tables and Parquet."""
+"""The Arrow schema of every table, made from its record class (records.py); converts records,
+tables and Parquet.
+"""
 
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +28,11 @@ from orchestrator.results import records
 
 SCHEMA_VERSION = 1
 ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
-SMALL_BYTES = 16 << 10  # compression and dictionaries of less would take as long as all else, and save next to nothing
+# compression and dictionaries of less would take as long as all else, and save next to nothing
+SMALL_BYTES = 16 << 10
 LARGE = 1 << 16  # values of one list: so many may be mapped from disk
-ROWS_PER_GROUP = {"token_events": 2_000}  # some 400,000 gaps: what a reader decodes at once fits the CPU's caches
+# some 400,000 gaps: what a reader decodes at once fits the CPU's caches
+ROWS_PER_GROUP = {"token_events": 2_000}
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
 Record = TypeVar("Record")
@@ -38,25 +52,32 @@ RECORDS: dict[str, type] = {
 def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
     schema, plain = arrow_schema(cast(type, record)), [_plain(row) for row in rows]
-    if len(plain) != 1 or all(getattr(value, "size", 0) < LARGE for value in plain[0].values()):  # in half the time
+    # in half the time
+    if len(plain) != 1 or all(getattr(value, "size", 0) < LARGE for value in plain[0].values()):
         return pa.Table.from_struct_array(pa.array(plain, _struct(cast(type, record))))
-    return pa.Table.from_arrays([_column(plain[0][field.name], field.type) for field in schema], schema=schema)
+    return pa.Table.from_arrays(
+        [_column(plain[0][field.name], field.type) for field in schema], schema=schema
+    )
 
 
 def _column(value: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(value, np.ndarray):  # not copied
-        return pa.ListArray.from_arrays([0, value.size], pa.array(value, kind.value_type), type=kind)
+        return pa.ListArray.from_arrays(
+            [0, value.size], pa.array(value, kind.value_type), type=kind
+        )
     return pa.array([value], kind)
 
 
 def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
-    """A table's rows as records; other columns are ignored. Raises KeyError when it lacks a column of the record.
+    """A table's rows as records; other columns are ignored. Raises KeyError when it lacks a column
+    of the record.
 
     Nulls of columns that older versions did not write become the record's defaults.
     """
     hints, absent = _hints(cast(type, record)), _defaults(cast(type, record))
     made = [object.__new__(record) for _ in range(table.num_rows)]
-    for name, hint in hints.items():  # column by column: a frozen record's __init__ takes three times as long
+    # column by column: a frozen record's __init__ takes three times as long
+    for name, hint in hints.items():
         column = table[name].fill_null(absent[name]) if name in absent else table[name]
         deque(map(getattr(record, name).__set__, made, _values(column, hint)), maxlen=0)
     return made
@@ -67,7 +88,9 @@ def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
     kind = column.type
     if pa.types.is_struct(kind):
         record = next(one for one in (hint, *get_args(hint)) if is_dataclass(one))
-        made = iter(rows_of(pa.Table.from_struct_array(column.drop_null()), cast("type[Any]", record)))
+        made = iter(
+            rows_of(pa.Table.from_struct_array(column.drop_null()), cast("type[Any]", record))
+        )
         return [next(made) if there else None for there in column.is_valid().to_pylist()]
     if pa.types.is_string(kind):  # equal strings become one object, since many rows repeat them
         coded = column.combine_chunks().dictionary_encode()
@@ -76,11 +99,15 @@ def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
     if pa.types.is_nested(kind):
         shape = dict if pa.types.is_map(kind) else tuple
         return [None if value is None else shape(value) for value in column.to_pylist()]
-    return cast("list[Any]", column.to_pylist() if column.null_count else column.to_numpy().tolist())
+    return cast(
+        "list[Any]", column.to_pylist() if column.null_count else column.to_numpy().tolist()
+    )
 
 
 class LazyRecords(Generic[Record]):
-    """Records of a struct column, made in blocks when asked for: they take ten times the memory of the column."""
+    """Records of a struct column, made in blocks when asked for: they take ten times the memory of
+    the column.
+    """
 
     _BLOCK = 256
 
@@ -97,12 +124,16 @@ class LazyRecords(Generic[Record]):
 
 @cache
 def arrow_schema(record: type) -> pa.Schema:
-    """One column per field, with its type and description; nullable if it may be None. Nested records are structs."""
+    """One column per field, with its type and description; nullable if it may be None. Nested
+    records are structs.
+    """
     return pa.schema(_fields(record))
 
 
 def _fields(record: type) -> list[pa.Field]:
-    return [_field(name, hint) for name, hint in get_type_hints(record, include_extras=True).items()]
+    return [
+        _field(name, hint) for name, hint in get_type_hints(record, include_extras=True).items()
+    ]
 
 
 def _field(name: str, hint: Any) -> pa.Field:
@@ -149,11 +180,17 @@ def _hints(record: type) -> dict[str, Any]:
 
 @cache
 def _defaults(record: type) -> dict[str, Any]:
-    return {field.name: field.default for field in fields(record) if field.default not in (MISSING, None)}
+    return {
+        field.name: field.default
+        for field in fields(record)
+        if field.default not in (MISSING, None)
+    }
 
 
 TABLES: dict[str, pa.Schema] = {
-    table: arrow_schema(record).with_metadata({"table": table, "schema_version": str(SCHEMA_VERSION)})
+    table: arrow_schema(record).with_metadata(
+        {"table": table, "schema_version": str(SCHEMA_VERSION)}
+    )
     for table, record in RECORDS.items()
 }
 REQUESTS, TOKEN_EVENTS, EVENTS = TABLES["requests"], TABLES["token_events"], TABLES["events"]
@@ -168,9 +205,11 @@ def schema_of(table: str) -> pa.Schema:
 
 
 def conform(table: str, data: pa.Table) -> pa.Table:
-    """``data`` in exactly the schema of ``table``: columns ordered and cast, missing nullable ones filled with null.
+    """``data`` in exactly the schema of ``table``: columns ordered and cast, missing nullable ones
+    filled with null.
 
-    Raises ResultsError for an unknown column, or one that is missing, of the wrong type, or null where it must not be.
+    Raises ResultsError for an unknown column, or one that is missing, of the wrong type, or null
+    where it must not be.
     """
     schema = schema_of(table)
     try:
@@ -179,18 +218,23 @@ def conform(table: str, data: pa.Table) -> pa.Table:
             return pa.Table.from_arrays(data.columns, schema=schema)
         if unknown := set(data.column_names) - set(schema.names):
             raise ValueError(f"unknown columns {', '.join(sorted(unknown))}")
-        return pa.concat_tables([schema.empty_table(), data], promote_options="permissive").cast(schema)
+        return pa.concat_tables([schema.empty_table(), data], promote_options="permissive").cast(
+            schema
+        )
     except (ValueError, pa.ArrowException) as error:
         raise ResultsError(f"table {table}: {error}") from error
 
 
-def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False) -> pq.ParquetWriter:
-    """A writer to a path or open file with the settings of all our Parquet files. ``checksums``: one per page;
-    ``small``: for few rows, which take longer to compress than to write, and which statistics would double.
+def parquet_writer(
+    schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False
+) -> pq.ParquetWriter:
+    """A writer to a path or open file with the settings of all our Parquet files. ``checksums``:
+    one per page; ``small``: for few rows, which take longer to compress than to write, and which
+    statistics would double.
 
-    Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary and delta encoding
-    need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and get a dictionary; for a million doubles
-    one would take 200 bytes per value while it is built.
+    Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary
+    and delta encoding need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and
+    get a dictionary; for a million doubles one would take 200 bytes per value while it is built.
     """
     dictionary, split = ([], []) if small else _columns_by_encoding(schema)
     return pq.ParquetWriter(
@@ -211,9 +255,13 @@ def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
 
 
 def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
-    """Encode a whole file in memory, one of few rows without compression: of it the file's footer is the most."""
+    """Encode a whole file in memory, one of few rows without compression: of it the file's footer
+    is the most.
+    """
     sink = pa.BufferOutputStream()
-    with parquet_writer(data.schema, sink, small=data.get_total_buffer_size() <= SMALL_BYTES) as writer:
+    with parquet_writer(
+        data.schema, sink, small=data.get_total_buffer_size() <= SMALL_BYTES
+    ) as writer:
         write_rows(writer, table, data)
     return sink.getvalue()
 
@@ -244,16 +292,23 @@ def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, 
 
 
 def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Table:
-    """Join parts of any schema version by column name; missing columns are null, those of newer versions come last."""
+    """Join parts of any schema version by column name; missing columns are null, those of newer
+    versions come last.
+    """
     schema = schema_of(table)
-    fields = [field.with_nullable(True) for field in schema if columns is None or field.name in columns]
+    fields = [
+        field.with_nullable(True) for field in schema if columns is None or field.name in columns
+    ]
     wanted = pa.schema(fields, metadata=schema.metadata)
     plain = [part.replace_schema_metadata(None) for part in parts]
-    joined = pa.concat_tables([wanted.remove_metadata().empty_table(), *plain], promote_options="permissive")
+    joined = pa.concat_tables(
+        [wanted.remove_metadata().empty_table(), *plain], promote_options="permissive"
+    )
     extra = [name for name in joined.column_names if name not in wanted.names]
     known = joined.select(wanted.names).cast(wanted) if wanted.names else joined.select([])
     for name in extra:
         known = known.append_column(joined.schema.field(name), joined[name])
-    for name in [name for name in columns or () if name not in known.column_names]:  # no part has it
+    # no part has it
+    for name in [name for name in columns or () if name not in known.column_names]:
         known = known.append_column(name, pa.nulls(joined.num_rows))
     return known

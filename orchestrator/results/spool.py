@@ -1,7 +1,8 @@
 """Collects rows in temporary Parquet files on this machine's disk until they are stored.
 
-The files have no names, so nothing is left of them when the process ends, however it ends. They are where temporary
-files go (``TMPDIR``). While that disk is full, rows stay in memory and whoever wants them waits, as long as ROOM says.
+The files have no names, so nothing is left of them when the process ends, however it ends. They are
+where temporary files go (``TMPDIR``). While that disk is full, rows stay in memory and whoever
+wants them waits, as long as ROOM says.
 """
 
 import io
@@ -24,8 +25,10 @@ from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, 
 
 SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18  # encoded: as rows about four times as much
 
-ROOM = Patience("disk for temporary files")  # of this process; who only loads waits as long as its driver lets it
-SINK_BYTES = 64 << 10  # written at a time: each write takes the GIL for as long as it takes to copy so much
+# of this process; who only loads waits as long as its driver lets it
+ROOM = Patience("disk for temporary files")
+# written at a time: each write takes the GIL for as long as it takes to copy so much
+SINK_BYTES = 64 << 10
 LEAST_BYTES = 1 << 20  # free before a point begins
 FOLDERS = (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp")  # noqa: S108 - where Python looks for one, too
 MOST_WAITING_BYTES = 1 << 30  # in memory while there is no room
@@ -33,8 +36,9 @@ MOST_WAITING_BYTES = 1 << 30  # in memory while there is no room
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one table as a finished Parquet file in memory, or on this machine's disk without a name; few from
-    another process are a table in memory."""
+    """Rows of one table as a finished Parquet file in memory, or on this machine's disk without a
+    name; few from another process are a table in memory.
+    """
 
     table: str
     rows: int
@@ -44,7 +48,9 @@ class Part:
         """The file, to read from its begin."""
         if isinstance(self.file, pa.NativeFile):
             return opened(self.file)
-        return pa.BufferReader(self.file if isinstance(self.file, pa.Buffer) else to_parquet(self.table, self.file))
+        return pa.BufferReader(
+            self.file if isinstance(self.file, pa.Buffer) else to_parquet(self.table, self.file)
+        )
 
     @property
     def small(self) -> bool:
@@ -60,7 +66,10 @@ class Part:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.small:
-            return _decoded, (self.table, [one.serialize().to_pybytes() for one in self.read().to_batches()])
+            return _decoded, (
+                self.table,
+                [one.serialize().to_pybytes() for one in self.read().to_batches()],
+            )
         return _received, (self.table, self.rows, self.open().read())
 
 
@@ -82,7 +91,8 @@ def _received(table: str, rows: int, content: bytes) -> Part:
 class Spool:
     """One growing file per table. A thread of its own encodes and writes, mostly without the GIL.
 
-    ``write`` returns at once; rows that are not written yet stay in memory. ``parts`` waits until all are.
+    ``write`` returns at once; rows that are not written yet stay in memory. ``parts`` waits until
+    all are.
     """
 
     def __init__(self, *tables: str) -> None:
@@ -97,13 +107,19 @@ class Spool:
     @property
     def no_room(self) -> str:
         """Where rows wait in memory until there is room; empty if none do."""
-        return f"{_folder()} of {socket.gethostname()}" if self._thread.ident in ROOM.refusing else ""
+        return (
+            f"{_folder()} of {socket.gethostname()}" if self._thread.ident in ROOM.refusing else ""
+        )
 
     def write(self, table: str, rows: pa.Table) -> None:
-        """Add rows in the table's schema. Raises ResultsError when others could not be written, or too many wait."""
+        """Add rows in the table's schema. Raises ResultsError when others could not be written, or
+        too many wait.
+        """
         self._check()
         if self.no_room and self._given_bytes - self._written_bytes > MOST_WAITING_BYTES:
-            raise ResultsError(f"there is no room in {self.no_room}, and {MOST_WAITING_BYTES >> 20} MiB of rows wait")
+            raise ResultsError(
+                f"there is no room in {self.no_room}, and {MOST_WAITING_BYTES >> 20} MiB of rows wait"
+            )
         self._given_bytes += rows.nbytes
         self._rows[table] += rows.num_rows
         self._todo.put((table, rows))
@@ -121,7 +137,9 @@ class Spool:
         return parts
 
     def close(self) -> None:
-        """End writing; rows that still wait for room are dropped. The space of a file is freed once no part uses it."""
+        """End writing; rows that still wait for room are dropped. The space of a file is freed once
+        no part uses it.
+        """
         with suppress(Empty):
             while True:
                 self._todo.get_nowait()
@@ -130,9 +148,12 @@ class Spool:
     def _work(self) -> None:
         try:
             with ExitStack() as stack:
-                sinks = {table: stack.enter_context(sink(file)) for table, file in self._files.items()}
+                sinks = {
+                    table: stack.enter_context(sink(file)) for table, file in self._files.items()
+                }
                 writers = {
-                    table: stack.enter_context(parquet_writer(schema_of(table), one)) for table, one in sinks.items()
+                    table: stack.enter_context(parquet_writer(schema_of(table), one))
+                    for table, one in sinks.items()
                 }
                 for table, rows in iter(self._todo.get, None):
                     write_rows(writers[table], table, rows)
@@ -167,12 +188,16 @@ class _Waiting(io.RawIOBase):
 
 
 def sink(file: pa.NativeFile) -> pa.NativeFile:
-    """Where to write large amounts to a temporary file. Closing it writes the rest, and leaves the file open."""
+    """Where to write large amounts to a temporary file. Closing it writes the rest, and leaves the
+    file open.
+    """
     return pa.output_stream(_Waiting(file), compression=None, buffer_size=SINK_BYTES)
 
 
 def append(file: pa.NativeFile, data: Any) -> None:
-    """Write all of it to a temporary file. Waits for room as long as ROOM says, then raises ResultsError."""
+    """Write all of it to a temporary file. Waits for room as long as ROOM says, then raises
+    ResultsError.
+    """
     left = [memoryview(data).cast("B")]
 
     def go_on() -> None:
@@ -183,7 +208,8 @@ def append(file: pa.NativeFile, data: Any) -> None:
 
 
 def nameless_file() -> pa.NativeFile:
-    """A temporary file to write; what was written is read at ``path_of`` it. It disappears when it is closed.
+    """A temporary file to write; what was written is read at ``path_of`` it. It disappears when it
+    is closed.
 
     Waits for room as ``append`` does.
     """
@@ -198,8 +224,9 @@ def nameless_file() -> pa.NativeFile:
 
 
 def check_room() -> None:
-    """Raises NoRoom where no point should begin, because there is no room for rows. Whatever else is wrong with the
-    folder, the run will say."""
+    """Raises NoRoom where no point should begin, because there is no room for rows. Whatever else
+    is wrong with the folder, the run will say.
+    """
     try:
         with _found(), tempfile.TemporaryFile() as file:
             file.write(bytes(LEAST_BYTES))
@@ -257,7 +284,8 @@ def opened(file: pa.NativeFile | IO[bytes], mode: str = "rb") -> pa.NativeFile:
     """An open file, which has no name, opened once more, from its begin."""
     with room():
         found = pa.OSFile(path_of(file), mode)
-        os.set_inheritable(found.fileno(), False)  # a program that this process starts would keep it
+        # a program that this process starts would keep it
+        os.set_inheritable(found.fileno(), False)
     return found
 
 

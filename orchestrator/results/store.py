@@ -1,4 +1,6 @@
-"""One experiment's results: immutable Parquet files, and the manifests that make them count (docs/data-format.md)."""
+"""One experiment's results: immutable Parquet files, and the manifests that make them count
+(docs/data-format.md).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,27 @@ from orchestrator.results.blobs import UNFINISHED, Blobs, drop_unfinished
 from orchestrator.results.ids import new_ulid, safe_name
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.location import parse_location
-from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
+from orchestrator.results.manifest import (
+    DROPPABLE,
+    FOLDERS,
+    FilePart,
+    Kind,
+    Manifest,
+    kind_of,
+    manifest_key,
+)
 from orchestrator.results.packed import PackedRows
 from orchestrator.results.patience import Patience, Retry
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
-from orchestrator.results.schemas import TABLES, arrow_schema, conform, rows_of, schema_of, to_parquet, unify
+from orchestrator.results.schemas import (
+    TABLES,
+    arrow_schema,
+    conform,
+    rows_of,
+    schema_of,
+    to_parquet,
+    unify,
+)
 from orchestrator.results.spool import Part
 
 __all__ = ["FilePart", "Manifest", "Store", "first_ok"]
@@ -39,16 +57,20 @@ _log = logging.getLogger(__name__)
 class Store:
     """The folder ``<root>/<experiment>``. Picklable: another process opens it again by its URI.
 
-    Writers need no lock: every file name contains a fresh attempt id, and no file counts until a manifest names it.
+    Writers need no lock: every file name contains a fresh attempt id, and no file counts until a
+    manifest names it.
     """
 
     def __init__(self, blobs: Blobs, uri: str, experiment: str) -> None:
         self.uri, self.experiment = uri, experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
-        self._listed: tuple[str, list[str]] = ("", [])  # commits/, once listed, and the unfinished files in it
-        self.damage: dict[tuple[str, str], str] = {}  # ids of attempts with a damaged file -> what is wrong
-        self.lost: dict[tuple[str, str], str] = {}  # the same for attempts that count by what was computed of them
+        # commits/, once listed, and the unfinished files in it
+        self._listed: tuple[str, list[str]] = ("", [])
+        # ids of attempts with a damaged file -> what is wrong
+        self.damage: dict[tuple[str, str], str] = {}
+        # the same for attempts that count by what was computed of them
+        self.lost: dict[tuple[str, str], str] = {}
         self.torn: set[str] = set()  # keys of manifests that cannot be read
         cache, ids = f"{experiment}/computed/v={METRICS_VERSION}", ("measurement_id", "attempt_id")
         self.computed = PackedRows(blobs, f"{cache}/attempts", AttemptData, ids)
@@ -56,7 +78,8 @@ class Store:
 
     @classmethod
     def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
-        """The store of ``experiment`` below ``uri`` (see ``parse_location``). Reads and writes nothing yet.
+        """The store of ``experiment`` below ``uri`` (see ``parse_location``). Reads and writes
+        nothing yet.
 
         Raises InputError for a URI or name that cannot be used.
         """
@@ -73,7 +96,9 @@ class Store:
 
     @property
     def patience(self) -> Patience:
-        """How long this process retries while the storage refuses; every process that opens the store has its own."""
+        """How long this process retries while the storage refuses; every process that opens the
+        store has its own.
+        """
         return self._blobs.patience
 
     # --- writing ---
@@ -90,28 +115,36 @@ class Store:
         except ResultsError as error:
             raise InputError(f"results cannot be written to {self.uri}: {error}") from error
 
-    def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
+    def write_part(
+        self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str
+    ) -> FilePart:
         """Store ``data`` as one immutable file, which counts once a manifest names it.
 
-        ``writer``: ``driver``, ``client0003``, … Raises ResultsError when ``data`` does not fit or is refused.
+        ``writer``: ``driver``, ``client0003``, … Raises ResultsError when ``data`` does not fit or
+        is refused.
         """
         encoded = pa.BufferReader(to_parquet(table, conform(table, data)))
         return self._put(table, data.num_rows, encoded, (measurement_id, attempt_id, writer))
 
-    def put_part(self, part: Part, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
+    def put_part(
+        self, part: Part, *, measurement_id: str, attempt_id: str, writer: str
+    ) -> FilePart:
         """``write_part`` for rows that are encoded already."""
         return self._put(part.table, part.rows, part.open(), (measurement_id, attempt_id, writer))
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Write an attempt's manifest, by which its parts count. Returns it with ``earlier`` filled in.
+        """Write an attempt's manifest, by which its parts count. Returns it with ``earlier`` filled
+        in.
 
-        Committing the same again changes nothing. Raises ResultsError when a part is missing or incomplete, or when the
-        attempt was committed with other content before.
+        Committing the same again changes nothing. Raises ResultsError when a part is missing or
+        incomplete, or when the attempt was committed with other content before.
         """
         safe_name("measurement id", manifest.measurement_id)
         safe_name("attempt id", manifest.attempt_id)
         if torn := self._torn_parts(manifest.files):
-            raise ResultsError(f"cannot commit {manifest.key}: missing or cut off: {', '.join(torn)}")
+            raise ResultsError(
+                f"cannot commit {manifest.key}: missing or cut off: {', '.join(torn)}"
+            )
         there = self._commit_keys(manifest.key.rpartition("/")[0])
         if manifest.key not in there:
             manifest = replace(manifest, earlier=len(there))
@@ -119,11 +152,15 @@ class Store:
             return manifest
         before = self._read_manifest(manifest.key)
         if before is None or replace(manifest, earlier=before.earlier) != before:
-            raise ResultsError(f"{manifest.key} exists with other content; an attempt is committed only once")
+            raise ResultsError(
+                f"{manifest.key} exists with other content; an attempt is committed only once"
+            )
         return before
 
     def write_log(self, name: str, data: bytes) -> str:
-        """Store a log as ``logs/<name>`` (``<launch>/rank0.log``). Returns its path below the results root."""
+        """Store a log as ``logs/<name>`` (``<launch>/rank0.log``). Returns its path below the
+        results root.
+        """
         key = self.log_uri(name)
         self._blobs.put(key, data)
         return key
@@ -132,18 +169,24 @@ class Store:
         """Where ``write_log`` puts a log of this name."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable():
-            raise InputError(f"{name!r} is not a name for a log; give a relative path like <attempt>/rank0.log")
+            raise InputError(
+                f"{name!r} is not a name for a log; give a relative path like <attempt>/rank0.log"
+            )
         return self._key(f"logs/{path}")
 
     def read_log(self, uri: str) -> bytes | None:
-        """A log of this experiment, by the path that ``write_log`` returned; None when there is none."""
+        """A log of this experiment, by the path that ``write_log`` returned; None when there is
+        none.
+        """
         try:
             return self._blobs.get(self.log_uri(uri.partition("/logs/")[2]))
         except InputError:
             return None
 
     def write_plan(self, text: str) -> None:
-        """Store the frozen plan as plan.json, replacing the last one; also removes old files of dead writers."""
+        """Store the frozen plan as plan.json, replacing the last one; also removes old files of
+        dead writers.
+        """
         self._blobs.put(self._key("plan.json"), text.encode())
         if self.is_local:
             drop_unfinished(self._blobs.path(self.experiment), *self._listed)
@@ -165,7 +208,9 @@ class Store:
         return sorted(self._manifests(keys), key=lambda one: (one.created_unix_ns, one.attempt_id))
 
     def attempts(self) -> set[tuple[str, str]]:
-        """(measurement id, attempt id) of every committed attempt at a measurement, without opening manifests."""
+        """(measurement id, attempt id) of every committed attempt at a measurement, without opening
+        manifests.
+        """
         return {_ids(key) for key in self._commit_keys() if kind_of(key) == "point"}
 
     def manifest(self, measurement_id: str, attempt_id: str) -> Manifest | None:
@@ -179,34 +224,51 @@ class Store:
     def commits(self, *, checked: bool = False) -> list[Committed]:
         """Every committed attempt; those at one measurement in the order of their commits.
 
-        Read from the computed rows where they exist, which is much faster; only other attempts' manifests are opened.
-        Attempts that lost files are left out: with ``checked`` all, else those without computed rows and those at
-        measurements with several ok attempts (named only where none is whole). The others are in ``lost``.
+        Read from the computed rows where they exist, which is much faster; only other attempts'
+        manifests are opened. Attempts that lost files are left out: with ``checked`` all, else
+        those without computed rows and those at measurements with several ok attempts (named only
+        where none is whole). The others are in ``lost``.
         """
         columns = arrow_schema(Committed).names
-        known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
+        known = {
+            one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)
+        }
         there = self.attempts() - self.damage.keys()
         others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
         computed = [known[ids] for ids in there if ids in known]
         ok = Counter(one.measurement_id for one in (*computed, *others) if one.status == "ok")
         torn = self._torn([*others, *computed])
-        self.lost = {ids: why for ids, why in torn.items() if ids in known and not checked and ok[ids[0]] < 2}
-        whole = {one.measurement_id for one in (*computed, *others) if one.status == "ok" and one.ids not in torn}
+        self.lost = {
+            ids: why for ids, why in torn.items() if ids in known and not checked and ok[ids[0]] < 2
+        }
+        whole = {
+            one.measurement_id
+            for one in (*computed, *others)
+            if one.status == "ok" and one.ids not in torn
+        }
         for ids in (left_out := torn.keys() - self.lost.keys()):
             if ids[0] not in whole:  # else it was measured again since
                 self.leave_out(ids, torn[ids])
-        return sorted((one for one in (*computed, *others) if one.ids not in left_out), key=lambda one: one.age)
+        return sorted(
+            (one for one in (*computed, *others) if one.ids not in left_out),
+            key=lambda one: one.age,
+        )
 
     def winners(self) -> dict[str, Committed]:
-        """Measurement id -> its first ok attempt with all its files. It counts, whatever is committed later."""
+        """Measurement id -> its first ok attempt with all its files. It counts, whatever is
+        committed later.
+        """
         return first_ok(self.commits(checked=True))
 
-    def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False
+    ) -> pa.Table:
         """Committed rows of one table, in its schema but with every column nullable.
 
-        Tables keyed by measurement (requests, token_events, points): the rows of the attempts that answers are from, or
-        with ``include_failed`` of every committed attempt. Other tables: the rows of every commit, each deployment
-        once. ``columns``: only these, in this order. Damaged files are left out and logged.
+        Tables keyed by measurement (requests, token_events, points): the rows of the attempts that
+        answers are from, or with ``include_failed`` of every committed attempt. Other tables: the
+        rows of every commit, each deployment once. ``columns``: only these, in this order. Damaged
+        files are left out and logged.
         """
         schema = schema_of(table)
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
@@ -224,7 +286,8 @@ class Store:
         *,
         leave_out: bool = False,
     ) -> pa.Table:
-        """Rows of one table that the given manifests name, without token_events that were deleted to save space.
+        """Rows of one table that the given manifests name, without token_events that were deleted
+        to save space.
 
         Raises DamagedError for a part that cannot be read, or with ``leave_out`` skips it.
         """
@@ -240,9 +303,18 @@ class Store:
                 return None
 
         names = None if columns is None else list(columns)
-        key = ["deployment_id"] if table == "deployments" and names and "deployment_id" not in names else []
+        key = (
+            ["deployment_id"]
+            if table == "deployments" and names and "deployment_id" not in names
+            else []
+        )
         asked = None if names is None else names + key
-        parts = [(manifest, part) for manifest in manifests for part in manifest.files if part.table == table]
+        parts = [
+            (manifest, part)
+            for manifest in manifests
+            for part in manifest.files
+            if part.table == table
+        ]
         found = [rows for _, rows in self._map(rows_of_part, parts) if rows is not None]
         rows = unify(table, found, asked)
         if table == "deployments":
@@ -250,16 +322,22 @@ class Store:
         return rows if names is None else rows.select(names)
 
     def lazy_rows(self, table: str, manifest: Manifest) -> LazyRows:
-        """Rows of an attempt that stay in their files, without deleted token_events. Raises DamagedError."""
+        """Rows of an attempt that stay in their files, without deleted token_events. Raises
+        DamagedError.
+        """
         parts = [part for part in manifest.files if part.table == table]
-        there = {part: source for part, source in self._map(self._sound, parts) if source is not None}
+        there = {
+            part: source for part, source in self._map(self._sound, parts) if source is not None
+        }
         try:
             return LazyRows.open(table, list(there.values()), sum(part.rows for part in there))
         except (OSError, ValueError) as error:  # they were written like that
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
     def verify(self) -> Iterator[tuple[str, str | None]]:
-        """Every committed file and manifest with what is wrong with it: None, also where gaps were deleted."""
+        """Every committed file and manifest with what is wrong with it: None, also where gaps were
+        deleted.
+        """
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
             yield key, None if manifest else "no whole manifest"
@@ -274,31 +352,50 @@ class Store:
 
     # --- inside ---
 
-    def _put(self, table: str, rows: int, content: pa.NativeFile, names: tuple[str, str, str]) -> FilePart:
+    def _put(
+        self, table: str, rows: int, content: pa.NativeFile, names: tuple[str, str, str]
+    ) -> FilePart:
         safe = map(safe_name, ("measurement id", "attempt id", "writer"), names)
         path = f"data/{table}/v=1/{'-'.join(safe)}.parquet"
         self._blobs.put(self._key(path), content)
         content.seek(0)
-        return FilePart(table, path, rows, content.size(), hashlib.file_digest(content, "sha256").hexdigest())
+        return FilePart(
+            table, path, rows, content.size(), hashlib.file_digest(content, "sha256").hexdigest()
+        )
 
     def _key(self, path: str) -> str:
         return f"{self.experiment}/{path}"
 
     def _map(self, call: Callable[[A], B], items: Sequence[A]) -> list[tuple[A, B]]:
-        """``call`` on every item, several in parallel, because each takes a few round trips to an object store."""
+        """``call`` on every item, several in parallel, because each takes a few round trips to an
+        object store.
+        """
         if len(items) < 2:
             return [(item, call(item)) for item in items]
         with ThreadPoolExecutor(2 if self._blobs.location.is_local else 16) as pool:
             return list(zip(items, pool.map(call, items), strict=True))
 
     def _commit_keys(self, folder: str = "commits") -> list[str]:
-        below, path, keys = len(self._key("")), self._blobs.path, self._blobs.keys(self._key(folder))
+        below, path, keys = (
+            len(self._key("")),
+            self._blobs.path,
+            self._blobs.keys(self._key(folder)),
+        )
         if folder == "commits":
-            self._listed = path(self._key(folder)), [path(key) for key in keys if key.endswith(UNFINISHED)]
-        return [key[below:] for key in keys if key.endswith(".json") and not key.rpartition("/")[2].startswith(".")]
+            self._listed = (
+                path(self._key(folder)),
+                [path(key) for key in keys if key.endswith(UNFINISHED)],
+            )
+        return [
+            key[below:]
+            for key in keys
+            if key.endswith(".json") and not key.rpartition("/")[2].startswith(".")
+        ]
 
     def _manifests(self, keys: Sequence[str]) -> list[Manifest]:
-        for key, manifest in self._map(self._read_manifest, [key for key in keys if key not in self._known]):
+        for key, manifest in self._map(
+            self._read_manifest, [key for key in keys if key not in self._known]
+        ):
             if manifest is not None:
                 self._known[key] = manifest
         return [self._known[key] for key in keys if key in self._known]
@@ -333,9 +430,13 @@ class Store:
             if sum(size for _, size in files[first:last]) >= one.data_bytes:
                 continue
             manifest = one if isinstance(one, Manifest) else self.manifest(*one.ids)
-            parts = [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
+            parts = (
+                [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
+            )
             if manifest is None or (missing := self._torn_parts(parts)):
-                torn[one.ids] = f"missing or cut off: {', '.join(missing) if manifest else 'its manifest'}"
+                torn[one.ids] = (
+                    f"missing or cut off: {', '.join(missing) if manifest else 'its manifest'}"
+                )
         return torn
 
     def _torn_parts(self, parts: Sequence[FilePart]) -> list[str]:
@@ -344,7 +445,9 @@ class Store:
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
     def _content(self, part: FilePart) -> tuple[pa.NativeFile | None, str | None]:
-        """A part to read from, None if it is missing, and what is wrong: nothing where it may be deleted."""
+        """A part to read from, None if it is missing, and what is wrong: nothing where it may be
+        deleted.
+        """
         try:
             source, digest = self._blobs.hashed(self._key(part.path))
         except FileNotFoundError:
@@ -365,14 +468,18 @@ class Store:
         return source
 
     def _damaged(self, part: FilePart, problem: object) -> DamagedError:
-        return DamagedError(f"{self._blobs.path(self._key(part.path))} is committed but cannot be read: {problem}")
+        return DamagedError(
+            f"{self._blobs.path(self._key(part.path))} is committed but cannot be read: {problem}"
+        )
 
     def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
         if (source := self._sound(part)) is None:
             return None
         try:
             with pq.ParquetFile(source) as file:
-                have = [name for name in file.schema_arrow.names if columns is None or name in columns]
+                have = [
+                    name for name in file.schema_arrow.names if columns is None or name in columns
+                ]
                 rows = file.read(columns=have, use_threads=False)
             if rows.num_rows != part.rows:
                 raise ValueError(f"it holds {rows.num_rows} rows; its manifest says {part.rows}")

@@ -1,9 +1,11 @@
-"""Pure functions of the queue, the machines and the running launches: ``choose`` picks the next launch and its nodes,
-``worth_adding`` says for which launches nodes should be added, ``asked_for`` which.
+"""Pure functions of the queue, the machines and the running launches: ``choose`` picks the next
+launch and its nodes, ``worth_adding`` says for which launches nodes should be added, ``asked_for``
+which.
 
-Order: multi-node launches first, then those predicted best, then the longest. The head of the queue gets a reservation,
-and others overtake it only where they do not delay it (EASY backfill). Ray's own queue has no look-ahead: there, small
-groups would overtake a large one for ever. ``most_nodes``: how many nodes all launches together may hold.
+Order: multi-node launches first, then those predicted best, then the longest. The head of the queue
+gets a reservation, and others overtake it only where they do not delay it (EASY backfill). Ray's
+own queue has no look-ahead: there, small groups would overtake a large one for ever.
+``most_nodes``: how many nodes all launches together may hold.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A launch that holds nodes. ``end_s``: when it is expected to give them back, on the caller's clock."""
+    """A launch that holds nodes. ``end_s``: when it is expected to give them back, on the caller's
+    clock.
+    """
 
     need: Need
     nodes: Nodes
@@ -66,7 +70,9 @@ class Running:
 
 
 class Pick(NamedTuple):
-    """A launch to start, and its nodes. ``ahead``: key of the launch that it overtakes and does not delay."""
+    """A launch to start, and its nodes. ``ahead``: key of the launch that it overtakes and does not
+    delay.
+    """
 
     job: Waiting
     nodes: Nodes
@@ -76,7 +82,8 @@ class Pick(NamedTuple):
 class Queue:
     """Waiting launches in the order of admission, grouped by kind.
 
-    Launches of one kind fit the same nodes, so 10,000 launches take no longer to look at than their few kinds.
+    Launches of one kind fit the same nodes, so 10,000 launches take no longer to look at than their
+    few kinds.
     """
 
     def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
@@ -85,7 +92,11 @@ class Queue:
             self.add(job)
 
     def add(self, job: Waiting) -> None:
-        insort(self._kinds.setdefault((job.need, job.avoid, job.late), []), job, key=attrgetter("order"))
+        insort(
+            self._kinds.setdefault((job.need, job.avoid, job.late), []),
+            job,
+            key=attrgetter("order"),
+        )
 
     def remove(self, job: Waiting) -> None:
         kind = self._kinds[job.need, job.avoid, job.late]
@@ -101,14 +112,17 @@ class Queue:
         return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
 
     def in_turn(self, closed: Collection[Need]) -> Iterator[Waiting]:
-        """One launch of each need in turn, the first in the order of admission; ``late`` ones last. Launches of needs
-        that become ``closed`` meanwhile are passed over."""
+        """One launch of each need in turn, the first in the order of admission; ``late`` ones last.
+        Launches of needs that become ``closed`` meanwhile are passed over.
+        """
         same: dict[tuple[Need, int], list[list[Waiting]]] = {}
         for (need, _, late), kind in self._kinds.items():
             same.setdefault((need, late), []).append(kind)
 
         def turns(kinds: list[list[Waiting]]) -> Iterator[tuple[tuple[int, int, object], Waiting]]:
-            jobs = takewhile(lambda job: job.need not in closed, heapq.merge(*kinds, key=attrgetter("order")))
+            jobs = takewhile(
+                lambda job: job.need not in closed, heapq.merge(*kinds, key=attrgetter("order"))
+            )
             return (((job.late, turn, job.order), job) for turn, job in enumerate(jobs))
 
         every = (job for _, job in heapq.merge(*map(turns, same.values())))
@@ -127,15 +141,24 @@ def fit(
     avoid: frozenset[str] = frozenset(),
     most_nodes: float = math.inf,
 ) -> Nodes | None:
-    """Free nodes for every replica, best fit first and ``avoid`` last; None when it does not fit now."""
+    """Free nodes for every replica, best fit first and ``avoid`` last; None when it does not fit
+    now.
+    """
     if not need.replicas:
-        return None if any(other.need.endpoint == need.endpoint and need.endpoint for other in running) else ()
+        return (
+            None
+            if any(other.need.endpoint == need.endpoint and need.endpoint for other in running)
+            else ()
+        )
     free = _free(need, machines, running)
     chosen: dict[int, tuple[str, ...]] = {}
     for at in need.by_size():
         bundles, own = need.replicas[at], {node for nodes in chosen.values() for node in nodes}
-        guest = own and not any(bundle.gpus or bundle.cpus for bundle in bundles)  # a router, on a node of its replicas
-        nodes = _replica(bundles, {node: free[node] for node in free if node in own} if guest else free, avoid)
+        # a router, on a node of its replicas
+        guest = own and not any(bundle.gpus or bundle.cpus for bundle in bundles)
+        nodes = _replica(
+            bundles, {node: free[node] for node in free if node in own} if guest else free, avoid
+        )
         if nodes is None:
             return None
         for node, bundle in zip(nodes, bundles, strict=True):
@@ -147,7 +170,9 @@ def fit(
     return tuple(chosen[at] for at in range(len(chosen)))
 
 
-def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -> dict[str, tuple[int, float]]:
+def _free(
+    need: Need, machines: Sequence[Machine], running: Sequence[Running]
+) -> dict[str, tuple[int, float]]:
     """GPUs and CPUs left on each node that this need may use."""
     free = {one.node_id: (one.gpus, one.cpus) for one in machines}
     address = {one.node_id: one.address for one in machines}
@@ -167,11 +192,17 @@ def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -
 def _replica(
     bundles: Sequence[Bundle], free: dict[str, tuple[int, float]], avoid: frozenset[str]
 ) -> tuple[str, ...] | None:
-    """Distinct nodes for the bundles of one replica, the fullest that still fit; None when there are too few."""
+    """Distinct nodes for the bundles of one replica, the fullest that still fit; None when there
+    are too few.
+    """
     left = dict(free)
     nodes = []
     for bundle in bundles:
-        fitting = [node for node, (gpus, cpus) in left.items() if gpus >= bundle.gpus and cpus >= bundle.cpus]
+        fitting = [
+            node
+            for node, (gpus, cpus) in left.items()
+            if gpus >= bundle.gpus and cpus >= bundle.cpus
+        ]
         if not fitting:
             return None
         # fewest free GPUs first: a CPU bundle goes where no GPU is left idle beside it
@@ -182,7 +213,11 @@ def _replica(
 
 
 def choose(
-    queue: Queue, machines: Sequence[Machine], running: Sequence[Running], now_s: float, most_nodes: float = math.inf
+    queue: Queue,
+    machines: Sequence[Machine],
+    running: Sequence[Running],
+    now_s: float,
+    most_nodes: float = math.inf,
 ) -> Pick | None:
     """The next launch to start and its nodes; None when none fits before something ends."""
     reservation: tuple[float, set[str]] | None = None
@@ -198,7 +233,10 @@ def choose(
         if reservation is None:
             return Pick(job, nodes)
         until_s, kept = reservation
-        if not _clear_of(nodes, kept, machines) or len(held(running).union(kept, *nodes)) > most_nodes:
+        if (
+            not _clear_of(nodes, kept, machines)
+            or len(held(running).union(kept, *nodes)) > most_nodes
+        ):
             in_time = (one for one in kind if now_s + one.estimate_s <= until_s)
             if (short := next(in_time, None)) is None:
                 continue
@@ -217,16 +255,19 @@ def worth_adding(
     most_launches: float = math.inf,
     types: Sequence[NodeType] = (),
 ) -> list[Waiting]:
-    """The waiting launches that no node can take now and the budget ``left`` still pays for: one of each need in turn,
-    because nodes may come for one and none for another.
+    """The waiting launches that no node can take now and the budget ``left`` still pays for: one of
+    each need in turn, because nodes may come for one and none for another.
 
-    At most ``most_launches``, and none that would exceed ``most_nodes`` or, but for the first of each need, what may be
-    added of the ``types`` that fit. Launches that fit beside what runs count as started: no node has to be added for
-    them. Launches that share nodes share those that are added, too.
+    At most ``most_launches``, and none that would exceed ``most_nodes`` or, but for the first of
+    each need, what may be added of the ``types`` that fit. Launches that fit beside what runs count
+    as started: no node has to be added for them. Launches that share nodes share those that are
+    added, too.
     """
     started, wanted, full = list(running), list[Waiting](), set[tuple[Need, frozenset[str]]]()
-    added, there = list[Machine](), list[Running]()  # nodes for what is wanted, and what would run there
-    types_of, may_come = dict[Need, tuple[str, ...]](), dict[tuple[str, ...], float]()  # and how many more of these
+    # nodes for what is wanted, and what would run there
+    added, there = list[Machine](), list[Running]()
+    # and how many more of these
+    types_of, may_come = dict[Need, tuple[str, ...]](), dict[tuple[str, ...], float]()
     closed = set[Need]()  # get no more
     for job in queue.in_turn(closed):
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
@@ -258,10 +299,14 @@ def worth_adding(
 
 
 def asked_for(
-    jobs: Iterable[Waiting], machines: Sequence[Machine], types: Sequence[NodeType], most_nodes: float
+    jobs: Iterable[Waiting],
+    machines: Sequence[Machine],
+    types: Sequence[NodeType],
+    most_nodes: float,
 ) -> tuple[list[Footprint], set[Need]]:
-    """What to ask an autoscaler for, and the needs that this is for. At most MOST_GROUPS footprints: those of the first
-    launch as far as that allows, of the others all or none."""
+    """What to ask an autoscaler for, and the needs that this is for. At most MOST_GROUPS
+    footprints: those of the first launch as far as that allows, of the others all or none.
+    """
     asked, needs, each = list[Footprint](), set[Need](), dict[Need, list[Footprint]]()
     for need in (job.need for job in jobs):
         if need not in each:
@@ -275,7 +320,9 @@ def asked_for(
 def _reserve(
     need: Need, machines: Sequence[Machine], running: Sequence[Running], most_nodes: float
 ) -> tuple[float, set[str]] | None:
-    """When and on which nodes the need will fit if launches end as expected; None if it never will on these."""
+    """When and on which nodes the need will fit if launches end as expected; None if it never will
+    on these.
+    """
     ends = sorted(running, key=lambda launch: launch.end_s)
 
     def after(ended: int) -> Nodes | None:

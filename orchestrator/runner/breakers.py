@@ -1,7 +1,8 @@
-"""Circuit breakers: a node on which launches fail rests, and a sweep that fails in the same way everywhere pauses.
+"""Circuit breakers: a node on which launches fail rests, and a sweep that fails in the same way
+everywhere pauses.
 
-After its rest a node is tried again, and after a pause one launch goes ahead as a probe. After each further failure the
-wait is twice as long.
+After its rest a node is tried again, and after a pause one launch goes ahead as a probe. After each
+further failure the wait is twice as long.
 """
 
 import threading
@@ -13,9 +14,11 @@ from orchestrator.errors import Failure, FailureClass, FailureKind
 from orchestrator.results.events import Event
 
 NODE_FAILURES = 2  # of class infra in a row, with nothing measured on the node in between
-SAME_NODES = 3  # failures of one class in a row on as many nodes, with nothing measured anywhere in between
+# failures of one class in a row on as many nodes, with nothing measured anywhere in between
+SAME_NODES = 3
 FIRST_WAIT_S, LONGEST_WAIT_S = 120.0, 3600.0
-# infrastructure, but not the fault of the engine's nodes; a node that is taken back is not chosen again anyway
+# infrastructure, but not the fault of the engine's nodes; a node that is taken back is not chosen
+# again anyway
 NOT_OF_THE_NODE = frozenset(
     {
         *(FailureKind.NO_CLIENT, FailureKind.CLIENT_LOST, FailureKind.NO_ROOM),
@@ -41,12 +44,15 @@ class _Wait:
 
 
 class Breakers:
-    """Counts a sweep's failures, and decides which nodes rest and when the sweep pauses. Thread-safe."""
+    """Counts a sweep's failures, and decides which nodes rest and when the sweep pauses.
+    Thread-safe.
+    """
 
     def __init__(self, now_s: Callable[[], float], tell: Callable[[Event], None]) -> None:
         self._now_s, self._tell = now_s, tell
         self._lock = threading.RLock()
-        self._failures: dict[str, int] = {}  # node id -> infra failures since something was measured there
+        # node id -> infra failures since something was measured there
+        self._failures: dict[str, int] = {}
         self._rests: dict[str, _Wait] = {}
         # failure class -> the nodes of each launch that failed with it since anything was measured
         self._same: dict[FailureClass, set[frozenset[str]]] = {}
@@ -63,15 +69,21 @@ class Breakers:
                 for node in found:
                     self._failures[node] = self._failures.get(node, 0) + 1
                     if self._failures[node] >= NODE_FAILURES:
-                        self.rest(node, f"{self._failures[node]} launches on it failed; the last: {failure.sentence}")
+                        self.rest(
+                            node,
+                            f"{self._failures[node]} launches on it failed; the last: {failure.sentence}",
+                        )
             launches = self._same.setdefault(kind.failure_class, set())
             launches.add(found)
             same = frozenset[str]().union(*launches)
-            enough = min(len(launches), len(same)) >= SAME_NODES  # a launch on many nodes is still one failure
+            # a launch on many nodes is still one failure
+            enough = min(len(launches), len(same)) >= SAME_NODES
             if enough and (self._pause is None or self._probe is not None):
                 self._pause, self._probe = self._pause or _Wait(), None
                 wait_s = self._pause.begin(self._now_s())
-                where = f"launches failed in the same way ({kind.failure_class}) on {len(same)} nodes"
+                where = (
+                    f"launches failed in the same way ({kind.failure_class}) on {len(same)} nodes"
+                )
                 then = f"no new one for {wait_s:g} s, then one as a probe; the last: {failure.sentence}"
                 text = f"{where}, nothing was measured meanwhile: {then}"
                 self._tell(Event("paused", text, data={"nodes": sorted(same), "wait_s": wait_s}))
@@ -103,7 +115,9 @@ class Breakers:
             self._probe = deployment_id if self._pause is not None else None
 
     def ended(self, deployment_id: str) -> None:
-        """The deployment's launch is over. If it was a probe without any outcome, another launch may be one."""
+        """The deployment's launch is over. If it was a probe without any outcome, another launch
+        may be one.
+        """
         with self._lock:
             if self._probe == deployment_id:
                 self._probe = None
@@ -113,9 +127,15 @@ class Breakers:
         with self._lock:
             now_s = self._now_s()
             resting = {node for node, rest in self._rests.items() if rest.until_s > now_s}
-            return [one for one in machines if one.node_id not in resting] if resting else list(machines)
+            return (
+                [one for one in machines if one.node_id not in resting]
+                if resting
+                else list(machines)
+            )
 
     def paused(self) -> bool:
         """Whether no launch may begin, because the sweep pauses or its probe is running."""
         with self._lock:
-            return self._pause is not None and (self._probe is not None or self._now_s() < self._pause.until_s)
+            return self._pause is not None and (
+                self._probe is not None or self._now_s() < self._pause.until_s
+            )

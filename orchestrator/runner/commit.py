@@ -20,7 +20,14 @@ from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.manifest import Kind
 from orchestrator.results.records import AnswerRow, Committed, DeploymentRow, LaunchRow, PointRow
-from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, conform, table_of, to_parquet
+from orchestrator.results.schemas import (
+    ENGINE_METRICS,
+    RECORDS,
+    REQUESTS,
+    conform,
+    table_of,
+    to_parquet,
+)
 from orchestrator.results.spool import Part
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.runner.measure import Attempt, Loaded
@@ -32,7 +39,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt and what it was an attempt at. ``measurement``: with the seed that this attempt used.
+    """One attempt and what it was an attempt at. ``measurement``: with the seed that this attempt
+    used.
 
     ``launch``: None if the attempt got no launch.
     """
@@ -47,7 +55,9 @@ class AttemptRecord:
     def row(self, experiment: str) -> PointRow:
         """Its row in ``points``."""
         point, loaded, verdict = self.point, self.attempt.loaded, self.attempt.verdict
-        requests, stats = (loaded.requests, loaded.stats) if loaded else (REQUESTS.empty_table(), ())
+        requests, stats = (
+            (loaded.requests, loaded.stats) if loaded else (REQUESTS.empty_table(), ())
+        )
         warmup_s, duration_s = point.load.warmup_s, point.load.duration_s
         lasted_s = loaded.lasted_s(warmup_s, duration_s) if loaded else duration_s
         window_start_ns, window_end_ns = steady_window_ns(warmup_s, lasted_s, requests)
@@ -69,14 +79,20 @@ class AttemptRecord:
             clients_json=json.dumps([asdict(one) for one in stats]),
             window_start_ns=window_start_ns,
             window_end_ns=window_end_ns,
-            steady=window_start_ns > 0 if point.load.warmup_s is None and point.load.duration_s is not None else None,
+            steady=window_start_ns > 0
+            if point.load.warmup_s is None and point.load.duration_s is not None
+            else None,
             started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
-            capped_share=verdict.evidence.get("capped_share") if point.load.max_in_flight is not None else None,
+            capped_share=verdict.evidence.get("capped_share")
+            if point.load.max_in_flight is not None
+            else None,
             ended_early=loaded.early.outcome if loaded and loaded.early else None,
             ended_for=loaded.early.limits if loaded and loaded.early else None,
-            emulated=self.launch.emulated if self.launch else ENGINES[self.deployment.settings.engine].emulated,
+            emulated=self.launch.emulated
+            if self.launch
+            else ENGINES[self.deployment.settings.engine].emulated,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),
         )
@@ -111,7 +127,9 @@ def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) ->
 
 
 def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
-    """The deployment's row; columns named like a setting hold that setting. Settings contain no secrets."""
+    """The deployment's row; columns named like a setting hold that setting. Settings contain no
+    secrets.
+    """
     settings, hardware = deployment.settings, deployment.hardware
     devices = deployment.devices
     price = hardware.usd_per_gpu_hour
@@ -138,24 +156,32 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
 def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     """Write the attempt's row beside those of its clients and replicas, then the manifest.
 
-    Returns the AttemptData that answers are computed from, and stores it. If computing it fails, returns the manifest;
-    whoever reads the results computes it again.
+    Returns the AttemptData that answers are computed from, and stores it. If computing it fails,
+    returns the manifest; whoever reads the results computes it again.
     """
     point, loaded = record.row(store.experiment), record.attempt.loaded
-    # the deployment's row, too: a driver that dies before the launch is committed must not leave it unknown
+    # the deployment's row, too: a driver that dies before the launch is committed must not leave it
+    # unknown
     deployment, described = _described(record.deployment, store.experiment)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
-    ours = [_part(store, "points", [point], keys), store.put_part(described, writer="driver", **keys)]
+    ours = [
+        _part(store, "points", [point], keys),
+        store.put_part(described, writer="driver", **keys),
+    ]
     theirs = _rows(store, loaded, keys) if loaded else []
     metrics = engine_metrics(loaded.samples if loaded else {}, **keys)
     sampled = _engine_metrics_part(store, metrics, keys)
     manifest = _commit(store, "point", point, keys, [*theirs, *sampled, *ours])
-    requests, known = loaded.requests if loaded else REQUESTS.empty_table(), metrics if sampled else metrics[:0]
+    requests, known = (
+        loaded.requests if loaded else REQUESTS.empty_table(),
+        metrics if sampled else metrics[:0],
+    )
     try:
         gaps = loaded.token_events if loaded else None
         data = with_parts(store, manifest, point, deployment, requests, known, gaps).data()
         keep(store.computed, [data])
-    except Exception as error:  # the attempt is committed: no error may cause it to be measured again
+    except Exception as error:
+        # the attempt is committed: no error may cause it to be measured again
         _log.warning("no figures of attempt %s: %s", point.attempt_id, error)
         return manifest
     return data
@@ -166,7 +192,10 @@ def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePar
     parts: list[FilePart] = []
     for index, one in loaded.reports.items():
         ours = (one.requests, one.token_events) if not one.stored else ()
-        parts += [*one.stored, *(store.put_part(part, writer=f"client{index:04d}", **keys) for part in ours if part)]
+        parts += [
+            *one.stored,
+            *(store.put_part(part, writer=f"client{index:04d}", **keys) for part in ours if part),
+        ]
     for index, part in loaded.lost.items():
         parts.append(store.put_part(part, writer=f"client{index:04d}-lost", **keys))
     return parts
@@ -179,7 +208,9 @@ def commit_launch(
     events: Sequence[Event] = (),
     answers: Sequence[AnswerRow] = (),
 ) -> None:
-    """Write a launch's row, its deployment's, its answers and the events since the last commit; then the manifest."""
+    """Write a launch's row, its deployment's, its answers and the events since the last commit;
+    then the manifest.
+    """
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     _, described = _described(deployment, store.experiment)
     parts = [
@@ -191,15 +222,24 @@ def commit_launch(
     _commit(store, "launch", launch, keys, parts)
 
 
-def engine_metrics(samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str) -> pa.Table:
+def engine_metrics(
+    samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str
+) -> pa.Table:
     """The samples of the replicas' /metrics as rows; none if no replica has any.
 
-    A replica without samples beside others with some gets a row of nulls, so that no sum is taken for the whole.
+    A replica without samples beside others with some gets a row of nulls, so that no sum is taken
+    for the whole.
     """
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
     silent = Sample(time.time_ns(), {})
     rows = [
-        {**keys, "replica": replica, "role": sample.role, "unix_ns": sample.unix_ns, **sample.values}
+        {
+            **keys,
+            "replica": replica,
+            "role": sample.role,
+            "unix_ns": sample.unix_ns,
+            **sample.values,
+        }
         for replica, taken in samples.items()
         for sample in taken or [silent]
     ]
@@ -207,9 +247,15 @@ def engine_metrics(samples: Mapping[int, Sequence[Sample]], *, measurement_id: s
 
 
 def _engine_metrics_part(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
-    """The file with these rows, if there are any; an attempt does without it if it cannot be stored."""
+    """The file with these rows, if there are any; an attempt does without it if it cannot be
+    stored.
+    """
     try:
-        return [store.write_part("engine_metrics", rows, writer="driver", **keys)] if rows.num_rows else []
+        return (
+            [store.write_part("engine_metrics", rows, writer="driver", **keys)]
+            if rows.num_rows
+            else []
+        )
     except ResultsError as error:
         _log.warning("no engine metrics of attempt %s: %s", keys["attempt_id"], error)
         return []
@@ -228,7 +274,11 @@ def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, s
 
 
 def _commit(
-    store: Store, kind: Kind, row: PointRow | LaunchRow, keys: Mapping[str, str], parts: Sequence[FilePart]
+    store: Store,
+    kind: Kind,
+    row: PointRow | LaunchRow,
+    keys: Mapping[str, str],
+    parts: Sequence[FilePart],
 ) -> Manifest:
     manifest = Manifest(
         kind=kind,

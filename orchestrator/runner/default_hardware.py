@@ -1,8 +1,9 @@
-"""Deployments without ``hardware``: which accelerator they get on this cluster, and a check that results never mix two.
+"""Deployments without ``hardware``: which accelerator they get on this cluster, and a check that
+results never mix two.
 
-An accelerator is what the cluster's label says. Ray's label is ``A100`` for 40 GB and for 80 GB; only named hardware
-tells those apart. Such a deployment has the same id wherever it runs; the ``deployments`` row committed with each point
-says what it ran on.
+An accelerator is what the cluster's label says. Ray's label is ``A100`` for 40 GB and for 80 GB;
+only named hardware tells those apart. Such a deployment has the same id wherever it runs; the
+``deployments`` row committed with each point says what it ran on.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,12 +20,17 @@ from orchestrator.results.store import Store
 CPU = "cpu"
 
 
-def on_this_cluster(deployments: Sequence[Deployment], machines: Sequence[Machine]) -> list[Deployment]:
-    """Give deployments without hardware the cluster's accelerator: its GPUs (``any`` if unlabelled), else CPU cores.
+def on_this_cluster(
+    deployments: Sequence[Deployment], machines: Sequence[Machine]
+) -> list[Deployment]:
+    """Give deployments without hardware the cluster's accelerator: its GPUs (``any`` if
+    unlabelled), else CPU cores.
 
     Raises ProblemsError with each of them if the cluster has several kinds of GPU.
     """
-    gpus = sorted({one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus})
+    gpus = sorted(
+        {one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus}
+    )
     out, problems = [], []
     for one in deployments:
         engine = ENGINES[one.settings.engine]
@@ -47,8 +53,11 @@ def _on(deployment: Deployment, accelerator: str) -> Deployment:
     return deployment.model_copy(update={"hardware": hardware})
 
 
-def check_same(store: Store, deployments: Collection[Deployment], committed: Iterable[Committed]) -> None:
-    """Check that committed results of deployments without hardware come from the accelerator they would run on here.
+def check_same(
+    store: Store, deployments: Collection[Deployment], committed: Iterable[Committed]
+) -> None:
+    """Check that committed results of deployments without hardware come from the accelerator they
+    would run on here.
 
     Raises ProblemsError with every deployment for which that is not so.
     """

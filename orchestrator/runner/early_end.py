@@ -22,8 +22,9 @@ LEAD_S = 0.3  # for the message to reach all clients
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs; ``undecided``: at
-    least one has no verdict. ``limits``: of these SLOs, as a row holds them."""
+    """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs;
+    ``undecided``: at least one has no verdict. ``limits``: of these SLOs, as a row holds them.
+    """
 
     at_s: float
     outcome: Outcome
@@ -41,10 +42,11 @@ class EarlyEnd:
         self.end: Early | None = None
 
     def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> Early | None:
-        """End the run once every SLO has its verdict, a verdict would take too long, or the search is over; returns
-        that end.
+        """End the run once every SLO has its verdict, a verdict would take too long, or the search
+        is over; returns that end.
 
-        Open requests are waited for, unless requests come in faster than they are answered: then they are aborted.
+        Open requests are waited for, unless requests come in faster than they are answered: then
+        they are aborted.
         """
         if self.end is None and self._over():
             return self._end(run, elapsed_s, "undecided", "the search is over")
@@ -54,14 +56,23 @@ class EarlyEnd:
         requests, token_events = tables(self._point, [one for part in parts for one in part.ended])
         found = outcomes([(part.now_ns, part.open) for part in parts], requests, token_events)
         self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
-        self._capped |= progress.sent < progress.scheduled  # max_in_flight keeps the load below the level
-        verdicts = self._probe.look(found.now_s, found.open_due_s, found.open_missed(self._slos), self._capped)
+        # max_in_flight keeps the load below the level
+        self._capped |= progress.sent < progress.scheduled
+        verdicts = self._probe.look(
+            found.now_s, found.open_due_s, found.open_missed(self._slos), self._capped
+        )
         now_s = max(part.now_ns for part in parts) / 1e9
         if None in verdicts:
             longer = self._probe.takes_longer
-            return self._end(run, now_s, "undecided", "a verdict would take too long") if longer else None
+            return (
+                self._end(run, now_s, "undecided", "a verdict would take too long")
+                if longer
+                else None
+            )
         outcome = verdicts[0] if len(set(verdicts)) == 1 else "mixed"
-        said = ", ".join(f"{slo.name} {verdict}" for slo, verdict in zip(self._slos, verdicts, strict=True))
+        said = ", ".join(
+            f"{slo.name} {verdict}" for slo, verdict in zip(self._slos, verdicts, strict=True)
+        )
         why = " (requests come in faster than they are answered)" if self._probe.diverging else ""
         return self._end(run, now_s, outcome or "mixed", f"{said}{why}")
 

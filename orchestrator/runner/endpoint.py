@@ -1,4 +1,6 @@
-"""Measures points of one endpoint without a sweep and without Ray, and commits them like those of a sweep."""
+"""Measures points of one endpoint without a sweep and without Ray, and commits them like those of a
+sweep.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,9 @@ def measure_here(
 ) -> Attempt:
     """Load an endpoint once with ``clients`` clients of this machine; ``tell`` hears the progress.
 
-    ``watched``: progress is drawn, which takes time. ``watch``: see ``Measurer.measure``. Ends early, with what was
-    measured until then, once ``stopped`` is true. Raises InputError when the point cannot be run, OrchestratorError
-    when every client died.
+    ``watched``: progress is drawn, which takes time. ``watch``: see ``Measurer.measure``. Ends
+    early, with what was measured until then, once ``stopped`` is true. Raises InputError when the
+    point cannot be run, OrchestratorError when every client died.
     """
     cluster = LocalCluster(None, clients, watched or watch is not None)
     try:
@@ -70,17 +72,26 @@ def measure_here(
 
 
 def runs_of(plan: Plan, target: Target, probed: Probed) -> list[EndpointRun]:
-    """Every point of a plan for one endpoint, in order. Raises InputError if the endpoint can serve none of them."""
+    """Every point of a plan for one endpoint, in order. Raises InputError if the endpoint can serve
+    none of them.
+    """
     if not plan.points:
         raise InputError("; ".join(plan.deployments[0].reasons))
     return [EndpointRun(plan, point, target, probed) for point in plan.points]
 
 
 class EndpointRun:
-    """One measurement of a point of an endpoint, by default the first repeat. ``probed``: how to talk to it."""
+    """One measurement of a point of an endpoint, by default the first repeat. ``probed``: how to
+    talk to it.
+    """
 
     def __init__(
-        self, plan: Plan, point: Point, target: Target, probed: Probed, measurement: Measurement | None = None
+        self,
+        plan: Plan,
+        point: Point,
+        target: Target,
+        probed: Probed,
+        measurement: Measurement | None = None,
     ) -> None:
         (self.deployment,) = plan.deployments
         self.plan, self.point = plan, point
@@ -99,29 +110,43 @@ class EndpointRun:
             attempt_id=attempt_id,
         )
 
-    def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> int:
-        """Send ``requests`` requests of the same kind without keeping rows. Returns how many were sent.
+    def warm_up(
+        self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Send ``requests`` requests of the same kind without keeping rows. Returns how many were
+        sent.
 
-        Drawn prompts differ from those that will be measured; prompts of a file are its last ones. The times of a trace
-        are ignored.
+        Drawn prompts differ from those that will be measured; prompts of a file are its last ones.
+        The times of a trace are ignored.
         """
         workload = self.load.workload.others(requests)
-        other = replace(self.load, workload=workload, requests=requests, duration_s=None, warmup_s=0.0)
+        other = replace(
+            self.load, workload=workload, requests=requests, duration_s=None, warmup_s=0.0
+        )
         other = replace(other, seed=self.load.seed ^ 1)
         if other.arrivals.process == "trace":
-            other = replace(other, level=Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT)))
+            other = replace(
+                other, level=Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT))
+            )
         loaded = measure_here(other, clients, stopped=stopped).loaded
         return loaded.requests.num_rows if loaded else 0
 
     def commit(self, store: Store, attempt: Attempt) -> Committed:
         """Store the plan, a launch (of a server that was already up) and the attempt."""
         # imports the engines' code, which loading does not need
-        from orchestrator.runner.commit import AttemptRecord, commit_attempt, commit_launch, launch_row
+        from orchestrator.runner.commit import (
+            AttemptRecord,
+            commit_attempt,
+            commit_launch,
+            launch_row,
+        )
 
         assert attempt.loaded
         store.write_plan(self.plan.to_json())
         launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
         launch = replace(launch, emulated=self.emulated)
         commit_launch(store, self.deployment, launch)
-        record = AttemptRecord(self.deployment, self.point, self.measurement, attempt, self.load.attempt_id, launch)
+        record = AttemptRecord(
+            self.deployment, self.point, self.measurement, attempt, self.load.attempt_id, launch
+        )
         return commit_attempt(store, record)

@@ -1,4 +1,6 @@
-"""Searches for the highest load at which one endpoint holds an SLO, like a sweep, but with clients of this machine."""
+"""Searches for the highest load at which one endpoint holds an SLO, like a sweep, but with clients
+of this machine.
+"""
 
 import math
 from collections import Counter
@@ -24,7 +26,8 @@ from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.spec.load import Level, hours, load_text
 
 DRAIN_S = 60.0  # for requests in flight when the budget ends
-GRACE_S = 5.0  # for them when the user ends a probe: without their answers it shows that a level fails, or nothing
+# for them when the user ends a probe: without their answers it shows that a level fails, or nothing
+GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,10 @@ class NextProbe:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would probe with as much
-    time again. ``failure``: of the probe that ended it; ``interrupted``: the user ended it."""
+    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would
+    probe with as much time again. ``failure``: of the probe that ended it; ``interrupted``: the
+    user ended it.
+    """
 
     claim: Claim
     probes: list[AttemptData]
@@ -54,12 +59,14 @@ class Found:
 
 @dataclass(kw_only=True)
 class CapacitySearch:
-    """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are not repeated.
+    """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are
+    not repeated.
 
-    After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell`` hears the progress.
-    When the plan's budget of wall time is used up, or ``stopped`` says so, the running probe ends and counts as far
-    as it came. If answers to its requests are waited for in vain then (``DRAIN_S``, ``GRACE_S``), it can only show that
-    its level fails. One that came to nothing until then is left out.
+    After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell``
+    hears the progress. When the plan's budget of wall time is used up, or ``stopped`` says so, the
+    running probe ends and counts as far as it came. If answers to its requests are waited for in
+    vain then (``DRAIN_S``, ``GRACE_S``), it can only show that its level fails. One that came to
+    nothing until then is left out.
     """
 
     plan: Plan  # of one endpoint, one workload and one SLO
@@ -82,7 +89,10 @@ class CapacitySearch:
         if not deployment.runs:
             raise InputError("; ".join(deployment.reasons))
         commits: Sequence[Committed] = self.store.commits(checked=True)
-        committed, tries = first_ok(commits), Counter(one.measurement_id for one in commits if one.status != "ok")
+        committed, tries = (
+            first_ok(commits),
+            Counter(one.measurement_id for one in commits if one.status != "ok"),
+        )
         done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
         todo = Todo(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)
@@ -100,7 +110,9 @@ class CapacitySearch:
                 attempt = measurer.measure(run.load, few, watch and replace(watch, over=self._over))
                 failure = attempt.failure
                 if failure is not None and self._over():  # it might not have failed, had it gone on
-                    self.tell(Event("stopping", f"{level_words(found[0])}: left out: {failure.sentence}"))
+                    self.tell(
+                        Event("stopping", f"{level_words(found[0])}: left out: {failure.sentence}")
+                    )
                     failure = None
                     break
                 if attempt.loaded is None:
@@ -113,7 +125,9 @@ class CapacitySearch:
                     measurer.clients.release()
                     measurer = self._measurer(cluster, 2 * self.clients)
                     continue
-                done |= {one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)}
+                done |= {
+                    one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)
+                }
                 if failure is not None:  # the load may have caused it, or the server may be gone
                     break
                 todo.close(outcome)
@@ -121,12 +135,16 @@ class CapacitySearch:
                 said = measured_words(outcome, self.plan.slos)
                 ahead = f"; next {ahead.words}" if (ahead := _ahead(todo)) is not None else ""
                 left = {"left": todo.left, "left_s": self._ends_s - self.clock.now_s()}
-                self.tell(Event("measured", f"{level_words(found[0])}: {said}; {known}{ahead}", data=left))
+                self.tell(
+                    Event("measured", f"{level_words(found[0])}: {said}; {known}{ahead}", data=left)
+                )
         finally:
             cluster.close()
         todo.hurry(self._budget_s)
         probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
-        return Found(todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped())
+        return Found(
+            todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped()
+        )
 
     def _over(self) -> bool:
         """Whether the user ended it, or its time did."""
@@ -140,7 +158,14 @@ class CapacitySearch:
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
         replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
-        return Measurer(replicas, borrowed, stopped=self._impatient, tell=self.tell, lead_s=START_LEAD_S, keeps=True)
+        return Measurer(
+            replicas,
+            borrowed,
+            stopped=self._impatient,
+            tell=self.tell,
+            lead_s=START_LEAD_S,
+            keeps=True,
+        )
 
 
 def _ahead(todo: Todo) -> NextProbe | None:

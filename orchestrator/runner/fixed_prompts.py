@@ -1,4 +1,6 @@
-"""The prompts that every launch answers before its first point, so that answers of engines can be compared."""
+"""The prompts that every launch answers before its first point, so that answers of engines can be
+compared.
+"""
 
 from dataclasses import replace
 
@@ -7,15 +9,18 @@ from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.load import Lengths, Level
 
-PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many short ones, so that one early difference spoils one answer only
-ANSWERS_WITHIN_S = 60.0  # slower answers are not waited for; the points show whether so slow an engine is any good
+# many short ones, so that one early difference spoils one answer only
+PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8
+# slower answers are not waited for; the points show whether so slow an engine is any good
+ANSWERS_WITHIN_S = 60.0
 
 
 def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
-    """A point that sends the same prompts to every engine and model, through the given point's API, answered greedily.
+    """A point that sends the same prompts to every engine and model, through the given point's API,
+    answered greedily.
 
-    They are text, so that engines that take no token ids get the same. More replicas get more prompts, so that each
-    answers a few.
+    They are text, so that engines that take no token ids get the same. More replicas get more
+    prompts, so that each answers a few.
     """
     prompts = max(PROMPTS, FEW * len(point.targets))
     workload = RandomWorkload(

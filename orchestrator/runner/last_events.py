@@ -18,7 +18,9 @@ def commit_events(store: Store, events: Sequence[Event]) -> None:
         return
     sweep_id = new_ulid()
     rows = table_of([one.row() for one in events], EventRow)
-    part = store.write_part("events", rows, measurement_id=sweep_id, attempt_id=sweep_id, writer="driver")
+    part = store.write_part(
+        "events", rows, measurement_id=sweep_id, attempt_id=sweep_id, writer="driver"
+    )
     manifest = Manifest(
         kind="sweep",
         measurement_id=sweep_id,

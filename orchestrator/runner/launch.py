@@ -20,7 +20,15 @@ from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.networks import doubt
 from orchestrator.engines.readiness import Expected, Ready, wait_ready
-from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
+from orchestrator.errors import (
+    EngineFailure,
+    Failure,
+    FailureKind,
+    InputError,
+    Occupied,
+    PlacementError,
+    ResultsError,
+)
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event, Phase
@@ -30,7 +38,13 @@ from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.need import need_of, units_of
-from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role, tell_first_of_downloads
+from orchestrator.runner.replicas import (
+    Replicas,
+    agent_lost,
+    agents_of,
+    of_role,
+    tell_first_of_downloads,
+)
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
 
@@ -40,24 +54,31 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
 HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
-SAYS_S = 5.0  # how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
+# how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
+SAYS_S = 5.0
 
 
 class Launch:
-    """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``, whatever it returned.
+    """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``,
+    whatever it returned.
 
-    ``on_hosts`` is called when they are its own. ``row``: what is known about it so far; ``answers``: those to the
-    fixed prompts.
+    ``on_hosts`` is called when they are its own. ``row``: what is known about it so far;
+    ``answers``: those to the fixed prompts.
     """
 
     def __init__(
-        self, context: SweepContext, deployment: Deployment, nodes: Nodes, on_hosts: Callable[[], None] = lambda: None
+        self,
+        context: SweepContext,
+        deployment: Deployment,
+        nodes: Nodes,
+        on_hosts: Callable[[], None] = lambda: None,
     ) -> None:
         self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
         self._context, self._deployment, self._nodes = context, deployment, nodes
         self._clock, self._on_hosts = context.clock, on_hosts
         self._units = units_of(deployment.settings)
-        self._key = random_key()  # one for all parts, because a router passes requests on with their key
+        # one for all parts, because a router passes requests on with their key
+        self._key = random_key()
         self._workers: list[Worker] = []
         self._reported: dict[str, Any] = {}
         self._placements: list[Placement] = []
@@ -70,7 +91,8 @@ class Launch:
         self.row = replace(self.row, **facts)
 
     def start(self) -> Replicas | Failure | None:
-        """Place it, start it, and wait until it serves. None when the user stopped the sweep meanwhile.
+        """Place it, start it, and wait until it serves. None when the user stopped the sweep
+        meanwhile.
 
         Raises Occupied when other sweeps hold its hosts.
         """
@@ -95,7 +117,9 @@ class Launch:
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
-        ready = wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
+        ready = wait_ready(
+            Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S
+        )
         self._reported = dict(ready.reported)
         self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
         self._note(emulated=is_emulator(ready.version))
@@ -119,7 +143,10 @@ class Launch:
                 placement = context.cluster.place(self.row.launch_id, footprint, nodes, patience)
             except Occupied as error:  # the nodes that are free are left to other launches
                 held = error.nodes or nodes
-                self._rest({one.address for one in context.cluster.machines() if one.node_id in held}, began_ns)
+                self._rest(
+                    {one.address for one in context.cluster.machines() if one.node_id in held},
+                    began_ns,
+                )
                 raise
             if not self._placements:
                 context.state.placed(self._deployment, self._clock.now_s())
@@ -127,8 +154,12 @@ class Launch:
         self._note(placed_s=self._clock.now_s() - began_s)
 
     def _rest(self, addresses: Iterable[str], since_ns: int) -> None:
-        """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to wait for them."""
-        rest_s = max((self._context.state.rest(one, self._clock.now_s()) for one in addresses), default=0.0)
+        """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to
+        wait for them.
+        """
+        rest_s = max(
+            (self._context.state.rest(one, self._clock.now_s()) for one in addresses), default=0.0
+        )
         self._context.state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
 
     def _start(self) -> Replicas | None:
@@ -136,12 +167,17 @@ class Launch:
         cores = self._lease()
         self._on_hosts()
         self._fetch_dead_logs()
-        began_s, began_unix_ns, state = self._clock.now_s(), self._clock.unix_ns(), self._context.state
+        began_s, began_unix_ns, state = (
+            self._clock.now_s(),
+            self._clock.unix_ns(),
+            self._context.state,
+        )
         try:
             engines = [at for at, (role, _) in enumerate(self._units) if role != ROUTER]
             routers = range(len(engines), len(self._units))
             targets: list[Target] = []
-            for wave in filter(None, (engines, routers)):  # routers last: they must find replicas that serve
+            # routers last: they must find replicas that serve
+            for wave in filter(None, (engines, routers)):
                 targets = [self._start_replica(at, cores[at]) for at in wave]
                 if not self._await_ready(wave, began_s):
                     return None
@@ -153,9 +189,11 @@ class Launch:
         return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
 
     def _lease(self) -> list[list[tuple[int, ...]]]:
-        """Lease its hosts, and on `cpu` hardware cores for every rank; the cores of each rank of each replica.
+        """Lease its hosts, and on `cpu` hardware cores for every rank; the cores of each rank of
+        each replica.
 
-        In order of address, so that of two launches that want the same hosts one gets them all. Raises Occupied.
+        In order of address, so that of two launches that want the same hosts one gets them all.
+        Raises Occupied.
         """
         context, hardware = self._context, self._deployment.hardware
         each = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
@@ -177,7 +215,9 @@ class Launch:
         return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
 
     def _fetch_dead_logs(self) -> None:
-        """Store the logs that launches of this experiment left on these nodes when their driver or agent died."""
+        """Store the logs that launches of this experiment left on these nodes when their driver or
+        agent died.
+        """
         for agent in agents_of(self._placements):
             for folder, name, log in agent.dead_logs():
                 with suppress(ResultsError):  # the log stays on its node
@@ -194,13 +234,16 @@ class Launch:
         first = placement.agents[0]
         port, master_port, rpc_port, *extra = first.reserve_ports(7)
         address, cluster = first.allocation.address, self._context.cluster
-        one_host = {machine.address for machine in cluster.machines()} <= {address} and not cluster.growth().may
+        one_host = {machine.address for machine in cluster.machines()} <= {
+            address
+        } and not cluster.growth().may
         base = Node(
             port=port,
             master_host=address,
             master_port=master_port,
             rpc_port=rpc_port,
-            bind=LOOPBACK if one_host else address,  # clients may run on any node, even one that joins later
+            # clients may run on any node, even one that joins later
+            bind=LOOPBACK if one_host else address,
             launch_id=self.row.launch_id,
             model_path=settings.model,
             role="" if role == ROUTER else role,
@@ -222,17 +265,27 @@ class Launch:
                 extra_ports=extra_ports,
             )
             self._argv.append(agent.start(settings, hardware, node, self._key))
-            where = {"rank": rank, "replica": index, "role": role, "engine_cores": list(cores[rank])}
+            where = {
+                "rank": rank,
+                "replica": index,
+                "role": role,
+                "engine_cores": list(cores[rank]),
+            }
             self._allocations.append(asdict(allocation) | where)
-            self._note(argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations))
+            self._note(
+                argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations)
+            )
         tell_first_of_downloads(placement)  # what there is already is no progress
         first.begin_ready(settings.startup_timeout_s)
-        served = self._units[0][1] if role == ROUTER else settings  # a router serves its replicas' model name
+        # a router serves its replicas' model name
+        served = self._units[0][1] if role == ROUTER else settings
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
 
     def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
-        """Wait until these replicas serve; false when the user stopped the sweep. Raises EngineFailure."""
+        """Wait until these replicas serve; false when the user stopped the sweep. Raises
+        EngineFailure.
+        """
         waiting, said_s, says = list(wave), began_s, ""
         while waiting:
             now_s = self._clock.now_s()
@@ -241,10 +294,13 @@ class Launch:
                 for at in waiting:
                     tell_first_of_downloads(self._placements[at])
             waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
-            self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)  # later: it downloads
+            # later: it downloads
+            self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)
             if self._context.stop.is_set():
                 return False
-            if (failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)) is not None:
+            if (
+                failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)
+            ) is not None:
                 raise EngineFailure(failure)
             for at in list(waiting):
                 placement, (role, _) = self._placements[at], self._units[at]
@@ -255,37 +311,54 @@ class Launch:
                     self._heard(role, outcome)
                     waiting.remove(at)
                     continue
-                for agent in placement.agents[1:]:  # if another rank dies, rank 0 waits for it for ever
+                # if another rank dies, rank 0 waits for it for ever
+                for agent in placement.agents[1:]:
                     if (failure := agent.failure()) is not None:
                         raise EngineFailure(of_role(role, failure))
         return True
 
     def _heard(self, role: str, ready: Ready) -> None:
-        """Note what a replica reported once it served, under names prefixed with its role, and tell any surprises."""
+        """Note what a replica reported once it served, under names prefixed with its role, and tell
+        any surprises.
+        """
         settings, reported = self._deployment.settings.parts[role], dict(ready.reported)
         engine = program_of(settings.engine)
         known = engine.version
-        if known and ready.version and known not in ready.version and not is_version(known, ready.version):
+        if (
+            known
+            and ready.version
+            and known not in ready.version
+            and not is_version(known, ready.version)
+        ):
             reported["flags_known_as_of"] = known
             self._tell(
                 "other_version",
                 f"{engine.title} {ready.version} runs, but its flags, metrics and log are known for {known}: a setting "
                 "whose meaning has changed would go unnoticed",
             )
-        if over := "network" in reported and doubt(str(reported["network"]), self._deployment.hardware.is_cpu):
-            self._tell("network", f"its {settings.nnodes} nodes talk {over}: the results depend on that network, too")
+        if over := "network" in reported and doubt(
+            str(reported["network"]), self._deployment.hardware.is_cpu
+        ):
+            self._tell(
+                "network",
+                f"its {settings.nnodes} nodes talk {over}: the results depend on that network, too",
+            )
         if role == ROUTER:
             reported |= {"version": ready.version} if ready.version else {}
         else:
             self._note(engine_version=ready.version)
-        self._reported |= {f"{role}.{name}" if role else name: value for name, value in reported.items()}
+        self._reported |= {
+            f"{role}.{name}" if role else name: value for name, value in reported.items()
+        }
         self._note(engine_reported_json=json.dumps(self._reported))
 
     def heard_transport(self, transport: str) -> None:
         """Note what KV caches travel over between its roles, and tell if that may be slow."""
         self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
         if over := doubt(transport, self._deployment.hardware.is_cpu):
-            self._tell("network", f"KV caches travel {over}: the results depend on that network, too")
+            self._tell(
+                "network", f"KV caches travel {over}: the results depend on that network, too"
+            )
 
     def stop(self) -> None:
         """End every rank that was started, release its nodes and store the logs."""
@@ -325,7 +398,9 @@ class Launch:
 
     def _release_lost(self) -> None:
         """First release replicas that lost a node; guards end their other ranks."""
-        there = {one.node_id for one in self._context.cluster.machines()} | self._context.cluster.leaving().keys()
+        there = {
+            one.node_id for one in self._context.cluster.machines()
+        } | self._context.cluster.leaving().keys()
         for placement in list(self._placements):
             if {agent.allocation.node_id for agent in placement.agents} - there:
                 placement.release()
@@ -341,9 +416,12 @@ class Launch:
             self._note(log_uri=self.row.log_uri or uri)
 
     def commit_first(self, failure: Failure | None) -> None:
-        """``commit`` before the engine is stopped, because a user who stops the sweep may not wait for that."""
+        """``commit`` before the engine is stopped, because a user who stops the sweep may not wait
+        for that.
+        """
         if self._argv:
-            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))  # will be stored later
+            # will be stored later
+            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))
         self.commit(failure)
 
     def commit(self, failure: Failure | None) -> None:
@@ -357,9 +435,12 @@ class Launch:
         try:
             commit_launch(self._context.store, self._deployment, row, events, self.answers)
         except Exception as error:  # costs this row alone: other launches go on
-            if isinstance(error, ResultsError):  # else one of them may be what no row can hold: it would cost all rows
+            # else one of them may be what no row can hold: it would cost all rows
+            if isinstance(error, ResultsError):
                 self._context.give_back_events(events)
-            self._tell("row_lost", f"the row of launch {row.launch_id} could not be stored: {error}")
+            self._tell(
+                "row_lost", f"the row of launch {row.launch_id} could not be stored: {error}"
+            )
 
     def _phase(self, name: str, **more: Any) -> None:
         self._context.tell(Phase(self._deployment.label, name, **more))
@@ -369,7 +450,8 @@ class Launch:
 
 
 def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None:
-    """Check that a known accelerator is the one that NVML names: otherwise results would be stored under a wrong name.
+    """Check that a known accelerator is the one that NVML names: otherwise results would be stored
+    under a wrong name.
 
     Raises EngineFailure.
     """
@@ -377,7 +459,9 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
     if known is None or hardware.is_cpu:
         return
     for agent in agents:
-        wrong = [gpu for gpu in agent.allocation.gpus if not is_named(known, gpu.rpartition(" ")[0])]
+        wrong = [
+            gpu for gpu in agent.allocation.gpus if not is_named(known, gpu.rpartition(" ")[0])
+        ]
         if wrong:
             text = f"{agent.allocation.hostname} has {wrong[0]}, but hardware {hardware.name!r} says {known.name}."
             raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))
@@ -385,11 +469,17 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
 
 def cache_of(settings: EngineSettings) -> CacheState:
     """The state of its prefix cache if nobody empties it."""
-    return "off" if all(one.enable_prefix_caching is False for one in settings.engines.values()) else "unknown"
+    return (
+        "off"
+        if all(one.enable_prefix_caching is False for one in settings.engines.values())
+        else "unknown"
+    )
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:
-    """An endpoint's key, from the environment variable that its settings name. Raises EngineFailure if it is unset."""
+    """An endpoint's key, from the environment variable that its settings name. Raises EngineFailure
+    if it is unset.
+    """
     name = settings.api_key_env
     if name is None:
         return None

@@ -1,5 +1,6 @@
-"""What a point does while a client's disk for temporary files is full, and that is told: it waits, unless clients may
-run on another host; then that client is lost."""
+"""What a point does while a client's disk for temporary files is full, and that is told: it waits,
+unless clients may run on another host; then that client is lost.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -29,8 +30,8 @@ def waiting() -> Iterator[None]:
 class Waited:
     """How the rows of one point's clients wait for room.
 
-    ``elsewhere``: whether clients may run on a host that has room. ``in_vain``: they may, or ROOM sets no limit, and
-    LOAD_S have passed since the last request. ``tell``: hears of the wait then.
+    ``elsewhere``: whether clients may run on a host that has room. ``in_vain``: they may, or ROOM
+    sets no limit, and LOAD_S have passed since the last request. ``tell``: hears of the wait then.
     """
 
     tell: Listener
@@ -64,22 +65,32 @@ class Waited:
         ROOM.ended(passed=False)
         if not self._told:
             self._told = True
-            self.tell(Event("storage", f"{text}; they are kept until {LOAD_S:g} s after the last request"))
+            self.tell(
+                Event("storage", f"{text}; they are kept until {LOAD_S:g} s after the last request")
+            )
         return 0.0
 
 
 def says(progress: Progress) -> str:
     """Where rows wait, in words; empty if none do."""
-    return f"there is no room for rows in {', '.join(sorted(set(progress.no_room)))}" if progress.no_room else ""
+    return (
+        f"there is no room for rows in {', '.join(sorted(set(progress.no_room)))}"
+        if progress.no_room
+        else ""
+    )
 
 
 @waiting()
 def prepared(
-    prepare: Callable[[], int | None], stopped: Callable[[], bool], elsewhere: Callable[[], bool] = lambda: False
+    prepare: Callable[[], int | None],
+    stopped: Callable[[], bool],
+    elsewhere: Callable[[], bool] = lambda: False,
 ) -> int | None:
-    """What ``prepare`` returns once every client has room; None when the user stopped the sweep meanwhile.
+    """What ``prepare`` returns once every client has room; None when the user stopped the sweep
+    meanwhile.
 
-    Raises NoRoom when that took too long, ClientLost when clients may run elsewhere (see ``Waited``).
+    Raises NoRoom when that took too long, ClientLost when clients may run elsewhere (see
+    ``Waited``).
     """
     while True:
         try:
@@ -94,7 +105,9 @@ def prepared(
 
 
 def _refused(text: str, limit_s: float) -> float:
-    """This thread waits for room, at most ``limit_s``; for how long it has. Told when it begins, if that is a limit."""
+    """This thread waits for room, at most ``limit_s``; for how long it has. Told when it begins, if
+    that is a limit.
+    """
     caller = threading.get_ident()
     kept = f"; rows are kept and nothing new starts, for at most {limit_s:g} s"
     seconds = ROOM.refused(caller, "" if caller in ROOM.refusing or not limit_s else text + kept)

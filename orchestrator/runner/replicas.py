@@ -1,4 +1,6 @@
-"""The running replicas of one launch: the targets that clients load, and the agents that watch their engines."""
+"""The running replicas of one launch: the targets that clients load, and the agents that watch
+their engines.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """Targets and the agents behind them. An endpoint has no agents, so nothing is known about it but its answers.
+    """Targets and the agents behind them. An endpoint has no agents, so nothing is known about it
+    but its answers.
 
-    ``roles``: of each placement; a router is watched, but has no cache and no metrics. ``cache``: state of the prefix
-    caches if nobody empties them. ``vocab_size``: of the model, if the servers report it.
+    ``roles``: of each placement; a router is watched, but has no cache and no metrics. ``cache``:
+    state of the prefix caches if nobody empties them. ``vocab_size``: of the model, if the servers
+    report it.
     """
 
     def __init__(
@@ -40,7 +44,9 @@ class Replicas:
         self.targets, self.vocab_size = tuple(targets), vocab_size
         self._placements, self._cache = placements, cache
         self._roles = tuple(roles) or ("",) * len(placements)
-        self._engines = [one for one, role in zip(placements, self._roles, strict=True) if role != ROUTER]
+        self._engines = [
+            one for one, role in zip(placements, self._roles, strict=True) if role != ROUTER
+        ]
 
     @property
     def launched(self) -> bool:
@@ -59,16 +65,23 @@ class Replicas:
         return None
 
     def fresh_cache(self, dialect: Dialect) -> CacheState:
-        """Keep an attempt from finding prompts of earlier ones in the prefix caches; by what means that was done."""
+        """Keep an attempt from finding prompts of earlier ones in the prefix caches; by what means
+        that was done.
+        """
         if self._cache != "unknown":
             return self._cache
-        if dialect.cache_salt and "cache_salt" in dialect.extra_body:  # a new salt for every attempt
+        # a new salt for every attempt
+        if dialect.cache_salt and "cache_salt" in dialect.extra_body:
             return "salted"
         emptied = []
         for placement in self._engines:
             with suppress(HostLost):
                 emptied.append(placement.agents[0].empty_cache())
-        return "emptied" if emptied and all(emptied) and len(emptied) == len(self._engines) else "unknown"
+        return (
+            "emptied"
+            if emptied and all(emptied) and len(emptied) == len(self._engines)
+            else "unknown"
+        )
 
     def have_work(self) -> bool:
         """Whether one of them still works on requests, as far as its /metrics tell."""
@@ -79,7 +92,9 @@ class Replicas:
         return False
 
     def kv_transport(self) -> str | None:
-        """What KV caches travel over from prefill to decode replicas, as their logs say since one has travelled."""
+        """What KV caches travel over from prefill to decode replicas, as their logs say since one
+        has travelled.
+        """
         said: set[str] = set()
         for placement, role in zip(self._placements, self._roles, strict=True):
             if role in ROLES:
@@ -89,10 +104,13 @@ class Replicas:
         return " ".join(dict.fromkeys(names)) or NOT_SAID if said else None
 
     def _agent_per_host(self) -> list[EngineHost]:
-        return list({agent.allocation.address: agent for agent in agents_of(self._placements)}.values())
+        return list(
+            {agent.allocation.address: agent for agent in agents_of(self._placements)}.values()
+        )
 
     def end_hosts(self, clients: Sequence[tuple[str, int]]) -> list[HostLoad]:
-        """What other programs did on the engines' hosts since ``begin_metrics``; hosts that do not answer are missing.
+        """What other programs did on the engines' hosts since ``begin_metrics``; hosts that do not
+        answer are missing.
 
         ``clients``: host name and pid of this sweep's clients.
         """
@@ -120,16 +138,25 @@ class Replicas:
             samples[index] = []
             with suppress(HostLost):
                 taken = placement.agents[0].end_metrics()
-                samples[index] = [replace(sample, role=self._roles[index] or None) for sample in taken]
+                samples[index] = [
+                    replace(sample, role=self._roles[index] or None) for sample in taken
+                ]
         return samples
 
 
 def _has_work(target: Target) -> bool:
-    """Whether the /metrics of an endpoint, whichever engine it is, tell of running or waiting requests."""
-    from orchestrator.engines import ENGINES  # imported here: nothing else of an endpoint needs them
+    """Whether the /metrics of an endpoint, whichever engine it is, tell of running or waiting
+    requests.
+    """
+    # imported here: nothing else of an endpoint needs them
+    from orchestrator.engines import ENGINES
     from orchestrator.telemetry.engine_metrics import read
 
-    names = {f"{name} {of}": ENGINES[name].metrics.get(of) for name in ENGINES for of in ("running", "waiting")}
+    names = {
+        f"{name} {of}": ENGINES[name].metrics.get(of)
+        for name in ENGINES
+        for of in ("running", "waiting")
+    }
     told = {of: name for of, name in names.items() if name is not None}
     url, key = target.url.rstrip("/") + "/metrics", target.api_key or ""
     sample = read(url, told, key, more_headers=target.headers, verify_tls=target.verify_tls)
@@ -157,5 +184,7 @@ def of_role(role: str, failure: Failure) -> Failure:
 def agent_lost(what: str, error: HostLost, agents: Sequence[EngineHost]) -> Failure:
     """The failure of lost agents; its sentence says where their logs are."""
     logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
-    text = f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
+    text = (
+        f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
+    )
     return Failure(FailureKind.AGENT_LOST, text)

@@ -1,4 +1,6 @@
-"""One launch from start to end: place, start, measure point by point, commit, stop, release. Failures become rows."""
+"""One launch from start to end: place, start, measure point by point, commit, stop, release.
+Failures become rows.
+"""
 
 import itertools
 import math
@@ -32,7 +34,9 @@ from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.search.base import claim_document
 from orchestrator.spec.load import counted
 
-NOT_KNOWN = "whether the engine's output makes sense is not known: none of the fixed prompts was answered"
+NOT_KNOWN = (
+    "whether the engine's output makes sense is not known: none of the fixed prompts was answered"
+)
 
 
 class LaunchRun:
@@ -46,8 +50,10 @@ class LaunchRun:
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
         self._full = set[str]()  # nodes whose disk its clients filled
-        self._counted: Failure | None = None  # what ended it, if that was counted against a measurement
-        self._count_text: dict[str, bool] = {}  # by path of an API: whether the tokens of its replies must be counted
+        # what ended it, if that was counted against a measurement
+        self._counted: Failure | None = None
+        # by path of an API: whether the tokens of its replies must be counted
+        self._count_text: dict[str, bool] = {}
 
     def run(self) -> None:
         """Run it to its end. Raises InputError for an error that would stop every launch."""
@@ -63,7 +69,9 @@ class LaunchRun:
                 self._tell("occupied", f"it waits: {error}")
             self._todo.told_occupied = True
         except PlacementError as error:  # the engines are placed by now, so it is about clients
-            failure = Failure(FailureKind.NO_CLIENT, f"The cluster could not start a load client: {error}.")
+            failure = Failure(
+                FailureKind.NO_CLIENT, f"The cluster could not start a load client: {error}."
+            )
         except InputError:
             raise
         except Exception as error:
@@ -92,7 +100,9 @@ class LaunchRun:
             self._context.tell(Phase(self._deployment.label, "ended"))
 
     def _tell_launch(self) -> None:
-        """Once. Of one that waits for hosts of others, which tries every few minutes, when it has them."""
+        """Once. Of one that waits for hosts of others, which tries every few minutes, when it has
+        them.
+        """
         if self._told:
             return
         self._told, self._todo.told_occupied = True, False  # its next wait is news again
@@ -103,7 +113,9 @@ class LaunchRun:
         self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))
 
     def _work(self) -> Failure | None:
-        """Start it and measure. Why it ended early; None when all is measured, or the user or the budget ended it."""
+        """Start it and measure. Why it ended early; None when all is measured, or the user or the
+        budget ended it.
+        """
         started = self._launch.start()
         if started is None or isinstance(started, Failure):
             return started
@@ -126,19 +138,27 @@ class LaunchRun:
             measurer.clients.release()
 
     def _measure_all(self, measurer: Measurer) -> Failure | None:
-        """Measure point after point until nothing is left for this start or the engine is gone; why it is gone."""
+        """Measure point after point until nothing is left for this start or the engine is gone; why
+        it is gone.
+        """
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
             if self._todo.start != self._start:
                 return None  # the next measurement belongs to another start
             if self._context.gives_way(self._todo):
-                self._tell("gives_way", "it ends so that others are probed first; it goes on unless they hold more")
+                self._tell(
+                    "gives_way",
+                    "it ends so that others are probed first; it goes on unless they hold more",
+                )
                 return None
             next_s = expected_s(found[0])
             if self._context.admit(self._deployment, next_s) is not None:
                 if over := self._context.over_budget(self._deployment, next_s):
                     left_out(self._context, self._todo, over)
                 else:
-                    self._tell("gives_way", "it ends: others may use up the budget; it goes on if they leave enough")
+                    self._tell(
+                        "gives_way",
+                        "it ends: others may use up the budget; it goes on if they leave enough",
+                    )
                 return None
             if (failure := self._context.taken_back(self._on, math.inf)) is not None:
                 return failure  # begin no point on a draining node
@@ -156,7 +176,9 @@ class LaunchRun:
                 return None
             self._context.tell(Phase(self._deployment.label, "store", level_words(load)))
             done = replace(measurement, seed=load.seed)
-            record = AttemptRecord(self._deployment, point, done, attempt, load.attempt_id, self._launch.row)
+            record = AttemptRecord(
+                self._deployment, point, done, attempt, load.attempt_id, self._launch.row
+            )
             committed = commit_attempt(self._context.store, record)
             self._context.state.took(expected_s(point), self._context.clock.now_s() - began_s)
             self._after(attempt, committed, measurer)
@@ -166,17 +188,33 @@ class LaunchRun:
         return None
 
     def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Failure | None:
-        """Ask the fixed prompts before an API's first point, once more with other clients if one was lost. Why the
-        launch is over, if it is. The answers that count are those through the first API."""
-        path, is_first, emulated = asked.dialect.path, not self._count_text, self._launch.row.emulated
+        """Ask the fixed prompts before an API's first point, once more with other clients if one
+        was lost. Why the launch is over, if it is. The answers that count are those through the
+        first API.
+        """
+        path, is_first, emulated = (
+            asked.dialect.path,
+            not self._count_text,
+            self._launch.row.emulated,
+        )
         if (first := measurer.first_answers(asked)) is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
             first = measurer.first_answers(asked)
         # the API reports neither usage nor token ids: keep its replies and count their tokens
-        self._count_text[path] = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
-        if first is not None and first.ended is not None and (is_first or first.ended.kind not in OF_THE_POINT):
+        self._count_text[path] = (
+            first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
+        )
+        if (
+            first is not None
+            and first.ended is not None
+            and (is_first or first.ended.kind not in OF_THE_POINT)
+        ):
             return first.ended
-        if is_first and not emulated and (transport := measurer.replicas.kv_transport()) is not None:
+        if (
+            is_first
+            and not emulated
+            and (transport := measurer.replicas.kv_transport()) is not None
+        ):
             self._launch.heard_transport(transport)
         if is_first and not emulated:  # an emulator's answers are made up
             self._launch.answers = self._answers(first.replies, asked) if first is not None else []
@@ -207,25 +245,36 @@ class LaunchRun:
         dialect = self._launch.dialect(point.workload.api)
         return LoadPoint(
             targets=replicas.targets,
-            dialect=dialect.unsalted() if dialect.path in measurer.unsalted else dialect.salted(attempt_id),
+            dialect=dialect.unsalted()
+            if dialect.path in measurer.unsalted
+            else dialect.salted(attempt_id),
             count_text=self._count_text.get(dialect.path, False),
             **point.load_rules(),
             seed=measurement.tried(self._todo.tries(measurement.measurement_id)).seed,
-            tokenizer=settings.tokenizer or settings.model,  # each client looks it up on its own node
+            # each client looks it up on its own node
+            tokenizer=settings.tokenizer or settings.model,
             vocabulary=ids_within(replicas.vocab_size),
             measurement_id=measurement.measurement_id,
             attempt_id=attempt_id,
         )
 
     def _can_double(self, measurer: Measurer, point: Point) -> bool:
-        """Whether the cluster has twice as many clients, and each of them would have something to send."""
+        """Whether the cluster has twice as many clients, and each of them would have something to
+        send.
+        """
         crowd = 2 * len(measurer.clients.addresses)
         useful = point.level.control == "request_rate" or crowd <= point.level.value
         return useful and crowd <= self._context.cluster.most_clients()
 
     def _after(self, attempt: Attempt, committed: Committed, measurer: Measurer) -> None:
-        """Close the measurement or let it be tried again, and replace or double the clients if they failed it."""
-        failure, key, crowd = attempt.failure, committed.measurement_id, len(measurer.clients.addresses)
+        """Close the measurement or let it be tried again, and replace or double the clients if they
+        failed it.
+        """
+        failure, key, crowd = (
+            attempt.failure,
+            committed.measurement_id,
+            len(measurer.clients.addresses),
+        )
         if attempt.loaded is not None:
             self._context.state.add_span(attempt.loaded.span_unix_ns)
         if failure is None:
@@ -240,7 +289,8 @@ class LaunchRun:
             self._exchange_clients(measurer, 2 * crowd)
 
     def _exchange_clients(self, measurer: Measurer, count: int) -> None:
-        self._full |= measurer.clients.full  # with its clients a disk gets room again, until they fill it once more
+        # with its clients a disk gets room again, until they fill it once more
+        self._full |= measurer.clients.full
         measurer.clients.release()
         measurer.clients = self._context.borrow_clients(self._deployment.id, count, self._full)
 
@@ -255,16 +305,22 @@ class LaunchRun:
         self._context.tell(Event(kind, text, self._deployment.label, launch_id, measurement_id))
 
 
-def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
-    """Commit every open measurement of a deployment whose engine cannot be started, which was told, as failed; of a
-    search only the one it asks for. If that cannot be stored, whatever the reason, leave them out."""
+def give_up(
+    context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None
+) -> None:
+    """Commit every open measurement of a deployment whose engine cannot be started, which was told,
+    as failed; of a search only the one it asks for. If that cannot be stored, whatever the reason,
+    leave them out.
+    """
     try:
         for _ in range(todo.left):
             found = todo.next()
             if found is None:
                 break
             point, measurement = found
-            record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
+            record = AttemptRecord(
+                todo.deployment, point, measurement, Attempt(failure=failure), launch=launch
+            )
             close(context, todo, commit_attempt(context.store, record), failure, given_up=True)
         todo.drop()
     except Exception as error:
@@ -272,7 +328,9 @@ def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchR
 
 
 def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") -> None:
-    """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep may make them."""
+    """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep
+    may make them.
+    """
     text = f"{why}; left out: {counted(todo.left, 'measurement')}"
     context.tell(Event(kind, text, todo.deployment.label))
     context.state.count(left_out=todo.left)
@@ -280,7 +338,11 @@ def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") 
 
 
 def close(
-    context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None, given_up: bool = False
+    context: SweepContext,
+    todo: Todo,
+    committed: Committed,
+    failure: Failure | None,
+    given_up: bool = False,
 ) -> None:
     """Close the measurement that was asked for with this attempt, and report it. ``given_up``: see
     ``Todo.close``; why was told."""
@@ -292,9 +354,13 @@ def close(
     said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
     text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")
     point, label = found[0], todo.deployment.label
-    data = {"left_s": round(context.left_s()), "left": todo.left} | ({"told": True} if given_up else {})
+    data = {"left_s": round(context.left_s()), "left": todo.left} | (
+        {"told": True} if given_up else {}
+    )
     context.tell(Event(kind, text, label, measurement_id=committed.measurement_id, data=data))
     if claims := todo.claims(point.workload.name):
         text = f"{point.workload.name}: {claim_words(point.level.control, claims)}"
         known = {name: claim_document(one) for name, one in claims.items()}
-        context.tell(Event("search", text, label, measurement_id=committed.measurement_id, data=known))
+        context.tell(
+            Event("search", text, label, measurement_id=committed.measurement_id, data=known)
+        )

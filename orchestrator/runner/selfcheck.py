@@ -1,7 +1,8 @@
-"""Measures how much load this machine's client can send, and how exact it is, against a local server of known timing.
+"""Measures how much load this machine's client can send, and how exact it is, against a local
+server of known timing.
 
-The server runs in a process of its own, on a core of its own if there are two. It measures its own lateness, which is
-subtracted from the client's error.
+The server runs in a process of its own, on a core of its own if there are two. It measures its own
+lateness, which is subtracted from the client's error.
 """
 
 import multiprocessing
@@ -27,7 +28,8 @@ from orchestrator.spec.load import Lengths, Level
 
 STREAMS = 256  # per client
 EXACT_RATE = 5_000.0  # events/s per client at which exactness is measured, far below any limit
-RATES = (12_500.0, 25_000.0, 50_000.0, 100_000.0, 200_000.0)  # events/s per client, tried one after another
+# events/s per client, tried one after another
+RATES = (12_500.0, 25_000.0, 50_000.0, 100_000.0, 200_000.0)
 PACE = 500.0  # requests/s per client in the open loop
 TTFT_MS = 100.0
 LEVEL_S = 2.0  # streaming time at each rate
@@ -38,7 +40,9 @@ MAX_SERVER_LATE_MS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One load: what was asked for, what the client saw, and how late the server was. Errors: ``mean`` and ``p99``."""
+    """One load: what was asked for, what the client saw, and how late the server was. Errors:
+    ``mean`` and ``p99``.
+    """
 
     events_per_s: float
     achieved_per_s: float
@@ -51,7 +55,10 @@ class Trial:
     @property
     def sustained(self) -> bool:
         """Whether the client kept up and stayed exact."""
-        exact = abs(self.ttft_error_ms["mean"]) <= MAX_TTFT_ERROR_MS and self.evidence["ok_share"] == 1.0
+        exact = (
+            abs(self.ttft_error_ms["mean"]) <= MAX_TTFT_ERROR_MS
+            and self.evidence["ok_share"] == 1.0
+        )
         return exact and self.achieved_per_s >= MIN_ACHIEVED * self.events_per_s
 
     @property
@@ -61,7 +68,8 @@ class Trial:
 
 
 def selfcheck(clients: int = 1) -> dict[str, Any]:
-    """Run all checks, in about 20 s. Rates are for all clients together; docs/metrics.md defines the errors.
+    """Run all checks, in about 20 s. Rates are for all clients together; docs/metrics.md defines
+    the errors.
 
     ``limited_by``: what ended the search for the highest rate: client | server | nothing.
     """
@@ -92,14 +100,18 @@ def selfcheck(clients: int = 1) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Some clients and a running server. ``pipe``: returns the server's statistics since the last request for them."""
+    """Some clients and a running server. ``pipe``: returns the server's statistics since the last
+    request for them.
+    """
 
     port: int
     pipe: Connection
     clients: int
 
     def highest(self, best: Trial) -> tuple[Trial, str]:
-        """The trial at the highest sustained rate, ``best`` if none was sustained, and what ended the search."""
+        """The trial at the highest sustained rate, ``best`` if none was sustained, and what ended
+        the search.
+        """
         for rate in RATES:
             trial = self.stream(rate * self.clients)
             if not trial.sustained:
@@ -118,14 +130,24 @@ class Bench:
     def pace(self) -> Trial:
         """Many short requests with Poisson arrivals."""
         rate = PACE * self.clients
-        return self._measure(rate, 1, 1.0, level=Level(control="request_rate", value=rate), duration_s=LEVEL_S)
+        return self._measure(
+            rate, 1, 1.0, level=Level(control="request_rate", value=rate), duration_s=LEVEL_S
+        )
 
     def _measure(self, rate: float, tokens: int, itl_ms: float, **load: Any) -> Trial:
         timing = {"ttft_ms": TTFT_MS, "itl_ms": itl_ms}
         point = LoadPoint(
             targets=(Target(f"http://127.0.0.1:{self.port}", "known"),),
-            dialect=Dialect("openai_completions", "/v1/completions", True, return_token_ids=True, extra_body=timing),
-            workload=RandomWorkload(name="known", input_tokens=Lengths(fixed=1), output_tokens=Lengths(fixed=tokens)),
+            dialect=Dialect(
+                "openai_completions",
+                "/v1/completions",
+                True,
+                return_token_ids=True,
+                extra_body=timing,
+            ),
+            workload=RandomWorkload(
+                name="known", input_tokens=Lengths(fixed=1), output_tokens=Lengths(fixed=tokens)
+            ),
             **load,
         )
         self._did()
@@ -143,7 +165,8 @@ def _compare(point: LoadPoint, attempt: Attempt, server: dict[str, float], rate:
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, loaded.requests)
     seen = figures(observe(loaded.requests, loaded.token_events, window_ns))
     tokens = sum(filter(None, loaded.requests["output_tokens"].to_pylist()))
-    # streams start one after another, so TPOT, not the total time, tells the rate while all of them run
+    # streams start one after another, so TPOT, not the total time, tells the rate while all of them
+    # run
     slower = seen.tpot_ms.mean / point.dialect.extra_body["itl_ms"] if seen.tpot_ms else 1.0
     return Trial(
         events_per_s=rate,
@@ -158,12 +181,17 @@ def _compare(point: LoadPoint, attempt: Attempt, server: dict[str, float], rate:
 
 def _errors(seen: Distribution | None, server: dict[str, float], name: str) -> dict[str, float]:
     """What the client saw minus what the server did; 0 if the client saw nothing."""
-    return {which: getattr(seen, which) - server[f"{name}_{which}_ms"] if seen else 0.0 for which in ("mean", "p99")}
+    return {
+        which: getattr(seen, which) - server[f"{name}_{which}_ms"] if seen else 0.0
+        for which in ("mean", "p99")
+    }
 
 
 @contextmanager
 def _server() -> Iterator[tuple[int, Connection]]:
-    """The server's port and pipe; this process and its clients keep off its core, if there is another one."""
+    """The server's port and pipe; this process and its clients keep off its core, if there is
+    another one.
+    """
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     core = max(before) if len(before) > 1 else None
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,6 @@
-"""What a sweep's launches hold and have used (nodes, GPU time, money), and how much of its budget is left."""
+"""What a sweep's launches hold and have used (nodes, GPU time, money), and how much of its budget
+is left.
+"""
 
 import itertools
 import math
@@ -13,7 +15,8 @@ from orchestrator.runner.admission import Cost, Running
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
 
-REST_S, MOST_REST_S = 2.0, 60.0  # before a held host is tried again: each try starts an agent where others measure
+# before a held host is tried again: each try starts an agent where others measure
+REST_S, MOST_REST_S = 2.0, 60.0
 
 
 @dataclass(slots=True)
@@ -33,7 +36,9 @@ class SweepReport:
 
     counts: Counts
     wall_s: float
-    overhead: float  # share of wall_s in which no engine started, nothing was measured and no host was held by others
+    # share of wall_s in which no engine started, nothing was measured and no host was held by
+    # others
+    overhead: float
     left: int = 0  # measurements not done because the user stopped the sweep
 
     @property
@@ -46,15 +51,20 @@ class SweepState:
 
     def __init__(self) -> None:
         self.counts = Counts()
-        # deployment id -> seconds of its last start; engine -> actual divided by estimated time of its starts
+        # deployment id -> seconds of its last start; engine -> actual divided by estimated time of
+        # its starts
         self.starts: dict[str, float] = {}
-        self._engines: dict[str, tuple[float, float]] = {}  # engine -> actual and estimated seconds of its starts
+        # engine -> actual and estimated seconds of its starts
+        self._engines: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}  # by deployment id
-        self._held: dict[str, tuple[float, Deployment]] = {}  # deployment id -> since when it holds its GPUs
+        # deployment id -> since when it holds its GPUs
+        self._held: dict[str, tuple[float, Deployment]] = {}
         self._spent = Cost()
-        self._aside: dict[str, tuple[Deployment, float, float]] = {}  # see set_aside; the last: since when
-        self._resting: dict[str, tuple[float, float]] = {}  # address -> since and until when it is not tried
+        # see set_aside; the last: since when
+        self._aside: dict[str, tuple[Deployment, float, float]] = {}
+        # address -> since and until when it is not tried
+        self._resting: dict[str, tuple[float, float]] = {}
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = self._took_s = 0.0
         self.overrun_s = 0.0  # by how much an attempt took longer than expected, at most
@@ -85,7 +95,9 @@ class SweepState:
             return [one for name, one in self._running.items() if name != but]
 
     def avoid(self, deployment_id: str) -> dict[str, int]:
-        """``avoid`` for the clients of a deployment: nodes of other launches (2), then those of its own (1)."""
+        """``avoid`` for the clients of a deployment: nodes of other launches (2), then those of its
+        own (1).
+        """
         with self._lock:
             avoid: dict[str, int] = {}
             for owner, launch in self._running.items():
@@ -113,24 +125,34 @@ class SweepState:
     def spent(self, now_s: float) -> Cost:
         """GPU time and money used so far, running launches included."""
         with self._lock:
-            under_way = [cost_of(deployment, now_s - since) for since, deployment in self._held.values()]
+            under_way = [
+                cost_of(deployment, now_s - since) for since, deployment in self._held.values()
+            ]
             return sum(under_way, self._spent)
 
     def set_aside(self, deployment: Deployment, seconds: float, now_s: float) -> None:
-        """What a launch does now will end in so many seconds, or if it holds no devices yet, so long after it does."""
+        """What a launch does now will end in so many seconds, or if it holds no devices yet, so
+        long after it does.
+        """
         with self._lock:
             since_s = now_s if deployment.id in self._held else math.inf
             self._aside[deployment.id] = (deployment, seconds, since_s)
 
     def aside(self, now_s: float, but: str) -> Cost:
-        """GPU time and money that launches will still use until what they do now ends as estimated, without that of
-        the deployment ``but``."""
+        """GPU time and money that launches will still use until what they do now ends as estimated,
+        without that of the deployment ``but``.
+        """
         with self._lock:
             others = [one for name, one in self._aside.items() if name != but]
-        return sum((cost_of(one, min(s, max(0.0, since_s + s - now_s))) for one, s, since_s in others), Cost())
+        return sum(
+            (cost_of(one, min(s, max(0.0, since_s + s - now_s))) for one, s, since_s in others),
+            Cost(),
+        )
 
     def rest(self, address: str, now_s: float) -> float:
-        """Other sweeps hold this host: do not try it for a while, each time twice as long. Returns for how long."""
+        """Other sweeps hold this host: do not try it for a while, each time twice as long. Returns
+        for how long.
+        """
         with self._lock:
             since_s, until_s = self._resting.get(address, (now_s, now_s))
             rest_s = min(MOST_REST_S, max(REST_S, 2 * (until_s - since_s)))
@@ -145,19 +167,30 @@ class SweepState:
     def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
         """The machines that may be tried now."""
         with self._lock:
-            resting = {address for address, (_, until_s) in self._resting.items() if until_s > now_s}
-            return [one for one in machines if one.address not in resting] if resting else list(machines)
+            resting = {
+                address for address, (_, until_s) in self._resting.items() if until_s > now_s
+            }
+            return (
+                [one for one in machines if one.address not in resting]
+                if resting
+                else list(machines)
+            )
 
     def started(self, deployment: Deployment, seconds: float) -> None:
         """Note how long an engine took to start."""
         engine = deployment.settings.engine
         with self._lock:
             took_s, expected_s = self._engines.get(engine, (0.0, 0.0))
-            sums = self._engines[engine] = took_s + seconds, expected_s + estimated_start_s(deployment)
+            sums = self._engines[engine] = (
+                took_s + seconds,
+                expected_s + estimated_start_s(deployment),
+            )
             self.starts |= {deployment.id: seconds, engine: sums[0] / sums[1] if sums[1] else 1.0}
 
     def start_factors(self) -> list[tuple[str, float]]:
-        """Each engine that was started, with the actual divided by the estimated time of its starts."""
+        """Each engine that was started, with the actual divided by the estimated time of its
+        starts.
+        """
         with self._lock:
             return [(engine, self.starts[engine]) for engine in self._engines]
 
@@ -174,7 +207,9 @@ class SweepState:
             return self._took_s / self._expected_s if self._expected_s else 1.0
 
     def add_span(self, span_unix_ns: tuple[int, int]) -> None:
-        """Note a span of engine start-up, warm-up, measurement or waiting for other sweeps, which is not overhead."""
+        """Note a span of engine start-up, warm-up, measurement or waiting for other sweeps, which
+        is not overhead.
+        """
         with self._lock:
             self._spans_unix_ns.append(span_unix_ns)
 
@@ -187,9 +222,10 @@ class SweepState:
 def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> float:
     """Share of a sweep that no span [start, end) of work covers; 0 for a sweep of no length.
 
-    Work is an engine's start (from placement to ready) and a load point (from its common start, warm-up included, to
-    the end of its window). So is the time for which a host is left to another sweep. The rest is overhead: planning,
-    waiting for placement, draining and committing between points, stopping engines, pauses before retries.
+    Work is an engine's start (from placement to ready) and a load point (from its common start,
+    warm-up included, to the end of its window). So is the time for which a host is left to another
+    sweep. The rest is overhead: planning, waiting for placement, draining and committing between
+    points, stopping engines, pauses before retries.
     """
     start, end = sweep
     idle_ns, covered_until = 0, start

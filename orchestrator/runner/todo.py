@@ -1,5 +1,6 @@
-"""What is left to measure of one deployment: its search strategies, earlier commits, and how often things failed; and
-which deployments race and are started."""
+"""What is left to measure of one deployment: its search strategies, earlier commits, and how often
+things failed; and which deployments race and are started.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.results.store import Store
 
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
-START = "start {}"  # key under which failures of a start are counted; for a measurement its id is the key
+# key under which failures of a start are counted; for a measurement its id is the key
+START = "start {}"
 NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 
@@ -51,7 +53,9 @@ class _Search:
 
     @property
     def start(self) -> int | None:
-        """Which start of the deployment its next measurement belongs to; None if the strategy does not say."""
+        """Which start of the deployment its next measurement belongs to; None if the strategy does
+        not say.
+        """
         return self.finds.start if self.finds is not None else None
 
     def repeats_of(self, level: Level) -> Iterator[int]:
@@ -60,10 +64,12 @@ class _Search:
 
 
 class Todo:
-    """The open measurements of one deployment. ``committed``: measurement id -> its outcome in earlier sweeps.
+    """The open measurements of one deployment. ``committed``: measurement id -> its outcome in
+    earlier sweeps.
 
-    Of those, ``skipped`` are measured, and ``refused`` failed and are not tried again. ``starts``: see ``SweepState``.
-    ``race``: what other deployments' searches found, which may change or end this one's.
+    Of those, ``skipped`` are measured, and ``refused`` failed and are not tried again. ``starts``:
+    see ``SweepState``. ``race``: what other deployments' searches found, which may change or end
+    this one's.
     """
 
     def __init__(
@@ -91,7 +97,11 @@ class Todo:
         self._of = cache(self._measurement_of)  # ids are hashes, and each is needed again and again
         self._point = cache(lambda search, level: plan.point(deployment.id, search.load, level))
         known = [one for search in self._searches for one in self._tell_all(search)]
-        known += [committed[one.measurement_id] for _, one in self._ahead() if one.measurement_id in committed]
+        known += [
+            committed[one.measurement_id]
+            for _, one in self._ahead()
+            if one.measurement_id in committed
+        ]
         self.skipped = sum(one.status == "ok" for one in known)
         self.refused = len(known) - self.skipped
         self._go_on()
@@ -106,7 +116,9 @@ class Todo:
             ahead._overtaken = True
 
     def next(self) -> tuple[Point, Measurement] | None:
-        """What to measure next: of all that the strategies ask for, the lowest start, then the lowest repeat."""
+        """What to measure next: of all that the strategies ask for, the lowest start, then the
+        lowest repeat.
+        """
         self._look()
         return self.asked
 
@@ -123,8 +135,9 @@ class Todo:
         self._go_on()
 
     def close(self, attempt: Committed, given_up: bool = False) -> None:
-        """Tell the outcome of the measurement that ``next`` returned. ``given_up``: nothing more comes of it here; a
-        search for a capacity is over."""
+        """Tell the outcome of the measurement that ``next`` returned. ``given_up``: nothing more
+        comes of it here; a search for a capacity is over.
+        """
         assert self._next is not None
         search, point, measurement = self._next
         search.tell(point.level, measurement.repeat, attempt)
@@ -149,7 +162,9 @@ class Todo:
         return Watch(self._plan.slos, strategy.before, strategy.expected)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
-        """SLO name -> what is known of its capacity under a workload; empty if its strategy does not search for one."""
+        """SLO name -> what is known of its capacity under a workload; empty if its strategy does
+        not search for one.
+        """
         found = (one.finds for one in self._searches if one.load.workload.name == workload)
         return next((one.claims() for one in found if one is not None), {})
 
@@ -194,29 +209,38 @@ class Todo:
 
     @property
     def start_estimate_s(self) -> float:
-        """Seconds its engine takes to start: as the last time, or the estimate scaled by the engine's other starts."""
+        """Seconds its engine takes to start: as the last time, or the estimate scaled by the
+        engine's other starts.
+        """
         by_engine = self._starts.get(self.deployment.settings.engine, 1.0) * self._estimated_start_s
         return self._starts.get(self.deployment.id, by_engine)
 
     def estimate_s(self) -> float:
         """Seconds the next launch will take, start included, as far as is known now."""
-        return self.start_estimate_s + sum(expected_s(point) for point, one in self._left if one.start == self.start)
+        return self.start_estimate_s + sum(
+            expected_s(point) for point, one in self._left if one.start == self.start
+        )
 
     def first_s(self) -> float:
-        """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is left."""
+        """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is
+        left.
+        """
         found = self.next()
         return self.start_estimate_s + expected_s(found[0]) if found is not None else 0.0
 
     def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
-        """Seconds for all that is left, the next launch's start not included. ``slowness``: see ``SweepState``."""
+        """Seconds for all that is left, the next launch's start not included. ``slowness``: see
+        ``SweepState``.
+        """
         starts = self._later_starts + more_starts
         return (starts and starts * self.start_estimate_s) + self._load_s * slowness
 
     def again(self, key: str, failure: Failure) -> bool:
-        """Count a failure under ``key``; whether its class allows another try. Each class is counted separately.
+        """Count a failure under ``key``; whether its class allows another try. Each class is
+        counted separately.
 
-        There is no limit for preemptions, nor for points that the clients slowed down: those fail only as long as the
-        cluster has more clients (measure.py: ``judged``).
+        There is no limit for preemptions, nor for points that the clients slowed down: those fail
+        only as long as the cluster has more clients (measure.py: ``judged``).
         """
         if failure.kind in NOT_COUNTED:
             self._failures[key, failure.kind] += 1
@@ -241,11 +265,15 @@ class Todo:
         return any(seen)
 
     def _go_on(self) -> None:
-        """Tell the strategies what is committed already until each asks for something new; list what will follow."""
+        """Tell the strategies what is committed already until each asks for something new; list
+        what will follow.
+        """
         asked: list[tuple[_Search, Point, Measurement]] = []
         for search in self._searches:
             while (level := search.strategy.ask()) is not None:
-                point, measurement = self._of(search, level, next(search.repeats_of(level)), search.start)
+                point, measurement = self._of(
+                    search, level, next(search.repeats_of(level)), search.start
+                )
                 if (known := self._committed.get(measurement.measurement_id)) is None:
                     asked.append((search, point, measurement))
                     break
@@ -275,13 +303,17 @@ class Todo:
         for search in self._searches:
             levels = search.strategy.ahead()
             repeats = {level: search.repeats_of(level) for level in levels}
-            found += [self._of(search, level, next(repeats[level]), search.start) for level in levels]
+            found += [
+                self._of(search, level, next(repeats[level]), search.start) for level in levels
+            ]
         return found
 
     def _tell_all(self, search: _Search) -> list[Committed]:
-        """Tell a search that decides by figures everything that is committed of it, oldest first; returns that.
+        """Tell a search that decides by figures everything that is committed of it, oldest first;
+        returns that.
 
-        Asking it what it wants would not find all: its first level may follow from predictions that have changed.
+        Asking it what it wants would not find all: its first level may follow from predictions that
+        have changed.
         """
         told = list[Committed]()
         if not search.strategy.needs_figures:
@@ -292,7 +324,8 @@ class Todo:
                 point = known.point
                 level = Level(control=cast("Control", point.control), value=point.level)
                 _, measurement = self._of(search, level, point.repeat, point.start)
-                if measurement.measurement_id == known.measurement_id:  # else it belongs to another search
+                # else it belongs to another search
+                if measurement.measurement_id == known.measurement_id:
                     search.tell(level, point.repeat, known)
                     told.append(known)
         return told
@@ -302,7 +335,9 @@ class Todo:
     ) -> tuple[Point, Measurement]:
         """``start``: used only if the search's strategy decides on starts."""
         point = self._point(search, level)
-        return point, self._plan.measurement(point, repeat, start if search.start is not None else None)
+        return point, self._plan.measurement(
+            point, repeat, start if search.start is not None else None
+        )
 
 
 def expected_s(point: Point) -> float:
@@ -311,15 +346,18 @@ def expected_s(point: Point) -> float:
 
 
 def race_of(plan: Plan) -> Race | None:
-    """The race among the deployments that ``best`` would compare, by the objective in the file; None if the plan
-    searches for no capacity. With concurrency levels nobody is beaten: more in flight is not more throughput."""
+    """The race among the deployments that ``best`` would compare, by the objective in the file;
+    None if the plan searches for no capacity. With concurrency levels nobody is beaten: more in
+    flight is not more throughput.
+    """
     load = next((one for one in plan.loads if one.searches), None)
     if load is None:
         return None
     per: Per = load.objective or "gpu"
     entrants = {}
     for group, some in plan.groups(per).items():
-        counted = load.objective or all(one.devices for one in some)  # else per deployment, like ``best``
+        # else per deployment, like ``best``
+        counted = load.objective or all(one.devices for one in some)
         for one in some:
             if divisor := one.divisor(per if counted else "deployment"):
                 settings = {"hardware": one.hardware.name, **one.settings.model_dump()}
@@ -328,8 +366,9 @@ def race_of(plan: Plan) -> Race | None:
 
 
 def shortlist_of(plan: Plan, race: Race | None, promise: Mapping[str, float]) -> Shortlist:
-    """What chooses the deployments that are started: all, unless the plan searches for capacities and says otherwise.
-    ``promise``: see ``plan/order.py``."""
+    """What chooses the deployments that are started: all, unless the plan searches for capacities
+    and says otherwise. ``promise``: see ``plan/order.py``.
+    """
     load = next((one for one in plan.loads if one.max_deployments or one.proposer), None)
     if race is None or load is None:
         return Shortlist(Race({}), {}, None)
@@ -338,18 +377,28 @@ def shortlist_of(plan: Plan, race: Race | None, promise: Mapping[str, float]) ->
 
 
 def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the experiment file."""
+    """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the
+    experiment file.
+    """
     last = {one.measurement_id: one for one in commits}
     wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
-    of_the_file = (one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE)
+    of_the_file = (
+        one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE
+    )
     return {one.measurement_id: one for one in of_the_file}
 
 
 def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements at which the engine died under load as often as it is tried: to a search, that is an answer."""
+    """The measurements at which the engine died under load as often as it is tried: to a search,
+    that is an answer.
+    """
     tries, last = Counter[str](), dict[str, Committed]()
-    for one in attempt_data(store, [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]):
+    for one in attempt_data(
+        store, [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]
+    ):
         if one.point.clients:
             tries[one.measurement_id] += 1
             last[one.measurement_id] = one
-    return {name: one for name, one in last.items() if tries[name] > FailureClass.ENGINE_CRASH.retries}
+    return {
+        name: one for name, one in last.items() if tries[name] > FailureClass.ENGINE_CRASH.retries
+    }

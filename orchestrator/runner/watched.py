@@ -32,10 +32,19 @@ class WatchedCluster:
         if last is None or last == machines:
             return machines
         before, now = ({one.node_id: one.address for one in some} for some in (last, machines))
-        changes = {"joined": sorted(now.keys() - before.keys()), "left": sorted(before.keys() - now.keys())}
+        changes = {
+            "joined": sorted(now.keys() - before.keys()),
+            "left": sorted(before.keys() - now.keys()),
+        }
         if any(changes.values()):
-            said = (f"{len(nodes)} {how}: {_named(nodes, before | now)}" for how, nodes in changes.items() if nodes)
-            self._tell(Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} in all", data=changes))
+            said = (
+                f"{len(nodes)} {how}: {_named(nodes, before | now)}"
+                for how, nodes in changes.items()
+                if nodes
+            )
+            self._tell(
+                Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} in all", data=changes)
+            )
         return machines
 
     def taken_back(self) -> bool:
@@ -48,8 +57,13 @@ class WatchedCluster:
         with self._lock:
             before, self._wanted = self._wanted, wanted
         if wanted != before:
-            what = ", ".join(f"{number} x {one}" for one, number in wanted.items()) or "none beside those it uses"
-            self._tell(Event("nodes_wanted", f"asks the cluster for nodes: {what}", data=dict(wanted)))
+            what = (
+                ", ".join(f"{number} x {one}" for one, number in wanted.items())
+                or "none beside those it uses"
+            )
+            self._tell(
+                Event("nodes_wanted", f"asks the cluster for nodes: {what}", data=dict(wanted))
+            )
 
 
 def _named(nodes: Sequence[str], addresses: dict[str, str]) -> str:

@@ -25,21 +25,26 @@ def level_words(point: LoadPoint | Point) -> str:
 
 
 def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
-    """What a search knows of each SLO: ``interactive holds 8 req/s, fails 12 req/s``, and what it claims."""
+    """What a search knows of each SLO: ``interactive holds 8 req/s, fails 12 req/s``, and what it
+    claims.
+    """
     return "; ".join(f"{name}: {_claim(control, one)}" for name, one in claims.items())
 
 
 def _claim(control: str, one: Claim) -> str:
     held = f"holds {load_text(control, one.low)}" if one.low else "no level holds yet"
-    failed = f", fails {load_text(control, one.high)}" if math.isfinite(one.high) else ", none fails yet"
+    failed = (
+        f", fails {load_text(control, one.high)}" if math.isfinite(one.high) else ", none fails yet"
+    )
     claimed = f", claims {load_text(control, one.claim)}" if one.claim is not None else ""
     out = ", outraced" if one.status == "outraced" else ""  # other statuses are told at the end
     return f"{held}{failed}{claimed}{out}" if one.levels else "nothing is known yet"
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
-    """``402 tok/s, TTFT p99 151 ms, 100 % interactive``, preceded by a verdict other than ``valid``; empty if the
-    figures could not be computed."""
+    """``402 tok/s, TTFT p99 151 ms, 100 % interactive``, preceded by a verdict other than
+    ``valid``; empty if the figures could not be computed.
+    """
     return ", ".join(_figures(committed, slos)) if isinstance(committed, AttemptData) else ""
 
 

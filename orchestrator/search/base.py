@@ -1,4 +1,6 @@
-"""What a search strategy is, and the simplest one: it asks for levels, is told what came of them, and runs nothing."""
+"""What a search strategy is, and the simplest one: it asks for levels, is told what came of them,
+and runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Question:
     control: Control | None = None
     slos: tuple[Slo, ...] = ()
     repeats: int = 1
-    first_guess: float | None = None  # level up to which the first of the limits is predicted to hold; None: unknown
+    # level up to which the first of the limits is predicted to hold; None: unknown
+    first_guess: float | None = None
     starts: int = 1  # of the engine
     rivals: Rivals | None = None  # searches of other deployments; None: there are none
     precision: float | None = None  # of a search for capacities; None: its own
@@ -34,12 +37,13 @@ class Question:
 class Strategy(Protocol):
     """Says which level to measure next, for one workload on one deployment.
 
-    After the same tells it asks the same: a sweep that was killed goes on by telling it what is committed. One that
-    needs figures is told all of it first, the oldest first and whatever it would have asked for. A level that is to be
-    repeated is asked for again.
+    After the same tells it asks the same: a sweep that was killed goes on by telling it what is
+    committed. One that needs figures is told all of it first, the oldest first and whatever it
+    would have asked for. A level that is to be repeated is asked for again.
     """
 
-    # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps are read then
+    # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps
+    # are read then
     needs_figures: ClassVar[bool]
 
     def __init__(self, question: Question) -> None: ...
@@ -58,12 +62,16 @@ class Strategy(Protocol):
         ...
 
     def ahead(self) -> Sequence[Level]:
-        """What it will ask for as far as is known now, for estimates and progress. First is what ``ask`` says."""
+        """What it will ask for as far as is known now, for estimates and progress. First is what
+        ``ask`` says.
+        """
         ...
 
 
 class LevelsInOrder:
-    """The levels of a list, then all of them again for each repeat. What it is told of them does not matter."""
+    """The levels of a list, then all of them again for each repeat. What it is told of them does
+    not matter.
+    """
 
     needs_figures = False
 
@@ -86,8 +94,9 @@ class LevelsInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a probe is watched for. ``before``, ``expected``: see ``analysis/probe.py: Probe``. ``over``: whether its
-    search ends now, whatever is known."""
+    """What a probe is watched for. ``before``, ``expected``: see ``analysis/probe.py: Probe``.
+    ``over``: whether its search ends now, whatever is known.
+    """
 
     slos: tuple[Slo, ...]
     before: tuple[tuple[Before, ...], ...] = ()

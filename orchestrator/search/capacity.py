@@ -1,9 +1,11 @@
-"""The highest load that holds the limits: one level after the other is probed until that is known (docs/search.md).
+"""The highest load that holds the limits: one level after the other is probed until that is known
+(docs/search.md).
 
-What is asked next follows from what was told alone, in whatever order (``analysis/next_level.py``). Tiers of limits
-share probes: the one that knows least is asked for first. One that is beaten in a race (``search/racing.py``) asks no
-more. Where the deployment is started more than once, all is
-searched on one start and what it found is confirmed on the second one, on which the search then stays.
+What is asked next follows from what was told alone, in whatever order (``analysis/next_level.py``).
+Tiers of limits share probes: the one that knows least is asked for first. One that is beaten in a
+race (``search/racing.py``) asks no more. Where the deployment is started more than once, all is
+searched on one start and what it found is confirmed on the second one, on which the search then
+stays.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _Wanted = list[tuple[float, float, str]]
 
 
 class Capacity:
-    """One search, of all tiers. Its points are probes: each ends as soon as it is known whether it holds every SLO.
+    """One search, of all tiers. Its points are probes: each ends as soon as it is known whether it
+    holds every SLO.
 
     Until ``look``, ``tell`` or ``hurry`` change what is known, all answers follow from the same.
     """
@@ -40,12 +43,17 @@ class Capacity:
 
     def __init__(self, question: Question) -> None:
         assert question.control is not None
-        self._control, self._guess, self._starts = question.control, question.first_guess, question.starts
+        self._control, self._guess, self._starts = (
+            question.control,
+            question.first_guess,
+            question.starts,
+        )
         self._rivals, self._follows = question.rivals, question.follows
         precision, whole = question.precision or PRECISION, question.control == "concurrency"
         self._tiers = [Tier(whole, slo, precision) for slo in question.slos]
         self._left_s = math.inf
-        self._told, self._before = 0, -1  # probes, and how many of them earlier runs made; -1: nothing was asked yet
+        # probes, and how many of them earlier runs made; -1: nothing was asked yet
+        self._told, self._before = 0, -1
         self._refused, self._confirms = False, False
         self._wants: tuple[_Wanted, _Wanted] | None = None  # until it hears more
 
@@ -57,7 +65,11 @@ class Capacity:
             return "say what is searched: control: request_rate or control: concurrency"
         if any(one >= 1 for tier in targets(question.slos) for one in tier):
             return "no load can be shown to hold for every request: give an attainment below 1"
-        return None if question.slos else "it needs limits: slos: {interactive: {ttft: 500ms, attainment: 0.95}}"
+        return (
+            None
+            if question.slos
+            else "it needs limits: slos: {interactive: {ttft: 500ms, attainment: 0.95}}"
+        )
 
     def ask(self) -> Level | None:
         if self._before < 0:
@@ -66,7 +78,8 @@ class Capacity:
             return None
         explored, confirmed = self._wanted()
         wanted = explored or confirmed
-        return Level(control=self._control, value=max(wanted)[1]) if wanted else None  # of the tier that knows least
+        # of the tier that knows least
+        return Level(control=self._control, value=max(wanted)[1]) if wanted else None
 
     def look(self) -> bool:
         """See what rivals hold now; whether that is anything else."""
@@ -85,8 +98,9 @@ class Capacity:
         return self._refused or (self._before >= 0 and self._told - self._before >= MOST_PROBES)
 
     def _wanted(self) -> tuple[_Wanted, _Wanted]:
-        """How little tiers know, what they would have probed next, and their names. What the second start of the engine
-        is to confirm comes last, and apart."""
+        """How little tiers know, what they would have probed next, and their names. What the second
+        start of the engine is to confirm comes last, and apart.
+        """
         if self._wants is None:
             self._wants = self._by_tier()
         return self._wants
@@ -98,7 +112,10 @@ class Capacity:
             if self._rivals is not None:
                 if beaten(tier.claim, self._lead(tier)):
                     continue
-                front, guess = self._rivals.front(tier.slo.name), guess or self._rivals.neighbour(tier.slo.name)
+                front, guess = (
+                    self._rivals.front(tier.slo.name),
+                    guess or self._rivals.neighbour(tier.slo.name),
+                )
             levels = (
                 known.explored(guess or front or None, self._starts > 1, self._left_s),
                 known.confirmed(self._starts),
@@ -123,19 +140,33 @@ class Capacity:
         rivals, behind = self._rivals, self._follows and not self._told
         if rivals is not None and not behind:
             behind = all(one.known.reach < rivals.front(one.slo.name) for one in self._tiers)
-        return () if level is None else (level,) * max((BEHIND if behind else EXPECTED) - self._told, 1)
+        return (
+            ()
+            if level is None
+            else (level,) * max((BEHIND if behind else EXPECTED) - self._told, 1)
+        )
 
     @property
     def before(self) -> tuple[tuple[Before, ...], ...]:
         """Of each tier's tests, for the next probe (``analysis/probe.py: Probe``)."""
         level = self.ask()
-        return tuple(tier.before(level.value, self.start) for tier in self._tiers) if level is not None else ()
+        return (
+            tuple(tier.before(level.value, self.start) for tier in self._tiers)
+            if level is not None
+            else ()
+        )
 
     @property
     def expected(self) -> float:
-        """Requests that the next probe should take, for the tier that needs most (``analysis/probe.py: Probe``)."""
+        """Requests that the next probe should take, for the tier that needs most
+        (``analysis/probe.py: Probe``).
+        """
         level = self.ask()
-        return max(tier.known.expected(level.value) for tier in self._tiers) if level is not None else math.inf
+        return (
+            max(tier.known.expected(level.value) for tier in self._tiers)
+            if level is not None
+            else math.inf
+        )
 
     @property
     def start(self) -> int:
@@ -147,19 +178,27 @@ class Capacity:
         return {tier.slo.name: against(tier.claim, self._lead(tier)) for tier in self._tiers}
 
     def reaches(self) -> dict[str, float]:
-        """The highest level that could hold, as far as is known, by name of SLO; 0: none, or its search is over."""
+        """The highest level that could hold, as far as is known, by name of SLO; 0: none, or its
+        search is over.
+        """
         over = {tier.slo.name: self._ended or tier.over(self._starts) for tier in self._tiers}
-        return {tier.slo.name: 0.0 if over[tier.slo.name] else tier.known.reach for tier in self._tiers}
+        return {
+            tier.slo.name: 0.0 if over[tier.slo.name] else tier.known.reach for tier in self._tiers
+        }
 
     def asking(self) -> set[str]:
-        """The SLOs, by name, that a level is asked for now: others may be over, beaten, or wait for rivals."""
+        """The SLOs, by name, that a level is asked for now: others may be over, beaten, or wait for
+        rivals.
+        """
         explored, confirmed = self._wanted()
         return set() if self._ended else {name for *_, name in explored + confirmed}
 
     @property
     def may_wait(self) -> bool:
         """Whether enough is known to ask other deployments first."""
-        return all(tier.known.may_wait or beaten(tier.claim, self._lead(tier)) for tier in self._tiers)
+        return all(
+            tier.known.may_wait or beaten(tier.claim, self._lead(tier)) for tier in self._tiers
+        )
 
     def _lead(self, tier: Tier) -> float:
         return self._rivals.lead(tier.slo.name) if self._rivals is not None else 0.0
@@ -195,7 +234,10 @@ class Tier:
     def over(self, starts: int = 1) -> bool:
         """Whether it would ask for nothing more if nobody else were there."""
         if self._over is None:
-            self._over = self.known.explored(None, starts > 1) is None and self.known.confirmed(starts) is None
+            self._over = (
+                self.known.explored(None, starts > 1) is None
+                and self.known.confirmed(starts) is None
+            )
         return self._over
 
     @property
@@ -204,8 +246,9 @@ class Tier:
         return self.claim.high / max(self.claim.low, LOWEST)
 
     def before(self, level: float, start: int = 0) -> tuple[Before, ...]:
-        """What the next probe of a level begins with, for each test. The first one of a level is quick while it shall
-        only be known whether to go up or down."""
+        """What the next probe of a level begins with, for each test. The first one of a level is
+        quick while it shall only be known whether to go up or down.
+        """
         there = next((one for one in self.claim.levels if one.level == level), None)
         if there is None and self.known.screening:
             return (Before(quick=True),) * len(self._targets)

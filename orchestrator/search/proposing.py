@@ -1,8 +1,9 @@
-"""Which deployments a race starts where it may not start all: the first in order, or those that Optuna proposes.
+"""Which deployments a race starts where it may not start all: the first in order, or those that
+Optuna proposes.
 
-The proposer is asked again for every start, with all that is known by then, and remembers nothing: after the same
-outcomes it proposes the same, in a sweep that goes on too. Whoever it does not propose is not started, so the answer
-is the best of those that were.
+The proposer is asked again for every start, with all that is known by then, and remembers nothing:
+after the same outcomes it proposes the same, in a sweep that goes on too. Whoever it does not
+propose is not started, so the answer is the best of those that were.
 """
 
 from collections import Counter
@@ -23,8 +24,10 @@ T = TypeVar("T")
 
 
 class Shortlist:
-    """Chooses at most ``most`` deployments of a race, by name; None: all are chosen. ``targets``: share of requests, by
-    name of SLO. ``promise``: see ``plan/order.py``; empty: nothing is predicted."""
+    """Chooses at most ``most`` deployments of a race, by name; None: all are chosen. ``targets``:
+    share of requests, by name of SLO. ``promise``: see ``plan/order.py``; empty: nothing is
+    predicted.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,8 @@ class Shortlist:
     def choose(self, names: Sequence[str], running: Collection[str]) -> str:
         """One more of ``names``. ``running``: of those chosen before, what is not over yet.
 
-        Groups that are not compared with each other take turns. The proposer begins with what is predicted best, too.
+        Groups that are not compared with each other take turns. The proposer begins with what is
+        predicted best, too.
         """
         turns, group_of = Counter(map(self._group, self.chosen)), self._group
         group = group_of(min(names, key=lambda name: turns[group_of(name)]))
@@ -77,21 +81,32 @@ class Shortlist:
         return self._race.entrants[name].group if name in self._race.entrants else None
 
     def _known(self, group: Hashable, running: Collection[str]) -> dict[str, float | None]:
-        """What chosen ones hold, as a share of the best of them, of several searches the largest; 0: they failed; None:
-        nothing is known yet."""
+        """What chosen ones hold, as a share of the best of them, of several searches the largest;
+        0: they failed; None: nothing is known yet.
+        """
         chosen = [one for one in sorted(self.chosen) if self._group(one) == group]
         found: dict[str, float | None] = {one: None if one in running else 0.0 for one in chosen}
         for slo, claims in self._race.claims(group):
-            held = {one: expected(claim, self._targets[slo]) for one, claim in claims.items() if one in found}
-            values = {one: value / self._race.entrants[one].divisor for one, value in held.items() if value is not None}
+            held = {
+                one: expected(claim, self._targets[slo])
+                for one, claim in claims.items()
+                if one in found
+            }
+            values = {
+                one: value / self._race.entrants[one].divisor
+                for one, value in held.items()
+                if value is not None
+            }
             best = max(values.values(), default=0.0) or 1.0
             found |= {one: max(value / best, found[one] or 0.0) for one, value in values.items()}
         return found
 
 
 def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None], seed: int) -> str:
-    """The one of ``settings``, by name, to be tried next, by Optuna's tree-structured Parzen estimator. ``known``: the
-    values of those that were tried, the higher the better; None: not known yet. Raises InputError without Optuna."""
+    """The one of ``settings``, by name, to be tried next, by Optuna's tree-structured Parzen
+    estimator. ``known``: the values of those that were tried, the higher the better; None: not
+    known yet. Raises InputError without Optuna.
+    """
     try:
         import optuna
     except ImportError:
@@ -104,15 +119,21 @@ def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None],
     for name, value in known.items():
         at = {axis: _place(settings[name].get(axis), values) for axis, values in axes.items()}
         state = states.RUNNING if value is None else states.COMPLETE
-        study.add_trial(optuna.trial.create_trial(params=at, distributions=space, value=value, state=state))
+        study.add_trial(
+            optuna.trial.create_trial(params=at, distributions=space, value=value, state=state)
+        )
     asked = study.ask(space).params
     wanted = {axis: values[asked[axis]] for axis, values in axes.items()}
     left = [name for name in settings if name not in known]
-    return min(left, key=lambda name: distance({axis: settings[name].get(axis) for axis in axes}, wanted))
+    return min(
+        left, key=lambda name: distance({axis: settings[name].get(axis) for axis in axes}, wanted)
+    )
 
 
 def _axes(settings: Collection[Settings]) -> dict[str, list[Any]]:
-    """Values of each setting that varies, numbers in order. Of settings that vary together the first stands for all."""
+    """Values of each setting that varies, numbers in order. Of settings that vary together the
+    first stands for all.
+    """
     names = dict.fromkeys(name for one in settings for name in one)
     found: dict[tuple[int, ...], tuple[str, list[Any]]] = {}
     for name in names:

@@ -1,9 +1,10 @@
-"""Many deployments, one winner: where to search first, which can no longer win, and which may wait for the others.
+"""Many deployments, one winner: where to search first, which can no longer win, and which may wait
+for the others.
 
-Every deployment is probed, first at the level at which it would equal the leader; one that is shown to fail there is
-finished (``analysis/racing.py``). Predictions set the order and the first levels; they exclude no deployment. One that
-holds more is searched until its bounds are close, and to the end once all others have been probed, because most
-leaders are beaten before that.
+Every deployment is probed, first at the level at which it would equal the leader; one that is shown
+to fail there is finished (``analysis/racing.py``). Predictions set the order and the first levels;
+they exclude no deployment. One that holds more is searched until its bounds are close, and to the
+end once all others have been probed, because most leaders are beaten before that.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ CAUTION = 0.9  # share of the level that a rival could hold, at which others are
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One deployment. It is compared with others of its ``group``, by levels divided by ``divisor``."""
+    """One deployment. It is compared with others of its ``group``, by levels divided by
+    ``divisor``.
+    """
 
     group: Hashable
     divisor: float
@@ -33,8 +36,9 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could hold, 0 once it is
-    over; ``counts``: whether others look at that."""
+    """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could
+    hold, 0 once it is over; ``counts``: whether others look at that.
+    """
 
     claim: Claim
     lead: float
@@ -53,42 +57,53 @@ class _Known:
 
 
 class _Field:
-    """What is known of the deployments that are compared, by name, and which of them have the highest values."""
+    """What is known of the deployments that are compared, by name, and which of them have the
+    highest values.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, _Known] = {}
-        self.leads: list[tuple[float, str]] = []  # the best two: whoever asks, one of them is another
+        # the best two: whoever asks, one of them is another
+        self.leads: list[tuple[float, str]] = []
         self.fronts: list[tuple[float, str]] = []
 
     def put(self, name: str, one: _Known, entrants: Mapping[str, Entrant]) -> None:
         self.known[name] = one
         by_name = [(other, entrants[name].divisor, name) for name, other in self.known.items()]
         self.leads = nlargest(2, ((other.lead / divisor, name) for other, divisor, name in by_name))
-        self.fronts = nlargest(2, ((other.front / divisor, name) for other, divisor, name in by_name))
+        self.fronts = nlargest(
+            2, ((other.front / divisor, name) for other, divisor, name in by_name)
+        )
 
 
 class Race:
     """What the searches of a sweep know of each other, by name of deployment. Thread-safe.
 
-    The *lead* was shown to hold: a deployment that fails there is beaten. The *front* is a cautious estimate of what
-    the best of the others holds, never below the lead: a deployment that was not shown to hold as much asks for no
-    lower level. ``full_grid``: none is ever beaten; searches still begin at what their nearest neighbour holds.
+    The *lead* was shown to hold: a deployment that fails there is beaten. The *front* is a cautious
+    estimate of what the best of the others holds, never below the lead: a deployment that was not
+    shown to hold as much asks for no lower level. ``full_grid``: none is ever beaten; searches
+    still begin at what their nearest neighbour holds.
     """
 
     def __init__(self, entrants: Mapping[str, Entrant], full_grid: bool = False) -> None:
         self.full_grid = full_grid
         self.version = 0  # rises whenever the next level of some search may have changed
         self.entrants = entrants
-        self._fields: defaultdict[tuple[str, str, Hashable], _Field] = defaultdict(_Field)  # workload, SLO, group
+        # workload, SLO, group
+        self._fields: defaultdict[tuple[str, str, Hashable], _Field] = defaultdict(_Field)
         self._lock = threading.Lock()
 
-    def tell(self, name: str, workload: str, slo: str, claim: Claim, reach: float, asks: bool = True) -> None:
-        """Note what is known of a deployment. ``reach``: the highest level that could hold; 0 once its search is over,
-        and then only its claim counts as its lead. ``asks``: whether it asks for a level now.
+    def tell(
+        self, name: str, workload: str, slo: str, claim: Claim, reach: float, asks: bool = True
+    ) -> None:
+        """Note what is known of a deployment. ``reach``: the highest level that could hold; 0 once
+        its search is over, and then only its claim counts as its lead. ``asks``: whether it asks
+        for a level now.
 
-        While it asks, a level that once held and was not shown to fail remains its lead, or others would return at
-        every doubt. When it stops asking, its reach no longer counts until it is probed again: of two deployments that
-        wait for each other one goes on, and no such change is followed by another before something is probed.
+        While it asks, a level that once held and was not shown to fail remains its lead, or others
+        would return at every doubt. When it stops asking, its reach no longer counts until it is
+        probed again: of two deployments that wait for each other one goes on, and no such change is
+        followed by another before something is probed.
         """
         if (me := self.entrants.get(name)) is None:
             return
@@ -108,12 +123,16 @@ class Race:
                 rivals.known[name] = now
 
     def view(self, name: str, workload: str, slo: str) -> tuple[float, float]:
-        """The levels at which a deployment equals the lead and the front of the others; 0: there is none."""
+        """The levels at which a deployment equals the lead and the front of the others; 0: there is
+        none.
+        """
         with self._lock:
             return self._view(name, workload, slo)
 
     def claims(self, group: Hashable) -> list[tuple[str, dict[str, Claim]]]:
-        """SLO and what is known of it, by name of deployment, for each workload; of all that are compared."""
+        """SLO and what is known of it, by name of deployment, for each workload; of all that are
+        compared.
+        """
         with self._lock:
             return [
                 (slo, {name: one.claim for name, one in some.known.items()})
@@ -122,22 +141,37 @@ class Race:
             ]
 
     def neighbour(self, name: str, workload: str, slo: str) -> float | None:
-        """The level it holds if it is as good as the deployment with the nearest settings; None: none holds any."""
+        """The level it holds if it is as good as the deployment with the nearest settings; None:
+        none holds any.
+        """
         if (me := self.entrants.get(name)) is None:
             return None
         with self._lock:
             known = [*self._fields[workload, slo, me.group].known.items()]
-        found = [(self.entrants[other], one.lead) for other, one in known if other != name and one.lead]
+        found = [
+            (self.entrants[other], one.lead) for other, one in known if other != name and one.lead
+        ]
         near = min(found, key=lambda pair: distance(pair[0].settings, me.settings), default=None)
         return near[1] / near[0].divisor * me.divisor if near is not None else None
 
     def standing(self, name: str) -> float:
-        """The most that a deployment may still hold, divided by the front of the others; 0: it can hold nothing."""
+        """The most that a deployment may still hold, divided by the front of the others; 0: it can
+        hold nothing.
+        """
         group = self.entrants[name].group if name in self.entrants else None
         with self._lock:
-            fields = [(key, some.known.get(name)) for key, some in self._fields.items() if key[2] == group]
-            found = [(one, self._view(name, *key[:2])[1]) for key, one in fields if one is not None and one.hope]
-        return max((min(one.claim.high, 2 * one.hope) / (front or one.hope) for one, front in found), default=0.0)
+            fields = [
+                (key, some.known.get(name)) for key, some in self._fields.items() if key[2] == group
+            ]
+            found = [
+                (one, self._view(name, *key[:2])[1])
+                for key, one in fields
+                if one is not None and one.hope
+            ]
+        return max(
+            (min(one.claim.high, 2 * one.hope) / (front or one.hope) for one, front in found),
+            default=0.0,
+        )
 
     def rivals(self, name: str, workload: str) -> Rivals:
         """The race as the search of one workload on a deployment sees it."""
@@ -148,20 +182,25 @@ class Race:
         if me is None or self.full_grid:
             return 0.0, 0.0
         some = self._fields[workload, slo, me.group]
-        lead, front = (next((one for one, by in best if by != name), 0.0) for best in (some.leads, some.fronts))
+        lead, front = (
+            next((one for one, by in best if by != name), 0.0) for best in (some.leads, some.fronts)
+        )
         return lead * me.divisor, front * me.divisor
 
 
 class Rivals:
-    """The race as one search sees it, by name of SLO: as it was when the search last looked, so that all its answers
-    until it looks again are consistent."""
+    """The race as one search sees it, by name of SLO: as it was when the search last looked, so
+    that all its answers until it looks again are consistent.
+    """
 
     def __init__(self, race: Race, name: str, workload: str) -> None:
         self._race, self._of = race, (name, workload)
         self._seen: dict[str, tuple[float, float, float | None]] = {}
 
     def look(self, begun: bool) -> bool:
-        """Update to the race as it is now; whether anything changed. ``begun``: it has chosen where to begin."""
+        """Update to the race as it is now; whether anything changed. ``begun``: it has chosen where
+        to begin.
+        """
         if begun and self._race.full_grid:
             return False
         before, self._seen = self._seen, {slo: self._look(slo) for slo in self._seen}

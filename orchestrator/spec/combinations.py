@@ -1,9 +1,10 @@
-"""Expands ``deployments`` of an experiment file: every combination of its blocks as one validated EngineSettings.
+"""Expands ``deployments`` of an experiment file: every combination of its blocks as one validated
+EngineSettings.
 
-Each block of ``vary`` is a list of choices, and blocks multiply. ``grid`` has every combination of its values, ``zip``
-pairs first with first and second with second, ``cases`` lists choices as they are. A role inherits the settings of all
-and may replace them. A dotted name such as ``roles.prefill.replicas`` reaches a role's setting everywhere, also in
-``vary`` and ``exclude``.
+Each block of ``vary`` is a list of choices, and blocks multiply. ``grid`` has every combination of
+its values, ``zip`` pairs first with first and second with second, ``cases`` lists choices as they
+are. A role inherits the settings of all and may replace them. A dotted name such as
+``roles.prefill.replicas`` reaches a role's setting everywhere, also in ``vary`` and ``exclude``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,23 @@ from orchestrator.spec.settings import (
 )
 
 MOST_COMBINATIONS = 100_000
-MOST_VALUES = 5_000_000  # of all combinations: settings, entries of mappings, rules, elements of what is derived
+# of all combinations: settings, entries of mappings, rules, elements of what is derived
+MOST_VALUES = 5_000_000
 UNTOLD = 10**12  # of more nobody needs to know how many they are
 CONTROLS = ("vary", "derive", "exclude")
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
 # Settings of a whole deployment: no role has its own.
 _OF_ALL = {
-    *("engine", "engine_version", *LOCATION, "container_args", "startup_timeout_s", "roles", ROUTER),
+    *(
+        "engine",
+        "engine_version",
+        *LOCATION,
+        "container_args",
+        "startup_timeout_s",
+        "roles",
+        ROUTER,
+    ),
     *("model", "revision", "tokenizer", "served_model_name", "trust_remote_code", "hf_overrides"),
     *("url", "endpoint_gpus", "api_key_env", "profile"),
 }
@@ -81,7 +91,9 @@ class Block(Strict):
 
     @property
     def size(self) -> int:
-        """Number of choices, counted before any is made: a small file can name more than memory holds."""
+        """Number of choices, counted before any is made: a small file can name more than memory
+        holds.
+        """
         if self.cases is not None:
             return len(self.cases)
         lengths = [len(values) for values in (self.grid or self.zip or {}).values()]
@@ -90,7 +102,9 @@ class Block(Strict):
     @property
     def values(self) -> int:
         """Number of values in all choices, counted like ``size``."""
-        lists = [self.cases] if self.cases is not None else [*(self.grid or self.zip or {}).values()]
+        lists = (
+            [self.cases] if self.cases is not None else [*(self.grid or self.zip or {}).values()]
+        )
         return self.size + sum(self.size // len(one) * sum(map(elements, one)) for one in lists)
 
     def choices(self, place: Place) -> list[Choice]:
@@ -104,7 +118,10 @@ class Block(Strict):
         return [
             Choice(
                 {name: axes[name][index] for name, index in zip(axes, indices, strict=True)},
-                {name: (*place, kind, name, index) for name, index in zip(axes, indices, strict=True)},
+                {
+                    name: (*place, kind, name, index)
+                    for name, index in zip(axes, indices, strict=True)
+                },
             )
             for indices in picked
         ]
@@ -112,7 +129,9 @@ class Block(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One deployment as the file describes it. Paths are not resolved and engines not looked up yet."""
+    """One deployment as the file describes it. Paths are not resolved and engines not looked up
+    yet.
+    """
 
     settings: EngineSettings
     hardware: str | None
@@ -133,7 +152,8 @@ class Given:
     model: Mapping[str, Any]  # settings for every deployment that names no model of its own
     hardware: Collection[str]  # names of hardware classes
     environments: Environments
-    engines: list[tuple[str, Place, str]] = field(default_factory=list)  # every (setting, place, name) that was found
+    # every (setting, place, name) that was found
+    engines: list[tuple[str, Place, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -145,7 +165,9 @@ class _Room:
 
 
 def expand(given: Given, problems: Problems) -> list[Combination]:
-    """All combinations in the order of the file. Adds every problem found on the way to ``problems``."""
+    """All combinations in the order of the file. Adds every problem found on the way to
+    ``problems``.
+    """
     found = problems.document.value.get("deployments")
     blocks: list[tuple[Place, Any]] = [(("deployments",), found)]
     if isinstance(found, list) and found:
@@ -153,7 +175,9 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
     combinations, room = list[Combination](), _Room()
     for place, raw in blocks:
         if not isinstance(raw, dict) or not raw:
-            problems.add(place, "'deployments' must be a mapping with at least 'engine', or a list of them")
+            problems.add(
+                place, "'deployments' must be a mapping with at least 'engine', or a list of them"
+            )
             continue
         combinations += _Deployments(place, problems, given, room).expand(raw)
     return combinations
@@ -170,11 +194,16 @@ class _Deployments:
 
     def expand(self, raw: dict[str, Any]) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
-        base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS))
+        base = self._checked(
+            Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS)
+        )
         read = self._blocks(raw.get("vary"))
         if not self._fits(raw, [block for _, block in read]):
             return []
-        blocks = [[self._checked(choice, KNOWN) for choice in block.choices(place)] for place, block in read]
+        blocks = [
+            [self._checked(choice, KNOWN) for choice in block.choices(place)]
+            for place, block in read
+        ]
         self._check_overlap(blocks)
         varied = {name for block in blocks for choice in block for name in choice.values}
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
@@ -185,14 +214,20 @@ class _Deployments:
                 made.append(one)
                 self.room.values -= elements(one.derived) if one.derived else 0
             if self.room.values < 0:
-                message = "derived values, and lists and mappings that rules name, have too many elements"
+                message = (
+                    "derived values, and lists and mappings that rules name, have too many elements"
+                )
                 place = (*self.place, "derive" if derive else "exclude")
-                self.problems.add(place, f"{message}; all deployments may hold {MOST_VALUES:,} values")
+                self.problems.add(
+                    place, f"{message}; all deployments may hold {MOST_VALUES:,} values"
+                )
                 break
         return made
 
     def _fits(self, raw: Mapping[str, Any], blocks: Sequence[Block]) -> bool:
-        """Takes the combinations and their values from ``room``; False, and a report, if there is too little."""
+        """Takes the combinations and their values from ``room``; False, and a report, if there is
+        too little.
+        """
         room, count, message = self.room, _product(block.size for block in blocks), ""
         own = elements({name: value for name, value in raw.items() if name != "vary"})
         own += sum(long_ones(raw.get(name)) for name in ("derive", "exclude"))
@@ -209,7 +244,9 @@ class _Deployments:
         return True
 
     def _read(self, kind: Any, value: Any, *place: str | int) -> Any:
-        """The value at a place below this mapping, validated as ``kind``; None, and a report, when it is none."""
+        """The value at a place below this mapping, validated as ``kind``; None, and a report, when
+        it is none.
+        """
         try:
             return TypeAdapter(kind).validate_python(value, strict=True)
         except ValidationError as error:
@@ -219,24 +256,37 @@ class _Deployments:
     def _blocks(self, vary: Any) -> list[tuple[Place, Block]]:
         """Every valid block and where it is written."""
         raw = self._read(list[Any] | None, vary, "vary") or []
-        read = [(("vary", index), self._read(Block, block, "vary", index)) for index, block in enumerate(raw)]
+        read = [
+            (("vary", index), self._read(Block, block, "vary", index))
+            for index, block in enumerate(raw)
+        ]
         return [((*self.place, *place), block) for place, block in read if block is not None]
 
     def _checked(self, choice: Choice, known: Sequence[str]) -> Choice:
-        """``choice`` in dotted names. Reports, and leaves out, unknown settings and unknown hardware."""
-        written = [one for name, value in choice.values.items() for one in _flat(name, value, choice.places[name])]
+        """``choice`` in dotted names. Reports, and leaves out, unknown settings and unknown
+        hardware.
+        """
+        written = [
+            one
+            for name, value in choice.values.items()
+            for one in _flat(name, value, choice.places[name])
+        ]
         values = {name: value for name, value, _ in written}
         choice = Choice(values, {name: place for name, _, place in written})
         for name in [name for name in values if name not in KNOWN]:
             self.problems.unknown(choice.places[name], "key", name, known)
             del values[name]
         if type(values.get("engine_version")) in (int, float):  # as it is written: 0.30 is not 0.3
-            values["engine_version"] = self.problems.document.numbers[choice.places["engine_version"]]
+            values["engine_version"] = self.problems.document.numbers[
+                choice.places["engine_version"]
+            ]
         for name in ("engine", "router.engine"):
             if isinstance(value := values.get(name), str):
                 self.given.engines.append((name, choice.places[name], value))
         place, wanted = choice.places.get("hardware", ()), values.get("hardware")
-        if wanted is not None and (not isinstance(wanted, str) or wanted not in self.given.hardware):
+        if wanted is not None and (
+            not isinstance(wanted, str) or wanted not in self.given.hardware
+        ):
             self.problems.unknown(place, "hardware", wanted, self.given.hardware)
             del values["hardware"]
         return Choice(values, choice.places)
@@ -247,8 +297,13 @@ class _Deployments:
         for index, block in enumerate(blocks):
             for choice in block:
                 for name in choice.values:
-                    if name.rpartition(".")[2] not in ADDED and first.setdefault(name, index) != index:
-                        self.problems.add(choice.places[name], f"{name!r} is varied in an earlier block already")
+                    if (
+                        name.rpartition(".")[2] not in ADDED
+                        and first.setdefault(name, index) != index
+                    ):
+                        self.problems.add(
+                            choice.places[name], f"{name!r} is varied in an earlier block already"
+                        )
 
     def _derive(self, raw: Any, given: set[str]) -> dict[str, Expression]:
         out, known = dict[str, Expression](), {*NAMED}
@@ -263,8 +318,12 @@ class _Deployments:
 
     def _exclude(self, raw: Any, known: set[str]) -> list[tuple[Place, Expression]]:
         texts = self._read(list[Any] | None, raw, "exclude") or []
-        parsed = [(index, self._parse(text, known, "exclude", index)) for index, text in enumerate(texts)]
-        return [((*self.place, "exclude", index), rule) for index, rule in parsed if rule is not None]
+        parsed = [
+            (index, self._parse(text, known, "exclude", index)) for index, text in enumerate(texts)
+        ]
+        return [
+            ((*self.place, "exclude", index), rule) for index, rule in parsed if rule is not None
+        ]
 
     def _parse(self, text: Any, known: set[str], *place: str | int) -> Expression | None:
         if (checked := self._read(str, text, *place)) is None:
@@ -282,10 +341,14 @@ class _Deployments:
         derive: Mapping[str, Expression],
         exclude: Sequence[tuple[Place, Expression]],
     ) -> Combination | None:
-        """The combination of these choices; None when something is wrong with it, which is reported."""
+        """The combination of these choices; None when something is wrong with it, which is
+        reported.
+        """
         if self.problems.enough:
             return None
-        values = self._with_model(reduce(merged, (choice.values for choice in (base, *choices)), {}))
+        values = self._with_model(
+            reduce(merged, (choice.values for choice in (base, *choices)), {})
+        )
         located = self._location(values, choices)
         values |= located or {}
         hardware = values.pop("hardware", None)
@@ -294,22 +357,34 @@ class _Deployments:
             return None
         names = dict.fromkeys(PART_FIELDS) | settings.__dict__ | {"hardware": hardware}
         for role, part in settings.parts.items() if settings.roles or settings.router else ():
-            names |= {f"{'' if role == ROUTER else 'roles.'}{role}.{name}": value for name, value in part}
+            names |= {
+                f"{'' if role == ROUTER else 'roles.'}{role}.{name}": value for name, value in part
+            }
         derived: dict[str, Any] = {}
         for name, expression in derive.items():
             value = self._evaluate(expression, names, (*self.place, "derive", name))
             names[name] = derived[name] = value
-        linked = {name: value for name, value in derived.items() if name in EngineSettings.model_fields}
+        linked = {
+            name: value for name, value in derived.items() if name in EngineSettings.model_fields
+        }
         for name in set(LOCATION) & set(linked) if located else ():
-            self.problems.add((*self.place, "derive", name), f"{name!r} is derived and also given by 'environments'")
+            self.problems.add(
+                (*self.place, "derive", name),
+                f"{name!r} is derived and also given by 'environments'",
+            )
         settings = self._settings(values | linked, choices) if linked else settings
-        excluded_by = next((rule.text for place, rule in exclude if self._evaluate(rule, names, place)), None)
+        excluded_by = next(
+            (rule.text for place, rule in exclude if self._evaluate(rule, names, place)), None
+        )
         if settings is None or located is None:
             return None
         return Combination(settings, hardware, derived, excluded_by, self.place, choices)
 
-    def _location(self, values: Mapping[str, Any], choices: tuple[Choice, ...]) -> Mapping[str, str] | None:
-        """The settings that ``environments`` give this deployment; empty when its engine is not listed there.
+    def _location(
+        self, values: Mapping[str, Any], choices: tuple[Choice, ...]
+    ) -> Mapping[str, str] | None:
+        """The settings that ``environments`` give this deployment; empty when its engine is not
+        listed there.
 
         None, and a report, for an unknown version and for a location that ``values`` contain too.
         """
@@ -319,26 +394,35 @@ class _Deployments:
             return {}
         if version not in versions:
             place = next(_places("engine_version", choices, self.place))
-            self.problems.add(place, f"'environments' has no {version!r} of {engine}", nearest(version, versions))
+            self.problems.add(
+                place, f"'environments' has no {version!r} of {engine}", nearest(version, versions)
+            )
             return None
         twice = [name for name in LOCATION if values.get(name) is not None]
         for name in twice:
-            message = f"{name!r} is given here, and 'environments' says where {version!r} of {engine} is"
-            self.problems.add(next(_places(name, choices, self.place)), message, "leave one of them out")
+            message = (
+                f"{name!r} is given here, and 'environments' says where {version!r} of {engine} is"
+            )
+            self.problems.add(
+                next(_places(name, choices, self.place)), message, "leave one of them out"
+            )
         return None if twice else versions[version].model_dump(exclude_none=True)
 
     def _with_model(self, values: dict[str, Any]) -> dict[str, Any]:
         if "model" in values:
             return values
         if not self.given.model and values.get("served_model_name") is not None:
-            return {"model": values["served_model_name"], **values}  # of an endpoint no more need be known
+            # of an endpoint no more need be known
+            return {"model": values["served_model_name"], **values}
         if not self.given.model:
             hint = "write model: {id: <hub name or folder>} at the top of the file"
             self.problems.add(self.place, "no model is given", hint)
             return {"model": "?", **values}  # so that the rest can be checked
         return {**self.given.model, **values}
 
-    def _settings(self, values: dict[str, Any], choices: tuple[Choice, ...]) -> EngineSettings | None:
+    def _settings(
+        self, values: dict[str, Any], choices: tuple[Choice, ...]
+    ) -> EngineSettings | None:
         wrong_parts = list(part_problems(values))
         for name, message, hint in wrong_parts:
             self.problems.add(self._locate((name,), choices), message, hint)
@@ -356,8 +440,16 @@ class _Deployments:
             depth = 3 if name == "roles" else 2
             dotted, rest = ".".join(map(str, loc[:depth])), loc[depth:]
             own = any(dotted in choice.places for choice in choices)
-            name = dotted if own or (*self.place, *loc[:depth]) in self.problems.document.lines else str(loc[depth - 1])
-        roots = (*_places(name, choices, self.place), (*self.place, *name.split(".")), (*self.place, "derive", name))
+            name = (
+                dotted
+                if own or (*self.place, *loc[:depth]) in self.problems.document.lines
+                else str(loc[depth - 1])
+            )
+        roots = (
+            *_places(name, choices, self.place),
+            (*self.place, *name.split(".")),
+            (*self.place, "derive", name),
+        )
         places = [(*place, *rest) for place in roots]
         return next((place for place in places if place in self.problems.document.lines), places[0])
 
@@ -371,7 +463,9 @@ class _Deployments:
 
 
 def _product(sizes: Iterable[int]) -> int:
-    """Stops beyond UNTOLD: thousands of blocks make a number that takes long to multiply, and cannot be written."""
+    """Stops beyond UNTOLD: thousands of blocks make a number that takes long to multiply, and
+    cannot be written.
+    """
     count = 1
     for size in sizes:
         count *= size
@@ -387,7 +481,9 @@ def _places(name: str, choices: Sequence[Choice], block: Place) -> Iterator[Plac
 
 
 def _flat(name: str, value: Any, place: Place) -> Iterator[tuple[str, Any, Place]]:
-    """(name, value, place) of a setting; of ``roles`` and ``router`` each setting inside, by its dotted name."""
+    """(name, value, place) of a setting; of ``roles`` and ``router`` each setting inside, by its
+    dotted name.
+    """
     inside = (name == "roles" or name in PARTS or name == ROUTER) and isinstance(value, dict)
     if not inside:
         yield name, value, place

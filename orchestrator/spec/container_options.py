@@ -1,4 +1,5 @@
-"""Checks a user's arguments for a container runtime: complete options that it knows and that users may set.
+"""Checks a user's arguments for a container runtime: complete options that it knows and that users
+may set.
 
 container_options.json lists the options of each runtime, recorded from its own help.
 """
@@ -8,11 +9,35 @@ from collections.abc import Sequence
 from orchestrator.registry import data_beside
 
 RUNTIMES = ("docker", "podman", "apptainer")
-# Options that this program sets itself, and those that would separate it from the engine's process or log.
+# Options that this program sets itself, and those that would separate it from the engine's process
+# or log.
 _OF_DAEMONS = frozenset(
     {
-        *("name", "rm", "rmi", "init", "network", "net", "entrypoint", "workdir", "detach", "interactive", "tty"),
-        *("attach", "gpus", "restart", "cidfile", "pid", "cpuset-cpus", "rootfs", "pod", "pod-id-file", "help"),
+        *(
+            "name",
+            "rm",
+            "rmi",
+            "init",
+            "network",
+            "net",
+            "entrypoint",
+            "workdir",
+            "detach",
+            "interactive",
+            "tty",
+        ),
+        *(
+            "attach",
+            "gpus",
+            "restart",
+            "cidfile",
+            "pid",
+            "cpuset-cpus",
+            "rootfs",
+            "pod",
+            "pod-id-file",
+            "help",
+        ),
     }
 )
 _OURS = {
@@ -41,7 +66,9 @@ def option_problem(words: Sequence[str], runtime: str) -> str | None:
 
 
 def _options_in(word: str, runtime: str) -> tuple[list[str] | None, bool]:
-    """Long names of the options in one argument, and whether the next argument is a value; None: not known."""
+    """Long names of the options in one argument, and whether the next argument is a value; None:
+    not known.
+    """
     known = data_beside(__file__, "container_options.json")[runtime]
     if word.startswith("--"):
         name, equals, _ = word[2:].partition("=")

@@ -1,7 +1,7 @@
 """What one HTTP API of one engine accepts in requests, and how its streams report tokens.
 
-Engines declare their dialects (``Engine.dialects``) and wires write requests by them. The type is defined here because
-engines and load may not import each other.
+Engines declare their dialects (``Engine.dialects``) and wires write requests by them. The type is
+defined here because engines and load may not import each other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ class Dialect:
     wire: str  # a name of load/wire/__init__.py: WIRES
     path: str  # "/v1/completions"
     prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
-    # How the output length is fixed: by ignore_eos and min_tokens in the body, by a generation_config JSON string, or
-    # not at all (rows have both the requested and the actual length). natural: the user wants answers as they end.
+    # How the output length is fixed: by ignore_eos and min_tokens in the body, by a
+    # generation_config JSON string, or not at all (rows have both the requested and the actual
+    # length). natural: the user wants answers as they end.
     length_control: Literal["ignore_eos", "generation_config", "none", "natural"] = "ignore_eos"
     max_tokens_field: str = "max_tokens"  # or max_completion_tokens, for OpenAI's newer models
     min_tokens_field: str | None = "min_tokens"
@@ -27,16 +28,24 @@ class Dialect:
     continuous_usage: bool = False  # send stream_options.continuous_usage_stats
     return_token_ids: bool = False  # send return_token_ids and count choices[].token_ids
     logprobs: bool = False  # ask for the log-probability of every output token
-    cache_salt: bool = False  # the API has cache_salt: requests with different salts share no prefix cache
+    # the API has cache_salt: requests with different salts share no prefix cache
+    cache_salt: bool = False
     done_marker: bool = True  # a complete stream ends with "data: [DONE]"
     model_field: bool = True  # send the model's name
-    tokens_per_step: int = 1  # most tokens of a decoding step: several with speculation, each perhaps its own event
-    allowed_fields: frozenset[str] | None = None  # all fields, if the engine refuses others; None: it ignores others
-    extra_body: dict[str, Any] = field(default_factory=dict)  # fields to add to every request; None removes a field
+    # most tokens of a decoding step: several with speculation, each perhaps its own event
+    tokens_per_step: int = 1
+    # all fields, if the engine refuses others; None: it ignores others
+    allowed_fields: frozenset[str] | None = None
+    # fields to add to every request; None removes a field
+    extra_body: dict[str, Any] = field(default_factory=dict)
 
     def salted(self, salt: str) -> Dialect:
         """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""
-        return replace(self, extra_body=self.extra_body | {"cache_salt": salt}) if self.cache_salt else self
+        return (
+            replace(self, extra_body=self.extra_body | {"cache_salt": salt})
+            if self.cache_salt
+            else self
+        )
 
     def unsalted(self) -> Dialect:
         """A copy without ``cache_salt``."""
@@ -44,12 +53,20 @@ class Dialect:
         return replace(self, cache_salt=False, extra_body=body)
 
     def through(self, router: Dialect) -> Dialect:
-        """A copy for requests through a router: of optional features only those that the router passes on."""
-        return replace(self, **{name: getattr(self, name) and getattr(router, name) for name in _NOT_EVERYWHERE})
+        """A copy for requests through a router: of optional features only those that the router
+        passes on.
+        """
+        return replace(
+            self,
+            **{name: getattr(self, name) and getattr(router, name) for name in _NOT_EVERYWHERE},
+        )
 
 
 _NOT_EVERYWHERE = ("prompt_token_ids", "continuous_usage", "return_token_ids", "cache_salt")
-_OPENAI = {"completions": ("/v1/completions", "prompt"), "chat": ("/v1/chat/completions", "messages")}
+_OPENAI = {
+    "completions": ("/v1/completions", "prompt"),
+    "chat": ("/v1/chat/completions", "messages"),
+}
 
 
 def openai(
@@ -57,21 +74,25 @@ def openai(
 ) -> dict[str, Dialect]:
     """The dialects ``completions`` and ``chat``. Only completions can take token ids.
 
-    ``allowed_fields`` leaves out the field with the prompt. ``common``: other fields of both dialects.
+    ``allowed_fields`` leaves out the field with the prompt. ``common``: other fields of both
+    dialects.
     """
     return {
         name: Dialect(
             f"openai_{name}",
             path,
             prompt_token_ids=prompt_token_ids and name == "completions",
-            allowed_fields=None if allowed_fields is None else frozenset({*allowed_fields, content}),
+            allowed_fields=None
+            if allowed_fields is None
+            else frozenset({*allowed_fields, content}),
             **common,
         )
         for name, (path, content) in _OPENAI.items()
     }
 
 
-# TGI's own stream, which several servers have: one token per event, details in the last one, no fixed length.
+# TGI's own stream, which several servers have: one token per event, details in the last one, no
+# fixed length.
 TGI_STREAM = Dialect(
     "tgi",
     "/generate_stream",

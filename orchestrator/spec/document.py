@@ -1,8 +1,9 @@
 """A YAML file as plain values with the line of each, and everything that is found wrong with it.
 
-Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is text. Keys are text. Tags
-never construct objects. Merge keys (``<<: *base``) and aliases work; an alias that contains itself is an error, and so
-are aliases that expand to more values than a file may hold.
+Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is text.
+Keys are text. Tags never construct objects. Merge keys (``<<: *base``) and aliases work; an alias
+that contains itself is an error, and so are aliases that expand to more values than a file may
+hold.
 """
 
 import errno
@@ -49,9 +50,12 @@ class Document:
 
     file: str
     value: Any
-    lines: Mapping[Place, int] = field(repr=False)  # 1-based; the line of its key for a value that has one
-    numbers: Mapping[Place, str] = field(repr=False)  # every number as it is written: 0.30 is 0.3 in ``value``
-    problems: Sequence[Problem] = field(default=(), repr=False)  # values that cannot be read: None or "" in ``value``
+    # 1-based; the line of its key for a value that has one
+    lines: Mapping[Place, int] = field(repr=False)
+    # every number as it is written: 0.30 is 0.3 in ``value``
+    numbers: Mapping[Place, str] = field(repr=False)
+    # values that cannot be read: None or "" in ``value``
+    problems: Sequence[Problem] = field(default=(), repr=False)
 
     def nearest(self, place: Place) -> Place:
         """``place`` if it is in the file, else the innermost place around it that is."""
@@ -78,10 +82,14 @@ class Problems:
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
         line = self.document.line(place)
         if not self.enough and line not in self._unread:
-            self._found[Problem(_bounded(message), self.document.file, line, hint and _bounded(hint))] = None
+            self._found[
+                Problem(_bounded(message), self.document.file, line, hint and _bounded(hint))
+            ] = None
 
     def unknown(self, place: Place, what: str, name: object, known: Iterable[str]) -> None:
-        """Adds a name that is not one of ``known``. The nearest takes long to find: after ``enough`` nobody looks."""
+        """Adds a name that is not one of ``known``. The nearest takes long to find: after
+        ``enough`` nobody looks.
+        """
         if not self.enough:
             self.add(place, f"unknown {what} {name!r}", nearest(str(name), known))
 
@@ -91,29 +99,40 @@ class Problems:
         return len(self._found) >= MOST_PROBLEMS
 
     def raise_any(self) -> None:
-        """Raises ProblemsError with all problems in the order of the document's lines; does nothing without any."""
+        """Raises ProblemsError with all problems in the order of the document's lines; does nothing
+        without any.
+        """
         if self._found:
             found = sorted(self._found, key=lambda problem: problem.line or 0)
-            more = Problem(f"there may be more: only the first {MOST_PROBLEMS} are reported", self.document.file)
+            more = Problem(
+                f"there may be more: only the first {MOST_PROBLEMS} are reported",
+                self.document.file,
+            )
             raise ProblemsError([*found, more] if self.enough else found)
 
 
 def _bounded(text: str) -> str:
-    """Messages may quote keys as long as the file. Secrets are hidden before the cut: half of one is not recognized."""
+    """Messages may quote keys as long as the file. Secrets are hidden before the cut: half of one
+    is not recognized.
+    """
     return text if len(text) <= LONGEST_MESSAGE else f"{redacted(text)[:LONGEST_MESSAGE]} …"
 
 
 def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> bytes:
-    """A file's content. Raises OSError, also for a larger file, of which no more is read: it may have no end.
+    """A file's content. Raises OSError, also for a larger file, of which no more is read: it may
+    have no end.
 
-    ``pipe``: it may also be a pipe or a device. What another file names may not: nothing may ever come.
+    ``pipe``: it may also be a pipe or a device. What another file names may not: nothing may ever
+    come.
     """
     data = bytearray()
     if not pipe and not os.path.isfile(path) and os.path.exists(path):
         raise OSError(errno.EINVAL, "it is not a regular file")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size  # 0 of a pipe
-        while size <= most_bytes and (piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))):
+        while size <= most_bytes and (
+            piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))
+        ):
             data += piece
     if max(size, len(data)) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
@@ -121,15 +140,21 @@ def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> by
 
 
 def from_home(path: str) -> Path:
-    """A path whose ``~`` is the home folder. Raises InputError where that is not known, as for a user nobody knows."""
+    """A path whose ``~`` is the home folder. Raises InputError where that is not known, as for a
+    user nobody knows.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise InputError(f"{path!r}: there is no home folder of {path.partition('/')[0]!r} here") from None
+        raise InputError(
+            f"{path!r}: there is no home folder of {path.partition('/')[0]!r} here"
+        ) from None
 
 
 def read_document(path: str | Path) -> Document:
-    """Parse a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is not YAML."""
+    """Parse a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is
+    not YAML.
+    """
     try:
         data = read_at_most(path, MOST_BYTES, pipe=True)
         return parse_document(data.decode("utf-8"), str(path))
@@ -140,8 +165,9 @@ def read_document(path: str | Path) -> Document:
 
 
 def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Document:
-    """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError when it is not YAML, empty or too large;
-    single values that cannot be read are among the document's ``problems``. The value of what is, and ``may_be_empty``,
+    """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError when it is not YAML,
+    empty or too large; single values that cannot be read are among the document's ``problems``. The
+    value of what is, and ``may_be_empty``,
     is None."""
     if len(text) > MOST_BYTES:
         raise _refused(file, f"is larger than {MOST_BYTES:,} characters")
@@ -158,10 +184,13 @@ def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Docum
         raise _refused(file, f"not valid YAML: {what}", mark.line + 1 if mark else None) from None
     except yaml.reader.ReaderError as error:
         what = f"character {error.character!r} is not allowed"
-        raise _refused(file, f"not valid YAML: {what}", text.count("\n", 0, error.position) + 1) from None
+        raise _refused(
+            file, f"not valid YAML: {what}", text.count("\n", 0, error.position) + 1
+        ) from None
     except RecursionError:
         raise _refused(file, "is nested too deeply") from None
-    except (ValueError, ArithmeticError) as error:  # the scanner lets some through, such as "\UFFFFFFFF"
+    except (ValueError, ArithmeticError) as error:
+        # the scanner lets some through, such as "\UFFFFFFFF"
         raise _refused(file, f"not valid YAML: {error}") from None
 
 
@@ -205,13 +234,16 @@ class _Reader:
         out: dict[str, Any] = {}
         for _, merged in (pair for pair in node.value if pair[0].tag == _MERGE):
             # a mapping, or a list of mappings where the first one wins
-            for part in reversed(merged.value if isinstance(merged, yaml.SequenceNode) else [merged]):
+            for part in reversed(
+                merged.value if isinstance(merged, yaml.SequenceNode) else [merged]
+            ):
                 if not isinstance(part, yaml.MappingNode):
                     self._bad(part, "'<<' takes a mapping")
                     continue
                 out |= self.value(part, place) or {}
         first_lines: dict[str, int] = {}
-        for key_node, value_node in node.value:  # after the merged ones: own keys win, and their lines too
+        # after the merged ones: own keys win, and their lines too
+        for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
@@ -219,7 +251,10 @@ class _Reader:
                 continue
             key, line = self._text(key_node), _line(key_node)
             if key in first_lines:
-                self._bad(key_node, f"key {key!r} is given twice, on line {first_lines[key]} and on line {line}")
+                self._bad(
+                    key_node,
+                    f"key {key!r} is given twice, on line {first_lines[key]} and on line {line}",
+                )
                 continue
             first_lines[key] = self.lines[(*place, key)] = line
             out[key] = self.value(value_node, (*place, key))
@@ -262,7 +297,12 @@ def _line(node: yaml.Node) -> int:
 
 
 _MAPPING = "a mapping (name: value)"
-_WANTED = {"dict_type": _MAPPING, "model_type": _MAPPING, "model_attributes_type": _MAPPING, "string_type": "text"}
+_WANTED = {
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "string_type": "text",
+}
 
 
 def wrong(key: str | int | Place, message: str, hint: str | None = None) -> PydanticCustomError:
@@ -271,8 +311,12 @@ def wrong(key: str | int | Place, message: str, hint: str | None = None) -> Pyda
     return PydanticCustomError("wrong", "{text}", {"text": message, "place": place, "hint": hint})
 
 
-def add_errors(error: ValidationError, model: Any, problems: Problems, locate: Locate = lambda place: place) -> None:
-    """Adds every problem of a failed validation of ``model``. ``locate`` turns pydantic's place into the file's."""
+def add_errors(
+    error: ValidationError, model: Any, problems: Problems, locate: Locate = lambda place: place
+) -> None:
+    """Adds every problem of a failed validation of ``model``. ``locate`` turns pydantic's place
+    into the file's.
+    """
     document = problems.document
     for detail in error.errors():
         if problems.enough:
@@ -294,17 +338,23 @@ def add_errors(error: ValidationError, model: Any, problems: Problems, locate: L
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is not one of ``known``."""
     names = sorted(known)
-    listed = f"known: {', '.join(names)}" if len(names) <= 25 else "docs/experiment-file.md lists every key"
+    listed = (
+        f"known: {', '.join(names)}"
+        if len(names) <= 25
+        else "docs/experiment-file.md lists every key"
+    )
     return did_you_mean(name, names) or listed
 
 
 def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tuple[str, str | None]:
     """Message and hint about one value, mostly in pydantic's own words."""
-    holder = place[: -1 if detail["loc"][-1:] == ("[key]",) else None]  # a wrong key may be a secret
+    # a wrong key may be a secret
+    holder = place[: -1 if detail["loc"][-1:] == ("[key]",) else None]
     words = [str(part) for part in holder if isinstance(part, str)] or ["the file"]
     name, value, kind = repr(words[-1]), detail["input"], detail["type"]
     if inside_union and kind.endswith("_type"):
-        return f"{name} has a value of the wrong type", None  # one problem, not one for every type it may have
+        # one problem, not one for every type it may have
+        return f"{name} has a value of the wrong type", None
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}", None
     if kind == "string_pattern_mismatch":
@@ -314,7 +364,9 @@ def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tupl
         return f"{name}: {wanted}", None
     hint = None
     if kind == "literal_error":
-        expected = [part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")]
+        expected = [
+            part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")
+        ]
         hint = did_you_mean(str(value), expected) or None
     elif kind == "string_type" and isinstance(value, int | float):
         hint = "put it in quotes"
@@ -326,13 +378,21 @@ def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tupl
 def _show(value: Any) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
-    text = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    text = (
+        "nothing"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else repr(value)
+    )
     text = redacted(text)  # before it is cut: half a secret is not recognized
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
-    """Keys of the model at a place below ``model``; empty when there is none. ``value``: what the file has there."""
+    """Keys of the model at a place below ``model``; empty when there is none. ``value``: what the
+    file has there.
+    """
     named_by_key = False
     for part in loc:
         named_by_key = get_origin(model) is dict
@@ -354,7 +414,11 @@ def _child(annotation: Any, part: str | int) -> Any:
         found = annotation.model_fields.get(str(part))
         return _plain(found.annotation) if found else None
     arguments = get_args(annotation)
-    return _plain(arguments[-1] if get_origin(annotation) is dict else arguments[0]) if arguments else None
+    return (
+        _plain(arguments[-1] if get_origin(annotation) is dict else arguments[0])
+        if arguments
+        else None
+    )
 
 
 def _plain(annotation: Any) -> Any:

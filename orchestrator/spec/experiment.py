@@ -47,7 +47,8 @@ from orchestrator.spec.settings import Hardware, Line, Strict, Versions
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # also names a folder of the results
 GPUS = "devices"  # in expressions of levels: devices of all replicas of a deployment
 CPU = Hardware(name="cpu", accelerator="cpu")
-HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")  # mappings with keys of any name
+# mappings with keys of any name
+HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")
 BY_REFERENCE = (
     "export it where the engines run, they inherit it, and leave it out here; "
     "an endpoint's key is named by its variable: api_key_env: MY_KEY"
@@ -61,7 +62,10 @@ def _keyed(values: Any) -> Any:
     for key, value in values.items():
         if isinstance(value, dict) and "name" in value:
             raise wrong((key, "name"), "unknown key 'name'", f"its name is {key!r} already")
-    return {key: {**value, "name": key} if isinstance(value, dict) else value for key, value in values.items()}
+    return {
+        key: {**value, "name": key} if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
 
 
 def _distinct(workloads: list[Workload]) -> list[Workload]:
@@ -72,14 +76,19 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
         seen.add(workload.name)
     turns = sum(getattr(workload, "turns", 1) for workload in workloads)
     if turns > MOST_TURNS_OF_ALL:
-        raise wrong((), f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are allowed")
+        raise wrong(
+            (),
+            f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are allowed",
+        )
     return workloads
 
 
 def _limited(slos: dict[str, Slo]) -> dict[str, Slo]:
     for name, slo in slos.items():
         if not slo.limits and slo.reader is None:
-            raise wrong(name, f"{name!r} has no limit", f"give at least one of {', '.join(LIMITS)}, reader")
+            raise wrong(
+                name, f"{name!r} has no limit", f"give at least one of {', '.join(LIMITS)}, reader"
+            )
     return slos
 
 
@@ -92,7 +101,9 @@ class ModelRef(Strict):
 
 
 def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
-    """Text in a list of levels is an expression, evaluated later with the settings of each deployment."""
+    """Text in a list of levels is an expression, evaluated later with the settings of each
+    deployment.
+    """
     return value if isinstance(value, str) and value != INFINITE else number(value)
 
 
@@ -100,16 +111,27 @@ InFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
 
 
 class Levels(Strict):
-    """Load levels to measure: in requests/s or requests kept in flight, absolute or per GPU of the deployment."""
+    """Load levels to measure: in requests/s or requests kept in flight, absolute or per GPU of the
+    deployment.
+    """
 
-    request_rate: Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)] | None = None
-    request_rate_per_gpu: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
-    concurrency: Annotated[list[Annotated[InFlight, WrapValidator(_or_expression)]], Field(min_length=1)] | None = None
+    request_rate: (
+        Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)] | None
+    ) = None
+    request_rate_per_gpu: (
+        Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None
+    ) = None
+    concurrency: (
+        Annotated[list[Annotated[InFlight, WrapValidator(_or_expression)]], Field(min_length=1)]
+        | None
+    ) = None
     concurrency_per_gpu: Annotated[list[InFlight], Field(min_length=1)] | None = None
 
     @property
     def given(self) -> list[tuple[str, int, Control, float | str]]:
-        """(key, index in its list, control, level) of all levels, requests/s first. A level may be an expression."""
+        """(key, index in its list, control, level) of all levels, requests/s first. A level may be
+        an expression.
+        """
         lists = {name: getattr(self, name) or () for name in type(self).model_fields}
         return [
             (name, index, control, f"{value!r} * {GPUS}" if name.endswith("_per_gpu") else value)
@@ -130,10 +152,14 @@ class Levels(Strict):
         for name, index, _, level in self.given:
             if (name, level) in seen:
                 hint = "use repeats to measure a level more than once"
-                raise wrong((name, index), f"{name} {getattr(self, name)[index]} is given twice", hint)
+                raise wrong(
+                    (name, index), f"{name} {getattr(self, name)[index]} is given twice", hint
+                )
             seen.add((name, level))
         if not seen:
-            raise wrong((), "'levels' is empty", "give request_rate: [1, 2, 4] or concurrency: [1, 8, 64]")
+            raise wrong(
+                (), "'levels' is empty", "give request_rate: [1, 2, 4] or concurrency: [1, 8, 64]"
+            )
         return self
 
 
@@ -149,7 +175,11 @@ class Load(LoadRules):
         if not isinstance(value, dict) or value.get("levels") != "auto":
             return value
         if (search := value.get("search", "curve")) != "curve":
-            raise wrong("levels", f"'levels: auto' is search: curve, and the search is {search!r}", "leave it out")
+            raise wrong(
+                "levels",
+                f"'levels: auto' is search: curve, and the search is {search!r}",
+                "leave it out",
+            )
         return {name: one for name, one in value.items() if name != "levels"} | {"search": "curve"}
 
     @model_validator(mode="after")
@@ -161,9 +191,20 @@ class Load(LoadRules):
             raise wrong("requests", "'duration' and 'requests' exclude each other")
         given = self.levels.given if self.levels is not None else []
         if self.requests is None and math.inf in [level for *_, level in given]:
-            raise wrong("levels", "at an infinite rate all requests are due at once", "say how many: requests: 1000")
-        if given and self.control is not None and self.control not in [control for _, _, control, _ in given]:
-            raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which gives none of it")
+            raise wrong(
+                "levels",
+                "at an infinite rate all requests are due at once",
+                "say how many: requests: 1000",
+            )
+        if (
+            given
+            and self.control is not None
+            and self.control not in [control for _, _, control, _ in given]
+        ):
+            raise wrong(
+                "control",
+                f"'control: {self.control}' does not agree with 'levels', which gives none of it",
+            )
         for name, index, control, level in given:
             if not isinstance(level, str) and (problem := self.too_much(control, level)):
                 raise wrong(("levels", name, index), problem)
@@ -173,12 +214,15 @@ class Load(LoadRules):
         """Why a point at this level would be more than a client can hold."""
         if control == "concurrency" or level == math.inf:
             return None
-        seconds = None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or self.default_s)
+        seconds = (
+            None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or self.default_s)
+        )
         return self.arrivals.too_much(level, seconds, self.requests)
 
     def points(self) -> list[Level]:
-        """Levels that are the same for every deployment, rates before concurrencies; none when a search finds them or
-        they follow from a deployment's settings (``plan/levels.py``)."""
+        """Levels that are the same for every deployment, rates before concurrencies; none when a
+        search finds them or they follow from a deployment's settings (``plan/levels.py``).
+        """
         if self.levels is None or self.levels.follow:
             return []
         return [Level(control=control, value=level) for _, _, control, level in self.levels.given]
@@ -193,7 +237,9 @@ class Budget(Strict):
 
 
 class Predictions(Strict):
-    """What predictions are made from and used for. ``order``: deployments that are predicted best run first."""
+    """What predictions are made from and used for. ``order``: deployments that are predicted best
+    run first.
+    """
 
     order: bool = True
     profile: Line | None = None  # written by `emulator fit`; for deployments on its accelerator
@@ -206,7 +252,8 @@ class SweepRules(Strict):
     name: Annotated[str, Field(pattern=NAME)]
     budget: Budget | None = None
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    starts: Annotated[int, Field(ge=1, le=1000)] = 1  # of each deployment; its repeats are divided among them
+    # of each deployment; its repeats are divided among them
+    starts: Annotated[int, Field(ge=1, le=1000)] = 1
     isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
     seed: Annotated[int, Field(ge=0)] = 0
     clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = None
@@ -226,7 +273,12 @@ class ExperimentFile(SweepRules):
     """The file as it is written; ``deployments`` are left to combinations.py."""
 
     version: Literal[1]
-    model: Annotated[ModelRef, BeforeValidator(lambda one: {"id": one} if isinstance(one, str) else one)] | None = None
+    model: (
+        Annotated[
+            ModelRef, BeforeValidator(lambda one: {"id": one} if isinstance(one, str) else one)
+        ]
+        | None
+    ) = None
     hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
     environments: dict[str, Versions] = {}
     deployments: Any = None
@@ -245,11 +297,14 @@ class ExperimentFile(SweepRules):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment file: its parts, all combinations of its deployments, and everything wrong with it."""
+    """An experiment file: its parts, all combinations of its deployments, and everything wrong with
+    it.
+    """
 
     parts: Mapping[str, Any]  # the valid fields of ExperimentFile
     combinations: list[Combination]  # planning takes them out, one by one
-    engines: Sequence[tuple[str, Place, str]]  # (setting, place, name), also where a combination has problems
+    # (setting, place, name), also where a combination has problems
+    engines: Sequence[tuple[str, Place, str]]
     problems: Problems = field(repr=False)
 
     @property
@@ -280,7 +335,8 @@ def parse_experiment(text: str, file: str = "experiment.yaml") -> Experiment:
 
 
 def examined(document: Document) -> Experiment:
-    """The experiment of a parsed file. Later checks add to its ``problems``, so that all are reported together.
+    """The experiment of a parsed file. Later checks add to its ``problems``, so that all are
+    reported together.
 
     Raises ProblemsError when the file is not a mapping.
     """
@@ -297,7 +353,8 @@ def examined(document: Document) -> Experiment:
         add_errors(error, ExperimentFile, problems)
     hardware = content.get("hardware")
     classes = frozenset({CPU.name, *(hardware if isinstance(hardware, dict) else ())})
-    model = {"model": "?"} if content.get("model") is not None else {}  # an invalid one is not missing
+    # an invalid one is not missing
+    model = {"model": "?"} if content.get("model") is not None else {}
     if (ref := parts.get("model")) is not None:
         model = {"model": ref.id, **ref.model_dump(exclude={"id"}, exclude_none=True)}
     given = Given(model, classes, parts.get("environments", {}))
@@ -307,7 +364,9 @@ def examined(document: Document) -> Experiment:
 
 
 def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
-    """Reports secrets. The file is shared, stored with results and shown in reports: it may name variables only."""
+    """Reports secrets. The file is shared, stored with results and shown in reports: it may name
+    variables only.
+    """
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _check_secrets(inner, (*place, key), problems)
@@ -333,4 +392,6 @@ def _check_places(combinations: Sequence[Combination], problems: Problems) -> No
             continue
         where = settings.image or settings.executable or settings.url or "on the nodes' PATH"
         message = f"{settings.engine} {first!r} and {version!r} are the same: both are {where}"
-        problems.add(one.place("engine_version"), message, "write under 'environments' where each version is")
+        problems.add(
+            one.place("engine_version"), message, "write under 'environments' where each version is"
+        )

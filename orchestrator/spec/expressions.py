@@ -1,8 +1,9 @@
-"""Expressions of ``derive`` and ``exclude``: a small part of Python that is parsed and interpreted, never executed.
+"""Expressions of ``derive`` and ``exclude``: a small part of Python that is parsed and interpreted,
+never executed.
 
-Allowed are names of settings (with dots for those of a role), numbers, text, ``None True False`` (also ``null true
-false``), lists, tuples, comparisons, ``in``, ``and or not``, ``+ - * / // %`` on numbers, and ``a if condition else
-b``. They mean what they mean in Python.
+Allowed are names of settings (with dots for those of a role), numbers, text, ``None True False``
+(also ``null true false``), lists, tuples, comparisons, ``in``, ``and or not``, ``+ - * / // %`` on
+numbers, and ``a if condition else b``. They mean what they mean in Python.
 """
 
 import ast
@@ -54,7 +55,8 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 _PLAIN = (str, int, float, type(None))  # values without elements
-Reading = Callable[[Mapping[str, Any]], Any]  # computes a part of an expression from the values of names
+# computes a part of an expression from the values of names
+Reading = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,18 @@ class Expression:
         return frozenset(self.times)
 
     def elements_read(self, values: Mapping[str, Any]) -> int:
-        """How many elements of lists and mappings it may look at: those of each one it names, each time."""
+        """How many elements of lists and mappings it may look at: those of each one it names, each
+        time.
+        """
         held = ((times, values.get(name)) for name, times in self.times.items())
-        return sum(times * elements(value) for times, value in held if not isinstance(value, _PLAIN))
+        return sum(
+            times * elements(value) for times, value in held if not isinstance(value, _PLAIN)
+        )
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """The value that Python would compute. Raises ValueError with the reason when there is none."""
+        """The value that Python would compute. Raises ValueError with the reason when there is
+        none.
+        """
         try:
             return _bounded(self.read(values))
         except (TypeError, ZeroDivisionError, OverflowError) as error:
@@ -85,9 +93,13 @@ class Expression:
 
 
 def parse_expression(text: str, known: Collection[str]) -> Expression:
-    """Parse an expression that may read the names ``known``. Raises ValueError with the first problem."""
+    """Parse an expression that may read the names ``known``. Raises ValueError with the first
+    problem.
+    """
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"an expression of {len(text)} characters is too long ({MOST_CHARACTERS} at most)")
+        raise ValueError(
+            f"an expression of {len(text)} characters is too long ({MOST_CHARACTERS} at most)"
+        )
     try:
         with warnings.catch_warnings(action="ignore"):  # such as "1if x" gives: odd but harmless
             tree = ast.parse(text.strip(), mode="eval").body
@@ -96,7 +108,11 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
     read = _Reader(text).reading(tree, held=True)  # by what ``evaluate`` bounds
-    times = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _CONSTANTS)
+    times = Counter(
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id not in _CONSTANTS
+    )
     for name in sorted(times):
         if name not in known:
             guess = did_you_mean(name, known)
@@ -110,7 +126,11 @@ class _Dotted(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         text = ast.unparse(node)
-        return ast.Name(text) if text.startswith(PARTS) and text.replace(".", "_").isidentifier() else node
+        return (
+            ast.Name(text)
+            if text.startswith(PARTS) and text.replace(".", "_").isidentifier()
+            else node
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +150,8 @@ class _Reader:
     text: str
 
     def reading(self, node: ast.expr, depth: int = 0, held: bool = False) -> Reading:
-        """The function for one node. Raises ValueError for what is not allowed, or nested deeper than MOST_DEPTH.
+        """The function for one node. Raises ValueError for what is not allowed, or nested deeper
+        than MOST_DEPTH.
 
         ``held``: its value is part of a list around it, which is bounded with everything in it.
         """
@@ -168,7 +189,9 @@ class _Reader:
                 return lambda values: _UNARY[type(sign)](_number(inner[0](values)))
             case ast.BinOp(op=operation) if type(operation) in _ARITHMETIC:
                 compute = _ARITHMETIC[type(operation)]
-                return lambda values: _number(compute(*(_number(operand(values)) for operand in inner)))
+                return lambda values: _number(
+                    compute(*(_number(operand(values)) for operand in inner))
+                )
             case ast.Compare(ops=ops, comparators=right) if all(map(_is_comparison, ops, right)):
                 return partial(_compare, [_COMPARISONS[type(op)] for op in ops], inner)
             case ast.IfExp():
@@ -179,12 +202,15 @@ class _Reader:
 
 
 def elements(value: Any, most: float = math.inf) -> int:
-    """Values in a value, itself among them; what lists share counts in each of them. Stops beyond ``most``."""
+    """Values in a value, itself among them; what lists share counts in each of them. Stops beyond
+    ``most``.
+    """
     count, left = 0, [value]
     while left and count <= most:
         one = left.pop()
         count += 1
-        if isinstance(one, _PLAIN):  # asked first, since asking for mappings takes ten times as long
+        # asked first, since asking for mappings takes ten times as long
+        if isinstance(one, _PLAIN):
             continue
         if isinstance(one, Mapping | BaseModel):
             left.extend(one.values() if isinstance(one, Mapping) else vars(one).values())
@@ -194,13 +220,19 @@ def elements(value: Any, most: float = math.inf) -> int:
 
 
 def long_ones(texts: Any) -> int:
-    """How many values expressions count as in addition to one each, since some are long; anything else counts none."""
-    texts = texts.values() if isinstance(texts, Mapping) else texts if isinstance(texts, list) else ()
+    """How many values expressions count as in addition to one each, since some are long; anything
+    else counts none.
+    """
+    texts = (
+        texts.values() if isinstance(texts, Mapping) else texts if isinstance(texts, list) else ()
+    )
     return sum(len(text) // LONG for text in texts if isinstance(text, str))
 
 
 def _bounded(value: Any) -> Any:
-    """Lists of lists of lists grow with the power of their depth, and whoever compares or shows one walks it."""
+    """Lists of lists of lists grow with the power of their depth, and whoever compares or shows one
+    walks it.
+    """
     if not isinstance(value, _PLAIN) and elements(value, MOST_ELEMENTS) > MOST_ELEMENTS:
         raise OverflowError(f"it has more than {MOST_ELEMENTS:,} elements")
     return value
@@ -211,14 +243,22 @@ def _bounded_list(read: Reading, values: Mapping[str, Any]) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | str) or (isinstance(value, int | float) and abs(value) < LARGEST)
+    return (
+        value is None
+        or isinstance(value, bool | str)
+        or (isinstance(value, int | float) and abs(value) < LARGEST)
+    )
 
 
 def _is_comparison(op: ast.cmpop, right: ast.expr) -> bool:
-    """``is`` compares only with None, True and False: for anything else Python's answer is an accident."""
+    """``is`` compares only with None, True and False: for anything else Python's answer is an
+    accident.
+    """
     if not isinstance(op, ast.Is | ast.IsNot):
         return True
-    constant = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
+    constant = isinstance(right, ast.Constant) and (
+        right.value is None or isinstance(right.value, bool)
+    )
     return constant or (isinstance(right, ast.Name) and right.id in _CONSTANTS)
 
 
@@ -232,7 +272,9 @@ def _boolean(is_and: bool, parts: Sequence[Reading], values: Mapping[str, Any]) 
 
 
 def _compare(
-    comparisons: Sequence[Callable[[Any, Any], Any]], parts: Sequence[Reading], values: Mapping[str, Any]
+    comparisons: Sequence[Callable[[Any, Any], Any]],
+    parts: Sequence[Reading],
+    values: Mapping[str, Any],
 ) -> Any:
     result, left = True, parts[0](values)
     for compare, part in zip(comparisons, parts[1:], strict=True):

@@ -1,4 +1,6 @@
-"""The load half of an experiment: workloads, arrivals, levels, SLOs. Durations are parsed into seconds."""
+"""The load half of an experiment: workloads, arrivals, levels, SLOs. Durations are parsed into
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,36 @@ from orchestrator.spec.settings import Name, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
-LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e9  # less no clock tells from 0; nanoseconds of more do not fit into int64
-MOST_REQUESTS = 5_000_000  # of one point: clients hold when each is due, answers hold what became of each
+# less no clock tells from 0; nanoseconds of more do not fit into int64
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e9
+# of one point: clients hold when each is due, answers hold what became of each
+MOST_REQUESTS = 5_000_000
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
 PROBE_S = 600.0  # the same for a probe of a capacity search: most end long before
 MOST_IN_FLIGHT, MOST_CLIENTS = 100_000, 1000
-MOST_TURNS, MOST_TURNS_OF_ALL = 1_000, 20_000  # of a session, of all workloads: a thousand sessions are drawn at once
+# of a session, of all workloads: a thousand sessions are drawn at once
+MOST_TURNS, MOST_TURNS_OF_ALL = 1_000, 20_000
 _NUMBER = re.compile(r"\s*+((?:[0-9]*\.)?[0-9]++(?:[eE][+-]?[0-9]+)?)\s*+([A-Za-zµ]*)\s*")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 Control = Literal["request_rate", "concurrency"]
 UNITS = {"request_rate": "req/s", "concurrency": "in flight"}  # of levels, by control
 Per = Literal["gpu", "usd", "deployment"]  # what throughput and capacities are divided by
 
 
 def parse_duration(text: object) -> float:
-    """Seconds from text such as ``500ms``. A number without a unit is refused, except 0. Raises ValueError with what to
-    write instead."""
+    """Seconds from text such as ``500ms``. A number without a unit is refused, except 0. Raises
+    ValueError with what to write instead.
+    """
     if text == 0 and not isinstance(text, bool):
         return 0.0
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
@@ -51,9 +66,13 @@ def parse_duration(text: object) -> float:
     if match is None or unit not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration with its unit, like 500ms, 60s or 2h")
     if (seconds := float(match.group(1)) * _SECONDS[unit]) > MOST_SECONDS:
-        raise ValueError(f"{text!r} is longer than {MOST_SECONDS:g} s, the longest duration allowed")
+        raise ValueError(
+            f"{text!r} is longer than {MOST_SECONDS:g} s, the longest duration allowed"
+        )
     if 0 < seconds < LEAST_SECONDS:
-        raise ValueError(f"{text!r} is shorter than {LEAST_SECONDS:g} s, the shortest duration that is not 0")
+        raise ValueError(
+            f"{text!r} is shorter than {LEAST_SECONDS:g} s, the shortest duration that is not 0"
+        )
     return seconds
 
 
@@ -89,7 +108,9 @@ Duration = Annotated[float, BeforeValidator(_duration)]
 
 
 class LogNormal(Strict):
-    """Log-normal token counts by their mean (tokens, of the distribution itself, not of its logarithm)."""
+    """Log-normal token counts by their mean (tokens, of the distribution itself, not of its
+    logarithm).
+    """
 
     mean: float = Field(gt=0, le=MOST_TOKENS)
     sigma: float = Field(ge=0, le=10)
@@ -139,27 +160,34 @@ class Lengths(Strict):
 
 
 class Workload(Strict, ABC):
-    """What requests contain: the keys that all kinds of workload share, and what plan and load ask of each.
+    """What requests contain: the keys that all kinds of workload share, and what plan and load ask
+    of each.
 
-    Every kind is a subclass with further keys (orchestrator/load/workloads/). Validating a mapping as ``Workload``
-    gives an object of the subclass that ``kind`` names.
+    Every kind is a subclass with further keys (orchestrator/load/workloads/). Validating a mapping
+    as ``Workload`` gives an object of the subclass that ``kind`` names.
     """
 
     name: Name
-    kind: str = "random"  # a name of WORKLOADS; without a default in other kinds, so that plans always name them
+    # a name of WORKLOADS; without a default in other kinds, so that plans always name them
+    kind: str = "random"
     api: str = "completions"  # a name of ``Engine.dialects``
 
     def resolved(self, path: Callable[[str], str]) -> Self:
-        """The same with its files found (``path`` makes paths absolute) and identified by their content. Raises
-        ProblemsError for a file that cannot be sent, and whatever ``path`` raises."""
+        """The same with its files found (``path`` makes paths absolute) and identified by their
+        content. Raises ProblemsError for a file that cannot be sent, and whatever ``path`` raises.
+        """
         return self
 
     @abstractmethod
     def token_bounds(self) -> tuple[int, int | None]:
-        """Fewest and most tokens, prompt and answer, of a session's longest request; None: no upper limit is known."""
+        """Fewest and most tokens, prompt and answer, of a session's longest request; None: no upper
+        limit is known.
+        """
 
     def longer_prompts(self, tokens: int) -> float | None:
-        """Share of prompts with more than ``tokens`` tokens, 0 and 1 only where that is certain; None: unknown."""
+        """Share of prompts with more than ``tokens`` tokens, 0 and 1 only where that is certain;
+        None: unknown.
+        """
         return None
 
     def distinct_requests(self) -> int | None:
@@ -171,7 +199,9 @@ class Workload(Strict, ABC):
         return True
 
     def others(self, requests: int) -> Self:
-        """For a warm-up of ``requests`` requests: fixed prompts begin with those that the measurement sends last."""
+        """For a warm-up of ``requests`` requests: fixed prompts begin with those that the
+        measurement sends last.
+        """
         return self
 
     def left_out(self) -> int:
@@ -179,7 +209,9 @@ class Workload(Strict, ABC):
         return 0
 
     def identity(self) -> dict[str, Any]:
-        """What is asked for, without its name and the paths of its files: part of point ids and of schedule seeds."""
+        """What is asked for, without its name and the paths of its files: part of point ids and of
+        schedule seeds.
+        """
         return self.model_dump(mode="json", exclude={"name"})
 
     @abstractmethod
@@ -188,7 +220,9 @@ class Workload(Strict, ABC):
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
-        """The subclass that a mapping's ``kind`` names. Raises PydanticCustomError for an unknown kind."""
+        """The subclass that a mapping's ``kind`` names. Raises PydanticCustomError for an unknown
+        kind.
+        """
         kind = value.get("kind", "random") if isinstance(value, dict) else None
         if cls is not Workload or not isinstance(kind, str):
             return cls
@@ -198,10 +232,16 @@ class Workload(Strict, ABC):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_its_kind(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Workload:
+    def _of_its_kind(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Workload:
         model = cls.model_for(value)
         strict = bool(info.context)  # a user's file
-        return handler(value) if model is cls else model.model_validate(value, strict=strict, context=info.context)
+        return (
+            handler(value)
+            if model is cls
+            else model.model_validate(value, strict=strict, context=info.context)
+        )
 
 
 # A workload of any kind as a field of another model: serialized with all keys of its kind.
@@ -216,7 +256,9 @@ WORKLOADS: Registry[type[Workload]] = Registry(
 )
 _PROCESSES = ("constant", "poisson", "gamma", "ramp", "steps", "trace")
 # Process of arrivals -> the function that draws them, an ``orchestrator.load.arrivals.Process``.
-ARRIVALS: Registry[Any] = Registry("arrivals", {name: f"orchestrator.load.arrivals:{name}" for name in _PROCESSES})
+ARRIVALS: Registry[Any] = Registry(
+    "arrivals", {name: f"orchestrator.load.arrivals:{name}" for name in _PROCESSES}
+)
 
 
 Factor = Annotated[float, Field(ge=0, le=1e6)]
@@ -224,13 +266,17 @@ Step = Annotated[tuple[Factor, Annotated[Duration, Field(gt=0)]], BeforeValidato
 
 
 class Arrivals(Strict):
-    """When requests are due (open loop only). ``process`` is a name of ARRIVALS; some fields belong to one process."""
+    """When requests are due (open loop only). ``process`` is a name of ARRIVALS; some fields belong
+    to one process.
+    """
 
     process: str = "poisson"
-    burstiness: float = Field(default=1.0, ge=0.001, le=1e6)  # gamma: shape; 1 = Poisson, smaller = burstier
+    # gamma: shape; 1 = Poisson, smaller = burstier
+    burstiness: float = Field(default=1.0, ge=0.001, le=1e6)
     to: float | None = Field(default=None, gt=0)  # ramp: the rate at the end, from the level's rate
     steps: list[Step] | None = None  # (factor of the rate, how long)
-    trace: str | None = None  # trace: file with one timestamp in seconds per line, or JSONL with "timestamp"
+    # trace: file with one timestamp in seconds per line, or JSONL with "timestamp"
+    trace: str | None = None
     speed_up: float = Field(default=1.0, ge=1e-9, le=1e9)  # trace
 
     @model_validator(mode="before")
@@ -248,29 +294,52 @@ class Arrivals(Strict):
 
     @cached_property
     def _cycle(self) -> tuple[float, float, float]:
-        """Length of all steps, their requests at 1/s, and the largest factor: every level of a deployment asks."""
+        """Length of all steps, their requests at 1/s, and the largest factor: every level of a
+        deployment asks.
+        """
         steps = self.steps or [(0.0, 0.0)]
-        return sum(length for _, length in steps), sum(map(math.prod, steps)), max(factor for factor, _ in steps)
+        return (
+            sum(length for _, length in steps),
+            sum(map(math.prod, steps)),
+            max(factor for factor, _ in steps),
+        )
 
     def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
-        """Why a point at this mean rate, of this length or number of requests, is more than a client can hold."""
-        (cycle_s, cycle, most), mean = self._cycle, rate if self.to is None else (rate + self.to) / 2
+        """Why a point at this mean rate, of this length or number of requests, is more than a
+        client can hold.
+        """
+        (cycle_s, cycle, most), mean = (
+            self._cycle,
+            rate if self.to is None else (rate + self.to) / 2,
+        )
         if seconds is not None and cycle:  # the last cycle may end after its busiest step
             mean *= min(most, cycle * -(-seconds // cycle_s) / seconds)
-        if seconds is not None and (expected := mean * seconds) > MOST_REQUESTS and self.process != "trace":
+        if (
+            seconds is not None
+            and (expected := mean * seconds) > MOST_REQUESTS
+            and self.process != "trace"
+        ):
             text = f"{mean:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
             return f"{text}; a point may have {MOST_REQUESTS:,}"
         if requests is not None and requests / rate > MOST_SECONDS:
-            return f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
+            return (
+                f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
+            )
         if self.steps is not None and not cycle:
             return "nothing is due in any of these steps"
-        cycles = (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle) if cycle else 0.0
+        cycles = (
+            (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle)
+            if cycle
+            else 0.0
+        )
         if cycles * len(self.steps or ()) > MOST_STEPS:
             return f"these steps would be repeated {cycles:.3g} times; a point may have {MOST_STEPS:,} steps"
         return None
 
     def at(self, level: Level) -> str:
-        """What rows call them: the process, unless all requests are due at once or each follows an answer."""
+        """What rows call them: the process, unless all requests are due at once or each follows an
+        answer.
+        """
         by_rate = "at_once" if level.value == math.inf else self.process
         return "closed" if level.control == "concurrency" else by_rate
 
@@ -286,7 +355,10 @@ def in_json(value: Any) -> Any:
 
 # Requests/s; infinite: all requests are due at once.
 Rate = Annotated[
-    float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_from_word), PlainSerializer(in_json, when_used="json")
+    float,
+    Field(gt=0, allow_inf_nan=True),
+    BeforeValidator(_from_word),
+    PlainSerializer(in_json, when_used="json"),
 ]
 
 
@@ -303,33 +375,48 @@ class LoadRules(Strict):
     model_config = ConfigDict(populate_by_name=True)
 
     search: str = "levels"  # a name of the registry of search strategies
-    full_grid: bool = False  # search every deployment to its end, also those that cannot be the best
-    precision: Annotated[float, Field(ge=0.01, le=1)] | None = None  # at the end, high over claim less 1; None: 0.05
-    max_deployments: Annotated[int, Field(ge=1)] | None = None  # of a race that are started; None: all
-    proposer: Literal["optuna"] | None = None  # says which is started next; None: those predicted best, then in order
-    objective: Per | None = None  # what capacity is divided by to find the best; None: the default of ``best``
+    # search every deployment to its end, also those that cannot be the best
+    full_grid: bool = False
+    # at the end, high over claim less 1; None: 0.05
+    precision: Annotated[float, Field(ge=0.01, le=1)] | None = None
+    # of a race that are started; None: all
+    max_deployments: Annotated[int, Field(ge=1)] | None = None
+    # says which is started next; None: those predicted best, then in order
+    proposer: Literal["optuna"] | None = None
+    # what capacity is divided by to find the best; None: the default of ``best``
+    objective: Per | None = None
     control: Control | None = None
     arrivals: Arrivals = Arrivals()
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
     requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
-    warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")  # None: found in the data
+    # None: found in the data
+    warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")
     max_in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = None
-    request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
+    request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=600.0, alias="request_timeout"
+    )
     # after the last arrival; None in a file: the request timeout
-    drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="drain_timeout")
+    drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(
+        default=None, alias="drain_timeout"
+    )
 
     @property
     def default_s(self) -> float:
-        """How long a point lasts by default; near capacity it takes minutes to see whether a queue grows."""
+        """How long a point lasts by default; near capacity it takes minutes to see whether a queue
+        grows.
+        """
         return PROBE_S if self.search == "capacity" else DURATION_S
 
 
-LIMITS = ("ttft", "tpot", "e2e", "itl_p99", "normalized_ttft")  # latencies of a request that may be limited
+# latencies of a request that may be limited
+LIMITS = ("ttft", "tpot", "e2e", "itl_p99", "normalized_ttft")
 _PERCENTILE = re.compile(rf"({'|'.join(LIMITS)})_p([0-9]{{1,2}}(?:\.[0-9]{{1,4}})?)")
-# Words per minute: silent Brysbaert 2019, doi.org/10.1016/j.jml.2019.104047, 190 studies, English non-fiction; subvocal
-# and visual (no inner voice) https://en.wikipedia.org/wiki/Subvocalization and .../Speed_reading, September 2024
+# Words per minute: silent Brysbaert 2019, doi.org/10.1016/j.jml.2019.104047, 190 studies, English
+# non-fiction; subvocal and visual (no inner voice) https://en.wikipedia.org/wiki/Subvocalization
+# and .../Speed_reading, September 2024
 READERS = {"silent": 238.0, "subvocal": 250.0, "visual": 700.0}
-TOKENS_PER_WORD = 4 / 3  # without a tokenizer: "100 tokens ~= 75 words", https://help.openai.com/en/articles/4936856
+# without a tokenizer: "100 tokens ~= 75 words", https://help.openai.com/en/articles/4936856
+TOKENS_PER_WORD = 4 / 3
 
 NO_ATTAINMENT = (
     "'attainment' belongs to limits that each request must meet, and all limits here are on percentiles",
@@ -338,8 +425,10 @@ NO_ATTAINMENT = (
 
 
 class Limit(NamedTuple):
-    """One limit of an SLO. ``of``: the latency of LIMITS that it bounds. ``share``: for a limit on a percentile, the
-    share of all requests that must meet it; None: a request must meet it together with the SLO's other limits."""
+    """One limit of an SLO. ``of``: the latency of LIMITS that it bounds. ``share``: for a limit on
+    a percentile, the share of all requests that must meet it; None: a request must meet it together
+    with the SLO's other limits.
+    """
 
     name: str
     of: str
@@ -348,7 +437,9 @@ class Limit(NamedTuple):
 
 
 def percentile_limit(name: str) -> tuple[str, float] | None:
-    """Latency and share of requests of a percentile's name, ``("ttft", 0.95)`` for ``ttft_p95``; None for others."""
+    """Latency and share of requests of a percentile's name, ``("ttft", 0.95)`` for ``ttft_p95``;
+    None for others.
+    """
     match = _PERCENTILE.fullmatch(name)
     return (match[1], float(match[2]) / 100) if match and float(match[2]) > 0 else None
 
@@ -361,8 +452,10 @@ def _percentile(name: str) -> str:
 
 
 class Slo(Strict):
-    """Latency limits in seconds. Plain limits (``ttft``) are met by a request that meets all of them, and a share
-    ``attainment`` of all requests must. A limit on a percentile (``ttft_p95``) stands alone: 95 % must meet it."""
+    """Latency limits in seconds. Plain limits (``ttft``) are met by a request that meets all of
+    them, and a share ``attainment`` of all requests must. A limit on a percentile (``ttft_p95``)
+    stands alone: 95 % must meet it.
+    """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_percentile)], Duration]
@@ -373,7 +466,8 @@ class Slo(Strict):
     e2e: Duration | None = None
     itl_p99: Duration | None = None
     normalized_ttft: Duration | None = None  # per prompt token
-    reader: Literal["silent", "subvocal", "visual"] | None = None  # becomes a limit on tpot, see ``resolved``
+    # becomes a limit on tpot, see ``resolved``
+    reader: Literal["silent", "subvocal", "visual"] | None = None
     attainment: float = Field(default=0.95, gt=0, le=1)
 
     @model_validator(mode="after")
@@ -381,15 +475,26 @@ class Slo(Strict):
         if self.reader is not None and self.tpot is not None:
             said = f"'reader: {self.reader}' is a limit on tpot, and tpot is limited already"
             raise wrong("reader", said, "leave one of them out")
-        if self.limits and "attainment" in self.model_fields_set and all(one.share for one in self.limits):
+        if (
+            self.limits
+            and "attainment" in self.model_fields_set
+            and all(one.share for one in self.limits)
+        ):
             raise wrong("attainment", *NO_ATTAINMENT)
         return self
 
     @property
     def limits(self) -> tuple[Limit, ...]:
         """The limits that are set; a reader's after ``resolved``."""
-        plain = [Limit(name, name, value, None) for name in LIMITS if (value := getattr(self, name)) is not None]
-        found = [(name, percentile_limit(name), value) for name, value in (self.model_extra or {}).items()]
+        plain = [
+            Limit(name, name, value, None)
+            for name in LIMITS
+            if (value := getattr(self, name)) is not None
+        ]
+        found = [
+            (name, percentile_limit(name), value)
+            for name, value in (self.model_extra or {}).items()
+        ]
         return (*plain, *(Limit(name, *(on[0], value, on[1])) for name, on, value in found if on))
 
     def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Slo:

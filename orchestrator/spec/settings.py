@@ -1,10 +1,13 @@
-"""One engine configuration in one vocabulary for all engines, and where each version of an engine is installed.
+"""One engine configuration in one vocabulary for all engines, and where each version of an engine
+is installed.
 
-A field left at None means "the engine's own default". Names are vLLM's where vLLM has one. Each engine maps a field to
-its own flag or refuses it with a reason (``Engine.problems``); no field is ignored silently.
+A field left at None means "the engine's own default". Names are vLLM's where vLLM has one. Each
+engine maps a field to its own flag or refuses it with a reason (``Engine.problems``); no field is
+ignored silently.
 
-``environments: {vllm: {"0.31": {executable: /opt/vllm-0.31}, "0.32": {image: "vllm/vllm-openai:v0.32.0"}}}`` lets a
-sweep vary the version: a deployment with one of these as ``engine_version`` gets its executable or image from there.
+``environments: {vllm: {"0.31": {executable: /opt/vllm-0.31}, "0.32": {image:
+"vllm/vllm-openai:v0.32.0"}}}`` lets a sweep vary the version: a deployment with one of these as
+``engine_version`` gets its executable or image from there.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from orchestrator.redaction import is_like_secret
 from orchestrator.spec.container_options import RUNTIMES, option_problem
@@ -28,13 +39,19 @@ LONGEST_NAME = 255  # bytes: of a file
 
 def _line(text: str) -> str:
     """Text that may be a path: the operating system fails on longer parts."""
-    if "\n" in text or "\t" in text or max(len(part.encode()) for part in text.split("/")) > LONGEST_NAME:
+    if (
+        "\n" in text
+        or "\t" in text
+        or max(len(part.encode()) for part in text.split("/")) > LONGEST_NAME
+    ):
         raise ValueError(f"must be one line, with at most {LONGEST_NAME} bytes between two '/'")
     return text
 
 
 def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Arguments that some runtime takes. An environment may name the runtime later: ``Engine.problems`` asks that."""
+    """Arguments that some runtime takes. An environment may name the runtime later:
+    ``Engine.problems`` asks that.
+    """
     problems = [option_problem(words, runtime) for runtime in RUNTIMES]
     if all(problems):
         raise ValueError(problems[0])
@@ -48,17 +65,24 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 def _variable(name: str) -> str:
     """It is not shown: it may be a key, typed in place of the variable that holds it."""
     if not _VARIABLE.fullmatch(name) or is_like_secret(name):
-        raise ValueError("must be the name of an environment variable, like MY_KEY, and not what it holds")
+        raise ValueError(
+            "must be the name of an environment variable, like MY_KEY, and not what it holds"
+        )
     return name
 
 
-_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # Kubernetes' rule, and Ray's
+# Kubernetes' rule, and Ray's
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def _label(text: str) -> str:
-    """A node can have no other one, and where Ray looks for labels it takes ``!spot`` and ``in(a,b)`` for operators."""
+    """A node can have no other one, and where Ray looks for labels it takes ``!spot`` and
+    ``in(a,b)`` for operators.
+    """
     if not _LABEL.fullmatch(text):
-        raise ValueError(f"no node has a label like {text!r}: write up to 63 letters, digits, '-', '_' and '.'")
+        raise ValueError(
+            f"no node has a label like {text!r}: write up to 63 letters, digits, '-', '_' and '.'"
+        )
     return text
 
 
@@ -85,28 +109,38 @@ Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and rep
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
-ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)]
-Labels = dict[Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label_value)]]
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # a value in an engine's own vocabulary
+ContainerArgs = Annotated[
+    tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)
+]
+Labels = dict[
+    Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label_value)]
+]
+# a value in an engine's own vocabulary
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]
 Runtime = Literal["docker", "podman", "apptainer"]
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ROUTER = "router"  # the role of the router in front of all replicas
 
 
-# Shared by all objects, which are immutable: a plan of 100,000 deployments would hold 160 MB of equal ones.
+# Shared by all objects, which are immutable: a plan of 100,000 deployments would hold 160 MB of
+# equal ones.
 _GIVEN: dict[frozenset[str], set[str]] = {}
 _EMPTY: dict[Any, Any] = {}
 
 
 class Strict(BaseModel):
-    """Base of everything read from a user's file: unknown keys are errors, and objects are immutable."""
+    """Base of everything read from a user's file: unknown keys are errors, and objects are
+    immutable.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
     def model_post_init(self, _: Any) -> None:
         given = self.model_fields_set
-        object.__setattr__(self, "__pydantic_fields_set__", _GIVEN.setdefault(frozenset(given), given))
+        object.__setattr__(
+            self, "__pydantic_fields_set__", _GIVEN.setdefault(frozenset(given), given)
+        )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         made = super().model_copy(update=update, deep=deep)
@@ -134,9 +168,11 @@ class EngineSettings(Strict):
     executable: Line | None = None  # path of a venv or of an executable
     image: Line | None = None  # container image reference
     container_runtime: Runtime | None = None
-    container_args: ContainerArgs = ()  # options of the runtime, after ours and those of the hardware
+    # options of the runtime, after ours and those of the hardware
+    container_args: ContainerArgs = ()
     url: Line | None = None  # engine: endpoint only
-    endpoint_gpus: Devices | None = None  # engine: endpoint only; how many GPUs all its replicas and roles run on
+    # engine: endpoint only; how many GPUs all its replicas and roles run on
+    endpoint_gpus: Devices | None = None
     # engine: endpoint only; the environment variable that holds its key
     api_key_env: Variable | None = None
     profile: Line | None = None  # engine: emulator only; a file or a name from the catalogue
@@ -155,7 +191,8 @@ class EngineSettings(Strict):
     data_parallel_size: Devices = 1
     enable_expert_parallel: bool | None = None
     nnodes: Devices = 1
-    distributed_executor_backend: Literal["mp", "uni"] | None = None  # ray: refused, see docs/architecture.md
+    # ray: refused, see docs/architecture.md
+    distributed_executor_backend: Literal["mp", "uni"] | None = None
     replicas: Devices = 1
 
     # numbers
@@ -173,7 +210,8 @@ class EngineSettings(Strict):
     enable_chunked_prefill: bool | None = None
     enable_prefix_caching: bool | None = None
     stream_interval: Size | None = None
-    scheduler_recv_interval: Size | None = None  # decode steps from one look for new requests to the next
+    # decode steps from one look for new requests to the next
+    scheduler_recv_interval: Size | None = None
 
     # memory
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
@@ -194,21 +232,26 @@ class EngineSettings(Strict):
     attention_backend: Word | None = None
     kv_transfer_config: dict[str, Any] | None = None
 
-    # everything else
-    # {"--flag": value}; True = bare flag; without dashes a key of the engine's own file, dots for levels
+    # everything else {"--flag": value}; True = bare flag; without dashes a key of the engine's own
+    # file, dots for levels
     extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=lambda: _EMPTY)
     # {rank}, {host}, … in a value: command.py, PLACES
     env: dict[Variable, str] = Field(default_factory=lambda: _EMPTY)
     startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
 
-    # separate prefill and decode replicas with their own settings, and the router that clients talk to
+    # separate prefill and decode replicas with their own settings, and the router that clients talk
+    # to
     roles: dict[Role, EngineSettings] | None = None
     router: EngineSettings | None = None  # its engine is one of ROUTERS
 
     @property
     def parts(self) -> dict[str, EngineSettings]:
-        """Settings of everything a launch starts, by role: engines ("" without roles), then their router."""
-        engines = {str(role): part for role, part in self.roles.items()} if self.roles else {"": self}
+        """Settings of everything a launch starts, by role: engines ("" without roles), then their
+        router.
+        """
+        engines = (
+            {str(role): part for role, part in self.roles.items()} if self.roles else {"": self}
+        )
         return engines | ({ROUTER: self.router} if self.router else {})
 
     @property
@@ -217,7 +260,9 @@ class EngineSettings(Strict):
         return {role: part for role, part in self.parts.items() if role != ROUTER}
 
     def each(self, change: Callable[[EngineSettings], EngineSettings]) -> EngineSettings:
-        """A copy with ``change`` applied to these settings and to those of every role and the router."""
+        """A copy with ``change`` applied to these settings and to those of every role and the
+        router.
+        """
         changed = change(self)
         if self.roles is None and self.router is None:
             return changed
@@ -227,7 +272,9 @@ class EngineSettings(Strict):
 
     @property
     def devices(self) -> int:
-        """Devices of all replicas of all roles. A router has none, an endpoint ``endpoint_gpus``, else 0."""
+        """Devices of all replicas of all roles. A router has none, an endpoint ``endpoint_gpus``,
+        else 0.
+        """
         if self.url:
             return self.endpoint_gpus or 0
         return sum(part.world_size * part.replicas for part in self.engines.values())
@@ -243,7 +290,9 @@ class EngineSettings(Strict):
         widest = max(part.nnodes for part in parts)
         if not room or any(part.devices_per_node > room for part in parts):
             return widest
-        of_one_role = (-(-part.replicas * part.nnodes // (room // part.devices_per_node)) for part in parts)
+        of_one_role = (
+            -(-part.replicas * part.nnodes // (room // part.devices_per_node)) for part in parts
+        )
         return max(widest, -(-self.devices // room), *of_one_role)
 
     @property
@@ -274,7 +323,8 @@ class Hardware(Strict):
     labels: Labels = Field(default_factory=dict)  # of the Ray nodes to use
     memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides the catalogue
     memory_bandwidth_gb_s: float | None = Field(default=None, gt=0, le=1e9)
-    cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)  # Ray CPUs reserved for each device
+    # Ray CPUs reserved for each device
+    cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)
     container_args: ContainerArgs = ()  # of every container on these nodes
 
     @property
@@ -284,7 +334,9 @@ class Hardware(Strict):
     @property
     def is_amd(self) -> bool:
         """Whether it is an Instinct or Radeon, which need ROCm instead of CUDA."""
-        return bool(re.match(r"(amd[\W_]*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE))
+        return bool(
+            re.match(r"(amd[\W_]*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE)
+        )
 
 
 LOCATION = ("executable", "image", "container_runtime")  # settings that an environment decides
@@ -292,7 +344,9 @@ _NUMBERED = re.compile(r"v?(\d[^-_/ ]*)")
 
 
 class Environment(Strict):
-    """One place where one version of an engine is installed on the nodes: a virtual environment or an image."""
+    """One place where one version of an engine is installed on the nodes: a virtual environment or
+    an image.
+    """
 
     executable: Line | None = None
     image: Line | None = None
@@ -301,9 +355,15 @@ class Environment(Strict):
     @model_validator(mode="after")
     def _one_place(self) -> Environment:
         if (self.executable is None) == (self.image is None):
-            raise wrong((), "an environment is either an executable or an image", "give one of them")
+            raise wrong(
+                (), "an environment is either an executable or an image", "give one of them"
+            )
         if self.container_runtime is not None and self.image is None:
-            raise wrong("container_runtime", "'container_runtime' is for images", "give 'image', or leave it out")
+            raise wrong(
+                "container_runtime",
+                "'container_runtime' is for images",
+                "give 'image', or leave it out",
+            )
         return self
 
 
@@ -312,10 +372,11 @@ Environments = Mapping[str, Mapping[str, Environment]]  # engine -> version -> w
 
 
 def is_version(asked: str, found: str) -> bool:
-    """Whether an installed version is the one asked for. ``0.32`` includes ``0.32.1+cpu``; a word includes any version.
+    """Whether an installed version is the one asked for. ``0.32`` includes ``0.32.1+cpu``; a word
+    includes any version.
 
-    >>> is_version("0.3", "0.32.0"), is_version("v0.32", "0.32.0+cpu"), is_version("nightly", "0.32.0")
-    (False, True, True)
+    >>> is_version("0.3", "0.32.0"), is_version("v0.32", "0.32.0+cpu"), is_version("nightly",
+    "0.32.0") (False, True, True)
     """
     number = _NUMBERED.fullmatch(asked)
     if number is None:
@@ -325,17 +386,23 @@ def is_version(asked: str, found: str) -> bool:
 
 
 def installed(executable: str, engine: str) -> Path | None:
-    """The ``.dist-info`` folder of an engine in a virtual environment, or in the one that holds an executable."""
+    """The ``.dist-info`` folder of an engine in a virtual environment, or in the one that holds an
+    executable.
+    """
     path = Path(executable)
     for home in (path, *path.parents[1:2]):
-        found = sorted(home.glob(f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info"))
+        found = sorted(
+            home.glob(f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info")
+        )
         if found:
             return found[-1]
     return None
 
 
 def installed_version(executable: str, engine: str) -> str | None:
-    """The version of an engine in a virtual environment (or an executable's), found without starting it."""
+    """The version of an engine in a virtual environment (or an executable's), found without
+    starting it.
+    """
     found = installed(executable, engine)
     return found.name.removesuffix(".dist-info").partition("-")[2] if found else None
 
@@ -344,12 +411,19 @@ def installed_version(executable: str, engine: str) -> str | None:
 
 
 PARTS = tuple(f"roles.{role}" for role in ROLES)
-ADDED = ("env", "extra_args")  # choices and roles add to these mappings; they replace every other setting
+# choices and roles add to these mappings; they replace every other setting
+ADDED = ("env", "extra_args")
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one deployment, its roles and its router as EngineSettings nests them, from dotted names."""
-    shared = {name: value for name, value in values.items() if "." not in name and name not in ("roles", ROUTER)}
+    """The settings of one deployment, its roles and its router as EngineSettings nests them, from
+    dotted names.
+    """
+    shared = {
+        name: value
+        for name, value in values.items()
+        if "." not in name and name not in ("roles", ROUTER)
+    }
     out = dict(shared)
     roles = {part.partition(".")[2]: own for part in PARTS if (own := _below(part, values))}
     if roles:
@@ -361,32 +435,68 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """``before`` updated with ``own``; mappings of ADDED are joined. A role or router set to None is removed."""
-    gone = tuple(f"{name}." for name, value in own.items() if value is None and name in ("roles", *PARTS, ROUTER))
-    out = {name: value for name, value in before.items() if not name.startswith(gone)} if gone else dict(before)
+    """``before`` updated with ``own``; mappings of ADDED are joined. A role or router set to None
+    is removed.
+    """
+    gone = tuple(
+        f"{name}."
+        for name, value in own.items()
+        if value is None and name in ("roles", *PARTS, ROUTER)
+    )
+    out = (
+        {name: value for name, value in before.items() if not name.startswith(gone)}
+        if gone
+        else dict(before)
+    )
     for name, value in own.items():
-        both = name.rpartition(".")[2] in ADDED and isinstance(value, dict) and isinstance(out.get(name), dict)
+        both = (
+            name.rpartition(".")[2] in ADDED
+            and isinstance(value, dict)
+            and isinstance(out.get(name), dict)
+        )
         out[name] = {**out[name], **value} if both else value
     return out
 
 
 def part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(setting, message, hint) for everything wrong with the roles and the router of one deployment."""
+    """(setting, message, hint) for everything wrong with the roles and the router of one
+    deployment.
+    """
     for name in ("roles", *PARTS, ROUTER):
         if values.get(name) is not None:
-            yield name, f"{name!r} must be a mapping of settings", "write roles: {prefill: {replicas: 2}, decode: {}}"
+            yield (
+                name,
+                f"{name!r} must be a mapping of settings",
+                "write roles: {prefill: {replicas: 2}, decode: {}}",
+            )
     roles = [part for part in PARTS if _below(part, values)]
     if len(roles) == 1:
         other = next(part for part in PARTS if part not in roles)
-        yield roles[0], f"{roles[0]!r} stands alone: it needs {other!r} beside it", f"give {other}, or no roles"
+        yield (
+            roles[0],
+            f"{roles[0]!r} stands alone: it needs {other!r} beside it",
+            f"give {other}, or no roles",
+        )
     if roles and values.get("replicas") is not None:
-        yield "replicas", "'replicas' belongs to each role", "write roles: {prefill: {replicas: 2}, decode: ...}"
+        yield (
+            "replicas",
+            "'replicas' belongs to each role",
+            "write roles: {prefill: {replicas: 2}, decode: ...}",
+        )
     router = _below(ROUTER, values)
     if roles and not router:
-        yield "roles", "'roles' need a 'router' in front of them", "write router: {engine: vllm_router}"
+        yield (
+            "roles",
+            "'roles' need a 'router' in front of them",
+            "write router: {engine: vllm_router}",
+        )
     if router and "engine" not in router:
         yield ROUTER, "'router' names no engine", "write router: {engine: vllm_router}"
 
 
 def _below(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(f"{part}."): value for name, value in values.items() if name.startswith(f"{part}.")}
+    return {
+        name.removeprefix(f"{part}."): value
+        for name, value in values.items()
+        if name.startswith(f"{part}.")
+    }

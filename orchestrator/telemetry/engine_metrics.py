@@ -1,6 +1,7 @@
 """An engine's own /metrics while it is loaded: one normalized sample every few seconds.
 
-``Engine.metrics`` maps each engine's names to one set of columns. What an engine does not report is null, never zero.
+``Engine.metrics`` maps each engine's names to one set of columns. What an engine does not report is
+null, never zero.
 """
 
 import re
@@ -17,12 +18,15 @@ from orchestrator.several import grouped
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-RATIOS = frozenset({"kv_usage"})  # several series (one per data-parallel rank) are averaged; all others are summed
+# several series (one per data-parallel rank) are averaged; all others are summed
+RATIOS = frozenset({"kv_usage"})
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading. ``values``: column -> value, only those the engine reported. ``role``: of its replica, if any."""
+    """One reading. ``values``: column -> value, only those the engine reported. ``role``: of its
+    replica, if any.
+    """
 
     unix_ns: int
     values: Mapping[str, float]
@@ -30,23 +34,35 @@ class Sample:
 
 
 def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """Prometheus text -> columns. ``names``: column -> the engine's metrics that add up to it (``Metric.name``).
+    """Prometheus text -> columns. ``names``: column -> the engine's metrics that add up to it
+    (``Metric.name``).
 
     A column is left out when one of its metrics is missing. Raises ValueError for other text.
     """
-    terms = {column: [_term(term) for term in expression.split(" + ")] for column, expression in names.items()}
-    wanted = grouped((name, (column, labels)) for column, some in terms.items() for name, labels in some)
+    terms = {
+        column: [_term(term) for term in expression.split(" + ")]
+        for column, expression in names.items()
+    }
+    wanted = grouped(
+        (name, (column, labels)) for column, some in terms.items() for name, labels in some
+    )
     found: dict[str, dict[str, list[float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             for column, labels in wanted.get(sample.name, ()):
                 if all(sample.labels.get(label, "") == value for label, value in labels.items()):
                     found.setdefault(column, {}).setdefault(sample.name, []).append(sample.value)
-    return {column: _one(column, by_name) for column, by_name in found.items() if len(by_name) == len(terms[column])}
+    return {
+        column: _one(column, by_name)
+        for column, by_name in found.items()
+        if len(by_name) == len(terms[column])
+    }
 
 
 def _term(text: str) -> tuple[str, dict[str, str]]:
-    """``name{label="value"}`` -> the name, and the labels it must have; an absent label counts as empty."""
+    """``name{label="value"}`` -> the name, and the labels it must have; an absent label counts as
+    empty.
+    """
     name, _, labels = text.partition("{")
     return name, dict(_LABEL.findall(labels))
 
@@ -64,7 +80,9 @@ def read(
     verify_tls: bool = True,
 ) -> Sample | None:
     """One reading of ``url``; None when the engine did not answer with metrics."""
-    answer = ask(url, api_key=api_key, limit_s=READ_LIMIT_S, more_headers=more_headers, verify_tls=verify_tls)
+    answer = ask(
+        url, api_key=api_key, limit_s=READ_LIMIT_S, more_headers=more_headers, verify_tls=verify_tls
+    )
     try:
         values = normalize(answer.body.decode(), names) if answer.status == 200 else {}
     except ValueError:
@@ -73,7 +91,9 @@ def read(
 
 
 class Sampler:
-    """Takes samples at ``start``, at ``stop``, and every ``interval_s`` between them, in a thread of its own."""
+    """Takes samples at ``start``, at ``stop``, and every ``interval_s`` between them, in a thread
+    of its own.
+    """
 
     def __init__(self, take: Callable[[], Sample | None], interval_s: float = INTERVAL_S) -> None:
         self._take, self._interval_s = take, interval_s

@@ -1,4 +1,6 @@
-"""The GPUs of this node through NVML: which they are, how much of their memory is in use, and their health."""
+"""The GPUs of this node through NVML: which they are, how much of their memory is in use, and their
+health.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +11,8 @@ from typing import Any
 
 import pynvml
 
-DIRTY_BYTES = 2**29  # more than before the launch; a CUDA context that is being torn down holds less
+# more than before the launch; a CUDA context that is being torn down holds less
+DIRTY_BYTES = 2**29
 RELEASE_LIMIT_S = 30.0
 # bits of nvmlDeviceGetCurrentClocksEventReasons
 SLOWED = {
@@ -52,14 +55,24 @@ def gpus(nvml: Any = pynvml) -> list[Gpu]:
     with _counted(nvml) as count:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         return [
-            Gpu(at, nvml.nvmlDeviceGetUUID(one), nvml.nvmlDeviceGetName(one), nvml.nvmlDeviceGetMemoryInfo(one).used)
+            Gpu(
+                at,
+                nvml.nvmlDeviceGetUUID(one),
+                nvml.nvmlDeviceGetName(one),
+                nvml.nvmlDeviceGetMemoryInfo(one).used,
+            )
             for at, one in enumerate(handles)
         ]
 
 
 def chosen(devices: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES names, by index or by (a prefix of) their UUID."""
-    return [gpu for name in devices for gpu in found if name == str(gpu.index) or gpu.uuid.startswith(name)]
+    return [
+        gpu
+        for name in devices
+        for gpu in found
+        if name == str(gpu.index) or gpu.uuid.startswith(name)
+    ]
 
 
 def await_release(
@@ -69,21 +82,29 @@ def await_release(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Wait until no GPU uses more memory than ``before`` (UUID -> bytes). Returns the UUIDs of those that still do.
+    """Wait until no GPU uses more memory than ``before`` (UUID -> bytes). Returns the UUIDs of
+    those that still do.
 
-    A process is gone before its memory is free, and the next engine on the GPU would fail for lack of it.
+    A process is gone before its memory is free, and the next engine on the GPU would fail for lack
+    of it.
     """
     end = clock() + limit_s
     while True:
-        dirty = [gpu.uuid for gpu in read() if gpu.uuid in before and gpu.used_bytes > before[gpu.uuid] + DIRTY_BYTES]
+        dirty = [
+            gpu.uuid
+            for gpu in read()
+            if gpu.uuid in before and gpu.used_bytes > before[gpu.uuid] + DIRTY_BYTES
+        ]
         if not dirty or clock() >= end:
             return dirty
         sleep(0.5)
 
 
 def health(nvml: Any = pynvml) -> dict[str, Any]:
-    """``driver``, ``cuda`` and ``gpus`` of this node, for runner/doctor.py; empty without GPUs. What a GPU does not
-    report is None. ``unreachable``: indices of the GPUs whose memory this one cannot read."""
+    """``driver``, ``cuda`` and ``gpus`` of this node, for runner/doctor.py; empty without GPUs.
+    What a GPU does not report is None. ``unreachable``: indices of the GPUs whose memory this one
+    cannot read.
+    """
     with _counted(nvml) as count:
         if not count:
             return {}
@@ -101,21 +122,28 @@ def _health(nvml: Any, index: int, count: int) -> dict[str, Any]:
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     slowed = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
-    ecc = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected ones since the driver was loaded
-    limits = [_ask(nvml, f"nvmlDeviceGetPowerManagement{name}Limit", handle) for name in ("", "Default")]
+    # uncorrected ones since the driver was loaded
+    ecc = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    limits = [
+        _ask(nvml, f"nvmlDeviceGetPowerManagement{name}Limit", handle) for name in ("", "Default")
+    ]
     return {
         "index": index,
         "name": _ask(nvml, "nvmlDeviceGetName", handle),
         "memory_bytes": memory and memory.total,
         "used_bytes": memory and memory.used,
-        "pids": [one.pid for one in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()],
+        "pids": [
+            one.pid for one in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+        ],
         "mig": mig and bool(mig[0]),
         "ecc_errors": ecc,
         "slowed": [why for bit, why in SLOWED.items() if slowed & bit],
         "power_lowered": None not in limits and limits[0] < limits[1],
         "persistent": _ask(nvml, "nvmlDeviceGetPersistenceMode", handle),
         "fabric": _fabric(nvml, handle),
-        "unreachable": [other for other in range(count) if other != index and not _reaches(nvml, handle, other)],
+        "unreachable": [
+            other for other in range(count) if other != index and not _reaches(nvml, handle, other)
+        ],
     }
 
 
@@ -123,14 +151,20 @@ def _reaches(nvml: Any, handle: Any, other: int) -> bool:
     """Whether it has read access over NVLink or PCIe; True where the driver does not say."""
     if (there := _ask(nvml, "nvmlDeviceGetHandleByIndex", other)) is None:
         return False
-    status = _ask(nvml, "nvmlDeviceGetP2PStatus", handle, there, getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0))
+    status = _ask(
+        nvml, "nvmlDeviceGetP2PStatus", handle, there, getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0)
+    )
     return status in (None, 0)
 
 
 def _fabric(nvml: Any, handle: Any) -> bool | None:
     """Whether the fabric manager has connected it to its NVSwitch; None where there is none."""
     info = getattr(nvml, "c_nvmlGpuFabricInfo_t", lambda: None)()
-    if info is None or _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None or not info.state:
+    if (
+        info is None
+        or _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None
+        or not info.state
+    ):
         return None
     return bool(info.state == FABRIC_COMPLETED)
 

@@ -14,12 +14,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """CPU seconds used until ``at_s``: by the whole host, and by each process alone and with its ended children."""
+    """CPU seconds used until ``at_s``: by the whole host, and by each process alone and with its
+    ended children.
+    """
 
     at_s: float
     busy_s: float
     cores: int
-    processes: dict[tuple[int, float], tuple[float, float]]  # (pid, start time) -> (alone, with ended children)
+    # (pid, start time) -> (alone, with ended children)
+    processes: dict[tuple[int, float], tuple[float, float]]
     parents: dict[int, int] = field(default_factory=dict)  # pid -> pid
 
 
@@ -29,7 +32,8 @@ def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
         first, *rest = stat.read_text().splitlines()
     except OSError:
         return Snapshot(time.monotonic(), 0.0, 1, {})
-    user, nice, system, *_ = map(int, first.split()[1:])  # without interrupts: our own packets cause some
+    # without interrupts: our own packets cause some
+    user, nice, system, *_ = map(int, first.split()[1:])
     cores = sum(line.startswith("cpu") for line in rest)
     used: dict[tuple[int, float], tuple[float, float]] = {}
     parents: dict[int, int] = {}
@@ -43,13 +47,20 @@ def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
     return Snapshot(time.monotonic(), (user + nice + system) / _TICKS, cores, used, parents)
 
 
-def foreign(before: Snapshot, after: Snapshot, ours: Collection[int], some_left: bool = False) -> tuple[float, float]:
-    """CPU seconds used by processes other than ``ours`` and their descendants, and their share of all cores' time.
+def foreign(
+    before: Snapshot, after: Snapshot, ours: Collection[int], some_left: bool = False
+) -> tuple[float, float]:
+    """CPU seconds used by processes other than ``ours`` and their descendants, and their share of
+    all cores' time.
 
-    ``some_left``: some of our processes ended meanwhile, so their use is unknown: count only others that still live.
+    ``some_left``: some of our processes ended meanwhile, so their use is unknown: count only others
+    that still live.
     """
     known = set(ours)
-    while more := {pid for pid, parent in after.parents.items() if parent in known and parent != INIT} - known:
+    while (
+        more := {pid for pid, parent in after.parents.items() if parent in known and parent != INIT}
+        - known
+    ):
         known |= more
     own_s = alive_s = 0.0
     for key, (alone_s, all_s) in after.processes.items():

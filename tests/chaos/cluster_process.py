@@ -1,8 +1,8 @@
-"""A Ray cluster of a process of its own, so that whoever kills its GCS survives that: ``python -m ... NODES CPUS``. It
-asks for a token if ``RAY_AUTH_MODE`` and ``RAY_AUTH_TOKEN`` say so.
+"""A Ray cluster of a process of its own, so that whoever kills its GCS survives that: ``python -m
+... NODES CPUS``. It asks for a token if ``RAY_AUTH_MODE`` and ``RAY_AUTH_TOKEN`` say so.
 
-Prints the address, then answers each line of stdin with a line of JSON: ``mend`` (nodes that died are
-replaced), ``used`` (what Ray holds for anybody: actors, placement groups, CPUs).
+Prints the address, then answers each line of stdin with a line of JSON: ``mend`` (nodes that died
+are replaced), ``used`` (what Ray holds for anybody: actors, placement groups, CPUs).
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ def mend(made: RayOnThisMachine, cpus: int) -> int:
 
 
 def used(made: RayOnThisMachine) -> dict[str, Any]:
-    """Actors that are not dead, groups that are not removed, CPUs taken. ``nodes``: how many are alive."""
+    """Actors that are not dead, groups that are not removed, CPUs taken. ``nodes``: how many are
+    alive.
+    """
     state = made.cluster.global_state
     groups = state.placement_group_table().values()
     total, free = state.cluster_resources().get("CPU", 0), state.available_resources().get("CPU", 0)
     return {
-        "actors": [one["ActorClassName"] for one in state.actor_table(None).values() if one["State"] != "DEAD"],
+        "actors": [
+            one["ActorClassName"]
+            for one in state.actor_table(None).values()
+            if one["State"] != "DEAD"
+        ],
         "groups": [one["state"] for one in groups if one["state"] != "REMOVED"],
         "cpus": total - free,
         "nodes": len(state._live_node_ids()),
@@ -39,7 +45,8 @@ def used(made: RayOnThisMachine) -> dict[str, Any]:
 
 
 def main(nodes: int, cpus: int) -> None:
-    tempfile.tempdir = "/tmp"  # socket paths below it are limited to 107 bytes; what it starts sees TMPDIR
+    # socket paths below it are limited to 107 bytes; what it starts sees TMPDIR
+    tempfile.tempdir = "/tmp"
     with RayOnThisMachine(nodes, cpus, token=os.environ.get("RAY_AUTH_TOKEN", "")) as made:
         print(json.dumps(made.address), flush=True)
         for line in sys.stdin:

@@ -1,5 +1,6 @@
-"""Where rounds are fought: a Ray cluster whose every process carries a mark, so that of all that runs on this machine
-only that is struck, and only that is asked for when nothing may be left."""
+"""Where rounds are fought: a Ray cluster whose every process carries a mark, so that of all that
+runs on this machine only that is struck, and only that is asked for when nothing may be left.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ START_LIMIT_S, ANSWER_LIMIT_S = 600.0, 180.0  # of a machine that others use
 RAY = re.compile(
     r"raylet/raylet|gcs_server|ray/dashboard|ray/_private|ray/autoscaler|ray::(IDLE|DashboardAgent|RuntimeEnvAgent)|cluster_process"
 )
-# a dead node is seen within seconds, a GCS that is gone for good after 15: Ray's own limits are 14 and 60
+# a dead node is seen within seconds, a GCS that is gone for good after 15: Ray's own limits are 14
+# and 60
 QUICK = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
@@ -53,7 +55,9 @@ TITLES = {
 
 
 class Ground:
-    """The cluster, made when it is first asked for, and again after something that no cluster survives."""
+    """The cluster, made when it is first asked for, and again after something that no cluster
+    survives.
+    """
 
     def __init__(self, more: Mapping[str, str] = QUICK) -> None:
         self._more = more
@@ -64,7 +68,12 @@ class Ground:
     @property
     def environment(self) -> dict[str, str]:
         """Of every process of the ground. Ray's limits hold for drivers, too."""
-        kept = {MARK: self.mark, "TMPDIR": str(self.scratch), "SPT_NOENV": "1", "PYTHONPATH": str(ROOT)}
+        kept = {
+            MARK: self.mark,
+            "TMPDIR": str(self.scratch),
+            "SPT_NOENV": "1",
+            "PYTHONPATH": str(ROOT),
+        }
         return kept | dict(self._more)
 
     def stand(self) -> None:
@@ -124,7 +133,10 @@ class Ground:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARK) == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append((process, " ".join(process.cmdline())))
             except psutil.Error:
                 continue
@@ -135,17 +147,29 @@ class Ground:
         return [process for process, said in self._marked() if title in said]
 
     def victims(self, what: str) -> list[psutil.Process]:
-        """In the order of their birth; of the raylets not the head's, which takes the whole cluster with it."""
+        """In the order of their birth; of the raylets not the head's, which takes the whole cluster
+        with it.
+        """
         found = sorted(self.processes(TITLES[what]), key=lambda one: one.create_time())
         return found[1:] if what == "raylet" else found
 
     def assert_nothing_left(self, launches: Collection[str], limit_s: float = 20.0) -> None:
         """No process but Ray's own, and nothing that Ray or a lock holds for anybody."""
         wait_for(lambda: not self.strangers(), limit_s, f"processes are left: {self.strangers()}")
-        wait_for(lambda: not any(map(self.used().get, ("actors", "groups", "cpus"))), limit_s, f"Ray: {self.used()}")
-        held = [path.name for path in node_path("locks").glob("*.lock") if path.stem in launches and is_locked(path)]
+        wait_for(
+            lambda: not any(map(self.used().get, ("actors", "groups", "cpus"))),
+            limit_s,
+            f"Ray: {self.used()}",
+        )
+        held = [
+            path.name
+            for path in node_path("locks").glob("*.lock")
+            if path.stem in launches and is_locked(path)
+        ]
         assert not held, "locks are held"
-        assert not [one for one in living() if one.launch in launches or one.client], "leases are held"
+        assert not [one for one in living() if one.launch in launches or one.client], (
+            "leases are held"
+        )
         assert not self.listening(), "somebody listens where engines do"
 
     def listening(self) -> list[tuple[int, int]]:
@@ -153,14 +177,20 @@ class Ground:
         found = []
         for process in self.processes():
             with suppress(psutil.Error):
-                ports = [one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+                ports = [
+                    one.laddr.port
+                    for one in process.net_connections("tcp")
+                    if one.status == psutil.CONN_LISTEN
+                ]
                 found += [(process.pid, port) for port in ports if FIRST_PORT <= port <= LAST_PORT]
         return found
 
     def folders(self, launches: Collection[str]) -> list[Path]:
         """Work folders of these launches, wherever they lie."""
         there = [*self.scratch.iterdir(), *node_path("").glob("*/*")]
-        return [path for path in there if path.is_dir() and any(one in path.name for one in launches)]
+        return [
+            path for path in there if path.is_dir() and any(one in path.name for one in launches)
+        ]
 
     def strangers(self) -> list[str]:
         """Command lines of what is none of Ray's."""

@@ -1,4 +1,5 @@
-"""A round: a sweep, somebody of it struck at a moment that the seed decides, run again until all is measured, counted.
+"""A round: a sweep, somebody of it struck at a moment that the seed decides, run again until all is
+measured, counted.
 
 The seed is all that is needed to fight a round again:
 ``pytest -m 'chaos or long' 'tests/chaos/test_rounds.py::test_round[17]'``.
@@ -51,7 +52,9 @@ FILES = {"orphan.yaml": "faults: {orphan: true}\n"}
 
 @dataclass(frozen=True)
 class Strike:
-    """Who, how, and when: a share of what an undisturbed sweep takes. A SIGSTOP is taken back after ``stopped_s``."""
+    """Who, how, and when: a share of what an undisturbed sweep takes. A SIGSTOP is taken back after
+    ``stopped_s``.
+    """
 
     seed: int
     victims: tuple[str, ...]
@@ -62,14 +65,21 @@ class Strike:
 
     @staticmethod
     def of(seed: int) -> Strike:
-        """Seven seeds in a row hit every kind of victim once; in every third seven they are stopped, not killed."""
+        """Seven seeds in a row hit every kind of victim once; in every third seven they are
+        stopped, not killed.
+        """
         rng = random.Random(seed)
         victims = [VICTIMS[seed % len(VICTIMS)]]
         if rng.random() < 0.2:
             victims.append(rng.choice([one for one in VICTIMS if one not in (*victims, "gcs")]))
         stop = seed // len(VICTIMS) % 3 == 1
         return Strike(
-            seed, tuple(victims), stop, rng.uniform(0.02, 0.98), rng.choice([0.5, 2, 6, 12, 25]), rng.random()
+            seed,
+            tuple(victims),
+            stop,
+            rng.uniform(0.02, 0.98),
+            rng.choice([0.5, 2, 6, 12, 25]),
+            rng.random(),
         )
 
     @property
@@ -96,9 +106,7 @@ class Told:
     folders: int = 0  # work folders of the dead
 
     def __str__(self) -> str:
-        return (
-            f"{self.commits_then} committed then, hit: {' and '.join(self.hit) or 'nobody'}, statuses {self.statuses}"
-        )
+        return f"{self.commits_then} committed then, hit: {' and '.join(self.hit) or 'nobody'}, statuses {self.statuses}"
 
     def launches(self) -> set[str]:
         return set(re.findall(r"launch ([0-9A-Z]{26})", "".join(self.logs)))
@@ -106,15 +114,18 @@ class Told:
 
 @dataclass(frozen=True)
 class Peace:
-    """An undisturbed sweep: when it committed what, in s since its start, when it ended, and what it left."""
+    """An undisturbed sweep: when it committed what, in s since its start, when it ended, and what
+    it left.
+    """
 
     commits_s: list[float]
     took_s: float
     picture: dict[str, Any]
 
     def moment(self, share: float) -> tuple[int, float]:
-        """A share of its time as commits until then, and seconds since the last of them: a busier machine makes a
-        sweep longer, and most of all its starts."""
+        """A share of its time as commits until then, and seconds since the last of them: a busier
+        machine makes a sweep longer, and most of all its starts.
+        """
         at_s = share * self.took_s
         before = [one for one in self.commits_s if one <= at_s]
         return len(before), at_s - max([0.0, *before])
@@ -136,7 +147,9 @@ def undisturbed(ground: Ground, experiment: Path) -> Peace:
     """The sweep with nobody struck."""
     ground.stand()
     began_s = time.time()
-    done = orchestrator(*sweep(experiment), "--address", ground.address, timeout_s=RUN_LIMIT_S, **ground.environment)
+    done = orchestrator(
+        *sweep(experiment), "--address", ground.address, timeout_s=RUN_LIMIT_S, **ground.environment
+    )
     took_s = time.time() - began_s
     assert done.returncode == 0, done.stderr
     results = experiment.parent / "results"
@@ -146,7 +159,11 @@ def undisturbed(ground: Ground, experiment: Path) -> Peace:
 
 def picture(results: Path | str) -> dict[str, Any]:
     """Identity and counts of all tables: what two sweeps of one experiment have in common."""
-    winners = {one["measurement_id"]: one["attempt_id"] for one in manifests(results) if one["status"] == "ok"}
+    winners = {
+        one["measurement_id"]: one["attempt_id"]
+        for one in manifests(results)
+        if one["status"] == "ok"
+    }
     points = [row for row in rows(results, "points") if row["attempt_id"] in winners.values()]
     requests = [row for row in rows(results, "requests") if row["attempt_id"] in winners.values()]
     head = (
@@ -160,10 +177,16 @@ def picture(results: Path | str) -> dict[str, Any]:
         "emulated",
     )
     return {
-        "ok": dict(collections.Counter(one["measurement_id"] for one in manifests(results) if one["status"] == "ok")),
+        "ok": dict(
+            collections.Counter(
+                one["measurement_id"] for one in manifests(results) if one["status"] == "ok"
+            )
+        ),
         "deployments": sorted(row["deployment_id"] for row in rows(results, "deployments")),
         "points": sorted(tuple(str(row[name]) for name in head) for row in points),
-        "requests": dict(collections.Counter((row["measurement_id"], row["status"]) for row in requests)),
+        "requests": dict(
+            collections.Counter((row["measurement_id"], row["status"]) for row in requests)
+        ),
     }
 
 
@@ -175,7 +198,11 @@ def fight(ground: Ground, experiment: Path, strike: Strike, peace: Peace) -> Tol
     driver = start(*sweep(experiment), "--address", ground.address, log=log, **ground.environment)
     try:
         commits, then_s = peace.moment(strike.moment)
-        wait_for(lambda: len(manifests(results)) >= commits or driver.poll() is not None, RUN_LIMIT_S, f"{commits}")
+        wait_for(
+            lambda: len(manifests(results)) >= commits or driver.poll() is not None,
+            RUN_LIMIT_S,
+            f"{commits}",
+        )
         time.sleep(then_s)
         told.commits_then = len(manifests(results))
         told.hit = _hit(ground, strike, lambda: driver.poll() is not None)
@@ -198,11 +225,15 @@ def fight(ground: Ground, experiment: Path, strike: Strike, peace: Peace) -> Tol
 
 
 def _hit(ground: Ground, strike: Strike, over: Callable[[], bool]) -> list[str]:
-    """Who was hit. Whoever is not there yet is waited for: the moment of its birth is as good as any."""
+    """Who was hit. Whoever is not there yet is waited for: the moment of its birth is as good as
+    any.
+    """
     hit = []
     for what in strike.victims:
         there = wait_for(partial(_there, ground, what, over), RUN_LIMIT_S, what)
-        if there is not True and kill(victim := there[int(strike.pick * len(there))], strike.signal):
+        if there is not True and kill(
+            victim := there[int(strike.pick * len(there))], strike.signal
+        ):
             hit.append((what, victim))
     if strike.stop and hit:
         time.sleep(strike.stopped_s)
@@ -216,20 +247,28 @@ def _there(ground: Ground, what: str, over: Callable[[], bool]) -> Any:
 
 
 def check(ground: Ground, experiment: Path, strike: Strike, told: Told, peace: Peace) -> None:
-    """Each measurement once, tables as those of an undisturbed sweep, a row per request, nothing left."""
+    """Each measurement once, tables as those of an undisturbed sweep, a row per request, nothing
+    left.
+    """
     results = experiment.parent / "results"
-    said = f"{strike}; {told.commits_then} committed then; {told.hit} hit; {told.statuses}\n" + "\n---\n".join(
-        told.logs
+    said = (
+        f"{strike}; {told.commits_then} committed then; {told.hit} hit; {told.statuses}\n"
+        + "\n---\n".join(told.logs)
     )
     print(said)
     assert told.statuses[-1] == 0
-    not_joined = "gcs" in told.hit and "error: no Ray cluster answers" in told.logs[0]  # struck before the driver came
+    # struck before the driver came
+    not_joined = "gcs" in told.hit and "error: no Ray cluster answers" in told.logs[0]
     assert told.statuses[0] in ({2} if not_joined else {0, 1, 3, -signal.SIGKILL})
     assert set(told.statuses[1:-1]) <= {1, 3}
     assert "Traceback" not in "".join(told.logs)
     assert picture(results) == peace.picture
     assert_rows_equal_schedule(results)
-    failed = [(one["failure_class"], one["reason"]) for one in manifests(results) if one["status"] == "failed"]
+    failed = [
+        (one["failure_class"], one["reason"])
+        for one in manifests(results)
+        if one["status"] == "failed"
+    ]
     assert all(reason and why != "bad_config" for why, reason in failed), failed
     ground.assert_nothing_left(told.launches())
     folders = ground.folders(told.launches())

@@ -1,4 +1,6 @@
-"""An S3 server behind a faulty way to it (``results_fault_proxy.py``) that can stand still, be gone, and come back."""
+"""An S3 server behind a faulty way to it (``results_fault_proxy.py``) that can stand still, be
+gone, and come back.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,25 @@ class FaultyS3:
 
     def __init__(self) -> None:
         self._server_port, self._port = free_port(), free_port()
-        command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(self._server_port)]
-        self._server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            str(Path(sys.executable).parent / "moto_server"),
+            "-H",
+            "127.0.0.1",
+            "-p",
+            str(self._server_port),
+        ]
+        self._server = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self._way: subprocess.Popen[bytes] | None = None
         self.uri = f"s3://{BUCKET}/root?endpoint_override=127.0.0.1:{self._port}&scheme=http&region=us-east-1"
 
     def __enter__(self) -> FaultyS3:
         wait_for(lambda: answers(self._server_port), 60, "moto_server answers")
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self._server_port}", **keys).create_bucket(Bucket=BUCKET)
+        boto3.client(
+            "s3", endpoint_url=f"http://127.0.0.1:{self._server_port}", **keys
+        ).create_bucket(Bucket=BUCKET)
         self.come_back()
         return self
 

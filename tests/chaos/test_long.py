@@ -1,4 +1,6 @@
-"""What takes too long for every day: a storage that is away for ten minutes, two sweeps at once, real vLLM struck."""
+"""What takes too long for every day: a storage that is away for ten minutes, two sweeps at once,
+real vLLM struck.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ import pytest
 
 from orchestrator.results.root import open_results
 from tests.chaos.ground import QUICK, Ground, kill
-from tests.chaos.rounds import EXPERIMENT, Strike, check, fight, picture, prepared, sweep, undisturbed
+from tests.chaos.rounds import (
+    EXPERIMENT,
+    Strike,
+    check,
+    fight,
+    picture,
+    prepared,
+    sweep,
+    undisturbed,
+)
 from tests.chaos.s3 import KEYS, FaultyS3
 from tests.harness import MODEL, ROOT, manifests, orchestrator, rows, start, wait_for
 
@@ -49,7 +60,9 @@ def ground() -> Iterator[Ground]:
 def test_real_vllm_is_struck(ground: Ground, tmp_path: Path) -> None:
     peace = undisturbed(ground, prepared(tmp_path / "peace", VLLM))
     in_the_second_point = (peace.commits_s[0] + 1.0) / peace.took_s
-    for victim, stopped_s in itertools.product(("vllm", "vllm's core", "guard", "agent"), (0.0, 6.0)):
+    for victim, stopped_s in itertools.product(
+        ("vllm", "vllm's core", "guard", "agent"), (0.0, 6.0)
+    ):
         strike = Strike(0, (victim,), stopped_s > 0, in_the_second_point, stopped_s, 0.0)
         experiment = prepared(tmp_path / f"{victim} {stopped_s:g}", VLLM)
         told = fight(ground, experiment, strike, peace)
@@ -62,9 +75,16 @@ def test_two_sweeps_at_once_and_one_driver_dies(ground: Ground, tmp_path: Path) 
     ground.stand()
     first, second = (prepared(tmp_path / name) for name in ("first", "second"))
     where = ("--address", ground.address)
-    drivers = [start(*sweep(one), *where, log=one.with_suffix(".log"), **ground.environment) for one in (first, second)]
+    drivers = [
+        start(*sweep(one), *where, log=one.with_suffix(".log"), **ground.environment)
+        for one in (first, second)
+    ]
     try:
-        wait_for(lambda: manifests(first.parent / "results"), 240, first.with_suffix(".log").read_text()[-2000:])
+        wait_for(
+            lambda: manifests(first.parent / "results"),
+            240,
+            first.with_suffix(".log").read_text()[-2000:],
+        )
         kill(drivers[0], signal.SIGKILL)
         assert drivers[1].wait(300) == 0, second.with_suffix(".log").read_text()
     finally:
@@ -77,17 +97,24 @@ def test_two_sweeps_at_once_and_one_driver_dies(ground: Ground, tmp_path: Path) 
     assert pictures[0] == pictures[1]
     assert set(pictures[1]["ok"].values()) == {1}
     assert {one["status"] for one in manifests(second.parent / "results")} == {"ok"}
-    launches = [row["launch_id"] for one in (first, second) for row in rows(one.parent / "results", "launches")]
+    launches = [
+        row["launch_id"]
+        for one in (first, second)
+        for row in rows(one.parent / "results", "launches")
+    ]
     ground.assert_nothing_left(launches)
 
 
 def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> None:
-    """Every third request is refused, then nothing answers for half of the time, then nobody listens for the rest.
+    """Every third request is refused, then nothing answers for half of the time, then nobody
+    listens for the rest.
 
     One run measures everything, once, and no engine is started twice for it.
     """
     ground.stand()
-    experiment = prepared(tmp_path, EXPERIMENT.replace("concurrency: [1, 2]", "concurrency: [1, 2, 3, 4]"))
+    experiment = prepared(
+        tmp_path, EXPERIMENT.replace("concurrency: [1, 2]", "concurrency: [1, 2, 3, 4]")
+    )
     log = tmp_path / "driver.log"
     with FaultyS3() as storage:
         argv = ("run", str(experiment), "--results", storage.uri, "--address", ground.address)

@@ -1,4 +1,6 @@
-"""Twelve Ray nodes on one machine and two hundred emulated deployments in one go; prints what that took."""
+"""Twelve Ray nodes on one machine and two hundred emulated deployments in one go; prints what that
+took.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,20 @@ load: {{levels: {{concurrency: [1, 2]}}, requests: 20, warmup: 0s}}
 """
 
 
-def test_two_hundred_deployments_on_twelve_nodes_in_one_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [{"max_num_seqs": at + 1, "pipeline_parallel_size": 2 if at % 4 == 3 else 1} for at in range(DEPLOYMENTS)]
+def test_two_hundred_deployments_on_twelve_nodes_in_one_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = [
+        {"max_num_seqs": at + 1, "pipeline_parallel_size": 2 if at % 4 == 3 else 1}
+        for at in range(DEPLOYMENTS)
+    ]
     experiment = write_experiment(tmp_path, SWEEP.replace("CASES", json.dumps(cases)))
     results, log = tmp_path / "results", tmp_path / "log"
     with RayOnThisMachine(NODES, cpus=4, gpus=8) as cluster:
         began_s = time.monotonic()
-        driver = start("run", str(experiment), "--results", str(results), "--address", cluster.address, log=log)
+        driver = start(
+            "run", str(experiment), "--results", str(results), "--address", cluster.address, log=log
+        )
         try:
             _, status, used = os.wait4(driver.pid, 0)
         finally:
@@ -56,7 +65,8 @@ def test_two_hundred_deployments_on_twelve_nodes_in_one_go(tmp_path: Path, capsy
         assert_nothing_left()
     ok = Counter(one["measurement_id"] for one in manifests(results) if one["status"] == "ok")
     assert len(ok) == POINTS and set(ok.values()) == {1}
-    assert {one["failure_class"] for one in manifests(results)} <= {None, "client_bound"}  # a machine that others use
+    # a machine that others use
+    assert {one["failure_class"] for one in manifests(results)} <= {None, "client_bound"}
     assert_rows_equal_schedule(results)
     launches = rows(results, "launches")
     nodes = [{seat["node_id"] for seat in json.loads(row["placement_json"])} for row in launches]

@@ -1,6 +1,8 @@
-"""Whoever is killed or stopped, whenever: each measurement is there once and nothing is left. The engine is emulated.
+"""Whoever is killed or stopped, whenever: each measurement is there once and nothing is left. The
+engine is emulated.
 
-Ten seeds in `make test`, a hundred in `make chaos` (one of them alone: ``-m 'chaos or long' -k 'round[17]'``).
+Ten seeds in `make test`, a hundred in `make chaos` (one of them alone: ``-m 'chaos or long' -k
+'round[17]'``).
 """
 
 from __future__ import annotations
@@ -34,9 +36,15 @@ def peace(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Peace:
 
 
 @pytest.mark.parametrize(
-    "seed", [*SHORT, *(pytest.param(seed, marks=[pytest.mark.long, pytest.mark.timeout(3600)]) for seed in LONG)]
+    "seed",
+    [
+        *SHORT,
+        *(pytest.param(seed, marks=[pytest.mark.long, pytest.mark.timeout(3600)]) for seed in LONG),
+    ],
 )
-def test_round(ground: Ground, peace: Peace, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_round(
+    ground: Ground, peace: Peace, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment, strike = prepared(tmp_path), Strike.of(seed)
     told = fight(ground, experiment, strike, peace)
     if not told.hit:

@@ -21,15 +21,26 @@ from tests.harness import ROOT, environment, free_port, wait_for
 HEAD_NODE_ID = "f" * 51 + "00000"  # what Ray's fake provider takes for the head's
 HEAD_TYPE = "ray.head.default"  # and for its type
 OBJECT_STORE_BYTES = 78_643_200  # the least that Ray accepts
-COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+COMMANDS = (
+    "initialization",
+    "setup",
+    "head_setup",
+    "worker_setup",
+    "head_start_ray",
+    "worker_start_ray",
+)
 
 
 def configuration(port: int, most_nodes: int) -> dict[str, Any]:
-    """Up to ``most_nodes`` nodes of 8 GPUs that leave when they were idle for 6 s, and a type of node that never comes.
+    """Up to ``most_nodes`` nodes of 8 GPUs that leave when they were idle for 6 s, and a type of
+    node that never comes.
 
     The head has 2 CPUs and no GPU.
     """
-    node = {"resources": {"CPU": 4, "GPU": 8, "object_store_memory": OBJECT_STORE_BYTES}, "node_config": {}}
+    node = {
+        "resources": {"CPU": 4, "GPU": 8, "object_store_memory": OBJECT_STORE_BYTES},
+        "node_config": {},
+    }
     return {
         "cluster_name": "fake",
         "max_workers": most_nodes,
@@ -46,8 +57,10 @@ def configuration(port: int, most_nodes: int) -> dict[str, Any]:
         },
         "available_node_types": {
             HEAD_TYPE: {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
-            "gpus": node | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "grown"}},
-            REFUSED_TYPE: node | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "refused"}},
+            "gpus": node
+            | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "grown"}},
+            REFUSED_TYPE: node
+            | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "refused"}},
         },
         "head_node_type": HEAD_TYPE,
         "auth": {},
@@ -63,9 +76,13 @@ def configuration(port: int, most_nodes: int) -> dict[str, Any]:
 
 @contextmanager
 def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
-    """Its address. Nothing of it is left afterwards, and no other cluster of this machine is touched."""
+    """Its address. Nothing of it is left afterwards, and no other cluster of this machine is
+    touched.
+    """
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="orch-as-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="orch-as-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         os.mkdir(f"{folder}/ray")
         Path(folder, "cluster.yaml").write_text(yaml.safe_dump(configuration(port, most_nodes)))
         argv = [
@@ -88,7 +105,9 @@ def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
             PYTHONPATH=str(ROOT),  # its autoscaler takes the provider from here
         )
         with open(f"{folder}/log", "wb") as log:
-            process = subprocess.Popen(argv, env=settings, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                argv, env=settings, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             wait_for(lambda: head_answers(f"127.0.0.1:{port}", 1.0), 60.0, "the head node is up")
             yield f"127.0.0.1:{port}"

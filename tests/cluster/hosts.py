@@ -1,6 +1,8 @@
-"""Several hosts on one machine: namespaces with addresses, processes, /tmp and /dev/shm of their own.
+"""Several hosts on one machine: namespaces with addresses, processes, /tmp and /dev/shm of their
+own.
 
-Needs root and iproute2. Nothing of the machine's own network is touched: the hosts share a bridge in a namespace too.
+Needs root and iproute2. Nothing of the machine's own network is touched: the hosts share a bridge
+in a namespace too.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from tests.harness import ROOT, environment, wait_for
 
 NETWORK = "10.231.7"  # seen by nobody but the hosts
 PORT = 6379
-LOST = "02:00:00:00:00:01"  # the address of no interface: what is sent there goes nowhere, without an error
+# the address of no interface: what is sent there goes nowhere, without an error
+LOST = "02:00:00:00:00:01"
 OBJECT_STORE_BYTES = 80 * 2**20
 NAMES = ("--net", "--mount", "--pid", "--uts")
 # Its first process reaps: a dead raylet that stays a zombie is taken for alive by Ray's workers.
@@ -51,16 +54,25 @@ class Host:
     def argv(self, *command: str) -> list[str]:
         return ["nsenter", "--target", str(self.pid), *NAMES, "env", "-C", str(ROOT), *command]
 
-    def run(self, *command: str, timeout_s: float = 240.0, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, timeout_s: float = 240.0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         """One command on this host, to its end."""
         return subprocess.run(
-            self.argv(*command), env=ours(env), capture_output=True, text=True, timeout=timeout_s, check=False
+            self.argv(*command),
+            env=ours(env),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def start(self, *command: str, log: str, **env: str) -> subprocess.Popen[bytes]:
         """One command on this host, in the background; its log lies in the shared folder."""
         with (self.shared / log).open("ab") as out:
-            self.running.append(subprocess.Popen(self.argv(*command), env=ours(env), stdout=out, stderr=out))
+            self.running.append(
+                subprocess.Popen(self.argv(*command), env=ours(env), stdout=out, stderr=out)
+            )
         return self.running[-1]
 
     def processes(self, mark: str = "ORCHESTRATOR_LAUNCH=") -> list[str]:
@@ -74,7 +86,9 @@ class Host:
 
 
 class Hosts:
-    """``count`` hosts with Ray, the first with the head node; all others have the label ``role: engine``."""
+    """``count`` hosts with Ray, the first with the head node; all others have the label ``role:
+    engine``.
+    """
 
     def __init__(self, count: int, cpus: int = 2, ray: bool = True, **env: str) -> None:
         self._undo = ExitStack()
@@ -85,7 +99,18 @@ class Hosts:
             undo.callback(shutil.rmtree, self.shared, ignore_errors=True)
             switch = f"{self._prefix}sw"
             self._namespace(switch, undo)
-            ip("-n", switch, "link", "add", "name", "bridge0", "type", "bridge", "forward_delay", "0")
+            ip(
+                "-n",
+                switch,
+                "link",
+                "add",
+                "name",
+                "bridge0",
+                "type",
+                "bridge",
+                "forward_delay",
+                "0",
+            )
             ip("-n", switch, "link", "set", "bridge0", "up")
             for number in range(1, count + 1):
                 self.hosts.append(self._host(number, switch, undo))
@@ -105,20 +130,53 @@ class Hosts:
     def _host(self, number: int, switch: str, undo: ExitStack) -> Host:
         name, address = f"{self._prefix}h{number}", f"{NETWORK}.{number}"
         self._namespace(name, undo)
-        ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"v{number}", "netns", switch)
+        ip(
+            "-n",
+            name,
+            "link",
+            "add",
+            "eth0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            f"v{number}",
+            "netns",
+            switch,
+        )
         ip("-n", switch, "link", "set", f"v{number}", "master", "bridge0", "up")
         ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
         for link in ("lo", "eth0"):
             ip("-n", name, "link", "set", link, "up")
-        unshare = ("unshare", "-m", "-p", "-u", "--fork", "--mount-proc", "--kill-child", "sh", "-c", FIRST_PROCESS)
-        outer = subprocess.Popen(["ip", "netns", "exec", name, *unshare, name], env=ours({}), stderr=subprocess.DEVNULL)
+        unshare = (
+            "unshare",
+            "-m",
+            "-p",
+            "-u",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            FIRST_PROCESS,
+        )
+        outer = subprocess.Popen(
+            ["ip", "netns", "exec", name, *unshare, name], env=ours({}), stderr=subprocess.DEVNULL
+        )
         undo.callback(_end, outer)
-        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")  # ip became unshare, whose child it is
-        pid = int(wait_for(lambda: children.read_text().split(), 10, f"{name} has a first process")[0])
+        # ip became unshare, whose child it is
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        pid = int(
+            wait_for(lambda: children.read_text().split(), 10, f"{name} has a first process")[0]
+        )
         host = Host(name, address, pid, self.shared)
         undo.callback(_end_all, host)
         wait_for(lambda: host.run("hostname").stdout.strip() == name, 10, f"{name} is there")
-        wait_for(lambda: "/dev/shm" in host.run("cat", "/proc/mounts").stdout, 10, f"{name} has its folders")
+        wait_for(
+            lambda: "/dev/shm" in host.run("cat", "/proc/mounts").stdout,
+            10,
+            f"{name} has its folders",
+        )
         return host
 
     def node(self, host: Host) -> None:
@@ -136,7 +194,11 @@ class Hosts:
         )  # fmt: skip
         if head:
             ask = f"from orchestrator.cluster.ray_private import head_answers as a; exit(not a('{self.address}', 1.0))"
-            wait_for(lambda: not host.run(sys.executable, "-c", ask).returncode, 60, "the head node is up")
+            wait_for(
+                lambda: not host.run(sys.executable, "-c", ask).returncode,
+                60,
+                "the head node is up",
+            )
 
     def alive(self) -> int:
         """How many nodes the head knows."""
@@ -146,7 +208,19 @@ class Hosts:
     def part(self, one: Host, other: Host) -> None:
         """Between these two nothing arrives any more, silently; both reach everybody else."""
         for here, there in ((one, other), (other, one)):
-            ip("-n", here.name, "neigh", "replace", there.address, "lladdr", LOST, "dev", "eth0", "nud", "permanent")
+            ip(
+                "-n",
+                here.name,
+                "neigh",
+                "replace",
+                there.address,
+                "lladdr",
+                LOST,
+                "dev",
+                "eth0",
+                "nud",
+                "permanent",
+            )
 
     def join(self, one: Host, other: Host) -> None:
         for here, there in ((one, other), (other, one)):
@@ -163,7 +237,9 @@ class Hosts:
 
 
 def ours(env: Mapping[str, str]) -> dict[str, str]:
-    """For a process there: the folder of leases that this test run has in /tmp is not seen on the hosts."""
+    """For a process there: the folder of leases that this test run has in /tmp is not seen on the
+    hosts.
+    """
     made = environment(RAY_AUTH_MODE="disabled", HF_HUB_OFFLINE="1", **env)
     made.pop("ORCHESTRATOR_LEASES", None)
     return made

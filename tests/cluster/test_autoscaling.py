@@ -1,4 +1,6 @@
-"""A cluster that grows for what is desired and shrinks afterwards: Ray's own autoscaler, with fake nodes."""
+"""A cluster that grows for what is desired and shrinks afterwards: Ray's own autoscaler, with fake
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Growth, Machine, Patience
+from orchestrator.cluster.base import (
+    ACCELERATOR_LABEL,
+    Bundle,
+    Footprint,
+    Growth,
+    Machine,
+    Patience,
+)
 from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.results.store import Store
 from tests.cluster.autoscaling import autoscaling_ray
@@ -19,7 +28,8 @@ from tests.harness import MODEL, orchestrator, rows, wait_for, write_experiment
 pytestmark = pytest.mark.cluster
 
 NODE = Footprint((Bundle(8, 1.0),), (("pool", "grown"),))
-NOT_A100 = Footprint(NODE.bundles, (*NODE.labels, (ACCELERATOR_LABEL, "!in(A100)")))  # as ``Need`` asks for it
+# as ``Need`` asks for it
+NOT_A100 = Footprint(NODE.bundles, (*NODE.labels, (ACCELERATOR_LABEL, "!in(A100)")))
 LARGER = Footprint((Bundle(16, 1.0),))  # than any node can be
 REFUSED = Footprint((Bundle(8, 1.0),), (("pool", "refused"),))
 MOST = 3
@@ -49,19 +59,31 @@ def refusals(growth: Growth) -> int:
     return growth.refused.get(REFUSED_TYPE, (0, ""))[0]
 
 
-def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(cluster: RayCluster) -> None:
+def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(
+    cluster: RayCluster,
+) -> None:
     assert cluster.growth().may
     assert grown(cluster) == []
 
     cluster.desire([LARGER])
-    wait_for(lambda: LARGER in cluster.growth().impossible, GROW_S, "the autoscaler has no such type of node")
+    wait_for(
+        lambda: LARGER in cluster.growth().impossible,
+        GROW_S,
+        "the autoscaler has no such type of node",
+    )
 
     cluster.desire([REFUSED, NODE, NOT_A100])
     wait_for(lambda: len(grown(cluster)) == 2, GROW_S, "two nodes have come")
-    first = wait_for(lambda: refusals(says := cluster.growth()) and says, GROW_S, "a launch was refused")
+    first = wait_for(
+        lambda: refusals(says := cluster.growth()) and says, GROW_S, "a launch was refused"
+    )
     said = f"launches of nodes were refused: {{}} x {REFUSED_TYPE} (the autoscaler's log says why)"
     assert str(first) == said.format(refusals(first))
-    more = wait_for(lambda: refusals(says := cluster.growth()) > refusals(first) and says, GROW_S, "it is tried again")
+    more = wait_for(
+        lambda: refusals(says := cluster.growth()) > refusals(first) and says,
+        GROW_S,
+        "it is tried again",
+    )
     assert str(more) == said.format(refusals(more))
 
     # One launch takes a node that a desire holds; what is still desired is then not on it.
@@ -70,10 +92,18 @@ def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(cl
     assert placement.agents[0].allocation.node_id == first
     assert len(placement.agents[0].allocation.devices) == 8
     cluster.desire([NODE, NODE])
-    wait_for(lambda: len(grown(cluster)) == 3, GROW_S, "a third node has come beside the one that is held")
+    wait_for(
+        lambda: len(grown(cluster)) == 3,
+        GROW_S,
+        "a third node has come beside the one that is held",
+    )
 
     cluster.desire([])
-    wait_for(lambda: [one.node_id for one in grown(cluster)] == [first], SHRINK_S, "only the held node is left")
+    wait_for(
+        lambda: [one.node_id for one in grown(cluster)] == [first],
+        SHRINK_S,
+        "only the held node is left",
+    )
     placement.release()
     wait_for(lambda: not grown(cluster), SHRINK_S, "all nodes have left")
 
@@ -100,13 +130,24 @@ def test_a_sweep_grows_to_the_most_nodes_measures_side_by_side_and_lets_go(
     wait_for(lambda: not grown(cluster), SHRINK_S, "it begins without nodes")
     experiment, results = write_experiment(tmp_path, SWEEP), tmp_path / "results"
     done = orchestrator(
-        "run", str(experiment), "--results", str(results), "--address", address, RAY_AUTH_MODE="disabled"
+        "run",
+        str(experiment),
+        "--results",
+        str(results),
+        "--address",
+        address,
+        RAY_AUTH_MODE="disabled",
     )
     assert done.returncode == 0, done.stderr
     launches = rows(results, "launches")
     nodes = [{rank["node_id"] for rank in json.loads(row["placement_json"])} for row in launches]
     assert len(set.union(*nodes)) == MOST
     assert sorted(map(len, nodes)) == [1, 1, 1, 2]  # the one that is larger than a node
-    began = sorted((row["started_unix_ns"] + 1e9 * row["placed_s"], row["held_s"]) for row in launches)
-    assert any(next_ns < began_ns + 1e9 * held_s for (began_ns, held_s), (next_ns, _) in itertools.pairwise(began))
+    began = sorted(
+        (row["started_unix_ns"] + 1e9 * row["placed_s"], row["held_s"]) for row in launches
+    )
+    assert any(
+        next_ns < began_ns + 1e9 * held_s
+        for (began_ns, held_s), (next_ns, _) in itertools.pairwise(began)
+    )
     wait_for(lambda: not grown(cluster), SHRINK_S, "all nodes have left")

@@ -1,4 +1,6 @@
-"""What every kind of cluster does, over Ray: tests/contract/test_clusters.py on two nodes of this machine."""
+"""What every kind of cluster does, over Ray: tests/contract/test_clusters.py on two nodes of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def open_cluster(store: Store, two_nodes: RayOnThisMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenCluster]:
+def open_cluster(
+    store: Store, two_nodes: RayOnThisMachine, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenCluster]:
     monkeypatch.setattr(ray_cluster, "INFEASIBLE_S", 0.0)  # no node here joins again
     with ExitStack() as stack:
 

@@ -1,4 +1,6 @@
-"""``doctor`` and a sweep on two Ray nodes that ask for a token: with it all goes, without it a sentence says so."""
+"""``doctor`` and a sweep on two Ray nodes that ask for a token: with it all goes, without it a
+sentence says so.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,20 @@ load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
 def guarded() -> Iterator[tuple[str, dict[str, str]]]:
     """Address of two nodes with a temp-dir of their own each, and the environment that opens them."""
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="orch-tk-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="orch-tk-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         Path(folder, "token").write_text("a" * 64)
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{folder}/token", "RAY_worker_niceness": "0"}
+        token = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": f"{folder}/token",
+            "RAY_worker_niceness": "0",
+        }
         started = []
-        for name, place in (("1", ["--head", f"--port={port}"]), ("2", [f"--address=127.0.0.1:{port}"])):
+        for name, place in (
+            ("1", ["--head", f"--port={port}"]),
+            ("2", [f"--address=127.0.0.1:{port}"]),
+        ):
             argv = [
                 str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats", *place,
                 "--num-cpus=2", f"--object-store-memory={OBJECT_STORE_BYTES}", "--node-ip-address=127.0.0.1",
@@ -54,8 +65,14 @@ def guarded() -> Iterator[tuple[str, dict[str, str]]]:
                 *(["--include-dashboard=false", f"--ray-client-server-port={free_port()}"] if name == "1" else []),
             ]  # fmt: skip
             with open(f"{folder}/log{name}", "wb") as log:
-                started.append(subprocess.Popen(argv, env=environment(**token), stdout=log, stderr=log))
-            wait_for(lambda: head_answers(f"127.0.0.1:{port}", 1.0), 60.0, Path(folder, f"log{name}").read_text())
+                started.append(
+                    subprocess.Popen(argv, env=environment(**token), stdout=log, stderr=log)
+                )
+            wait_for(
+                lambda: head_answers(f"127.0.0.1:{port}", 1.0),
+                60.0,
+                Path(folder, f"log{name}").read_text(),
+            )
         try:
             yield f"127.0.0.1:{port}", token
         finally:
@@ -84,11 +101,13 @@ def test_doctor_asks_every_node_and_a_sweep_runs_where_ray_asks_for_a_token(
 
     done = wait_for(both, 60.0, "the second node has joined")
     document = json.loads(done.stdout)
-    assert done.returncode in (0, 3), done.stdout + done.stderr  # what a test machine lacks are warnings
+    # what a test machine lacks are warnings
+    assert done.returncode in (0, 3), done.stdout + done.stderr
     assert {one["versions"]["Ray"] for one in document["nodes"]} == {__import__("ray").__version__}
     assert {one["level"] for one in document["findings"]} <= {"warning"}
     assert (
-        any("2 nodes on one host" in one["what"] for one in document["findings"]) or document["nodes"][0]["cores"] > 3
+        any("2 nodes on one host" in one["what"] for one in document["findings"])
+        or document["nodes"][0]["cores"] > 3
     )
     assert list((tmp_path / "results").iterdir()) == []
     measured = orchestrator("run", experiment, "--results", results, "--address", address, **token)
@@ -97,7 +116,9 @@ def test_doctor_asks_every_node_and_a_sweep_runs_where_ray_asks_for_a_token(
     assert_nothing_left()
 
 
-def test_without_the_token_a_sentence_says_what_is_missing(guarded: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+def test_without_the_token_a_sentence_says_what_is_missing(
+    guarded: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
     """Both commands at once: each asks for as long as a head may take to answer."""
     address, _ = guarded
     experiment = str(write_experiment(tmp_path, EXPERIMENT))
@@ -141,7 +162,13 @@ def test_with_the_token_a_node_is_drained_and_the_autoscalers_report_is_read(
     address, token = guarded
     argv = [sys.executable, "-c", DRAINS, address]
     done = subprocess.run(
-        argv, cwd=ROOT, env=environment(**token), capture_output=True, text=True, timeout=120, check=False
+        argv,
+        cwd=ROOT,
+        env=environment(**token),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [True, 2, True]

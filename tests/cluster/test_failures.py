@@ -1,4 +1,6 @@
-"""Failures of real processes are rows: class, one plain sentence, log tail, whole log; status 3. Engine: emulated."""
+"""Failures of real processes are rows: class, one plain sentence, log tail, whole log; status 3.
+Engine: emulated.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +50,23 @@ def failed(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory
     cases = ", ".join(f"{{profile: {name}.yaml}}" for name in FAULTS)
     cases += ", {tensor_parallel_size: 1}"
     experiment = write_experiment(folder, EXPERIMENT.format(model=MODEL, cases=cases))
-    done = orchestrator("run", str(experiment), "--results", str(folder / "results"), "--address", two_nodes.address)
+    done = orchestrator(
+        "run", str(experiment), "--results", str(folder / "results"), "--address", two_nodes.address
+    )
     assert done.returncode == 3, done.stderr
     return folder / "results"
 
 
 def last_point(results: Path, name: str) -> dict[str, object]:
     """The last attempt's points row of the deployment with this profile."""
-    deployment = next(row for row in rows(results, "deployments") if f"{name}.yaml" in row["settings_json"])
-    found = [row for row in rows(results, "points") if row["deployment_id"] == deployment["deployment_id"]]
+    deployment = next(
+        row for row in rows(results, "deployments") if f"{name}.yaml" in row["settings_json"]
+    )
+    found = [
+        row
+        for row in rows(results, "points")
+        if row["deployment_id"] == deployment["deployment_id"]
+    ]
     return max(found, key=lambda row: row["attempt_id"])
 
 
@@ -68,7 +78,9 @@ def last_point(results: Path, name: str) -> dict[str, object]:
         ("midload", "engine_crash"),
     ],
 )
-def test_each_failure_is_a_row_with_its_class_and_a_sentence(failed: Path, name: str, failure_class: str) -> None:
+def test_each_failure_is_a_row_with_its_class_and_a_sentence(
+    failed: Path, name: str, failure_class: str
+) -> None:
     point = last_point(failed, name)
     assert point["status"] == "failed"
     assert point["failure_class"] == failure_class
@@ -77,8 +89,14 @@ def test_each_failure_is_a_row_with_its_class_and_a_sentence(failed: Path, name:
 
 @pytest.mark.parametrize(("name", "launches"), [("oom", 1), ("dies", 2), ("midload", 2)])
 def test_the_class_decides_how_often_it_is_tried(failed: Path, name: str, launches: int) -> None:
-    deployment = next(row for row in rows(failed, "deployments") if f"{name}.yaml" in row["settings_json"])
-    found = [row for row in rows(failed, "launches") if row["deployment_id"] == deployment["deployment_id"]]
+    deployment = next(
+        row for row in rows(failed, "deployments") if f"{name}.yaml" in row["settings_json"]
+    )
+    found = [
+        row
+        for row in rows(failed, "launches")
+        if row["deployment_id"] == deployment["deployment_id"]
+    ]
     assert [row["status"] for row in found] == ["failed"] * launches
     assert all(row["log_tail"] for row in found)
 
@@ -106,8 +124,12 @@ def test_nothing_is_left_not_even_an_orphan_that_ignores_sigterm(failed: Path) -
 
 
 def test_bad_input_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, "version: 1\nname: bad\nmodle: {id: x}\nworkloads: []\n")
-    refused = orchestrator("run", str(experiment), "--results", str(tmp_path / "results"), "--address", "127.0.0.1:1")
+    experiment = write_experiment(
+        tmp_path, "version: 1\nname: bad\nmodle: {id: x}\nworkloads: []\n"
+    )
+    refused = orchestrator(
+        "run", str(experiment), "--results", str(tmp_path / "results"), "--address", "127.0.0.1:1"
+    )
     assert refused.returncode == 2
     assert "experiment.yaml:3" in refused.stderr
     assert "model" in refused.stderr

@@ -44,7 +44,9 @@ KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_EC2_METADAT
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayOnThisMachine]:
-    """With a dashboard, which takes jobs, and the bucket's credentials: clients write from the nodes."""
+    """With a dashboard, which takes jobs, and the bucket's credentials: clients write from the
+    nodes.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
@@ -52,13 +54,28 @@ def cluster() -> Iterator[RayOnThisMachine]:
             yield made
 
 
-def job(cluster: RayOnThisMachine, folder: Path, verb: str, *argv: str) -> subprocess.CompletedProcess[str]:
+def job(
+    cluster: RayOnThisMachine, folder: Path, verb: str, *argv: str
+) -> subprocess.CompletedProcess[str]:
     """``ray job``, repeated as long as the cluster is still starting."""
-    command = [str(Path(sys.executable).parent / "ray"), "job", verb, "--address", str(cluster.dashboard), *argv]
+    command = [
+        str(Path(sys.executable).parent / "ray"),
+        "job",
+        verb,
+        "--address",
+        str(cluster.dashboard),
+        *argv,
+    ]
 
     def call() -> subprocess.CompletedProcess[str] | None:
         done = subprocess.run(
-            command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=180, check=False
+            command,
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
         )
         return None if "No available agent" in done.stdout + done.stderr else done
 
@@ -69,15 +86,37 @@ def job(cluster: RayOnThisMachine, folder: Path, verb: str, *argv: str) -> subpr
 
 def submit(cluster: RayOnThisMachine, folder: Path, experiment: str, *how: str) -> tuple[str, Path]:
     """Submits a sweep; its job and where its results go."""
-    path, results, name = write_experiment(folder, experiment), folder / "results", f"sweep-{uuid.uuid4().hex[:8]}"
-    package = folder / "package"  # what --working-dir . uploads: the package, without this checkout's environments
-    shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    path, results, name = (
+        write_experiment(folder, experiment),
+        folder / "results",
+        f"sweep-{uuid.uuid4().hex[:8]}",
+    )
+    # what --working-dir . uploads: the package, without this checkout's environments
+    package = folder / "package"
+    shutil.copytree(
+        ROOT / "orchestrator",
+        package / "orchestrator",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     run = [sys.executable, "-m", "orchestrator", "run", str(path), "--results", str(results)]
-    job(cluster, folder, "submit", *how, "--submission-id", name, "--working-dir", str(package), "--", *run)
+    job(
+        cluster,
+        folder,
+        "submit",
+        *how,
+        "--submission-id",
+        name,
+        "--working-dir",
+        str(package),
+        "--",
+        *run,
+    )
     return name, results
 
 
-def test_ray_job_submit_runs_a_sweep_from_the_working_directory(cluster: RayOnThisMachine, tmp_path: Path) -> None:
+def test_ray_job_submit_runs_a_sweep_from_the_working_directory(
+    cluster: RayOnThisMachine, tmp_path: Path
+) -> None:
     _, results = submit(cluster, tmp_path, EXPERIMENT)
     assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
     assert_nothing_left()
@@ -130,7 +169,9 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_results_go_to_an_object_store_and_come_back(cluster: RayOnThisMachine, s3: str, tmp_path: Path) -> None:
+def test_results_go_to_an_object_store_and_come_back(
+    cluster: RayOnThisMachine, s3: str, tmp_path: Path
+) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
     run = ("run", str(experiment), "--results", s3, "--address", cluster.address)
     done = orchestrator(*run)

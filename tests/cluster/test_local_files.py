@@ -1,4 +1,6 @@
-"""Cluster files that this machine can run are run: each measures a sweep, with the emulator as its engine."""
+"""Cluster files that this machine can run are run: each measures a sweep, with the emulator as its
+engine.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +49,33 @@ load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
 
 @contextmanager
 def running(script: str, log: Path, says: str, **env: str) -> Iterator[dict[str, str]]:
-    """A script of clusters/local while it runs: the variables it says to set. It leaves no process and no folder."""
+    """A script of clusters/local while it runs: the variables it says to set. It leaves no process
+    and no folder.
+    """
     before = set(os.listdir("/tmp"))
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [str(ROOT / "clusters" / "local" / script)], env=environment(RAY=RAY, **env), stdout=out, stderr=out
+            [str(ROOT / "clusters" / "local" / script)],
+            env=environment(RAY=RAY, **env),
+            stdout=out,
+            stderr=out,
         )
     try:
-        wait_for(lambda: process.poll() is not None or says in log.read_text(), 60, f"{script}: {log.read_text()}")
+        wait_for(
+            lambda: process.poll() is not None or says in log.read_text(),
+            60,
+            f"{script}: {log.read_text()}",
+        )
         assert process.poll() is None, log.read_text()
         yield dict(re.findall(r"(RAY_AUTH\w+)=(\S+)", log.read_text()))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-    folders = [Path("/tmp", name) for name in set(os.listdir("/tmp")) - before if name.startswith(("ray2-", "rayas-"))]
+    folders = [
+        Path("/tmp", name)
+        for name in set(os.listdir("/tmp")) - before
+        if name.startswith(("ray2-", "rayas-"))
+    ]
     assert folders == []
 
 
@@ -68,27 +83,65 @@ def test_a_job_on_the_two_local_nodes_measures_on_both(tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", "{here: {accelerator: cpu}}"))
     results = tmp_path / "results"
     port, another = free_port(), {"RAY_AUTH_TOKEN": "of-another-cluster-" * 3}
-    env = another | {"PORT": str(port), "DASHBOARD_PORT": str(dashboard := free_port(4)), "CPUS": "2"}
+    env = another | {
+        "PORT": str(port),
+        "DASHBOARD_PORT": str(dashboard := free_port(4)),
+        "CPUS": "2",
+    }
     with running("two-nodes.sh", tmp_path / "log", "two nodes:", **env) as token:
         package = tmp_path / "package"
-        shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
-        run = [sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)]
-        submit = [RAY, "job", "submit", "--address", f"http://127.0.0.1:{dashboard}", "--working-dir", str(package)]
-        assert "Missing authentication token" in _submitted([*submit, "--", *run], tmp_path, {}).stderr
-        done = wait_for(lambda: _accepted([*submit, "--", *run], tmp_path, token), 60, "jobs are taken")
+        shutil.copytree(
+            ROOT / "orchestrator",
+            package / "orchestrator",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        run = [
+            sys.executable,
+            "-m",
+            "orchestrator",
+            "run",
+            str(experiment),
+            "--results",
+            str(results),
+        ]
+        submit = [
+            RAY,
+            "job",
+            "submit",
+            "--address",
+            f"http://127.0.0.1:{dashboard}",
+            "--working-dir",
+            str(package),
+        ]
+        assert (
+            "Missing authentication token" in _submitted([*submit, "--", *run], tmp_path, {}).stderr
+        )
+        done = wait_for(
+            lambda: _accepted([*submit, "--", *run], tmp_path, token), 60, "jobs are taken"
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert len({row["node_id"] for row in _seats(results)}) == 2
     assert_nothing_left()
 
 
-def _submitted(argv: list[str], folder: Path, token: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _submitted(
+    argv: list[str], folder: Path, token: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv, cwd=folder, env=environment(**token), capture_output=True, text=True, timeout=180, check=False
+        argv,
+        cwd=folder,
+        env=environment(**token),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
 
 
-def _accepted(argv: list[str], folder: Path, token: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
+def _accepted(
+    argv: list[str], folder: Path, token: dict[str, str]
+) -> subprocess.CompletedProcess[str] | None:
     done = _submitted(argv, folder, token)
     return None if "No available agent" in done.stdout + done.stderr else done
 

@@ -82,7 +82,9 @@ def test_a_client_whose_disk_is_full_is_replaced_on_a_host_that_has_room(
         results, log = tmp_path / "results", tmp_path / "log"
         if at == "start":
             filled.enter_context(full(disk))
-        driver = start("run", str(experiment), "--results", str(results), "--address", cluster.address, log=log)
+        driver = start(
+            "run", str(experiment), "--results", str(results), "--address", cluster.address, log=log
+        )
         try:
             if at == "point":
                 wait_for(lambda: manifests(results), 90, "no point was measured")
@@ -93,7 +95,9 @@ def test_a_client_whose_disk_is_full_is_replaced_on_a_host_that_has_room(
             driver.wait()
         ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
         assert len(ok) == len(set(ok)) == 3
-        lost = [one["reason"] for one in rows(results, "points") if one["failure_kind"] == "client_lost"]
+        lost = [
+            one["reason"] for one in rows(results, "points") if one["failure_kind"] == "client_lost"
+        ]
         assert (len(lost) > 0) == (at == "point"), log.read_text()
         assert all(f"there is no room for rows in {disk}" in reason for reason in lost)
     assert_nothing_left()
@@ -134,7 +138,9 @@ def test_a_head_that_is_lost_is_told_within_half_a_minute_and_one_that_comes_bac
 
 
 @pytest.mark.long
-def test_a_head_that_was_restarted_ends_the_run_within_seconds_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+def test_a_head_that_was_restarted_ends_the_run_within_seconds_and_what_was_measured_is_kept(
+    tmp_path: Path,
+) -> None:
     """It knows nothing of the cluster, and Ray itself ends the drivers of the one before."""
     longer = EXPERIMENT.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("2s", "8s")
     experiment, log = write_experiment(tmp_path, longer.format(model=MODEL)), tmp_path / "log"

@@ -72,12 +72,18 @@ class Rank:
 
     def kill(self, name: str) -> None:
         """SIGKILL to what has this name on its host, or to the owner."""
-        pids = [self.pid] if name == "owner" else self.host.run("pgrep", "--exact", name).stdout.split()
+        pids = (
+            [self.pid]
+            if name == "owner"
+            else self.host.run("pgrep", "--exact", name).stdout.split()
+        )
         assert pids, f"no {name}"
         self.host.run("kill", "-9", *pids)
 
     def traces(self) -> str:
-        """Processes, and files in /tmp and /dev/shm, that are not those of every host or in the launch's folder."""
+        """Processes, and files in /tmp and /dev/shm, that are not those of every host or in the
+        launch's folder.
+        """
         known = r"/tmp/orchestrator-|^/tmp/?$|^/dev/shm/?$|" + str(Path(self._log).parent)
         files = self.host.run("sh", "-c", 'find /tmp /dev/shm | grep -vE "$0"', known).stdout
         return files + " ".join(self.host.processes())
@@ -105,7 +111,9 @@ def answers(host: Host, address: str) -> bool:
     return not host.run(sys.executable, "-c", code).returncode
 
 
-def test_its_ranks_have_their_own_nodes_devices_serve_and_end_without_a_trace(ranks: list[Rank]) -> None:
+def test_its_ranks_have_their_own_nodes_devices_serve_and_end_without_a_trace(
+    ranks: list[Rank],
+) -> None:
     first, second = ranks
     said = first.log()
     for rank, (devices, host) in enumerate([("0,1", first.host)] * 2 + [("4,5", second.host)] * 2):
@@ -128,6 +136,7 @@ def test_whatever_is_killed_all_ranks_end_on_both_hosts_without_a_trace(
 ) -> None:
     ranks[rank].kill(name)
     wait_for(lambda: ranks[0].traces() == "", LIMIT_S, "nothing is left of rank 0")
-    if name == DAEMON:  # then the driver stops the others; these ranks make no call of MPI that would fail
+    # then the driver stops the others; these ranks make no call of MPI that would fail
+    if name == DAEMON:
         ranks[1].say("stop")
     wait_for(lambda: ranks[1].traces() == "", LIMIT_S, "nothing is left of the others")

@@ -21,23 +21,31 @@ ELSEWHERE = "127.0.0.2"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayOnThisMachine]:
-    """The head node at this machine's address, one more elsewhere. Its environment holds no credentials."""
+    """The head node at this machine's address, one more elsewhere. Its environment holds no
+    credentials.
+    """
     assert "AWS_ACCESS_KEY_ID" not in os.environ
     with (
         RayOnThisMachine(nodes=1) as made,
         tempfile.TemporaryDirectory(prefix="orch-", ignore_cleanup_errors=True) as path,
     ):
         made.cluster.add_node(
-            num_cpus=4, object_store_memory=OBJECT_STORE_BYTES, node_ip_address=ELSEWHERE, temp_dir=path
+            num_cpus=4,
+            object_store_memory=OBJECT_STORE_BYTES,
+            node_ip_address=ELSEWHERE,
+            temp_dir=path,
         )
         yield made
 
 
 def test_a_sweep_uses_nodes_elsewhere(cluster: RayOnThisMachine, tmp_path: Path) -> None:
     experiment, results = write_experiment(tmp_path, EXPERIMENT), tmp_path / "results"
-    done = orchestrator("run", str(experiment), "--results", str(results), "--address", cluster.address)
+    done = orchestrator(
+        "run", str(experiment), "--results", str(results), "--address", cluster.address
+    )
     assert done.returncode == 0, done.stderr
-    assert rows(results, "requests")  # the engine or its client was elsewhere: clients keep off an engine's node
+    # the engine or its client was elsewhere: clients keep off an engine's node
+    assert rows(results, "requests")
     assert_nothing_left()
 
 
@@ -45,7 +53,9 @@ def test_nodes_without_credentials_are_refused_before_anything_starts(
     cluster: RayOnThisMachine, s3: str, tmp_path: Path
 ) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
-    refused = orchestrator("run", str(experiment), "--results", s3 + "", "--address", cluster.address, **KEYS)
+    refused = orchestrator(
+        "run", str(experiment), "--results", s3 + "", "--address", cluster.address, **KEYS
+    )
     assert refused.returncode == 2, refused.stderr
     assert f"node {ELSEWHERE}: " in refused.stderr
     assert "credentials of its own" in refused.stderr

@@ -1,4 +1,6 @@
-"""The image is built, and a sweep runs in pods of the KubeRay file; one of them is taken back in the middle."""
+"""The image is built, and a sweep runs in pods of the KubeRay file; one of them is taken back in
+the middle.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,11 @@ def two(image: str, job: dict[str, Any]) -> Iterator[Pods]:
 
 def submit(two: Pods, job: dict[str, Any], cases: str, levels: str) -> str:
     (two.shared / "sweep.yaml").write_text(SWEEP.replace("CASES", cases).replace("LEVELS", levels))
-    argv = job["entrypoint"].replace("/experiment/", "/shared/").replace("s3://BUCKET/sweeps", "/shared/results")
+    argv = (
+        job["entrypoint"]
+        .replace("/experiment/", "/shared/")
+        .replace("s3://BUCKET/sweeps", "/shared/results")
+    )
     return two.job(*argv.split())
 
 
@@ -67,19 +73,29 @@ def ended(two: Pods, job: str) -> None:
 
 
 def measured(results: Path) -> list[str]:
-    """The ids of what was measured, each once; some tries may have failed because this machine is busy."""
+    """The ids of what was measured, each once; some tries may have failed because this machine is
+    busy.
+    """
     ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
     assert len(ok) == len(set(ok))
-    assert {one["failure_class"] for one in manifests(results) if one["status"] != "ok"} <= {"client_bound"}
+    assert {one["failure_class"] for one in manifests(results) if one["status"] != "ok"} <= {
+        "client_bound"
+    }
     return ok
 
 
 def placed(results: Path) -> list[set[str]]:
-    return [{seat["address"] for seat in json.loads(row["placement_json"])} for row in rows(results, "launches")]
+    return [
+        {seat["address"] for seat in json.loads(row["placement_json"])}
+        for row in rows(results, "launches")
+    ]
 
 
 def test_a_sweep_measures_in_pods_also_over_two_of_them(two: Pods, job: dict[str, Any]) -> None:
-    ended(two, submit(two, job, "{tensor_parallel_size: 1}, {tensor_parallel_size: 2, nnodes: 2}", "2, 4"))
+    ended(
+        two,
+        submit(two, job, "{tensor_parallel_size: 1}, {tensor_parallel_size: 2, nnodes: 2}", "2, 4"),
+    )
     results = two.shared / "results"
     assert len(measured(results)) == 4
     assert sorted(map(len, placed(results))) == [1, 2]
@@ -89,9 +105,14 @@ def test_a_sweep_measures_in_pods_also_over_two_of_them(two: Pods, job: dict[str
 def test_a_pod_that_is_taken_back_ends_its_point_and_the_rest_is_measured_on_the_other(
     two: Pods, job: dict[str, Any]
 ) -> None:
-    number, results = submit(two, job, "{tensor_parallel_size: 1}", "1, 2, 3, 4, 5, 6"), two.shared / "results"
+    number, results = (
+        submit(two, job, "{tensor_parallel_size: 1}", "1, 2, 3, 4, 5, 6"),
+        two.shared / "results",
+    )
     wait_for(lambda: manifests(results), 120, "a point is measured")
-    (engine,) = [name for name in two.names[1:] if "orchestrator.emulator" in podman("top", name, "args")]
+    (engine,) = [
+        name for name in two.names[1:] if "orchestrator.emulator" in podman("top", name, "args")
+    ]
     (container,) = job["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
     hook = container["lifecycle"]["preStop"]["exec"]["command"]
     subprocess.run(["podman", "exec", engine, *hook], check=True, timeout=100)

@@ -1,4 +1,6 @@
-"""experiments/quantization.yaml on real vLLM and two nodes, shortened: three formats, and what is told of each."""
+"""experiments/quantization.yaml on real vLLM and two nodes, shortened: three formats, and what is
+told of each.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from tests.integration.engine_real import home_of, script
 
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(900)]
 # model, tensor parallel size -> the kernel that vLLM takes on a CPU
-CASES = {("base", 1): None, ("int8", 1): "CPUInt8ScaledMMLinearKernel", ("gptq4", 2): "CPUWNA16LinearKernel"}
+CASES = {
+    ("base", 1): None,
+    ("int8", 1): "CPUInt8ScaledMMLinearKernel",
+    ("gptq4", 2): "CPUWNA16LinearKernel",
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +29,29 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("quantization")
     script("make_quantized_models").make(folder / "models", only=("int8", "gptq4"))
     experiment = yaml.safe_load((ROOT / "experiments" / "quantization.yaml").read_text())
-    cases = [{"model": str(folder / "models" / name), "tensor_parallel_size": size} for name, size in CASES]
-    deployment = experiment["deployments"][0] | {"executable": str(home_of("vllm")), "vary": [{"cases": cases}]}
+    cases = [
+        {"model": str(folder / "models" / name), "tensor_parallel_size": size}
+        for name, size in CASES
+    ]
+    deployment = experiment["deployments"][0] | {
+        "executable": str(home_of("vllm")),
+        "vary": [{"cases": cases}],
+    }
     experiment["model"]["id"] = str(folder / "models" / "base")
-    experiment["deployments"] = deployment | {"enforce_eager": True}  # compiling takes half a minute
+    # compiling takes half a minute
+    experiment["deployments"] = deployment | {"enforce_eager": True}
     experiment["load"] = {"levels": experiment["load"]["levels"], "warmup": "0s", "requests": 12}
     (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     results = folder / "results"
     done = orchestrator(
-        *("run", str(folder / "experiment.yaml"), "--results", str(results), "--address", two_nodes.address),
+        *(
+            "run",
+            str(folder / "experiment.yaml"),
+            "--results",
+            str(results),
+            "--address",
+            two_nodes.address,
+        ),
         timeout_s=840,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -40,7 +60,10 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
 
 def reported(results: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """What each start said of itself, by the name of its model and its ranks."""
-    settings = {row["deployment_id"]: json.loads(row["settings_json"]) for row in rows(results, "deployments")}
+    settings = {
+        row["deployment_id"]: json.loads(row["settings_json"])
+        for row in rows(results, "deployments")
+    }
     found = {}
     for row in rows(results, "launches"):
         one = settings[row["deployment_id"]]
@@ -69,4 +92,6 @@ def test_the_kernel_and_the_sizes_of_every_format_are_stored_and_shown(swept: Pa
 
 def test_what_the_plan_predicted_of_the_kv_cache_came_true(swept: Path) -> None:
     told = json.loads(orchestrator("results", str(swept), "--launches", "--format", "json").stdout)
-    assert [one["figures"]["kv_cache_tokens"]["difference_percent"] for one in told] == [0] * len(CASES)
+    assert [one["figures"]["kv_cache_tokens"]["difference_percent"] for one in told] == [0] * len(
+        CASES
+    )

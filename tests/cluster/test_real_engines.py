@@ -1,4 +1,6 @@
-"""The main job on real engines: the quickstart's deployments, shortened, beside real ways to fail, in one sweep."""
+"""The main job on real engines: the quickstart's deployments, shortened, beside real ways to fail,
+in one sweep.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,28 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from scripts.ray_on_this_machine import RayOnThisMachine
-from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
+from tests.harness import (
+    ROOT,
+    assert_nothing_left,
+    assert_rows_equal_schedule,
+    manifests,
+    orchestrator,
+    rows,
+)
 
 pytestmark = [
-    *(pytest.mark.cluster, pytest.mark.vllm, pytest.mark.sglang, pytest.mark.transformers, pytest.mark.timeout(1500)),
+    *(
+        pytest.mark.cluster,
+        pytest.mark.vllm,
+        pytest.mark.sglang,
+        pytest.mark.transformers,
+        pytest.mark.timeout(1500),
+    ),
 ]
 
 VLLM = {"engine": "vllm", "hardware": "cpu", "dtype": "float32", "max_model_len": 1024}
-# checkpoints of the same shape: the rows of every down_proj in another order; no number at all before the output
+# checkpoints of the same shape: the rows of every down_proj in another order; no number at all
+# before the output
 SPOILED = {"shuffled": "down_proj.weight", "nan": "lm_head.weight"}
 BROKEN = {
     "no model": {"model": "./not-there", "tokenizer": str(ROOT / ".demo" / "model")},
@@ -30,31 +46,46 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The quickstart, with short points, absolute paths, two spoiled models and two broken deployments more.
+    """The quickstart, with short points, absolute paths, two spoiled models and two broken
+    deployments more.
 
-    Only the one with pipeline stages is compiled, which takes half a minute: in eager mode it is one of the broken.
+    Only the one with pipeline stages is compiled, which takes half a minute: in eager mode it is
+    one of the broken.
     """
     folder = tmp_path_factory.mktemp("real")
     experiment = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text())
     (folder / "not-there").mkdir()
-    (folder / "not-there" / "config.json").write_text((ROOT / ".demo" / "model" / "config.json").read_text())
+    (folder / "not-there" / "config.json").write_text(
+        (ROOT / ".demo" / "model" / "config.json").read_text()
+    )
     for name, weights in SPOILED.items():
         spoil(folder / name, weights)
     experiment["model"]["id"] = str(ROOT / ".demo" / "model")
     experiment["load"] = {"levels": experiment["load"]["levels"], "warmup": "0s", "requests": 12}
     for deployment in experiment["deployments"]:
         deployment["executable"] = str(ROOT / ".engines" / deployment["engine"])
-    base = VLLM | {"executable": str(ROOT / ".engines" / "vllm"), "env": experiment["deployments"][0]["env"]}
+    base = VLLM | {
+        "executable": str(ROOT / ".engines" / "vllm"),
+        "env": experiment["deployments"][0]["env"],
+    }
     (block,) = experiment["deployments"][0]["vary"]
     for case in block["cases"]:
         if "pipeline_parallel_size" not in case:
             case["enforce_eager"] = True
     experiment["deployments"] += [base | broken for broken in BROKEN.values()]
-    experiment["deployments"] += [base | {"model": f"./{name}", "enforce_eager": True} for name in SPOILED]
+    experiment["deployments"] += [
+        base | {"model": f"./{name}", "enforce_eager": True} for name in SPOILED
+    ]
     path = folder / "experiment.yaml"
     path.write_text(yaml.safe_dump(experiment))
     done = orchestrator(
-        "run", str(path), "--results", str(folder / "results"), "--address", two_nodes.address, timeout_s=1440
+        "run",
+        str(path),
+        "--results",
+        str(folder / "results"),
+        "--address",
+        two_nodes.address,
+        timeout_s=1440,
     )
     assert done.returncode == 3, done.stderr[-4000:]
     return folder / "results"
@@ -65,7 +96,9 @@ def spoil(folder: Path, weights: str) -> None:
     shutil.copytree(ROOT / ".demo" / "model", folder)
     tensors, rng = load_file(folder / "model.safetensors"), np.random.default_rng(0)
     for name in [name for name in tensors if name.endswith(weights)]:
-        tensors[name] = rng.permutation(tensors[name]) if folder.name == "shuffled" else tensors[name] * np.nan
+        tensors[name] = (
+            rng.permutation(tensors[name]) if folder.name == "shuffled" else tensors[name] * np.nan
+        )
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -74,7 +107,10 @@ def of(results: Path, table: str, **settings: Any) -> list[dict[str, Any]]:
     ids = [
         row["deployment_id"]
         for row in rows(results, "deployments")
-        if all(str(json.loads(row["settings_json"]).get(key)).endswith(str(value)) for key, value in settings.items())
+        if all(
+            str(json.loads(row["settings_json"]).get(key)).endswith(str(value))
+            for key, value in settings.items()
+        )
     ]
     return [row for row in rows(results, table) if row["deployment_id"] in ids]
 
@@ -97,31 +133,47 @@ def test_token_counts_come_from_the_engine_and_are_what_was_asked(swept: Path) -
 def test_answers_agree_however_the_model_is_cut_and_a_spoiled_one_is_told(swept: Path) -> None:
     told = json.loads(orchestrator("results", str(swept), "--format", "json").stdout)
     points = {one["label"]: one for one in told if one["status"] == "ok"}
-    spoiled = {name: next(one for label, one in points.items() if name in label) for name in SPOILED}
+    spoiled = {
+        name: next(one for label, one in points.items() if name in label) for name in SPOILED
+    }
     good = [one for one in points.values() if one not in spoiled.values()]
     (reference,) = {one["agreement_reference"] for one in points.values()}
     assert len(good) == 7
     for one in good:
         known = (None, 0) if one["label"] == reference else (one["agreement"], one["agreement_n"])
-        assert known == (None, 0) or (one["agreement"] >= 0.95 and one["agreement_n"] >= 256), one["label"]
+        assert known == (None, 0) or (one["agreement"] >= 0.95 and one["agreement_n"] >= 256), one[
+            "label"
+        ]
     assert spoiled["nan"]["validity"] == "broken_output"
-    assert spoiled["shuffled"]["validity"] != "broken_output"  # other tests run beside it, which may disturb it
+    # other tests run beside it, which may disturb it
+    assert spoiled["shuffled"]["validity"] != "broken_output"
     assert spoiled["shuffled"]["agreement"] < 0.5
     assert "log-probability is NaN" in str(spoiled["nan"]["validity_reasons"])
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_an_engine_counted_the_requests_and_tokens_that_we_counted(swept: Path, engine: str) -> None:
+def test_an_engine_counted_the_requests_and_tokens_that_we_counted(
+    swept: Path, engine: str
+) -> None:
     """Of SGLang with two ranks each tells of every request."""
     told = json.loads(orchestrator("results", str(swept), "--format", "json").stdout)
-    sides = [repeat["engine_side"] for one in told if one["engine"] == engine for repeat in one["repeats"]]
+    sides = [
+        repeat["engine_side"]
+        for one in told
+        if one["engine"] == engine
+        for repeat in one["repeats"]
+    ]
     for point in of(swept, "points", engine=engine):
         if point["status"] != "ok":
             continue
-        readings = [row for row in rows(swept, "engine_metrics") if row["attempt_id"] == point["attempt_id"]]
+        readings = [
+            row for row in rows(swept, "engine_metrics") if row["attempt_id"] == point["attempt_id"]
+        ]
         readings.sort(key=lambda row: row["unix_ns"])
         counters = [row["generation_tokens_total"] for row in readings]
-        requests = [row for row in rows(swept, "requests") if row["attempt_id"] == point["attempt_id"]]
+        requests = [
+            row for row in rows(swept, "requests") if row["attempt_id"] == point["attempt_id"]
+        ]
         assert counters[-1] - counters[0] == sum(row["output_tokens"] or 0 for row in requests)
         queued = readings[-1]["queue_time_count"] - readings[0]["queue_time_count"]
         assert queued == sum(row["status"] == "ok" for row in requests)
@@ -149,7 +201,9 @@ def test_real_failures_are_rows(
 ) -> None:
     points, starts = of(swept, "points", **settings), of(swept, "launches", **settings)
     assert {row["status"] for row in points} == {"failed"}
-    assert {row["failure_class"] for row in points} == {failure_class}, [row["reason"] for row in points]
+    assert {row["failure_class"] for row in points} == {failure_class}, [
+        row["reason"] for row in points
+    ]
     assert all(words in row["reason"] for row in points)
     assert [row["failure_kind"] for row in starts] == [kind] * launches
     assert all(row["log_tail"] for row in starts)

@@ -1,4 +1,6 @@
-"""Secrets planted wherever a cluster and a sweep get them from are found nowhere, neither in results nor at Ray."""
+"""Secrets planted wherever a cluster and a sweep get them from are found nowhere, neither in
+results nor at Ray.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,15 @@ load: {{levels: {{concurrency: [2]}}, requests: 4, warmup: 0s}}
 def ray() -> Iterator[tuple[str, Path]]:
     """The address of a cluster of one node, whose processes know all secrets, and its folder."""
     command = [sys.executable, "-m", "tests.chaos.cluster_process", "1", "4"]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(**ENVIRONMENT), stdin=-1, stdout=-1)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(**ENVIRONMENT), stdin=-1, stdout=-1
+    )
     try:
         assert process.stdout is not None
         address = json.loads(process.stdout.readline())
-        said = " ".join(word for one in psutil.Process(process.pid).children(True) for word in one.cmdline())
+        said = " ".join(
+            word for one in psutil.Process(process.pid).children(True) for word in one.cmdline()
+        )
         (folder,) = set(re.findall(r"/tmp/orch-ray-\w+", said))
         yield address, Path(folder)
     finally:
@@ -95,12 +101,18 @@ def test_secrets_of_a_cluster_and_of_a_sweep_on_it_are_found_nowhere(tmp_path: P
     program, results, frozen = tmp_path / "program", tmp_path / "results", tmp_path / "plan.json"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{here.ECHOING}" "$@"\n')
     program.chmod(0o700)
-    in_a_url = write_experiment(tmp_path, IN_A_URL.format(model=MODEL, key=SECRETS["PLANTED_KEY"]), "url.yaml")
+    in_a_url = write_experiment(
+        tmp_path, IN_A_URL.format(model=MODEL, key=SECRETS["PLANTED_KEY"]), "url.yaml"
+    )
     with here.echoing() as port, ray() as (address, folder), CommandLines() as lines:
-        file = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port))
+        file = write_experiment(
+            tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port)
+        )
         where = ("--results", str(results), "--address", address)
         done = [
-            orchestrator("plan", str(file), "--output", str(frozen), "--format", "json", **ENVIRONMENT),
+            orchestrator(
+                "plan", str(file), "--output", str(frozen), "--format", "json", **ENVIRONMENT
+            ),
             orchestrator("run", str(frozen), *where, **ENVIRONMENT),
             orchestrator("plan", str(in_a_url), **ENVIRONMENT),
             orchestrator("results", str(results), "--format", "json"),
@@ -111,8 +123,14 @@ def test_secrets_of_a_cluster_and_of_a_sweep_on_it_are_found_nowhere(tmp_path: P
     left |= dict(here.texts(results)) | {str(frozen): frozen.read_bytes()}
     left |= {f"command line {line[:200]!r}": line for line in lines.seen}
     left |= {f"output of {one.args[3]}": (one.stdout + one.stderr).encode() for one in done}
-    assert any(name.endswith("raylet.out") for name in left) and any("tests.chaos" in name for name in left)
-    log = next(text for name, text in left.items() if "rank0.log" in name and b"AWS_SECRET_ACCESS_KEY=" in text)
+    assert any(name.endswith("raylet.out") for name in left) and any(
+        "tests.chaos" in name for name in left
+    )
+    log = next(
+        text
+        for name, text in left.items()
+        if "rank0.log" in name and b"AWS_SECRET_ACCESS_KEY=" in text
+    )
     assert b"AWS_SECRET_ACCESS_KEY=***" in log
     leaks = [
         (name, *found)

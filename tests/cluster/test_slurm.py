@@ -1,4 +1,6 @@
-"""clusters/slurm.sbatch on a Slurm of two nodes on this machine: Debian's own daemons, with devices that are files."""
+"""clusters/slurm.sbatch on a Slurm of two nodes on this machine: Debian's own daemons, with devices
+that are files.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ from tests.harness import (
 )
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
-MISSING = [name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]
+MISSING = [
+    name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+]
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(bool(MISSING) or os.geteuid() != 0, reason=f"NOT RUN: Slurm needs root and {MISSING}"),
+    pytest.mark.skipif(
+        bool(MISSING) or os.geteuid() != 0, reason=f"NOT RUN: Slurm needs root and {MISSING}"
+    ),
 ]
 SBATCH = ROOT / "clusters" / "slurm.sbatch"
 CONF = """
@@ -82,30 +88,47 @@ class Slurm:
 
     def start(self, *argv: str) -> None:
         with (self.folder / f"{argv[0]}.log").open("ab") as log:
-            self.daemons.append(subprocess.Popen(argv, env=self.env, stdout=log, stderr=log, cwd=self.folder))
+            self.daemons.append(
+                subprocess.Popen(argv, env=self.env, stdout=log, stderr=log, cwd=self.folder)
+            )
 
     def ask(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            argv, env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
+            argv,
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     def state(self, job: str) -> str:
         said = self.ask("scontrol", "show", "job", job).stdout
-        return next((word.partition("=")[2] for word in said.split() if word.startswith("JobState=")), said)
+        return next(
+            (word.partition("=")[2] for word in said.split() if word.startswith("JobState=")), said
+        )
 
     def wait(self, job: str, state: str, limit_s: float) -> None:
         end = time.monotonic() + limit_s
         while (now := self.state(job)) != state:
-            assert time.monotonic() < end and now not in {"FAILED", "TIMEOUT"} - {state}, f"{now}\n{self.logs()}"
+            assert time.monotonic() < end and now not in {"FAILED", "TIMEOUT"} - {state}, (
+                f"{now}\n{self.logs()}"
+            )
             time.sleep(0.5)
 
     def logs(self) -> str:
-        return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+        return "\n".join(
+            f"{path.name}:\n{path.read_text()[-3000:]}"
+            for path in sorted(self.folder.glob("*.log"))
+        )
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    with tempfile.TemporaryDirectory(prefix="orch-sl-", dir="/tmp", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="orch-sl-", dir="/tmp", ignore_cleanup_errors=True
+    ) as name:
         folder = Path(name)
         made = Slurm(folder)
         (folder / "state").mkdir()
@@ -115,11 +138,18 @@ def slurm() -> Iterator[Slurm]:
         (folder / "slurm.conf").write_text(conf)
         for number in range(8):
             (folder / f"g{number}").touch()
-        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu Type=h100 File={folder}/g[0-7]\n")
+        (folder / "gres.conf").write_text(
+            f"NodeName=n[1-2] Name=gpu Type=h100 File={folder}/g[0-7]\n"
+        )
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
-        files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+        files = {
+            "socket": "munge.socket",
+            "key-file": "munge.key",
+            "pid-file": "munge.pid",
+            "seed-file": "munge.seed",
+        }
         made.start(
             "munged",
             "--foreground",
@@ -132,14 +162,19 @@ def slurm() -> Iterator[Slurm]:
             made.start("slurmctld", "-D")
             for node in ("n1", "n2"):
                 made.start("slurmd", "-D", "-N", node)
-            idle = lambda: made.ask("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle", "idle"]  # noqa: E731
+
+            def idle() -> bool:
+                states = made.ask("sinfo", "-h", "-N", "-o", "%T").stdout.split()
+                return states == ["idle", "idle"]
+
             try:
                 wait_for(idle, 60, "two nodes are idle")
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{made.logs()}") from None
             yield made
         finally:
-            made.ask("scancel", "--user=root")  # a job of a test that failed would outlive its daemons
+            # a job of a test that failed would outlive its daemons
+            made.ask("scancel", "--user=root")
             with suppress(AssertionError):
                 wait_for(lambda: not made.ask("squeue", "-h").stdout.strip(), 40, "no job is left")
             for daemon in reversed(made.daemons):
@@ -163,7 +198,9 @@ def submit(slurm: Slurm, duration: str, levels: list[int], results: Path) -> str
 def test_slurm_takes_the_file_and_refuses_broken_ones(slurm: Slurm) -> None:
     ask = ("sbatch", "--test-only")
     assert slurm.ask(*ask, str(SBATCH), "sweep.yaml", "results").returncode == 0
-    assert slurm.ask(*ask, "--gres=gpu:h200:8", str(SBATCH), "sweep.yaml", "results").returncode != 0
+    assert (
+        slurm.ask(*ask, "--gres=gpu:h200:8", str(SBATCH), "sweep.yaml", "results").returncode != 0
+    )
     assert slurm.ask(*ask, "--nodes=20", str(SBATCH), "sweep.yaml", "results").returncode != 0
     broken = slurm.folder / "broken.sbatch"
     broken.write_text(SBATCH.read_text().replace("--requeue", "--requeeu"))
@@ -189,10 +226,15 @@ def test_a_job_that_is_told_of_its_end_goes_back_to_the_queue_and_continues(slur
     slurm.wait(job, "PENDING", 60)
     before = [one["status"] for one in manifests(results)]
     assert before == ["ok"] * 2, "the point under way was not left to end"
-    time.sleep(5)  # within the second in which it was queued again its credential counts as revoked, and the job fails
-    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")  # a job that was queued again waits two minutes
+    # within the second in which it was queued again its credential counts as revoked, and the job
+    # fails
+    time.sleep(5)
+    # a job that was queued again waits two minutes
+    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     slurm.wait(job, "COMPLETED", 200)
     ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
     assert len(ok) == len(set(ok)) == 6
-    assert "all nodes are being taken back" in (slurm.folder / f"sweep-{job}.log").read_text(), slurm.logs()
+    assert "all nodes are being taken back" in (slurm.folder / f"sweep-{job}.log").read_text(), (
+        slurm.logs()
+    )
     assert "preempted" in {row["failure_kind"] for row in rows(results, "launches")}

@@ -1,4 +1,6 @@
-"""A Ray that a sweep starts by itself, because none runs: nobody from outside reaches it, and it is not slowed down."""
+"""A Ray that a sweep starts by itself, because none runs: nobody from outside reaches it, and it is
+not slowed down.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,22 @@ print(json.dumps([sockets, slower]))
 
 
 def test_all_that_it_starts_listens_on_loopback_alone_at_the_priority_of_everything_else() -> None:
-    with tempfile.TemporaryDirectory(prefix="orch-st-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="orch-st-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         settings = environment(RAY_TMPDIR=folder, RAY_AUTH_MODE="disabled")
-        done = subprocess.run([sys.executable, "-c", STARTS], env=settings, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(
+            [sys.executable, "-c", STARTS],
+            env=settings,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         assert done.returncode == 0, done.stderr
         assert processes_of(folder) == []
     sockets, slower = json.loads(done.stdout)
     assert {"gcs_server", "raylet"} <= {name for name, _ in sockets}
-    assert {address.removeprefix("::ffff:") for _, (address, _) in sockets} == {"127.0.0.1"}, sockets
+    assert {address.removeprefix("::ffff:") for _, (address, _) in sockets} == {"127.0.0.1"}, (
+        sockets
+    )
     assert slower == []

@@ -42,33 +42,50 @@ slos:
 
 
 @pytest.fixture(scope="module")
-def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def swept(
+    two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("grid")
     experiment = write_experiment(folder, GRID)
-    done = orchestrator("run", str(experiment), "--results", str(folder / "results"), "--address", two_nodes.address)
+    done = orchestrator(
+        "run", str(experiment), "--results", str(folder / "results"), "--address", two_nodes.address
+    )
     assert done.returncode == 0, done.stderr
     assert "overhead" in done.stderr
     return experiment, folder / "results"
 
 
-def test_every_measurement_is_committed_once_with_a_row_for_every_scheduled_request(swept: tuple[Path, Path]) -> None:
+def test_every_measurement_is_committed_once_with_a_row_for_every_scheduled_request(
+    swept: tuple[Path, Path],
+) -> None:
     _, results = swept
     ok = [one for one in manifests(results) if one["status"] == "ok"]
     assert len({one["measurement_id"] for one in ok}) == len(ok) == 4 * 2 * 2
-    others = [one for one in manifests(results) if one["status"] != "ok"]  # this machine may be busy
+    # this machine may be busy
+    others = [one for one in manifests(results) if one["status"] != "ok"]
     assert {one["failure_class"] for one in others} <= {"client_bound"}
     assert sum(assert_rows_equal_schedule(results).values()) > 300
 
 
-def test_replicas_share_the_load_and_two_nodes_hold_a_spread_replica(swept: tuple[Path, Path]) -> None:
+def test_replicas_share_the_load_and_two_nodes_hold_a_spread_replica(
+    swept: tuple[Path, Path],
+) -> None:
     _, results = swept
     deployments = {row["deployment_id"]: row for row in rows(results, "deployments")}
-    two = [row for row in rows(results, "points") if deployments[row["deployment_id"]]["replicas"] == 2]
+    two = [
+        row for row in rows(results, "points") if deployments[row["deployment_id"]]["replicas"] == 2
+    ]
     assert two
     for point in two:
-        used = [row["replica"] for row in rows(results, "requests") if row["attempt_id"] == point["attempt_id"]]
+        used = [
+            row["replica"]
+            for row in rows(results, "requests")
+            if row["attempt_id"] == point["attempt_id"]
+        ]
         assert min(used.count(0), used.count(1)) > 0.3 * len(used)
-    spread = [row for row in rows(results, "launches") if deployments[row["deployment_id"]]["nodes"] == 2]
+    spread = [
+        row for row in rows(results, "launches") if deployments[row["deployment_id"]]["nodes"] == 2
+    ]
     assert len({seat["node_id"] for seat in json.loads(spread[0]["placement_json"])}) == 2
 
 
@@ -83,16 +100,26 @@ def test_results_and_best_print_one_json_document(swept: tuple[Path, Path]) -> N
     points = json.loads(orchestrator("results", str(results), "--format", "json").stdout)
     assert len(points) == 16
     assert all(point["requests"]["failed"] == 0 and point["ttft_ms"]["p99"] > 0 for point in points)
-    assert all(repeat["engine_side"]["generation_tokens"] > 0 for point in points for repeat in point["repeats"])
-    best = orchestrator("best", str(results), "--slo", "ttft<=1s,tpot<=200ms,attainment>=0.9", "--format", "json")
+    assert all(
+        repeat["engine_side"]["generation_tokens"] > 0
+        for point in points
+        for repeat in point["repeats"]
+    )
+    best = orchestrator(
+        "best", str(results), "--slo", "ttft<=1s,tpot<=200ms,attainment>=0.9", "--format", "json"
+    )
     assert json.loads(best.stdout)
     assert best.returncode == 0
 
 
-def test_running_again_measures_nothing_twice(swept: tuple[Path, Path], two_nodes: RayOnThisMachine) -> None:
+def test_running_again_measures_nothing_twice(
+    swept: tuple[Path, Path], two_nodes: RayOnThisMachine
+) -> None:
     experiment, results = swept
     before = len(manifests(results))
-    again = orchestrator("run", str(experiment), "--results", str(results), "--address", two_nodes.address)
+    again = orchestrator(
+        "run", str(experiment), "--results", str(results), "--address", two_nodes.address
+    )
     assert again.returncode == 0, again.stderr
     assert "16 already done" in again.stderr
     assert len(manifests(results)) == before

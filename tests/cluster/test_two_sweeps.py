@@ -1,4 +1,6 @@
-"""Two drivers on one Ray cluster, of one user and of two: never on each other's hosts or cores, every point once."""
+"""Two drivers on one Ray cluster, of one user and of two: never on each other's hosts or cores,
+every point once.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,13 @@ def driver(
 ) -> subprocess.Popen[bytes]:
     text = SWEEP.format(name=name, isolation=isolation, lasts=lasts)
     experiment = write_experiment(folder, text, f"{name}.yaml")
-    # Python may lie in a folder that is its installer's alone: the other user may read there, and do nothing else
-    as_user = () if uid is None else (*AS_NOBODY, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    # Python may lie in a folder that is its installer's alone: the other user may read there, and
+    # do nothing else
+    as_user = (
+        ()
+        if uid is None
+        else (*AS_NOBODY, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    )
     command = [
         *as_user,
         sys.executable,
@@ -84,11 +91,16 @@ def driver(
 def engines() -> dict[str, set[tuple[int, ...]]]:
     """Living launches of this test run and the cores that their engines are bound to."""
     ours = {one.launch for one in living()}
-    bound = {launch: {tuple(one.cpu_affinity()) for one, _ in tagged({LAUNCH: launch})} for launch in ours}
+    bound = {
+        launch: {tuple(one.cpu_affinity()) for one, _ in tagged({LAUNCH: launch})}
+        for launch in ours
+    }
     return {launch: cores for launch, cores in bound.items() if cores}
 
 
-def watched(*drivers: subprocess.Popen[bytes], limit_s: float = 400.0) -> list[dict[str, set[tuple[int, ...]]]]:
+def watched(
+    *drivers: subprocess.Popen[bytes], limit_s: float = 400.0
+) -> list[dict[str, set[tuple[int, ...]]]]:
     """What ran side by side, looked at until all drivers ended."""
     seen, end_s = [], time.monotonic() + limit_s
     try:
@@ -107,30 +119,55 @@ def assert_each_point_once(folder: Path, *names: str) -> None:
     for name in names:
         ok = [one["measurement_id"] for one in manifests(folder / name) if one["status"] == "ok"]
         assert len(ok) == 1, (folder / f"{name}.log").read_text()
-        assert {row["failure_kind"] for row in rows(folder / name, "launches")} == {None}, "waiting is no failure"
+        assert {row["failure_kind"] for row in rows(folder / name, "launches")} == {None}, (
+            "waiting is no failure"
+        )
         assert_rows_equal_schedule(folder / name)
     assert living() == []
 
 
-def test_two_drivers_of_one_cluster_never_measure_on_one_host(two_nodes: RayOnThisMachine, folder: Path) -> None:
-    drivers = [driver(folder, name, "exclusive_node", "--address", two_nodes.address) for name in ("a", "b")]
+def test_two_drivers_of_one_cluster_never_measure_on_one_host(
+    two_nodes: RayOnThisMachine, folder: Path
+) -> None:
+    drivers = [
+        driver(folder, name, "exclusive_node", "--address", two_nodes.address)
+        for name in ("a", "b")
+    ]
     seen = watched(*drivers)
-    assert [one.returncode for one in drivers] == [0, 0], [(folder / f"{name}.log").read_text() for name in "ab"]
+    assert [one.returncode for one in drivers] == [0, 0], [
+        (folder / f"{name}.log").read_text() for name in "ab"
+    ]
     assert max(len(one) for one in seen) == 1, "both nodes are one host"
     assert len({launch for one in seen for launch in one}) == 2
-    told = [one["text"] for name in "ab" for one in rows(folder / name, "events") if one["kind"] == "occupied"]
+    told = [
+        one["text"]
+        for name in "ab"
+        for one in rows(folder / name, "events")
+        if one["kind"] == "occupied"
+    ]
     assert told
     assert "is held by launch" in told[0]
     assert_each_point_once(folder, "a", "b")
 
 
 @pytest.mark.long
-def test_two_drivers_that_share_a_host_share_no_core(two_nodes: RayOnThisMachine, folder: Path) -> None:
-    drivers = [driver(folder, name, "shared", "--address", two_nodes.address) for name in ("a", "b")]
+def test_two_drivers_that_share_a_host_share_no_core(
+    two_nodes: RayOnThisMachine, folder: Path
+) -> None:
+    drivers = [
+        driver(folder, name, "shared", "--address", two_nodes.address) for name in ("a", "b")
+    ]
     seen = watched(*drivers)
-    assert [one.returncode for one in drivers] == [0, 0], [(folder / f"{name}.log").read_text() for name in "ab"]
+    assert [one.returncode for one in drivers] == [0, 0], [
+        (folder / f"{name}.log").read_text() for name in "ab"
+    ]
     for side_by_side in seen:
-        bound = [cores for launch in side_by_side.values() for cores in launch if len(cores) < psutil.cpu_count()]
+        bound = [
+            cores
+            for launch in side_by_side.values()
+            for cores in launch
+            if len(cores) < psutil.cpu_count()
+        ]
         assert len(bound) == len(set(bound)), f"on the same cores: {side_by_side}"
     for name in "ab":
         for row in rows(folder / name, "launches"):
@@ -139,17 +176,29 @@ def test_two_drivers_that_share_a_host_share_no_core(two_nodes: RayOnThisMachine
 
 
 @pytest.mark.skipif(
-    os.getuid() != 0 or shutil.which("setpriv") is None, reason="becoming another user needs root and setpriv"
+    os.getuid() != 0 or shutil.which("setpriv") is None,
+    reason="becoming another user needs root and setpriv",
 )
-def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engine(folder: Path) -> None:
+def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engine(
+    folder: Path,
+) -> None:
     leases = Path(os.environ["ORCHESTRATOR_LEASES"])
     leases.chmod(0o1777)  # as /tmp is
-    first = driver(folder, "a", "exclusive_node", "--address", "local", lasts="25s")  # the other has come by then
+    # the other has come by then
+    first = driver(folder, "a", "exclusive_node", "--address", "local", lasts="25s")
     (launch,) = wait_for(engines, 180.0, "an engine of the first driver runs")
     engine, _ = next(tagged({LAUNCH: launch}))
-    for tried in (f"kill {engine.pid}", f"ls {engine.cwd()}", f"rm {next(leases.glob(f'{PREFIX}*'))}"):
-        done = subprocess.run([*AS_NOBODY, "/bin/sh", "-c", tried], capture_output=True, text=True, check=False)
-        assert "not permitted" in done.stderr.lower() or "permission denied" in done.stderr.lower(), tried
+    for tried in (
+        f"kill {engine.pid}",
+        f"ls {engine.cwd()}",
+        f"rm {next(leases.glob(f'{PREFIX}*'))}",
+    ):
+        done = subprocess.run(
+            [*AS_NOBODY, "/bin/sh", "-c", tried], capture_output=True, text=True, check=False
+        )
+        assert (
+            "not permitted" in done.stderr.lower() or "permission denied" in done.stderr.lower()
+        ), tried
     second = driver(folder, "b", "exclusive_node", "--address", "local", uid=NOBODY)
     seen = watched(first, second)
     assert [first.returncode, second.returncode] == [0, 0], (folder / "b.log").read_text()

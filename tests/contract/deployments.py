@@ -1,17 +1,33 @@
-"""Deployments as people run them, and the flags that each engine's own documentation gives for them."""
+"""Deployments as people run them, and the flags that each engine's own documentation gives for
+them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-BIG = {"model": "meta-llama/Llama-3.3-70B-Instruct", "tensor_parallel_size": 8, "max_model_len": 16384}
-FP8 = {"model": "Qwen/Qwen3-32B", "quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel_size": 2}
+BIG = {
+    "model": "meta-llama/Llama-3.3-70B-Instruct",
+    "tensor_parallel_size": 8,
+    "max_model_len": 16384,
+}
+FP8 = {
+    "model": "Qwen/Qwen3-32B",
+    "quantization": "fp8",
+    "kv_cache_dtype": "fp8",
+    "tensor_parallel_size": 2,
+}
 AWQ = {"model": "Qwen/Qwen2.5-72B-Instruct-AWQ", "quantization": "awq", "tensor_parallel_size": 2}
-DRAFT = {"method": "eagle3", "num_speculative_tokens": 3, "model": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B"}
+DRAFT = {
+    "method": "eagle3",
+    "num_speculative_tokens": 3,
+    "model": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B",
+}
 TWO_NODES = BIG | {"pipeline_parallel_size": 2, "nnodes": 2}
 DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3.1", "enable_expert_parallel": True}
 LORA = BIG | {"enable_lora": True, "lora_modules": {"a": "/adapters/a"}}
-# Every launched engine has each of these in DEPLOYMENTS, in its own words where they differ, or REFUSED says why not.
+# Every launched engine has each of these in DEPLOYMENTS, in its own words where they differ, or
+# REFUSED says why not.
 KINDS: dict[str, dict[str, Any]] = {
     "70B on 8 GPUs": BIG,
     "fp8": FP8,
@@ -42,14 +58,18 @@ REFUSED: dict[str, dict[str, str]] = {
         "DeepSeek, attention of 8 ranks": "transformers serve has no data parallelism; use replicas",
     },
 }
-# Engine -> what it is -> settings, and the role of the replica; words of rank 1's command line (rank 0's of one node).
+# Engine -> what it is -> settings, and the role of the replica; words of rank 1's command line
+# (rank 0's of one node).
 DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     "vllm": {
         "70B on 8 GPUs": (BIG, "--tensor-parallel-size 8 --max-model-len 16384"),
         "fp8": (FP8, "--quantization fp8 --kv-cache-dtype fp8"),
         "awq": (AWQ, "--quantization awq"),
         "eagle3": (BIG | {"speculative": DRAFT}, "--speculative-config"),
-        "two nodes": (TWO_NODES, "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 21002 --headless"),
+        "two nodes": (
+            TWO_NODES,
+            "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 21002 --headless",
+        ),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK | {"data_parallel_size": 8},
             "--data-parallel-size 8 --enable-expert-parallel --tensor-parallel-size 1",
@@ -79,7 +99,10 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             TWO_NODES,
             "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --port 21005",
         ),
-        "DeepSeek, experts over 8 GPUs": (DEEPSEEK | {"tensor_parallel_size": 8}, "--tp-size 8 --ep-size 8"),
+        "DeepSeek, experts over 8 GPUs": (
+            DEEPSEEK | {"tensor_parallel_size": 8},
+            "--tp-size 8 --ep-size 8",
+        ),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK | {"data_parallel_size": 8},
             "--tp-size 8 --attn-dp-size 8 --ep-size 8",
@@ -90,7 +113,11 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         ),
         "DeepSeek that decodes, attention of 8 ranks, over NIXL": (
             DEEPSEEK
-            | {"data_parallel_size": 8, "role": "decode", "extra_args": {"--disaggregation-transfer-backend": "nixl"}},
+            | {
+                "data_parallel_size": 8,
+                "role": "decode",
+                "extra_args": {"--disaggregation-transfer-backend": "nixl"},
+            },
             "--disaggregation-mode decode --disaggregation-transfer-backend nixl --attn-dp-size 8",
         ),
     },
@@ -102,19 +129,32 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     "tensorrt_llm": {
         "70B on 8 GPUs": (BIG, "--backend pytorch --extra_llm_api_options trtllm.yaml"),
         "fp8": (FP8 | {"quantization": None, "model": "nvidia/Qwen3-32B-FP8"}, "--backend pytorch"),
-        # as ModelOpt makes it, whose files name the quantization (examples/llm_ptq: --qformat int4_awq)
-        "awq": (AWQ | {"quantization": None, "model": "/models/Qwen2.5-72B-Instruct-int4-awq"}, "--backend pytorch"),
+        # as ModelOpt makes it, whose files name the quantization (examples/llm_ptq: --qformat
+        # int4_awq)
+        "awq": (
+            AWQ | {"quantization": None, "model": "/models/Qwen2.5-72B-Instruct-int4-awq"},
+            "--backend pytorch",
+        ),
         "eagle3": (BIG | {"speculative": DRAFT}, "--backend pytorch"),
-        "two nodes": (TWO_NODES, "--host 10.0.0.2 --backend pytorch --extra_llm_api_options trtllm.yaml"),
+        "two nodes": (
+            TWO_NODES,
+            "--host 10.0.0.2 --backend pytorch --extra_llm_api_options trtllm.yaml",
+        ),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK
-            | {"tensor_parallel_size": 8, "extra_args": {"enable_attention_dp": True, "moe_config.backend": "CUTLASS"}},
+            | {
+                "tensor_parallel_size": 8,
+                "extra_args": {"enable_attention_dp": True, "moe_config.backend": "CUTLASS"},
+            },
             "--backend pytorch",
         ),
     },
     "lmdeploy": {
         "70B on 8 GPUs": (BIG, "--backend turbomind --tp 8 --session-len 16384"),
-        "fp8": (FP8 | {"extra_args": {"--backend": "pytorch"}}, "--model-format fp8 --quant-policy fp8"),
+        "fp8": (
+            FP8 | {"extra_args": {"--backend": "pytorch"}},
+            "--model-format fp8 --quant-policy fp8",
+        ),
         "awq": (AWQ, "--model-format awq --tp 2"),
         "eagle3": (
             BIG | {"speculative": DRAFT, "extra_args": {"--backend": "pytorch"}},
@@ -124,13 +164,19 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             BIG | {"tensor_parallel_size": 16, "nnodes": 2},
             "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --server-name 10.0.0.2 --server-port 21005",
         ),
-        "DeepSeek, attention of 8 ranks": (DEEPSEEK | {"data_parallel_size": 8}, "--dp 8 --ep 8 --tp 1"),
+        "DeepSeek, attention of 8 ranks": (
+            DEEPSEEK | {"data_parallel_size": 8},
+            "--dp 8 --ep 8 --tp 1",
+        ),
     },
     "lightllm": {
         "70B on 8 GPUs": (BIG, "--tp 8 --max_req_total_len 16384"),
         "fp8": (FP8 | {"kv_cache_dtype": "int8"}, "--quant_type fp8w8a8 --llm_kv_type int8kv"),
         "awq": (AWQ, "--quant_type awq"),
-        "two nodes": (BIG | {"tensor_parallel_size": 16, "nnodes": 2}, "--nnodes 2 --node_rank 1 --nccl_host 10.0.0.1"),
+        "two nodes": (
+            BIG | {"tensor_parallel_size": 16, "nnodes": 2},
+            "--nnodes 2 --node_rank 1 --nccl_host 10.0.0.1",
+        ),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK | {"data_parallel_size": 8},
             "--tp 8 --dp 8 --enable_ep_moe",
@@ -138,7 +184,10 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     },
     "llama_cpp": {
         "70B on 8 GPUs": (BIG, "--split-mode tensor --gpu-layers all"),
-        "70B by layers": (BIG | {"tensor_parallel_size": 1, "pipeline_parallel_size": 8}, "--split-mode layer"),
+        "70B by layers": (
+            BIG | {"tensor_parallel_size": 1, "pipeline_parallel_size": 8},
+            "--split-mode layer",
+        ),
         "eagle3": (
             BIG | {"speculative": DRAFT | {"model": "/models/EAGLE3-LLaMA3.3-Instruct-70B.gguf"}},
             "--spec-type draft-eagle3 --spec-draft-n-max 3 "
@@ -147,17 +196,26 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "by rows": (BIG | {"extra_args": {"--split-mode": "row"}}, "--split-mode row"),
     },
 }
-# Field -> the word for all engines -> what each that has it calls it ("": it says nothing), by its own source.
+# Field -> the word for all engines -> what each that has it calls it ("": it says nothing), by its
+# own source.
 WORDS: dict[str, dict[str, dict[str, str]]] = {
     "quantization": {
-        "fp8": {"vllm": "fp8", "sglang": "fp8", "tgi": "fp8", "lmdeploy": "fp8", "lightllm": "fp8w8a8"},
+        "fp8": {
+            "vllm": "fp8",
+            "sglang": "fp8",
+            "tgi": "fp8",
+            "lmdeploy": "fp8",
+            "lightllm": "fp8w8a8",
+        },
         "fp8_per_channel": {"vllm": "fp8_per_channel", "sglang": "w8a8_fp8", "lightllm": "fp8w8a8"},
         "fp8_per_tensor": {"vllm": "fp8_per_tensor", "lightllm": "fp8w8a8-pt"},
         "fp8_per_block": {"vllm": "fp8_per_block", "lightllm": "fp8w8a8-b128"},
         "int8": {"sglang": "w8a8_int8", "lightllm": "w8a8"},
         "awq": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy", "lightllm"), "awq"),
         "gptq": dict.fromkeys(("vllm", "tgi", "lmdeploy"), "gptq") | {"sglang": "gptq_marlin"},
-        "compressed-tensors": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy"), "compressed-tensors"),
+        "compressed-tensors": dict.fromkeys(
+            ("vllm", "sglang", "tgi", "lmdeploy"), "compressed-tensors"
+        ),
         "bitsandbytes": {"sglang": "bitsandbytes", "tgi": "bitsandbytes-nf4"},
         "mxfp4": dict.fromkeys(("vllm", "sglang", "lmdeploy"), "mxfp4"),
     },
@@ -174,17 +232,32 @@ WORDS: dict[str, dict[str, dict[str, str]]] = {
             "sglang": "fp8_e4m3",
             "tgi": "fp8_e4m3fn",
         },
-        "int8": {"vllm": "int8_per_token_head", "lmdeploy": "int8", "lightllm": "int8kv", "llama_cpp": "q8_0"},
-        "int4": {"vllm": "int4_per_token_head", "lmdeploy": "int4", "lightllm": "int4kv", "llama_cpp": "q4_0"},
+        "int8": {
+            "vllm": "int8_per_token_head",
+            "lmdeploy": "int8",
+            "lightllm": "int8kv",
+            "llama_cpp": "q8_0",
+        },
+        "int4": {
+            "vllm": "int4_per_token_head",
+            "lmdeploy": "int4",
+            "lightllm": "int4kv",
+            "llama_cpp": "q4_0",
+        },
     },
 }
-# What stands in TensorRT-LLM's file, by the keys of its source (orchestrator/engines/tensorrt_llm_keys.json).
+# What stands in TensorRT-LLM's file, by the keys of its source
+# (orchestrator/engines/tensorrt_llm_keys.json).
 TENSORRT_FILES: dict[str, dict[str, Any]] = {
     "70B on 8 GPUs": {"tensor_parallel_size": 8, "max_seq_len": 16384},
     "fp8": {"tensor_parallel_size": 2, "kv_cache_config": {"dtype": "fp8"}},
     "awq": {"tensor_parallel_size": 2},
     "eagle3": {
-        "speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": DRAFT["model"]}
+        "speculative_config": {
+            "decoding_type": "Eagle",
+            "max_draft_len": 3,
+            "speculative_model_dir": DRAFT["model"],
+        }
     },
     "two nodes": {"tensor_parallel_size": 8, "pipeline_parallel_size": 2},
     "DeepSeek, attention of 8 ranks": {"enable_attention_dp": True, "moe_expert_parallel_size": 8},

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).with_name("engines")
-NEEDED: dict[str, dict[str, Any]] = {"llama_cpp": {"max_model_len": 4096}}  # settings that may not be left open
+# settings that may not be left open
+NEEDED: dict[str, dict[str, Any]] = {"llama_cpp": {"max_model_len": 4096}}
 COMMON = "common"  # lines that any engine's log may hold: container runtimes'
 ENGINES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != COMMON)
 WITH_FLAGS = [name for name in ENGINES if (FOLDER / name / "flags.json").exists()]
@@ -46,7 +47,9 @@ def fullest(name: str) -> dict[str, Any]:
 def failures(name: str) -> list[Line]:
     """Lines of its failures."""
     path = FOLDER / name / "failures.tsv"
-    return [Line(*line.split("\t")) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [Line(*line.split("\t")) for line in path.read_text().splitlines()] if path.exists() else []
+    )
 
 
 def starts(name: str) -> dict[str, tuple[dict[str, Any], str]]:
@@ -55,7 +58,9 @@ def starts(name: str) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def deaths(name: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """Whole logs of engines that failed: ``phase``, exit ``status``, the ``kind`` and words ``said`` of it; the log."""
+    """Whole logs of engines that failed: ``phase``, exit ``status``, the ``kind`` and words
+    ``said`` of it; the log.
+    """
     return _logs(name, "died-*.log")
 
 

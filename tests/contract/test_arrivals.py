@@ -26,8 +26,12 @@ PROCESSES = sorted(EXAMPLES)
 Floats = NDArray[np.float64]
 
 
-def draw(name: str, rate: float, horizon_s: float | None, count: int | None, seed: int = 0) -> Floats:
-    return ARRIVALS[name](Asked(EXAMPLES[name], rate, horizon_s, count), np.random.default_rng(seed))
+def draw(
+    name: str, rate: float, horizon_s: float | None, count: int | None, seed: int = 0
+) -> Floats:
+    return ARRIVALS[name](
+        Asked(EXAMPLES[name], rate, horizon_s, count), np.random.default_rng(seed)
+    )
 
 
 def dispersion(offsets: Floats, horizon_s: float, bin_s: float = 1.0) -> float:
@@ -43,7 +47,9 @@ def test_every_process_is_tested() -> None:
 @pytest.mark.parametrize("name", PROCESSES)
 @settings(max_examples=40, deadline=None)
 @given(rate=st.floats(0.05, 500), horizon_s=st.floats(0.01, 30), seed=st.integers(0, 2**32))
-def test_offsets_ascend_within_the_horizon(name: str, rate: float, horizon_s: float, seed: int) -> None:
+def test_offsets_ascend_within_the_horizon(
+    name: str, rate: float, horizon_s: float, seed: int
+) -> None:
     offsets = draw(name, rate, horizon_s, None, seed)
     assert offsets.dtype == np.float64
     assert bool((np.diff(offsets) >= 0).all())
@@ -76,7 +82,9 @@ def test_the_mean_rate_is_the_one_asked_for(name: str, expected: float) -> None:
     assert len(offsets) / 1000.0 == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("constant", 0.0), ("poisson", 1.0), ("gamma", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("constant", 0.0), ("poisson", 1.0), ("gamma", 2.0)]
+)
 def test_the_dispersion_index_is_what_the_process_promises(name: str, expected: float) -> None:
     found = [dispersion(draw(name, 50.0, 2000.0, None, seed), 2000.0) for seed in range(3)]
     assert np.mean(found) == pytest.approx(expected, abs=0.12)
@@ -90,7 +98,9 @@ def test_gaps_of_poisson_are_exponential() -> None:
 
 
 def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
-    offsets = ARRIVALS["ramp"](Asked(Arrivals(process="ramp", to=300.0), 100.0, 100.0, None), np.random.default_rng(1))
+    offsets = ARRIVALS["ramp"](
+        Asked(Arrivals(process="ramp", to=300.0), 100.0, 100.0, None), np.random.default_rng(1)
+    )
     first, last = np.sum(offsets < 10.0), np.sum(offsets >= 90.0)
     assert first == pytest.approx(1100, rel=0.1)  # 110/s on average
     assert last == pytest.approx(2900, rel=0.1)
@@ -109,8 +119,12 @@ def trace(path: Path, text: str, **fields: float) -> Arrivals:
     return Arrivals(process="trace", trace=str(path), **fields)
 
 
-def play(arrivals: Arrivals, horizon_s: float | None = None, count: int | None = None) -> list[float]:
-    return ARRIVALS["trace"](Asked(arrivals, 1.0, horizon_s, count), np.random.default_rng(0)).tolist()
+def play(
+    arrivals: Arrivals, horizon_s: float | None = None, count: int | None = None
+) -> list[float]:
+    return ARRIVALS["trace"](
+        Asked(arrivals, 1.0, horizon_s, count), np.random.default_rng(0)
+    ).tolist()
 
 
 def test_a_trace_starts_at_zero_and_is_sped_up(tmp_path: Path) -> None:
@@ -120,9 +134,13 @@ def test_a_trace_starts_at_zero_and_is_sped_up(tmp_path: Path) -> None:
     assert play(arrivals, count=1) == [0.0]
 
 
-def test_a_trace_is_read_again_only_where_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_read_again_only_where_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads, read_file = list[str](), file.read_file
-    monkeypatch.setattr(file, "read_file", lambda what, path: reads.append(path) or read_file(what, path))
+    monkeypatch.setattr(
+        file, "read_file", lambda what, path: reads.append(path) or read_file(what, path)
+    )
     arrivals = trace(tmp_path / "t.txt", "1\n2\n4\n")
     assert recorded(arrivals).tolist() == recorded(arrivals).tolist() == [0, 1, 3]
     assert recorded(arrivals.model_copy(update={"speed_up": 2.0})).tolist() == [0, 0.5, 1.5]
@@ -134,7 +152,9 @@ def test_a_trace_is_read_again_only_where_it_has_changed(tmp_path: Path, monkeyp
 
 def test_a_trace_may_be_json_lines(tmp_path: Path) -> None:
     arrivals = trace(
-        tmp_path / "t.jsonl", '{"timestamp": 3000, "input_length": 4}\n{"timestamp": 3500}\n', speed_up=1000
+        tmp_path / "t.jsonl",
+        '{"timestamp": 3000, "input_length": 4}\n{"timestamp": 3500}\n',
+        speed_up=1000,
     )
     assert play(arrivals, horizon_s=9.0) == [0.0, 0.5]
 
@@ -154,7 +174,11 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path, text: str, said: s
 def test_a_trace_tells_all_its_bad_lines_at_once(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError) as found:
         recorded(trace(tmp_path / "t.txt", "1\nx\n\n3\n2\ninf\n"))
-    assert [str(problem).split("line ")[1][:1] for problem in found.value.problems] == ["2", "5", "6"]
+    assert [str(problem).split("line ")[1][:1] for problem in found.value.problems] == [
+        "2",
+        "5",
+        "6",
+    ]
 
 
 def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:

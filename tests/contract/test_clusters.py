@@ -1,7 +1,8 @@
-"""What every kind of cluster does, with engines and clients that are real: here on this machine without Ray.
+"""What every kind of cluster does, with engines and clients that are real: here on this machine
+without Ray.
 
-tests/cluster/test_contract.py runs the same over Ray. A cluster of another kind (also a fake one) joins with a module
-that imports these tests and has a fixture ``open_cluster`` of its own.
+tests/cluster/test_contract.py runs the same over Ray. A cluster of another kind (also a fake one)
+joins with a module that imports these tests and has a fixture ``open_cluster`` of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from tests.harness import wait_for
 
 ONE_CPU = Footprint((Bundle(0, 1.0),))
 CPU = Hardware(name="cpu")
-SETTINGS = EngineSettings(engine="emulator", model="meta-llama/Llama-3.1-8B-Instruct", startup_timeout_s=30)
+SETTINGS = EngineSettings(
+    engine="emulator", model="meta-llama/Llama-3.1-8B-Instruct", startup_timeout_s=30
+)
 KEY = "a-key-of-the-test"
 OpenCluster = Callable[..., Cluster]
 
@@ -73,11 +76,20 @@ def launch_id() -> str:
 
 
 def place(
-    cluster: Cluster, launch_id: str, footprint: Footprint = ONE_CPU, timeout_s: float = 30.0, node: str | None = None
+    cluster: Cluster,
+    launch_id: str,
+    footprint: Footprint = ONE_CPU,
+    timeout_s: float = 30.0,
+    node: str | None = None,
 ) -> Any:
     """On this node, else on the first ones."""
     nodes = [one.node_id for one in cluster.machines()] * len(footprint.bundles)
-    return cluster.place(launch_id, footprint, [node] if node else nodes[: len(footprint.bundles)], Patience(timeout_s))
+    return cluster.place(
+        launch_id,
+        footprint,
+        [node] if node else nodes[: len(footprint.bundles)],
+        Patience(timeout_s),
+    )
 
 
 def start(agent: EngineHost, launch_id: str, settings: EngineSettings = SETTINGS) -> LoadPoint:
@@ -92,7 +104,9 @@ def start(agent: EngineHost, launch_id: str, settings: EngineSettings = SETTINGS
     return LoadPoint(
         targets=(Target(f"http://127.0.0.1:{port}", engine.served_name(settings, node), 0, KEY),),
         dialect=engine.dialects(settings)["completions"],
-        workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)),
+        workload=RandomWorkload(
+            name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)
+        ),
         level=Level(control="concurrency", value=2),
         arrivals=Arrivals(),
         duration_s=None,
@@ -113,7 +127,10 @@ def processes(launch_id: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("ORCHESTRATOR_LAUNCH") == launch_id and process.status() != "zombie":
+            if (
+                process.environ().get("ORCHESTRATOR_LAUNCH") == launch_id
+                and process.status() != "zombie"
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -138,7 +155,9 @@ def test_machines_have_an_id_and_an_address_each_and_room(cluster: Cluster) -> N
     assert all(machine.address and machine.cpus >= 1 for machine in machines)
 
 
-def test_a_cluster_of_fixed_size_does_not_grow_and_a_desire_changes_nothing(cluster: Cluster) -> None:
+def test_a_cluster_of_fixed_size_does_not_grow_and_a_desire_changes_nothing(
+    cluster: Cluster,
+) -> None:
     before = cluster.machines()
     assert not cluster.growth().may
     cluster.desire([Footprint((Bundle(8, 8.0),)), Footprint((Bundle(8, 8.0),) * 2)])
@@ -156,7 +175,9 @@ def test_an_allocation_says_where_it_is(cluster: Cluster, launch_id: str) -> Non
     placement = place(cluster, launch_id)
     (agent,) = placement.agents
     given = agent.allocation
-    assert (given.node_id, given.address) in {(one.node_id, one.address) for one in cluster.machines()}
+    assert (given.node_id, given.address) in {
+        (one.node_id, one.address) for one in cluster.machines()
+    }
     assert given.cores
     assert given.devices == given.gpus == ()
     placement.release()
@@ -185,15 +206,21 @@ def test_a_node_that_is_not_there_is_no_place(cluster: Cluster, launch_id: str) 
         place(cluster, launch_id, node="0" * 56, timeout_s=60.0)
 
 
-def test_a_full_cluster_is_waited_for_as_long_as_was_said_and_until_somebody_stops(cluster: Cluster) -> None:
+def test_a_full_cluster_is_waited_for_as_long_as_was_said_and_until_somebody_stops(
+    cluster: Cluster,
+) -> None:
     everything = [
         place(cluster, f"all-{at}", Footprint((Bundle(0, one.cpus),)), node=one.node_id)
         for at, one in enumerate(cluster.machines())
     ]
-    with pytest.raises(PlacementError, match="one node with 1 CPU was not to be had within 1.5 s: others hold it"):
+    with pytest.raises(
+        PlacementError, match="one node with 1 CPU was not to be had within 1.5 s: others hold it"
+    ):
         place(cluster, "late", timeout_s=1.5)
     with pytest.raises(PlacementError, match="stopped"):
-        cluster.place("late", ONE_CPU, [cluster.machines()[0].node_id], Patience(60.0, lambda: True))
+        cluster.place(
+            "late", ONE_CPU, [cluster.machines()[0].node_id], Patience(60.0, lambda: True)
+        )
     everything[0].release()
     place(cluster, "late").release()
     for placement in everything:
@@ -203,7 +230,9 @@ def test_a_full_cluster_is_waited_for_as_long_as_was_said_and_until_somebody_sto
 # -- engines
 
 
-def test_an_engine_is_started_serves_is_stopped_and_nothing_is_left(cluster: Cluster, launch_id: str) -> None:
+def test_an_engine_is_started_serves_is_stopped_and_nothing_is_left(
+    cluster: Cluster, launch_id: str
+) -> None:
     placement = place(cluster, launch_id)
     (agent,) = placement.agents
     assert agent.failure() is None
@@ -232,7 +261,9 @@ def test_releasing_a_place_ends_its_engine(cluster: Cluster, launch_id: str) -> 
     placement.agents[0].begin_metrics()
     placement.release()
     placement.release()  # again changes nothing
-    assert "engine-metrics" not in {thread.name for thread in threading.enumerate()}, "nobody reads /metrics any more"
+    assert "engine-metrics" not in {thread.name for thread in threading.enumerate()}, (
+        "nobody reads /metrics any more"
+    )
     nothing_left(launch_id)
 
 
@@ -295,7 +326,9 @@ def served(cluster: Cluster, launch_id: str) -> Iterator[LoadPoint]:
     placement.release()
 
 
-def test_clients_share_a_point_and_write_their_rows(cluster: Cluster, served: LoadPoint, store: Store) -> None:
+def test_clients_share_a_point_and_write_their_rows(
+    cluster: Cluster, served: LoadPoint, store: Store
+) -> None:
     clients = cluster.clients(2, {})
     assert len(clients.addresses) == 2
     assert clients.prepare(served) == 12
@@ -305,9 +338,16 @@ def test_clients_share_a_point_and_write_their_rows(cluster: Cluster, served: Lo
     reports = run.reports()
     assert list(reports) == [0, 1]
     assert sum(report.requests.rows for report in reports.values()) == 12
-    assert {path.table for report in reports.values() for path in report.stored} == {"requests", "token_events"}
+    assert {path.table for report in reports.values() for path in report.stored} == {
+        "requests",
+        "token_events",
+    }
     assert {report.stats.client for report in reports.values()} == {0, 1}
-    statuses = [status for report in reports.values() for status in report.requests.read()["status"].to_pylist()]
+    statuses = [
+        status
+        for report in reports.values()
+        for status in report.requests.read()["status"].to_pylist()
+    ]
     assert statuses == ["ok"] * 12
     clients.release()
 
@@ -322,7 +362,9 @@ def test_rows_that_are_not_to_be_kept_come_back_alone(cluster: Cluster, served: 
     clients.release()
 
 
-def test_clients_are_used_again_point_after_point_and_launch_after_launch(cluster: Cluster, served: LoadPoint) -> None:
+def test_clients_are_used_again_point_after_point_and_launch_after_launch(
+    cluster: Cluster, served: LoadPoint
+) -> None:
     pids = []
     for _ in range(2):
         clients = cluster.clients(2, {})
@@ -353,12 +395,16 @@ def test_each_launch_knows_the_clients_of_all(cluster: Cluster, served: LoadPoin
 def test_a_point_that_cannot_be_run_is_bad_input(cluster: Cluster, served: LoadPoint) -> None:
     clients = cluster.clients(2, {})
     with pytest.raises(InputError, match="nowhere"):
-        clients.prepare(replace(served, targets=(replace(served.targets[0], url="http://nowhere.invalid:1"),)))
+        clients.prepare(
+            replace(served, targets=(replace(served.targets[0], url="http://nowhere.invalid:1"),))
+        )
     clients.prepare(served)  # they are still good
     clients.release()
 
 
-def test_aborted_clients_report_soon_and_with_a_row_for_every_request(cluster: Cluster, served: LoadPoint) -> None:
+def test_aborted_clients_report_soon_and_with_a_row_for_every_request(
+    cluster: Cluster, served: LoadPoint
+) -> None:
     slow = replace(served, level=Level(control="request_rate", value=1.0), requests=100)
     clients = cluster.clients(2, {})
     clients.prepare(slow)
@@ -374,7 +420,9 @@ def test_aborted_clients_report_soon_and_with_a_row_for_every_request(cluster: C
     clients.release()
 
 
-def test_a_client_that_is_killed_is_lost_and_the_others_still_report(cluster: Cluster, served: LoadPoint) -> None:
+def test_a_client_that_is_killed_is_lost_and_the_others_still_report(
+    cluster: Cluster, served: LoadPoint
+) -> None:
     clients = cluster.clients(2, {})
     clients.prepare(served)
     run = clients.start(0.0, write=False)

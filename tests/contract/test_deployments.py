@@ -1,4 +1,6 @@
-"""Deployments as people run them: the command line is one that the engine's own parser or source takes."""
+"""Deployments as people run them: the command line is one that the engine's own parser or source
+takes.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def command_line(name: str, given: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "what"), CASES)
-def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(name: str, what: str) -> None:
+def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(
+    name: str, what: str
+) -> None:
     given, words = DEPLOYMENTS[name][what]
     argv = command_line(name, given)
     said = by_flag(argv)
@@ -57,7 +61,9 @@ def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(name: str
         assert complaints(argv, recorded.flags(name)["flags"]) == []
 
 
-LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches and not ENGINES[name].emulated]
+LAUNCHED = [
+    name for name in ENGINES.names() if ENGINES[name].launches and not ENGINES[name].emulated
+]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -73,8 +79,12 @@ def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind:
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) -> None:
     flags = recorded.flags(name)["flags"] if name in recorded.WITH_FLAGS else {"--lora-modules": {}}
-    extra = {"extra_args": {flag: "/a" for flag in flags if "lora" in flag and flag.startswith("--")}}
-    said = ENGINES[name].problems(EngineSettings.model_validate({"engine": name} | LORA | extra), H100)
+    extra = {
+        "extra_args": {flag: "/a" for flag in flags if "lora" in flag and flag.startswith("--")}
+    }
+    said = ENGINES[name].problems(
+        EngineSettings.model_validate({"engine": name} | LORA | extra), H100
+    )
     about = [problem for problem in said if "no workload asks for LoRA adapters" in problem]
     assert len(about) == len(extra["extra_args"]) + 2 and about[0].startswith("enable_lora: ")
 
@@ -87,7 +97,9 @@ def test_tensorrts_file_says_what_its_command_line_leaves_open(what: str) -> Non
     assert [key for key in document if unknown(key)] == []
 
 
-@pytest.mark.parametrize("spellings", recorded.flags("sglang")["aliases"], ids=lambda group: group[0])
+@pytest.mark.parametrize(
+    "spellings", recorded.flags("sglang")["aliases"], ids=lambda group: group[0]
+)
 def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(spellings: list[str]) -> None:
     spec = {"method": "eagle3", "num_speculative_tokens": 3, "model": "/d"}
     for flag in spellings:
@@ -118,7 +130,10 @@ def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> 
     for flag in recorded.flags(name)["flags"]:
         made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: "1"}})
         if "set by" in (said := "\n".join(engine.problems(made, H100))):
-            owned = {own.name for _, own in each(engine.flags)} | {*engine.reserved, *engine.aliases}
+            owned = {own.name for _, own in each(engine.flags)} | {
+                *engine.reserved,
+                *engine.aliases,
+            }
             owned |= {f"--{field}" for field in EngineSettings.model_fields}
             spellings = {one.replace("_", "-").replace("--no-", "--") for one in owned}
             assert flag.replace("_", "-").replace("--no-", "--") in spellings, said
@@ -127,7 +142,9 @@ def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> 
 def file_of(**given: Any) -> dict[str, Any]:
     made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG} | given)
     assert ENGINES["tensorrt_llm"].problems(made, H100) == []
-    document: dict[str, Any] = json.loads(ENGINES["tensorrt_llm"].command(made, H100, Node(), "k").files[CONFIG])
+    document: dict[str, Any] = json.loads(
+        ENGINES["tensorrt_llm"].command(made, H100, Node(), "k").files[CONFIG]
+    )
     return document
 
 
@@ -139,9 +156,16 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
     }
     document = file_of(extra_args=extra, kv_cache_dtype="fp8_e4m3", gpu_memory_utilization=0.8)
     assert document["enable_attention_dp"] is True
-    assert document["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.8, "host_cache_size": 1 << 30}
+    assert document["kv_cache_config"] == {
+        "dtype": "fp8",
+        "free_gpu_memory_fraction": 0.8,
+        "host_cache_size": 1 << 30,
+    }
     assert document["cuda_graph_config"] == {"enable_padding": True, "batch_sizes": [1, 64]}
-    assert file_of(max_num_seqs=96)["cuda_graph_config"] == {"enable_padding": True, "max_batch_size": 96}
+    assert file_of(max_num_seqs=96)["cuda_graph_config"] == {
+        "enable_padding": True,
+        "max_batch_size": 96,
+    }
     assert file_of(enforce_eager=True)["cuda_graph_config"] is None
 
 
@@ -152,7 +176,10 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
         ({"kv_cache_config": None}, "kv_cache_config is set by the field kv_cache_dtype"),
         ({"max_batch_size.x": 3}, "max_batch_size.x is set by the field max_num_seqs"),
         ({"speculative_config.max_draft_len": 3}, "is set by the field speculative"),
-        ({"moe_config.backend": "X", "moe_config": None}, "moe_config and moe_config.backend set the same"),
+        (
+            {"moe_config.backend": "X", "moe_config": None},
+            "moe_config and moe_config.backend set the same",
+        ),
         ({"cp_config..x": 3}, "'cp_config..x' is not a key"),
         ({"lora_config.lora_dir": ["/a"]}, "no workload asks for LoRA adapters"),
         ({"return_perf_metrics": False}, "is set by this program"),
@@ -179,17 +206,29 @@ def test_a_key_of_tensorrts_file_that_it_lacks_or_that_would_be_said_twice_is_re
     [
         ({"speculative": DRAFT}, "Eagle"),
         ({"speculative": DRAFT | {"method": "draft_model"}}, "DraftTarget"),
-        ({"speculative": DRAFT | {"method": "draft_model"}, "engine_version": "1.2.1"}, "DraftTarget"),
-        ({"speculative": DRAFT | {"method": "draft_model"}, "engine_version": "v1.3.0rc26"}, "Draft_Target"),
+        (
+            {"speculative": DRAFT | {"method": "draft_model"}, "engine_version": "1.2.1"},
+            "DraftTarget",
+        ),
+        (
+            {"speculative": DRAFT | {"method": "draft_model"}, "engine_version": "v1.3.0rc26"},
+            "Draft_Target",
+        ),
     ],
 )
-def test_tensorrt_gets_the_words_for_drafts_that_its_release_knows(given: dict[str, Any], kind: str) -> None:
+def test_tensorrt_gets_the_words_for_drafts_that_its_release_knows(
+    given: dict[str, Any], kind: str
+) -> None:
     assert file_of(**given)["speculative_config"]["decoding_type"] == kind
 
 
 def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
-    made = EngineSettings.model_validate({"engine": "vllm", **BIG, "extra_args": {"enable_attention_dp": True}})
-    assert "is not a flag; write '--enable_attention_dp'" in "\n".join(ENGINES["vllm"].problems(made, H100))
+    made = EngineSettings.model_validate(
+        {"engine": "vllm", **BIG, "extra_args": {"enable_attention_dp": True}}
+    )
+    assert "is not a flag; write '--enable_attention_dp'" in "\n".join(
+        ENGINES["vllm"].problems(made, H100)
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +240,9 @@ def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
         for name in (*recorded.WITH_FLAGS, "vllm")
     ],
 )
-def test_every_word_for_numbers_is_each_engines_own_or_refused(field: str, word: str, name: str) -> None:
+def test_every_word_for_numbers_is_each_engines_own_or_refused(
+    field: str, word: str, name: str
+) -> None:
     backend = {"extra_args": {"--backend": "pytorch"}} if name == "lmdeploy" else {}
     made = EngineSettings.model_validate({"engine": name, **BIG, field: word, **backend})
     said = "\n".join(ENGINES[name].problems(made, H100))
@@ -214,9 +255,10 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(field: str, word:
         assert json.loads(command.files[CONFIG])["kv_cache_config"]["dtype"] == theirs[name]
         return
     flags = [flag for of, flag in each(ENGINES[name].flags) if of == field]
-    assert {command.argv[command.argv.index(flag.name) + 1] if flag.name in command.argv else "" for flag in flags} == {
-        theirs[name]
-    }
+    assert {
+        command.argv[command.argv.index(flag.name) + 1] if flag.name in command.argv else ""
+        for flag in flags
+    } == {theirs[name]}
 
 
 def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
@@ -226,7 +268,9 @@ def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
     assert problem == f"kv_cache_dtype: 'fp8' is none of {words}; LightLLM has no other"
 
 
-def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def given(workdir: str = "/tmp/orchestrator-0/launch", **more: Any) -> dict[str, str]:  # noqa: S108
         made = EngineSettings.model_validate({"engine": "vllm", **BIG, **more})
         return ENGINES["vllm"].command(made, H100, Node(workdir=workdir), "k").env
@@ -250,11 +294,17 @@ def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(monkey
 
 
 def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_refused() -> None:
-    env = {"NCCL_DEBUG_FILE": "{workdir}/nccl-{rank}.log", "OMP_PLACES": "{0,1}", "LEVELS": '{"a": 1}'}
+    env = {
+        "NCCL_DEBUG_FILE": "{workdir}/nccl-{rank}.log",
+        "OMP_PLACES": "{0,1}",
+        "LEVELS": '{"a": 1}',
+    }
     made = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
     assert ENGINES["vllm"].problems(made, H100) == []
     said = ENGINES["vllm"].command(made, H100, Node(rank=3, workdir="/w"), "k").env
     assert said["NCCL_DEBUG_FILE"] == "/w/nccl-3.log"
     assert (said["OMP_PLACES"], said["LEVELS"]) == ("{0,1}", '{"a": 1}')
     wrong = made.model_copy(update={"env": {"A": "{rnak}"}})
-    assert "env: A holds {rnak}, which is none of {rank}, {host}" in "\n".join(ENGINES["vllm"].problems(wrong, H100))
+    assert "env: A holds {rnak}, which is none of {rank}, {host}" in "\n".join(
+        ENGINES["vllm"].problems(wrong, H100)
+    )

@@ -1,4 +1,6 @@
-"""Every flag that we emit is one that the engine has, by lists recorded from its source (engines/README.md)."""
+"""Every flag that we emit is one that the engine has, by lists recorded from its source
+(engines/README.md).
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ CPU = Hardware(name="cpu")
 
 
 def arguments(name: str, hardware: Hardware, node: Node, given: Mapping[str, Any]) -> list[str]:
-    """What follows the program: from the first flag on, past ``-c code`` and ``-m module`` of Python."""
+    """What follows the program: from the first flag on, past ``-c code`` and ``-m module`` of
+    Python.
+    """
     engine = ENGINES[name]
-    made = EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | recorded.NEEDED.get(name, {}) | given)
+    made = EngineSettings.model_validate(
+        {"engine": name, "model": "acme/tiny"} | recorded.NEEDED.get(name, {}) | given
+    )
     assert engine.problems(made, hardware) == []
     argv = list(engine.command(made, hardware, node, "k").argv[1:])
     argv = argv[2:] if argv[0] in ("-c", "-m") else argv
@@ -36,7 +42,9 @@ def arguments(name: str, hardware: Hardware, node: Node, given: Mapping[str, Any
 
 
 def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
-    """What a parser with these flags would say. A word that starts with ``-`` and a letter is a flag."""
+    """What a parser with these flags would say. A word that starts with ``-`` and a letter is a
+    flag.
+    """
     found, index = [], 0
     while index < len(argv):
         name = argv[index]
@@ -51,13 +59,17 @@ def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
         kind, choices = flags[name]["kind"], flags[name].get("choices")
         if len(values) != {"bare": 0, "value": 1}.get(kind, len(values) or 1):
             found.append(f"{name} is {kind} and got {values}")
-        found += [f"{name} has no choice {value}" for value in values if choices and value not in choices]
+        found += [
+            f"{name} has no choice {value}" for value in values if choices and value not in choices
+        ]
     return found
 
 
 def test_every_engine_that_cannot_be_asked_is_recorded() -> None:
     known = {name for name in ENGINES.names() if ENGINES[name].launches}
-    assert set(RECORDED) | ASKED == known, "record its flags in tests/contract/engines/NAME/ (README.md there)"
+    assert set(RECORDED) | ASKED == known, (
+        "record its flags in tests/contract/engines/NAME/ (README.md there)"
+    )
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -72,17 +84,35 @@ def test_a_record_names_its_version_and_source(name: str) -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_metric_that_is_read_is_one_that_the_engine_has(name: str) -> None:
     theirs = recorded.flags(name)["metrics"]
-    wanted = {term.partition("{")[0] for sums in ENGINES[name].metrics.values() for term in sums.split(" + ")}
-    assert {name for name in wanted if name not in theirs and re.sub("_(sum|count)$", "", name) not in theirs} == set()
+    wanted = {
+        term.partition("{")[0]
+        for sums in ENGINES[name].metrics.values()
+        for term in sums.split(" + ")
+    }
+    assert {
+        name
+        for name in wanted
+        if name not in theirs and re.sub("_(sum|count)$", "", name) not in theirs
+    } == set()
 
 
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_flag_of_the_fullest_settings_is_known(name: str, rank: int) -> None:
     node = Node(
-        rank=rank, port=21001, extra_ports=(21003,), devices=("0", "1"), launch_id="L", model_path="/models/tiny"
+        rank=rank,
+        port=21001,
+        extra_ports=(21003,),
+        devices=("0", "1"),
+        launch_id="L",
+        model_path="/models/tiny",
     )
-    assert complaints(arguments(name, GPU, node, recorded.fullest(name)), recorded.flags(name)["flags"]) == []
+    assert (
+        complaints(
+            arguments(name, GPU, node, recorded.fullest(name)), recorded.flags(name)["flags"]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -97,13 +127,27 @@ def test_every_flag_of_the_simplest_settings_is_known(name: str) -> None:
         ("sglang", {"data_parallel_size": 2, "enable_chunked_prefill": False}),
         ("sglang", {"speculative": {"method": "ngram", "num_speculative_tokens": 3}}),
         ("lmdeploy", {"tensor_parallel_size": 4, "nnodes": 2, "kv_cache_dtype": "int8"}),
-        ("llama_cpp", {"pipeline_parallel_size": 2, "max_model_len": 4096, "enable_prefix_caching": True}),
-        ("llama_cpp", {"speculative": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}),
+        (
+            "llama_cpp",
+            {"pipeline_parallel_size": 2, "max_model_len": 4096, "enable_prefix_caching": True},
+        ),
+        (
+            "llama_cpp",
+            {
+                "speculative": {
+                    "method": "ngram",
+                    "num_speculative_tokens": 3,
+                    "prompt_lookup_max": 4,
+                }
+            },
+        ),
         ("tgi", {"dtype": "bfloat16"}),
         ("lightllm", {"max_num_batched_tokens": 640}),
     ],
 )
-def test_flags_that_exclude_the_fullest_settings_are_known_too(name: str, given: dict[str, Any]) -> None:
+def test_flags_that_exclude_the_fullest_settings_are_known_too(
+    name: str, given: dict[str, Any]
+) -> None:
     assert complaints(arguments(name, GPU, NODE, given), recorded.flags(name)["flags"]) == []
 
 
@@ -113,11 +157,15 @@ def test_a_value_is_refused_here_exactly_if_the_engine_refuses_it(name: str) -> 
     for _, flag in each(ENGINES[name].flags):
         theirs = flags[flag.name].get("choices")
         assert not theirs or flag.kind != "value" or set(flag.choices) <= set(theirs), flag.name
-        assert not theirs or flag.choices or flag.of or flag.name in OPEN, f"{flag.name} takes {theirs} only"
+        assert not theirs or flag.choices or flag.of or flag.name in OPEN, (
+            f"{flag.name} takes {theirs} only"
+        )
 
 
 def test_every_key_of_tensorrts_file_is_known() -> None:
-    made = EngineSettings.model_validate({"engine": "tensorrt_llm", "model": "m"} | recorded.fullest("tensorrt_llm"))
+    made = EngineSettings.model_validate(
+        {"engine": "tensorrt_llm", "model": "m"} | recorded.fullest("tensorrt_llm")
+    )
     files = ENGINES["tensorrt_llm"].command(made, GPU, NODE, "k").files
     keys = {f"{key}.{inner}" if isinstance(value, dict) and value else key
             for key, value in json.loads(files[CONFIG]).items()
@@ -127,7 +175,11 @@ def test_every_key_of_tensorrts_file_is_known() -> None:
 
 
 def test_the_check_itself_finds_what_is_wrong() -> None:
-    flags = {"--a": {"kind": "bare"}, "--b": {"kind": "value", "choices": ["x"]}, "--c": {"kind": "list"}}
+    flags = {
+        "--a": {"kind": "bare"},
+        "--b": {"kind": "value", "choices": ["x"]},
+        "--c": {"kind": "list"},
+    }
     assert complaints(["--a", "--b", "x", "--c", "1", "2"], flags) == []
     assert complaints(["--a", "1"], flags) == ["--a is bare and got ['1']"]
     assert complaints(["--b", "y"], flags) == ["--b has no choice y"]
@@ -138,12 +190,18 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(name=st.sampled_from(RECORDED), data=st.data())
-def test_any_part_of_the_fullest_settings_gives_known_flags_or_is_refused(name: str, data: st.DataObject) -> None:
+def test_any_part_of_the_fullest_settings_gives_known_flags_or_is_refused(
+    name: str, data: st.DataObject
+) -> None:
     fields = data.draw(st.sets(st.sampled_from(sorted(recorded.fullest(name)))))
     made = EngineSettings.model_validate(
         {"engine": name, "model": "m"} | {field: recorded.fullest(name)[field] for field in fields}
     )
     if not ENGINES[name].problems(made, GPU):
         assert (
-            complaints(arguments(name, GPU, NODE, made.given() | {"model": "m"}), recorded.flags(name)["flags"]) == []
+            complaints(
+                arguments(name, GPU, NODE, made.given() | {"model": "m"}),
+                recorded.flags(name)["flags"],
+            )
+            == []
         )

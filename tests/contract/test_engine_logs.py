@@ -1,4 +1,6 @@
-"""What an engine's log says is understood: of itself at start, and why it failed, by recorded lines."""
+"""What an engine's log says is understood: of itself at start, and why it failed, by recorded
+lines.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,24 @@ from orchestrator.engines.failures import classify
 from tests.contract import recorded
 
 LOGGED = [name for name in ENGINES.names() if ENGINES[name].launches]
-STARTS = [pytest.param(name, start, id=f"{name} {start}") for name in LOGGED for start in recorded.starts(name)]
+STARTS = [
+    pytest.param(name, start, id=f"{name} {start}")
+    for name in LOGGED
+    for start in recorded.starts(name)
+]
 LINES = [
     pytest.param(name, line, id=f"{name}, {line.kind}, {line.source}")
     for name in LOGGED
-    for line in (*recorded.failures(name), *(recorded.failures(recorded.COMMON) if name == "vllm" else ()))
+    for line in (
+        *recorded.failures(name),
+        *(recorded.failures(recorded.COMMON) if name == "vllm" else ()),
+    )
 ]
-DEATHS = [pytest.param(name, death, id=f"{name} {death}") for name in LOGGED for death in recorded.deaths(name)]
+DEATHS = [
+    pytest.param(name, death, id=f"{name} {death}")
+    for name in LOGGED
+    for death in recorded.deaths(name)
+]
 
 
 def test_what_is_recorded_is_of_an_engine() -> None:
@@ -41,7 +54,9 @@ def test_what_an_engine_said_before_is_recognized(name: str, line: recorded.Line
 
 
 @pytest.mark.parametrize(("name", "death"), DEATHS)
-def test_a_whole_log_of_a_death_tells_its_cause_whatever_was_warned_of_before(name: str, death: str) -> None:
+def test_a_whole_log_of_a_death_tells_its_cause_whatever_was_warned_of_before(
+    name: str, death: str
+) -> None:
     told, log = recorded.deaths(name)[death]
     found = classify(ENGINES[name].log, told["phase"], log, told["status"])
     assert (found.kind, told["said"] in found.sentence) == (told["kind"], True), found.sentence

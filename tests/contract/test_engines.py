@@ -40,7 +40,15 @@ SAMPLES: dict[str, Any] = {
     "env": {"ZZZ": "1"},
 }  # fmt: skip
 # These say where and how often, not what the engine is told.
-ELSEWHERE = {"engine", "engine_version", "executable", "image", "container_runtime", "container_args", "model"}
+ELSEWHERE = {
+    "engine",
+    "engine_version",
+    "executable",
+    "image",
+    "container_runtime",
+    "container_args",
+    "model",
+}
 ELSEWHERE |= {"nnodes", "replicas", "startup_timeout_s", "tokenizer", "roles", "router"}
 
 
@@ -71,7 +79,8 @@ def heeded(name: str, command: Command) -> tuple[Any, ...]:
     return argv, command.env, command.files
 
 
-# Where the sample is what an engine does anyway and has no flag for, another value must make the difference.
+# Where the sample is what an engine does anyway and has no flag for, another value must make the
+# difference.
 ANYWAY = {("lmdeploy", "enable_prefix_caching"): True}
 LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches]
 
@@ -87,7 +96,9 @@ def test_it_says_what_it_is(name: str) -> None:
     assert made.ready_path.startswith("/")
     assert made.metrics_path is None or made.metrics_path.startswith("/")
     assert made.reset_path is None or made.reset_path.startswith("/")
-    assert set(made.metrics) <= set(ENGINE_METRICS.names), "one name for one thing, whatever the engine"
+    assert set(made.metrics) <= set(ENGINE_METRICS.names), (
+        "one name for one thing, whatever the engine"
+    )
     assert not made.metrics or made.metrics_path is not None
 
 
@@ -104,7 +115,9 @@ def test_the_simplest_settings_are_no_problem(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
-def test_an_engine_runs_on_a_cpu_or_says_that_it_does_not_or_what_it_must_be_told(name: str) -> None:
+def test_an_engine_runs_on_a_cpu_or_says_that_it_does_not_or_what_it_must_be_told(
+    name: str,
+) -> None:
     fields = [problem.split(":")[0] for problem in engine(name).problems(settings(name), CPU)]
     if fields and fields != ["hardware"]:
         given = {field: SAMPLES[field] for field in fields}
@@ -119,33 +132,47 @@ def test_a_field_is_refused_by_name_or_reaches_the_engine(name: str, field: str)
     if refused:
         return
     plain = made.command(settings(name), GPU, NODE, KEY)
-    assert heeded(name, made.command(given, GPU, NODE, KEY)) != heeded(name, plain), f"{field} is dropped silently"
+    assert heeded(name, made.command(given, GPU, NODE, KEY)) != heeded(name, plain), (
+        f"{field} is dropped silently"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in recorded.WITH_FLAGS if name in LAUNCHED])
 def test_no_flag_is_given_that_the_engine_does_nothing_with(name: str) -> None:
     made = engine(name)
-    for given in ({}, recorded.fullest(name), *({field: value} for field, value in recorded.fullest(name).items())):
+    for given in (
+        {},
+        recorded.fullest(name),
+        *({field: value} for field, value in recorded.fullest(name).items()),
+    ):
         if not made.problems(settings(name, **given), GPU):
             argv = made.command(settings(name, **given), GPU, NODE, KEY).argv
             assert not recorded.ignored(name, argv) & set(argv)
 
 
 def test_a_flag_that_is_ignored_is_known_by_what_else_is_said() -> None:
-    assert "--eager-mode" in recorded.ignored("lmdeploy", ("--backend", "turbomind", "--eager-mode"))
-    assert "--eager-mode" not in recorded.ignored("lmdeploy", ("--backend", "pytorch", "--eager-mode"))
+    assert "--eager-mode" in recorded.ignored(
+        "lmdeploy", ("--backend", "turbomind", "--eager-mode")
+    )
+    assert "--eager-mode" not in recorded.ignored(
+        "lmdeploy", ("--backend", "pytorch", "--eager-mode")
+    )
     loose = Command(("lmdeploy", "--backend", "turbomind", "--revision", "abc", "--tp", "2"))
     assert heeded("lmdeploy", loose)[0] == ["lmdeploy", "--backend", "turbomind", "--tp", "2"]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
-@pytest.mark.parametrize("field", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
+@pytest.mark.parametrize(
+    "field", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
+)
 def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, field: str) -> None:
     made, given = engine(name), settings(name, nnodes=2, **{field: 2})
     if made.problems(given, GPU) or made.emulated:  # one process imitates all nodes
         return
     first = made.command(given, GPU, NODE, KEY)
-    second = made.command(given, GPU, Node(rank=1, master_host="10.9.8.7", master_port=21777, launch_id="01L"), KEY)
+    second = made.command(
+        given, GPU, Node(rank=1, master_host="10.9.8.7", master_port=21777, launch_id="01L"), KEY
+    )
     assert first.argv != second.argv
     said = " ".join([*second.argv, *second.env.values(), *second.files.values()])
     assert "10.9.8.7" in said
@@ -153,20 +180,26 @@ def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, 
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
-@pytest.mark.parametrize("given", [{}, {"image": "x/y:1"}, {"image": "x.sif", "container_runtime": "apptainer"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"image": "x/y:1"}, {"image": "x.sif", "container_runtime": "apptainer"}]
+)
 def test_the_key_is_a_secret_or_nowhere(name: str, given: dict[str, str]) -> None:
     made = engine(name)
     if made.problems(settings(name, **given), GPU):
         return
     command = made.command(settings(name, **given), GPU, NODE, KEY)
     assert KEY not in repr(command)
-    assert KEY not in " ".join([*command.argv, *command.env.values(), *command.files.values(), *command.notes])
+    assert KEY not in " ".join(
+        [*command.argv, *command.env.values(), *command.files.values(), *command.notes]
+    )
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_command_is_a_pure_function_of_its_arguments(name: str) -> None:
     made = engine(name)
-    assert made.command(settings(name), GPU, NODE, KEY) == made.command(settings(name), GPU, NODE, KEY)
+    assert made.command(settings(name), GPU, NODE, KEY) == made.command(
+        settings(name), GPU, NODE, KEY
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
@@ -180,9 +213,12 @@ def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_dow
     if not made.launches or made.problems(given, hardware):
         return
     command = made.command(given, hardware, NODE, KEY)
-    assert [note for field in pins for note in command.notes if note.startswith(f"{field}={pins[field]} ")] == [
-        note for note in command.notes if "pinned" in note
-    ]
+    assert [
+        note
+        for field in pins
+        for note in command.notes
+        if note.startswith(f"{field}={pins[field]} ")
+    ] == [note for note in command.notes if "pinned" in note]
     written = given.model_copy(update=pins)
     assert made.pinned(written, hardware) == {}
     assert told(made.command(written, hardware, NODE, KEY)) == told(command)
@@ -203,7 +239,10 @@ def test_a_venv_or_an_executable_may_be_named(name: str, tmp_path: Any) -> None:
         return
     in_venv = made.command(settings(name, executable=str(tmp_path)), GPU, NODE, KEY)
     assert in_venv.argv[0].startswith(f"{tmp_path}/bin/")
-    assert made.command(settings(name, executable="/opt/x/prog"), GPU, NODE, KEY).argv[0] == "/opt/x/prog"
+    assert (
+        made.command(settings(name, executable="/opt/x/prog"), GPU, NODE, KEY).argv[0]
+        == "/opt/x/prog"
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES.names())

@@ -1,6 +1,8 @@
-"""What every router of the registry promises: its command is one its own parser takes, its key stays out of it.
+"""What every router of the registry promises: its command is one its own parser takes, its key
+stays out of it.
 
-``routers/<name>/flags.json`` is made from the router's own parser, in the form of ``engines/README.md``.
+``routers/<name>/flags.json`` is made from the router's own parser, in the form of
+``engines/README.md``.
 """
 
 from __future__ import annotations
@@ -34,8 +36,12 @@ def settings(name: str, **given: Any) -> EngineSettings:
 
 @pytest.mark.parametrize("workers", [WORKERS, EQUAL], ids=["roles", "equal replicas"])
 @pytest.mark.parametrize("name", ROUTERS.names())
-def test_it_is_told_of_every_replica_in_flags_that_it_has(name: str, workers: tuple[Worker, ...]) -> None:
-    flags = json.loads((Path(__file__).parent / "routers" / name / "flags.json").read_text())["flags"]
+def test_it_is_told_of_every_replica_in_flags_that_it_has(
+    name: str, workers: tuple[Worker, ...]
+) -> None:
+    flags = json.loads((Path(__file__).parent / "routers" / name / "flags.json").read_text())[
+        "flags"
+    ]
     made = program_of(name).command(settings(name), GPU, replace(NODE, workers=workers), KEY)
     first = next(at for at, word in enumerate(made.argv) if word.startswith("--"))
     assert complaints(list(made.argv[first:]), flags) == []
@@ -51,9 +57,10 @@ def test_it_runs_anywhere_and_refuses_what_it_would_not_heed(name: str) -> None:
     router = program_of(name)
     assert router.problems(settings(name), GPU) == router.problems(settings(name), CPU) == []
     assert router.problems(settings(name, max_num_seqs=3), GPU)
-    assert [router.problems(settings(name, extra_args={flag: "x"}), GPU) == [] for flag in router.reserved].count(
-        True
-    ) == 0
+    assert [
+        router.problems(settings(name, extra_args={flag: "x"}), GPU) == []
+        for flag in router.reserved
+    ].count(True) == 0
 
 
 def test_a_name_that_is_neither_engine_nor_router_is_unknown() -> None:
@@ -65,13 +72,19 @@ def test_a_name_that_is_neither_engine_nor_router_is_unknown() -> None:
 def test_an_engine_that_has_roles_is_told_which_it_has(name: str) -> None:
     engine = ENGINES[name]
     assert set(engine.routers) <= set(ROUTERS.names())
-    told = [engine.command(settings(name), GPU, replace(NODE, role=role), KEY) for role in ("", *ROLES)]
+    told = [
+        engine.command(settings(name), GPU, replace(NODE, role=role), KEY) for role in ("", *ROLES)
+    ]
     assert len({made.argv for made in told}) == 3
-    assert ["UCX_PROTO_INFO" in made.env for made in told] == [False, True, True], "it says how KV caches travel"
+    assert ["UCX_PROTO_INFO" in made.env for made in told] == [False, True, True], (
+        "it says how KV caches travel"
+    )
 
 
 def test_the_kv_cache_of_vllm_goes_from_producer_to_consumer_over_a_port_of_its_own() -> None:
-    made = ENGINES["vllm"].command(settings("vllm"), GPU, replace(NODE, role="prefill", host="10.0.0.7"), KEY)
+    made = ENGINES["vllm"].command(
+        settings("vllm"), GPU, replace(NODE, role="prefill", host="10.0.0.7"), KEY
+    )
     config = json.loads(made.argv[made.argv.index("--kv-transfer-config") + 1])
     assert config == {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
     assert made.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.7"
@@ -86,7 +99,9 @@ def test_the_kv_cache_of_sglang_is_asked_for_where_its_router_says_that_it_prefi
     engine = ENGINES["sglang"].command(settings("sglang"), GPU, node, KEY)
     assert engine.argv[engine.argv.index("--disaggregation-bootstrap-port") + 1] == "8001"
     assert engine.env["SGLANG_HOST_IP"] == "10.0.0.7"
-    router = ROUTERS["sglang_router"].command(settings("sglang_router"), GPU, replace(NODE, workers=WORKERS), KEY)
+    router = ROUTERS["sglang_router"].command(
+        settings("sglang_router"), GPU, replace(NODE, workers=WORKERS), KEY
+    )
     said = " ".join(router.argv)
     assert "--prefill http://a:1 8001 --prefill http://b:2 8002 --decode http://c:3" in said
 
@@ -94,7 +109,12 @@ def test_the_kv_cache_of_sglang_is_asked_for_where_its_router_says_that_it_prefi
 @pytest.mark.parametrize(
     ("router", "engine", "api", "passes"),
     [  # what each was seen to pass on, or its source says
-        ("vllm_router", "vllm", "completions", {"prompt_token_ids", "return_token_ids", "cache_salt"}),
+        (
+            "vllm_router",
+            "vllm",
+            "completions",
+            {"prompt_token_ids", "return_token_ids", "cache_salt"},
+        ),
         ("sglang_router", "sglang", "completions", {"return_token_ids", "cache_salt"}),
         ("sglang_router", "sglang", "chat", set()),
         ("sglang_router", "sglang", "native", {"prompt_token_ids"}),

@@ -15,7 +15,9 @@ from orchestrator.spec.load import Level, Slo
 LEVELS = tuple(Level(control="concurrency", value=value) for value in (1, 8, 64))
 QUESTION = Question(LEVELS, "concurrency", (Slo(name="fast", ttft=0.5),), repeats=2)
 OK, FAILED = (
-    Committed(measurement_id="m", attempt_id="a", created_unix_ns=1, status=status, deployment_id="d")
+    Committed(
+        measurement_id="m", attempt_id="a", created_unix_ns=1, status=status, deployment_id="d"
+    )
     for status in ("ok", "failed")
 )
 MOST = 1000  # asks; a strategy that goes on for longer never ends

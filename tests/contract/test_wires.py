@@ -1,8 +1,9 @@
-"""Every wire of the registry, against streams recorded from engines and written after their documentation.
+"""Every wire of the registry, against streams recorded from engines and written after their
+documentation.
 
-``streams/*.http`` are whole HTTP responses: vLLM 0.32.0 (CPU build) and transformers 5.23 serve as they came from the
-socket, TGI 3.3.7 and SGLang 0.5.23 without their chunks, all with the tiny model of scripts/make_tiny_model.py. The
-others are written here, event by event.
+``streams/*.http`` are whole HTTP responses: vLLM 0.32.0 (CPU build) and transformers 5.23 serve as
+they came from the socket, TGI 3.3.7 and SGLang 0.5.23 without their chunks, all with the tiny model
+of scripts/make_tiny_model.py. The others are written here, event by event.
 """
 
 from __future__ import annotations
@@ -46,26 +47,53 @@ def tgi_token(index: int, **more: Any) -> dict[str, Any]:
 
 
 TGI_END = {"finish_reason": "length", "generated_tokens": 3, "seed": None, "input_length": 8}
-TGI = sse(tgi_token(1), tgi_token(2), tgi_token(3, generated_text=" t1 t2 t3", details=TGI_END), done=False)
+TGI = sse(
+    tgi_token(1),
+    tgi_token(2),
+    tgi_token(3, generated_text=" t1 t2 t3", details=TGI_END),
+    done=False,
+)
 
 
 def sglang(text: str, total: int, **meta: Any) -> dict[str, Any]:
-    meta = {"id": "x", "prompt_tokens": 8, "completion_tokens": total, "cached_tokens": 2, "finish_reason": None} | meta
+    meta = {
+        "id": "x",
+        "prompt_tokens": 8,
+        "completion_tokens": total,
+        "cached_tokens": 2,
+        "finish_reason": None,
+    } | meta
     return {"text": text, "meta_info": meta}
 
 
-SGLANG = sse(sglang(" a", 1), sglang(" a b c", 3), sglang(" a b c d", 4, finish_reason={"type": "length", "length": 4}))
+SGLANG = sse(
+    sglang(" a", 1),
+    sglang(" a b c", 3),
+    sglang(" a b c d", 4, finish_reason={"type": "length", "length": 4}),
+)
 
 DELTAS = sse(
-    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+    {
+        "choices": [
+            {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        ]
+    },
     ": ping",
     {"choices": [{"index": 0, "delta": {"reasoning_content": "Hm"}, "finish_reason": None}]},
     {"choices": [{"index": 0, "delta": {"content": "ä"}, "finish_reason": None}]},
-    {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}]},
+    {
+        "choices": [
+            {"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}
+        ]
+    },
     {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
     {
         "choices": [],
-        "usage": {"prompt_tokens": 8, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
+        "usage": {
+            "prompt_tokens": 8,
+            "completion_tokens": 3,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        },
     },
 )
 
@@ -109,43 +137,103 @@ def refused(raw: bytes, wire: str, status: str, error_class: str, *tokens: int) 
 
 
 TGI_ERROR = sse(tgi_token(1), {"error": "Request failed", "error_type": "generation"}, done=False)
-SGLANG_ABORT = sse(sglang(" a", 1), sglang(" a", 1, finish_reason={"type": "abort", "message": "oom"}))
-ABORTED = Case(SGLANG_ABORT, "sglang_generate", [1], "native", 1, "abort", "invalid", "stream_error")
+SGLANG_ABORT = sse(
+    sglang(" a", 1), sglang(" a", 1, finish_reason={"type": "abort", "message": "oom"})
+)
+ABORTED = Case(
+    SGLANG_ABORT, "sglang_generate", [1], "native", 1, "abort", "invalid", "stream_error"
+)
 CASES = {
-    "vllm completions, token ids": Case(recorded("vllm-completions-token_ids"), OC, ONES, "token_ids", 6, "length"),
+    "vllm completions, token ids": Case(
+        recorded("vllm-completions-token_ids"), OC, ONES, "token_ids", 6, "length"
+    ),
     "vllm completions, continuous usage": Case(
         recorded("vllm-completions-continuous_usage"), OC, ONES, "continuous_usage", 6, "length"
     ),
-    "vllm completions, usage": Case(recorded("vllm-completions-usage"), OC, ONES, "usage", 6, "length"),
-    "vllm chat, token ids": Case(recorded("vllm-chat-token_ids"), CHAT, ONES, "token_ids", 6, "length", input=30),
-    "vllm chat, usage": Case(recorded("vllm-chat-usage"), CHAT, ONES, "usage", 6, "length", input=30),
-    "vllm refuses ids in a stream": refused(recorded("vllm-completions-refused_ids"), OC, "error", "http_4xx"),
-    "vllm refuses a long prompt": refused(recorded("vllm-completions-too_long"), OC, "error", "http_4xx"),
-    "transformers completions": Case(
-        recorded("transformers-completions"), OC, ONES, "usage", 6, "length", input=14, dialect=PLAIN
+    "vllm completions, usage": Case(
+        recorded("vllm-completions-usage"), OC, ONES, "usage", 6, "length"
     ),
-    "transformers chat": Case(recorded("transformers-chat"), CHAT, ONES, "usage", 6, "length", input=30, dialect=PLAIN),
-    "transformers refuses a field": refused(recorded("transformers-refused_field"), CHAT, "error", "http_4xx"),
+    "vllm chat, token ids": Case(
+        recorded("vllm-chat-token_ids"), CHAT, ONES, "token_ids", 6, "length", input=30
+    ),
+    "vllm chat, usage": Case(
+        recorded("vllm-chat-usage"), CHAT, ONES, "usage", 6, "length", input=30
+    ),
+    "vllm refuses ids in a stream": refused(
+        recorded("vllm-completions-refused_ids"), OC, "error", "http_4xx"
+    ),
+    "vllm refuses a long prompt": refused(
+        recorded("vllm-completions-too_long"), OC, "error", "http_4xx"
+    ),
+    "transformers completions": Case(
+        recorded("transformers-completions"),
+        OC,
+        ONES,
+        "usage",
+        6,
+        "length",
+        input=14,
+        dialect=PLAIN,
+    ),
+    "transformers chat": Case(
+        recorded("transformers-chat"), CHAT, ONES, "usage", 6, "length", input=30, dialect=PLAIN
+    ),
+    "transformers refuses a field": refused(
+        recorded("transformers-refused_field"), CHAT, "error", "http_4xx"
+    ),
     "chat with all kinds of deltas": Case(DELTAS, CHAT, [1, 1, 1], "usage", 3, "tool_calls"),
     "tgi": Case(TGI, "tgi", [1, 1, 1], "native", 3, "length", dialect=NATIVE),
     "tgi, recorded": Case(
-        recorded_body("tgi-generate_stream"), "tgi", [1] * 8, "native", 8, "length", input=22, dialect=NATIVE
+        recorded_body("tgi-generate_stream"),
+        "tgi",
+        [1] * 8,
+        "native",
+        8,
+        "length",
+        input=22,
+        dialect=NATIVE,
     ),
-    "tgi completions": Case(recorded_body("tgi-completions_stream"), OC, [1] * 8, "usage", 8, "length", input=22),
-    "tgi chat": Case(recorded_body("tgi-chat_stream"), CHAT, [1] * 8, "usage", 8, "length", input=38),
+    "tgi completions": Case(
+        recorded_body("tgi-completions_stream"), OC, [1] * 8, "usage", 8, "length", input=22
+    ),
+    "tgi chat": Case(
+        recorded_body("tgi-chat_stream"), CHAT, [1] * 8, "usage", 8, "length", input=38
+    ),
     "sglang, recorded": Case(
-        recorded_body("sglang-generate_stream"), "sglang_generate", [1] * 4, "native", 4, "length", input=9
+        recorded_body("sglang-generate_stream"),
+        "sglang_generate",
+        [1] * 4,
+        "native",
+        4,
+        "length",
+        input=9,
     ),
     "sglang completions, token ids": Case(
-        recorded_body("sglang-completions_ids_stream"), OC, [1] * 4, "token_ids", 4, "length", input=5
+        recorded_body("sglang-completions_ids_stream"),
+        OC,
+        [1] * 4,
+        "token_ids",
+        4,
+        "length",
+        input=5,
     ),
-    "sglang chat": Case(recorded_body("sglang-chat_stream"), CHAT, [1] * 4, "usage", 4, "length", input=25),
-    "sglang refuses a long prompt": refused(recorded_body("sglang-too_long_stream"), OC, "error", "http_4xx"),
+    "sglang chat": Case(
+        recorded_body("sglang-chat_stream"), CHAT, [1] * 4, "usage", 4, "length", input=25
+    ),
+    "sglang refuses a long prompt": refused(
+        recorded_body("sglang-too_long_stream"), OC, "error", "http_4xx"
+    ),
     "tgi error": refused(TGI_ERROR, "tgi", "invalid", "stream_error", 1),
     "tgi overloaded": refused(recorded_body("tgi-overloaded_generate"), "tgi", "error", "http_429"),
-    "tgi refuses a long prompt": refused(recorded_body("tgi-too_long_generate"), "tgi", "error", "http_4xx"),
-    "tgi overloaded, completions": refused(recorded_body("tgi-overloaded_completions"), OC, "error", "http_429"),
-    "tgi overloaded, chat": refused(recorded_body("tgi-overloaded_completions"), CHAT, "error", "http_429"),
+    "tgi refuses a long prompt": refused(
+        recorded_body("tgi-too_long_generate"), "tgi", "error", "http_4xx"
+    ),
+    "tgi overloaded, completions": refused(
+        recorded_body("tgi-overloaded_completions"), OC, "error", "http_429"
+    ),
+    "tgi overloaded, chat": refused(
+        recorded_body("tgi-overloaded_completions"), CHAT, "error", "http_429"
+    ),
     "tgi refuses a long prompt, completions": refused(
         recorded_body("tgi-too_long_completions"), OC, "error", "http_4xx"
     ),
@@ -162,7 +250,15 @@ CASES = {
     ),
     "sglang's queue is full": Case(
         sse(
-            sglang("", 0, finish_reason={"type": "abort", "message": "The request queue is full.", "status_code": 503})
+            sglang(
+                "",
+                0,
+                finish_reason={
+                    "type": "abort",
+                    "message": "The request queue is full.",
+                    "status_code": 503,
+                },
+            )
         ),
         "sglang_generate",
         [],
@@ -183,7 +279,9 @@ CASES = {
         "stream_error",
         input=None,
     ),
-    "llama.cpp error": refused(sse('error: {"message": "lost"}', done=False), CHAT, "invalid", "stream_error"),
+    "llama.cpp error": refused(
+        sse('error: {"message": "lost"}', done=False), CHAT, "invalid", "stream_error"
+    ),
     "sglang": Case(SGLANG, "sglang_generate", [1, 2, 1], "native", 4, "length"),
     "sglang aborted": ABORTED,
 }
@@ -191,7 +289,9 @@ NAMES = sorted(CASES)
 
 
 def in_flight(raw: bytes, cuts: list[int], asked: int) -> InFlight:
-    """A request of which reads ending at ``cuts`` (and at the end) came back; read i happens at i microseconds."""
+    """A request of which reads ending at ``cuts`` (and at the end) came back; read i happens at i
+    microseconds.
+    """
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(raw)}), len(raw)]
     flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, asked))
     for at, (start, end) in enumerate(pairwise(edges)):
@@ -274,15 +374,26 @@ def test_a_token_has_the_time_of_the_read_that_completed_its_event(cuts: list[in
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_other_line_ends_and_comments_change_nothing(end: str) -> None:
-    events = [{"choices": [{"text": " a"}]}, ": keep-alive", {"choices": [{"text": " b", "finish_reason": "stop"}]}]
-    case = Case(sse(*events, end=end), "openai_completions", [1, 1], "chunks", 2, "stop", dialect=PLAIN)
+    events = [
+        {"choices": [{"text": " a"}]},
+        ": keep-alive",
+        {"choices": [{"text": " b", "finish_reason": "stop"}]},
+    ]
+    case = Case(
+        sse(*events, end=end), "openai_completions", [1, 1], "chunks", 2, "stop", dialect=PLAIN
+    )
     assert facts(read(case, [])) == facts(read(replace(case, raw=sse(*events)), []))
     assert facts(read(case, list(range(0, len(case.raw), 3)))) == facts(read(case, []))
 
 
 def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
     raw = sse({"choices": [{"text": "XX"}]}, {"choices": [{"text": " b", "finish_reason": "stop"}]})
-    result = read(Case(raw.replace(b"XX", b"\xff\xc3"), "openai_completions", [], "", 2, "stop", dialect=PLAIN), [])
+    result = read(
+        Case(
+            raw.replace(b"XX", b"\xff\xc3"), "openai_completions", [], "", 2, "stop", dialect=PLAIN
+        ),
+        [],
+    )
     assert (result.status, result.chunks) == ("ok", 2)
 
 
@@ -291,10 +402,19 @@ NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
     "finish_reason tool_calls prompt_tokens cached_tokens prompt_tokens_details timings cache_n tokens_predicted "
     "output_token_logprobs output_ids"
 ).split()
-SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([2**31, 2**63]) | st.text(max_size=3)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from([2**31, 2**63])
+    | st.text(max_size=3)
+)
 ODD_EVENTS = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES_IN_EVENTS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES_IN_EVENTS), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -320,7 +440,9 @@ def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(raw=st.binary(max_size=300), wire=st.sampled_from(sorted(WIRES)))
 def test_no_body_makes_reading_raise(raw: bytes, wire: str) -> None:
-    flight = in_flight(HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw) if raw else HEAD + b"0\r\n\r\n", [], 1)
+    flight = in_flight(
+        HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw) if raw else HEAD + b"0\r\n\r\n", [], 1
+    )
     assert finished(flight, wire).status in ("ok", "invalid")
 
 
@@ -353,11 +475,17 @@ def long_stream(counts: list[int], ids: bool, texts: list[str]) -> tuple[bytes, 
 def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
     data: st.DataObject, length: int, ids: bool, early: bool
 ) -> None:
-    """A stream that is read ahead, of which only some events are decoded, holds what it holds read at once."""
-    counts = data.draw(st.lists(st.integers(1, 3) if ids else st.just(1), min_size=length, max_size=length))
+    """A stream that is read ahead, of which only some events are decoded, holds what it holds read
+    at once.
+    """
+    counts = data.draw(
+        st.lists(st.integers(1, 3) if ids else st.just(1), min_size=length, max_size=length)
+    )
     texts = data.draw(
         st.lists(
-            st.sampled_from([" a", ' "q"', "\\", "]", '"token_ids":[9', "é", "x\n"]), min_size=length, max_size=length
+            st.sampled_from([" a", ' "q"', "\\", "]", '"token_ids":[9', "é", "x\n"]),
+            min_size=length,
+            max_size=length,
         )
     )
     raw, ends = long_stream(counts, ids, texts)
@@ -389,7 +517,9 @@ TAKES_TOKEN_IDS = ("openai_completions", "sglang_generate")
 
 
 def body(wire: str, prompt: Prompt, **fields: Any) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(WIRES[wire].body(prompt, 9, "m", Dialect(wire, "/", **fields)))
+    made: dict[str, Any] = json.loads(
+        WIRES[wire].body(prompt, 9, "m", Dialect(wire, "/", **fields))
+    )
     return made
 
 
@@ -414,7 +544,13 @@ def test_openai_fields_follow_the_dialect() -> None:
         "prompt": [5, 6, 7], "max_tokens": 9, "temperature": 0.0, "stream": True, "model": "m",
         "return_token_ids": True, "stream_options": usage, "ignore_eos": True, "min_tokens": 9,
     }  # fmt: skip
-    plain = body("openai_completions", TEXT, include_usage=False, model_field=False, length_control="generation_config")
+    plain = body(
+        "openai_completions",
+        TEXT,
+        include_usage=False,
+        model_field=False,
+        length_control="generation_config",
+    )
     config = json.loads(plain.pop("generation_config"))
     assert (config["max_new_tokens"], config["min_new_tokens"]) == (9, 9)
     assert plain == {"prompt": "sys u1 r1 u2", "max_tokens": 9, "temperature": 0.0, "stream": True}
@@ -444,18 +580,47 @@ def test_native_requests_use_their_own_names() -> None:
     tgi = body("tgi", TEXT, length_control="none")
     assert (tgi["inputs"], tgi["parameters"]["max_new_tokens"]) == ("sys u1 r1 u2", 9)
     sglang_body = body("sglang_generate", TOKENS)
-    assert (sglang_body["input_ids"], sglang_body["sampling_params"]["max_new_tokens"]) == ([5, 6, 7], 9)
+    assert (sglang_body["input_ids"], sglang_body["sampling_params"]["max_new_tokens"]) == (
+        [5, 6, 7],
+        9,
+    )
     assert body("sglang_generate", TEXT)["text"] == "sys u1 r1 u2"
 
 
-# as vLLM and SGLang, as llama.cpp (and chat), each with a token whose log-probability is NaN: JSON has null for it
+# as vLLM and SGLang, as llama.cpp (and chat), each with a token whose log-probability is NaN: JSON
+# has null for it
 NAMED = sse(
-    {"choices": [{"text": "a", "token_ids": [5], "logprobs": {"token_logprobs": [-0.5], "tokens": ["a"]}}]},
-    {"choices": [{"text": "b", "token_ids": [6], "logprobs": {"token_logprobs": [None]}, "finish_reason": "length"}]},
+    {
+        "choices": [
+            {"text": "a", "token_ids": [5], "logprobs": {"token_logprobs": [-0.5], "tokens": ["a"]}}
+        ]
+    },
+    {
+        "choices": [
+            {
+                "text": "b",
+                "token_ids": [6],
+                "logprobs": {"token_logprobs": [None]},
+                "finish_reason": "length",
+            }
+        ]
+    },
 )
 OBJECTS = sse(
-    {"choices": [{"text": "a", "logprobs": {"content": [{"id": 5, "token": "a", "logprob": -0.5}]}}]},
-    {"choices": [{"text": "b", "logprobs": {"content": [{"id": 6, "logprob": None}]}, "finish_reason": "length"}]},
+    {
+        "choices": [
+            {"text": "a", "logprobs": {"content": [{"id": 5, "token": "a", "logprob": -0.5}]}}
+        ]
+    },
+    {
+        "choices": [
+            {
+                "text": "b",
+                "logprobs": {"content": [{"id": 6, "logprob": None}]},
+                "finish_reason": "length",
+            }
+        ]
+    },
 )
 WITH_NAN: list[Any] = [[-0.5, 5, None], [None, 6, None]]
 CUMULATIVE = sse(
@@ -491,11 +656,19 @@ def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
     events = [
         {"choices": [{"text": " a"}], "usage": {"prompt_tokens": 8, "completion_tokens": 1}},
         {"choices": [{"text": " b c"}]},
-        {"choices": [{"text": " d", "finish_reason": "length"}], "usage": {"prompt_tokens": 8, "completion_tokens": 4}},
+        {
+            "choices": [{"text": " d", "finish_reason": "length"}],
+            "usage": {"prompt_tokens": 8, "completion_tokens": 4},
+        },
     ]
     parsed = Parsed()
     WIRES[OC].read([json.dumps(event).encode() for event in events], parsed)
     assert UNKNOWN in parsed.tokens
     result = read(Case(sse(*events), "openai_completions", [], "", 4, "length"), [])
-    assert (result.source, result.output_tokens, result.chunks, result.itl_kind) == ("usage", 4, 3, "chunk")
+    assert (result.source, result.output_tokens, result.chunks, result.itl_kind) == (
+        "usage",
+        4,
+        3,
+        "chunk",
+    )
     assert result.tokens_per_chunk is None

@@ -38,8 +38,13 @@ IDS = RandomIds((1000, 2000))
 
 
 def workload(kind: str, **fields: Any) -> Workload:
-    """A workload of any registered kind; one of a kind that this suite does not know needs no key of its own."""
-    lengths = {"input_tokens": {"uniform": {"min": 5, "max": 50}}, "output_tokens": {"uniform": {"min": 1, "max": 9}}}
+    """A workload of any registered kind; one of a kind that this suite does not know needs no key
+    of its own.
+    """
+    lengths = {
+        "input_tokens": {"uniform": {"min": 5, "max": 50}},
+        "output_tokens": {"uniform": {"min": 1, "max": 9}},
+    }
     own = {"random": lengths, "conversations": {**lengths, "turns": 3}}
     own["file"] = {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]}
     return Workload.model_validate({"name": "w", "kind": kind, **own.get(kind, {}), **fields})
@@ -55,7 +60,9 @@ def line(*texts: str, answer: int | None = None) -> Line:
 
 
 def file_of(path: Path | str, **fields: Any) -> FileWorkload:
-    return FileWorkload(name="w", kind="file", prompts=str(path), output_tokens=Lengths(fixed=1), **fields)
+    return FileWorkload(
+        name="w", kind="file", prompts=str(path), output_tokens=Lengths(fixed=1), **fields
+    )
 
 
 def problems(one: Workload) -> list[str]:
@@ -97,7 +104,8 @@ def test_any_request_can_be_written_alone_and_is_always_the_same(kind: str) -> N
 def test_the_mean_of_turns_is_that_of_its_sessions(kind: str) -> None:
     made = make(kind)
     turns = [made.turns(session) for session in range(2000)]
-    assert made.mean_turns == pytest.approx(sum(turns) / len(turns), rel=0.1)  # else the rate would be another
+    # else the rate would be another
+    assert made.mean_turns == pytest.approx(sum(turns) / len(turns), rel=0.1)
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -126,7 +134,8 @@ def test_the_length_meant_is_the_length_made(kind: str) -> None:
 def test_the_warm_up_has_a_prefix_of_its_own(kind: str) -> None:
     made = make(kind, shared_prefix_tokens=20)
     prefixes = {
-        phase: {tuple(ids(made.prompt(s, 0, phase, ()))[:20]) for s in range(5)} for phase in ("warmup", "measure")
+        phase: {tuple(ids(made.prompt(s, 0, phase, ()))[:20]) for s in range(5)}
+        for phase in ("warmup", "measure")
     }
     assert all(len(found) == 1 for found in prefixes.values())
     assert prefixes["warmup"].isdisjoint(prefixes["measure"])
@@ -136,15 +145,23 @@ def test_the_warm_up_has_a_prefix_of_its_own(kind: str) -> None:
 def test_sessions_share_as_many_prefixes_as_are_asked_for(kind: str) -> None:
     made = make(kind, shared_prefix_tokens=20, shared_prefix_count=3)
     of_turn = [
-        [tuple(ids(made.prompt(session, turn, "measure", ()))[:20]) for turn in range(made.turns(session))]
+        [
+            tuple(ids(made.prompt(session, turn, "measure", ()))[:20])
+            for turn in range(made.turns(session))
+        ]
         for session in range(120)
     ]
-    assert all(len(set(prefixes)) == 1 for prefixes in of_turn), "all turns of a session have the same"
+    assert all(len(set(prefixes)) == 1 for prefixes in of_turn), (
+        "all turns of a session have the same"
+    )
     sessions = [prefixes[0] for prefixes in of_turn]
     assert sorted(map(sessions.count, set(sessions)))[0] > 20, "three of them, each about as often"
     assert len(set(sessions)) == 3
     assert len(set(sessions[::2])) == len(set(sessions[1::2])) == 3, "two replicas see all of them"
-    assert len({tuple(ids(made.prompt(s, 0, "warmup", ()))[:20]) for s in range(60)} - set(sessions)) == 3
+    assert (
+        len({tuple(ids(made.prompt(s, 0, "warmup", ()))[:20]) for s in range(60)} - set(sessions))
+        == 3
+    )
 
 
 def test_random_requests_are_single_turns_without_sessions() -> None:
@@ -168,7 +185,9 @@ def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None
     lines = [one for one in parse_prompts(PROMPTS.read_bytes(), "prompts.jsonl") if one]
     sent = [made.prompt(session, 0, "measure", ()) for session in range(5)]
     assert [prompt.messages for prompt in sent] == [lines[at].messages for at in (0, 1, 2, 0, 1)]
-    assert {prompt.tokens for prompt in sent} == {made.input_tokens(0, 0)} == {0}, "nobody counted them"
+    assert {prompt.tokens for prompt in sent} == {made.input_tokens(0, 0)} == {0}, (
+        "nobody counted them"
+    )
     assert [made.output_tokens(session, 0) for session in (0, 2, 3)] == [7, 9, 7]
     assert 1 <= made.output_tokens(1, 0) <= 9, "a line that names none has the workload's"
     assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)
@@ -181,7 +200,11 @@ CHAT = (
 )
 SHARE_GPT = [
     [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "What?"}],
-    [{"from": "gpt", "value": "I"}, {"from": "system", "value": "Be kind"}, {"from": "user", "value": "Ho"}],
+    [
+        {"from": "gpt", "value": "I"},
+        {"from": "system", "value": "Be kind"},
+        {"from": "user", "value": "Ho"},
+    ],
     [{"from": "gpt", "value": "nobody asked"}],
     [],
 ]
@@ -218,17 +241,34 @@ def test_lines_are_text_or_json(name: str, text: str, lines: list[Line | None]) 
 
 
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])).filter(is_prompt), min_size=1)
+    st.lists(
+        st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])).filter(
+            is_prompt
+        ),
+        min_size=1,
+    )
 )
 def test_any_text_is_sent_as_it_is(texts: list[str]) -> None:
     data = "".join(f"{text}\r\n" for text in texts).encode()
     assert [one and one.messages[0].text for one in parse_prompts(data, "a.txt")] == texts
 
 
-KEYS = ["prompt", "messages", "conversations", "input_length", "hash_ids", "role", "content", "from", "value"]
+KEYS = [
+    "prompt",
+    "messages",
+    "conversations",
+    "input_length",
+    "hash_ids",
+    "role",
+    "content",
+    "from",
+    "value",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -245,10 +285,14 @@ def test_any_json_is_read_or_refused_with_its_place(values: list[Any], array: bo
     assert bool(lines) != bool(said)
     assert all(one.startswith("prompts 'a.json'") for one in said)
     assert len(lines) <= len(values)
-    assert all(one.input_tokens or one.messages[-1].text for one in lines if one), "each has something to send"
+    assert all(one.input_tokens or one.messages[-1].text for one in lines if one), (
+        "each has something to send"
+    )
 
 
-def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike(tmp_path: Path) -> None:
+def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike(
+    tmp_path: Path,
+) -> None:
     trace = [
         {"timestamp": 0, "input_length": 1200, "output_length": 5, "hash_ids": [3, 8, 1]},
         {"timestamp": 1, "input_length": 1030, "output_length": 6, "hash_ids": [3, 8, 2]},
@@ -267,7 +311,9 @@ def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike
     assert prompts[0][2 * BLOCK_TOKENS :][:6] != prompts[1][2 * BLOCK_TOKENS :]
     assert prompts[2] != prompts[3]
     assert prompts[4] == prompts[0], "after the last the first again"
-    assert prompts != [ids(one.requests(IDS, 4).prompt(session, 0, "measure", ())) for session in range(5)]
+    assert prompts != [
+        ids(one.requests(IDS, 4).prompt(session, 0, "measure", ())) for session in range(5)
+    ]
     text = one.requests(Words(), 3).prompt(0, 0, "measure", ()).flat()
     assert isinstance(text, str) and len(text.split()) == 1200
 
@@ -275,7 +321,9 @@ def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike
 def test_a_file_whose_lines_do_not_say_how_long_answers_are_needs_a_length(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "output_tokens": 3}\n{"prompt": "y"}\n')
     one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
-    assert problems(one) == [f"prompts {one.prompts!r} do not all say how long the answer shall be: give output_tokens"]
+    assert problems(one) == [
+        f"prompts {one.prompts!r} do not all say how long the answer shall be: give output_tokens"
+    ]
     with pytest.raises(InputError, match="give output_tokens"):
         one.requests(IDS, 0)
 
@@ -294,7 +342,11 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
             "line 2: output_tokens is 3000000000; give a whole number from 1 to",
         ),
         ("a.jsonl", b'{"prompt": "x", "output_tokens": true}\n', "line 1: output_tokens is True"),
-        ("a.json", b'[\n {"prompt": "x"},\n {"prompt": 3}]', "entry 2: \"prompt\" is '3'; give a text"),
+        (
+            "a.json",
+            b'[\n {"prompt": "x"},\n {"prompt": 3}]',
+            "entry 2: \"prompt\" is '3'; give a text",
+        ),
         ("a.json", b'[\n {"prompt": "x"}\n', "line 3: "),
         ("a.jsonl", b'{"messages": "x"}', "line 1: \"messages\" is 'x'; give a list of objects"),
         (
@@ -302,26 +354,52 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
             b'{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]}',
             'line 1: message 2 of "messages": "role" is \'tool\'',
         ),
-        ("a.jsonl", b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "and a text"),
-        ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": "x"}]}', "the user says nothing in any of them"),
+        (
+            "a.jsonl",
+            b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            "and a text",
+        ),
+        (
+            "a.jsonl",
+            b'{"conversations": [{"from": "gpt", "value": "x"}]}',
+            "the user says nothing in any of them",
+        ),
         (
             "a.jsonl",
             b'{"prompt": "x"}\n{"timestamp": 2, "conversations": [{"from": "gpt", "value": "x"}]}',
             "line 2: its user says nothing",
         ),
-        ("a.jsonl", b'{"conversations": [{"from": "human"}]}', "\"value\" 'None'; give one of system, user,"),
-        ("a.jsonl", b'{"input_length": 0, "output_length": 1}', "line 1: input_length is 0; give a whole number"),
-        ("a.jsonl", b'{"input_length": 513, "hash_ids": [1]}', "1 hash_ids for 513 tokens; there is one for every 512"),
+        (
+            "a.jsonl",
+            b'{"conversations": [{"from": "human"}]}',
+            "\"value\" 'None'; give one of system, user,",
+        ),
+        (
+            "a.jsonl",
+            b'{"input_length": 0, "output_length": 1}',
+            "line 1: input_length is 0; give a whole number",
+        ),
+        (
+            "a.jsonl",
+            b'{"input_length": 513, "hash_ids": [1]}',
+            "1 hash_ids for 513 tokens; there is one for every 512",
+        ),
         ("a.jsonl", b'{"input_length": 9, "hash_ids": [-1]}', "give a list of whole numbers"),
         (".", None, "is not a regular file"),
         ("a\0", None, "cannot be read"),
         ("a.jsonl", b"plain\n", "line 1: 'plain' is not an object with \"prompt\" or"),
         ("a.jsonl", b'{"prompt": "x"}\n\n{"prompt": ""}\n', "line 3"),
-        ("a.txt", b'{"prompt": "x"}\n{"prompt": "y", "output_tokens": 0}\n', "line 2: output_tokens is 0"),
+        (
+            "a.txt",
+            b'{"prompt": "x"}\n{"prompt": "y", "output_tokens": 0}\n',
+            "line 2: output_tokens is 0",
+        ),
         ("missing", None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_that_cannot_be_sent_says_where(name: str, text: bytes | None, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_sent_says_where(
+    name: str, text: bytes | None, said: str, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
     one = file_of(tmp_path / name)
@@ -342,7 +420,9 @@ def test_a_file_tells_all_its_problems_at_once_and_counts_those_beyond(tmp_path:
     assert found[-1].endswith("and 5 more")
     with pytest.raises(InputError) as error:
         one.requests(IDS, 0)
-    assert str(pickle.loads(pickle.dumps(error.value))) == "\n".join(found), "a client tells it to its driver"
+    assert str(pickle.loads(pickle.dumps(error.value))) == "\n".join(found), (
+        "a client tells it to its driver"
+    )
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -365,11 +445,18 @@ def test_a_client_sends_the_prompts_that_were_planned_or_none(tmp_path: Path) ->
     assert workload("random").resolved(str) == workload("random")
 
 
-def test_a_warm_up_sends_the_last_texts_of_a_file_and_other_drawn_prompts_by_its_seed(tmp_path: Path) -> None:
+def test_a_warm_up_sends_the_last_texts_of_a_file_and_other_drawn_prompts_by_its_seed(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\ntwo\nthree\n")
     texts = file_of(file).resolved(str).others(4).requests(IDS, 0)
-    assert [texts.prompt(at, 0, "measure", ()).flat() for at in range(4)] == ["three", "one", "two", "three"]
+    assert [texts.prompt(at, 0, "measure", ()).flat() for at in range(4)] == [
+        "three",
+        "one",
+        "two",
+        "three",
+    ]
     assert file_of(file).requests(IDS, 0).prompt(0, 0, "measure", ()).flat() == "one"
     assert workload("random").others(4) == workload("random")
 
@@ -380,7 +467,9 @@ def test_entries_that_say_nothing_are_counted(tmp_path: Path) -> None:
     assert file_of(file).left_out() == 2
 
 
-def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_again_only_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
@@ -415,9 +504,14 @@ def test_a_plan_knows_of_every_kind_what_it_asks(kind: str) -> None:
     one = workload(kind).resolved(str)
     made: Kind = one.requests(IDS, 3)
     least, most = one.token_bounds()
-    sums = {made.input_tokens(s, made.turns(s) - 1) + made.output_tokens(s, made.turns(s) - 1) for s in range(50)}
+    sums = {
+        made.input_tokens(s, made.turns(s) - 1) + made.output_tokens(s, made.turns(s) - 1)
+        for s in range(50)
+    }
     assert 1 <= least <= (most or MOST_TOKENS)
-    assert min(sums) >= (0 if one.distinct_requests() else made.turns(0)), "a prompt has a length, or nobody counted it"
+    assert min(sums) >= (0 if one.distinct_requests() else made.turns(0)), (
+        "a prompt has a length, or nobody counted it"
+    )
     if most is not None:
         assert least <= min(sums) and max(sums) <= most, "no request is outside its bounds"
     assert one.resolved(str) == one, "resolved once is resolved"
@@ -434,11 +528,15 @@ def test_a_workload_goes_through_a_plan_and_to_a_client_unchanged(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_workload_asks_is_its_identity_and_where_its_files_lie_is_not(kind: str, tmp_path: Path) -> None:
+def test_what_a_workload_asks_is_its_identity_and_where_its_files_lie_is_not(
+    kind: str, tmp_path: Path
+) -> None:
     one = workload(kind).resolved(str)
     json.dumps(one.identity())
     assert workload(kind, api="chat").identity() != one.identity()
-    assert workload(kind, name="other").resolved(str).identity() == one.identity(), "a name is not what is asked"
+    assert workload(kind, name="other").resolved(str).identity() == one.identity(), (
+        "a name is not what is asked"
+    )
     moved = tmp_path / PROMPTS.name
     moved.write_bytes(PROMPTS.read_bytes())
     elsewhere = one.resolved(lambda place: str(moved))
@@ -459,13 +557,20 @@ def test_a_key_that_a_kind_does_not_have_is_an_error(kind: str) -> None:
         ("conversations", {"turns": 4, "shared_prefix_tokens": 30}, (630, 630)),
         ("random", {"input_tokens": {"uniform": {"min": 5, "max": 10}}}, (55, 60)),
         ("random", {"input_tokens": {"lognormal": {"mean": 99, "sigma": 1}}}, (51, None)),
-        ("random", {"output_tokens": {"lognormal": {"mean": 99, "sigma": 1, "min": 4, "max": 8}}}, (104, 108)),
+        (
+            "random",
+            {"output_tokens": {"lognormal": {"mean": 99, "sigma": 1, "min": 4, "max": 8}}},
+            (104, 108),
+        ),
     ],
 )
 def test_the_longest_request_is_known_within_bounds(
     kind: str, fields: dict[str, Any], bounds: tuple[int, int | None]
 ) -> None:
-    assert workload(kind, **{"input_tokens": 100, "output_tokens": 50, **fields}).token_bounds() == bounds
+    assert (
+        workload(kind, **{"input_tokens": 100, "output_tokens": 50, **fields}).token_bounds()
+        == bounds
+    )
 
 
 @pytest.mark.parametrize(
@@ -477,7 +582,9 @@ def test_the_longest_request_is_known_within_bounds(
         (["text"], 501),
     ],
 )
-def test_the_least_of_a_file_is_what_its_lines_ask_for(lines: list[str], least: int, tmp_path: Path) -> None:
+def test_the_least_of_a_file_is_what_its_lines_ask_for(
+    lines: list[str], least: int, tmp_path: Path
+) -> None:
     file = tmp_path / "p.txt"
     file.write_text("\n".join(lines))
     assert workload("file", prompts=str(file), output_tokens=500).token_bounds() == (least, None)
@@ -494,7 +601,9 @@ class Echo(Workload):
 
     def requests(self, prompter: Prompter, seed: int) -> Random:
         return RandomWorkload(
-            name=self.name, input_tokens=Lengths(fixed=len(self.words)), output_tokens=Lengths(fixed=1)
+            name=self.name,
+            input_tokens=Lengths(fixed=len(self.words)),
+            output_tokens=Lengths(fixed=1),
         ).requests(prompter, seed)
 
 
@@ -553,7 +662,9 @@ def test_text_parts_are_joined_as_text() -> None:
 
 
 def test_lognormal_lengths_have_their_own_mean_and_their_limits() -> None:
-    made = make("random", input_tokens=Lengths(lognormal=LogNormal(mean=150, sigma=0.6, min=20, max=2000)))
+    made = make(
+        "random", input_tokens=Lengths(lognormal=LogNormal(mean=150, sigma=0.6, min=20, max=2000))
+    )
     lengths = np.array([made.input_tokens(session, 0) for session in range(20_000)])
     assert lengths.mean() == pytest.approx(150, rel=0.03)
     assert lengths.min() >= 20

@@ -1,4 +1,6 @@
-"""What can be known of a cluster file without its cloud: every function returns the problems it finds, as sentences."""
+"""What can be known of a cluster file without its cloud: every function returns the problems it
+finds, as sentences.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,17 @@ from orchestrator.cluster.notices import NOTICE_FILE
 
 LONGEST_DOWNLOAD_S = 1500.0  # 140 GB of weights at 100 MB/s
 GPU = "nvidia.com/gpu"
-DRIVER_LATER = "install-nvidia-driver"  # metadata with which GCP's image installs it when it first boots
-AZURE_VALUES = {"priority": ["Regular", "Spot"], "evictionPolicy": ["Delete", "Deallocate"]}  # of a virtual machine
+# metadata with which GCP's image installs it when it first boots
+DRIVER_LATER = "install-nvidia-driver"
+# of a virtual machine
+AZURE_VALUES = {"priority": ["Regular", "Spot"], "evictionPolicy": ["Delete", "Deallocate"]}
 SUBMISSION_MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
 
 
 def ray_up(config: dict[str, Any]) -> list[str]:
-    """A file for ``ray up``: Ray's own check, then what it lets through, by the provider's description of a node."""
+    """A file for ``ray up``: Ray's own check, then what it lets through, by the provider's
+    description of a node.
+    """
     from ray._private.label_utils import validate_node_label_syntax
     from ray.autoscaler._private.util import prepare_config, validate_config
 
@@ -44,13 +50,21 @@ def ray_up(config: dict[str, Any]) -> list[str]:
             found.append(f"{name}: {error}")
         if check:
             found += [f"{name}: {problem}" for problem in check(kind["node_config"])]
-            found += [f"{name}: {problem}" for problem in _gpu_group(kind, kind.get("idle_timeout_s", 0))]
-            writes = not kind["resources"].get("GPU") or _may_write(kind["node_config"], config.get("file_mounts", {}))
-            found += [] if writes else [f"{name}: its nodes have no credentials to write results with"]
+            found += [
+                f"{name}: {problem}" for problem in _gpu_group(kind, kind.get("idle_timeout_s", 0))
+            ]
+            writes = not kind["resources"].get("GPU") or _may_write(
+                kind["node_config"], config.get("file_mounts", {})
+            )
+            found += (
+                [] if writes else [f"{name}: its nodes have no credentials to write results with"]
+            )
     nodes = {name: kind["node_config"] for name, kind in config["available_node_types"].items()}
     passes = any("IamInstanceProfile" in node for node in nodes.values())
     if passes and "IamInstanceProfile" not in nodes[config["head_node_type"]]:
-        found.append("the head has Ray's own role, which may pass no other role on to the nodes that it starts")
+        found.append(
+            "the head has Ray's own role, which may pass no other role on to the nodes that it starts"
+        )
     first = "".join(prepared["initialization_commands"][:1])
     found += [
         f"{name}: its containers would start before its GPUs have a driver"
@@ -58,8 +72,14 @@ def ray_up(config: dict[str, Any]) -> list[str]:
         if any(one["key"] == DRIVER_LATER for one in node.get("metadata", {}).get("items", ()))
         and "until nvidia-smi" not in first
     ]
-    commands = [line for key, lines in prepared.items() if key.endswith("_commands") for line in lines]
-    found += [f"a nightly Ray is installed: {line}" for line in commands if "dev0" in line or "nightly" in line]
+    commands = [
+        line for key, lines in prepared.items() if key.endswith("_commands") for line in lines
+    ]
+    found += [
+        f"a nightly Ray is installed: {line}"
+        for line in commands
+        if "dev0" in line or "nightly" in line
+    ]
     return found + [problem for line in commands for problem in shell(line)]
 
 
@@ -77,7 +97,9 @@ def _gpu_group(kind: dict[str, Any], idle_s: float) -> Iterator[str]:
 def _may_write(node: dict[str, Any], file_mounts: dict[str, str]) -> bool:
     """Whether nodes have a role of their own (Ray gives heads one), or keys of S3."""
     return bool(
-        node.get("IamInstanceProfile") or node.get("serviceAccounts") or "/home/ray/.aws/credentials" in file_mounts
+        node.get("IamInstanceProfile")
+        or node.get("serviceAccounts")
+        or "/home/ray/.aws/credentials" in file_mounts
     )
 
 
@@ -88,7 +110,9 @@ def accelerator(name: str) -> list[str]:
 
 
 def aws_node(node: dict[str, Any]) -> list[str]:
-    """RunInstances as botocore describes it; botocore itself looks at keys and types, not at enumerations."""
+    """RunInstances as botocore describes it; botocore itself looks at keys and types, not at
+    enumerations.
+    """
     from botocore.validate import ParamValidator
 
     model = _run_instances()
@@ -111,7 +135,12 @@ def _enumerations(value: Any, shape: Any) -> Iterator[str]:
 def _run_instances() -> Any:
     import botocore.session
 
-    return botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    return (
+        botocore.session.get_session()
+        .get_service_model("ec2")
+        .operation_model("RunInstances")
+        .input_shape
+    )
 
 
 def gcp_node(node: dict[str, Any]) -> list[str]:
@@ -128,14 +157,18 @@ def gcp_node(node: dict[str, Any]) -> list[str]:
                 return
             for key, inner in value.items():
                 below = schema.get("properties", {}).get(key) or schema.get("additionalProperties")
-                yield from walk(inner, below, f"{at}.{key}") if below else [f"{at}.{key} is unknown"]
+                yield from (
+                    walk(inner, below, f"{at}.{key}") if below else [f"{at}.{key} is unknown"]
+                )
         elif kind == "array":
             if not isinstance(value, list):
                 yield f"{at} is {value!r}, not a list"
                 return
             for number, inner in enumerate(value):
                 yield from walk(inner, schema["items"], f"{at}[{number}]")
-        elif kind in kinds and (not isinstance(value, kinds[kind]) or (kind != "boolean" and value is True)):
+        elif kind in kinds and (
+            not isinstance(value, kinds[kind]) or (kind != "boolean" and value is True)
+        ):
             yield f"{at} is {value!r}, not a {kind}"
         elif "enum" in schema and value not in schema["enum"]:
             yield f"{at} is {value!r}, not one of {schema['enum']}"
@@ -156,8 +189,19 @@ def azure_node(node: dict[str, Any]) -> list[str]:
 
     path = resources.files(ray) / "autoscaler" / "_private" / "_azure" / "azure-vm-template.json"
     known = json.loads(path.read_text())["parameters"] | {"availability_zone": {"type": "string"}}
-    kinds = {"string": str, "int": int, "bool": bool, "object": dict, "array": list, "securestring": str}
-    found = [f"{key} is unknown beside azure_arm_parameters" for key in node if key != "azure_arm_parameters"]
+    kinds = {
+        "string": str,
+        "int": int,
+        "bool": bool,
+        "object": dict,
+        "array": list,
+        "securestring": str,
+    }
+    found = [
+        f"{key} is unknown beside azure_arm_parameters"
+        for key in node
+        if key != "azure_arm_parameters"
+    ]
     for key, value in node.get("azure_arm_parameters", {}).items():
         if key not in known:
             found.append(f"azure_arm_parameters.{key} is unknown")
@@ -169,7 +213,9 @@ def azure_node(node: dict[str, Any]) -> list[str]:
 
 
 def pods(document: dict[str, Any]) -> list[str]:
-    """Every pod template of a KubeRay document, and every document of Kubernetes' own, by Kubernetes' own models."""
+    """Every pod template of a KubeRay document, and every document of Kubernetes' own, by
+    Kubernetes' own models.
+    """
     if document["apiVersion"] == "v1":
         return list(_kubernetes(document, f"V1{document['kind']}", document["kind"]))
     found = []
@@ -179,7 +225,14 @@ def pods(document: dict[str, Any]) -> list[str]:
 
 
 def _kubernetes(value: Any, kind: str, at: str) -> Iterator[str]:
-    plain = {"str": str, "int": int, "bool": bool, "float": (int, float), "object": object, "datetime": str}
+    plain = {
+        "str": str,
+        "int": int,
+        "bool": bool,
+        "float": (int, float),
+        "object": object,
+        "datetime": str,
+    }
     if inner := re.fullmatch(r"([Ll]ist|[Dd]ict)[\[(](?:str, ?)?(.+)[\])]", kind):
         each = list if inner[1].lower() == "list" else dict
         if not isinstance(value, each):
@@ -196,16 +249,25 @@ def _kubernetes(value: Any, kind: str, at: str) -> Iterator[str]:
         model = getattr(importlib.import_module("kubernetes.client"), kind)
         kinds = {model.attribute_map[name]: inner for name, inner in model.openapi_types.items()}
         for key, below in value.items():
-            yield from _kubernetes(below, kinds[key], f"{at}.{key}") if key in kinds else [f"{at}.{key} is unknown"]
+            yield from (
+                _kubernetes(below, kinds[key], f"{at}.{key}")
+                if key in kinds
+                else [f"{at}.{key} is unknown"]
+            )
 
 
 def _groups(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     spec = document["spec"].get("rayClusterSpec", document["spec"])
-    return [("head", spec["headGroupSpec"]), *((one["groupName"], one) for one in spec["workerGroupSpecs"])]
+    return [
+        ("head", spec["headGroupSpec"]),
+        *((one["groupName"], one) for one in spec["workerGroupSpecs"]),
+    ]
 
 
 def kuberay_rules(document: dict[str, Any]) -> list[str]:
-    """What KubeRay's operator refuses although its schema lets it through, and what this program cannot start with."""
+    """What KubeRay's operator refuses although its schema lets it through, and what this program
+    cannot start with.
+    """
     found, spec = [], document["spec"]
     if document["kind"] == "RayJob":
         if spec.get("submissionMode", "K8sJobMode") not in SUBMISSION_MODES:
@@ -214,7 +276,9 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
             found.append("ttlSecondsAfterFinished needs shutdownAfterJobFinishes")
     cluster = spec.get("rayClusterSpec", spec)
     if cluster.get("autoscalerOptions", {}).get("version") != "v2":
-        found.append("autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of groups need it")
+        found.append(
+            "autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of groups need it"
+        )
     for name, group in _groups(document):
         container = group["template"]["spec"]["containers"][0]
         gpus = int(container["resources"].get("limits", {}).get(GPU, 0))
@@ -222,7 +286,9 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
         found += [f"{name}: {one}" for one in _gpu_group(as_up, group.get("idleTimeoutSeconds", 0))]
         mounted = {one["name"] for one in container.get("volumeMounts", ())}
         there = {one["name"] for one in group["template"]["spec"].get("volumes", ())}
-        found += [f"{name}: volume {one} is mounted and not there" for one in sorted(mounted - there)]
+        found += [
+            f"{name}: volume {one} is mounted and not there" for one in sorted(mounted - there)
+        ]
         if name == "head" and (gpus or group["rayStartParams"].get("num-gpus") != "0"):
             found.append("the head may be given GPUs, and goes down with what runs on them")
         if gpus and not any(one["name"] == NOTICE_FILE for one in container.get("env", ())):
@@ -231,7 +297,9 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
 
 
 def kuberay_schema(document: dict[str, Any]) -> list[str]:
-    """By the custom resource definition of KubeRay, made strict: a key it does not name is an error."""
+    """By the custom resource definition of KubeRay, made strict: a key it does not name is an
+    error.
+    """
     if document["apiVersion"] != "ray.io/v1":
         return [f"apiVersion is {document['apiVersion']!r}, not ray.io/v1"]
     known = json.loads((Path(__file__).parent / "kuberay" / "schemas.json").read_text())

@@ -1,9 +1,10 @@
-"""Container programs for tests: an image of nothing, the node's own Python and engines mounted into it.
+"""Container programs for tests: an image of nothing, the node's own Python and engines mounted into
+it.
 
-No image can be pulled where these tests run, so the image is an empty root folder; apptainer takes it as it is. What a
-machine's owner would write into the program's own configuration (which folders every container sees, limits that this
-machine allows) is put between us and the real program by a script of its name, first in PATH; what runs below it is
-the real one.
+No image can be pulled where these tests run, so the image is an empty root folder; apptainer takes
+it as it is. What a machine's owner would write into the program's own configuration (which folders
+every container sees, limits that this machine allows) is put between us and the real program by a
+script of its name, first in PATH; what runs below it is the real one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,21 @@ verb=$1; shift
 if [ "$verb" = {verb} ]; then exec {program} {options} {verb} {mounts} "$@"; fi
 exec {program} {options} "$verb" "$@"
 """
-FOLDERS = ("usr", "lib", "lib64", "bin", "sbin", "etc", "tmp", "proc", "sys", "dev", "run", "root", "var/tmp")
+FOLDERS = (
+    "usr",
+    "lib",
+    "lib64",
+    "bin",
+    "sbin",
+    "etc",
+    "tmp",
+    "proc",
+    "sys",
+    "dev",
+    "run",
+    "root",
+    "var/tmp",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +67,15 @@ class Host:
         ).stdout
 
     def containers(self) -> list[str]:
-        """Names of this image's containers, ended ones too. Apptainer knows none: launch and pid of every process."""
+        """Names of this image's containers, ended ones too. Apptainer knows none: launch and pid of
+        every process.
+        """
         if self.runtime == "apptainer":
             found = ownership.tagged({"APPTAINER_CONTAINER": self.image})
             return [f"{environ.get(ownership.LAUNCH)} {process.pid}" for process, environ in found]
-        return self.ask("ps", "--all", "--filter", f"ancestor={self.image}", "--format", "{{.Names}}").split()
+        return self.ask(
+            "ps", "--all", "--filter", f"ancestor={self.image}", "--format", "{{.Names}}"
+        ).split()
 
     def inside(self, launch_id: str, *argv: str) -> str:
         """What a command in the container of a launch prints."""
@@ -66,17 +85,27 @@ class Host:
         pid = name.split()[-1]
         enter = ["nsenter", "--target", pid, "--mount", "--", *argv]
         env = psutil.Process(int(pid)).environ()
-        return subprocess.run(enter, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(
+            enter, env=env, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
 
 
 @contextmanager
 def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
-    """An image whose PATH finds ``engine``; skips the test, with the reason, where containers cannot run."""
+    """An image whose PATH finds ``engine``; skips the test, with the reason, where containers
+    cannot run.
+    """
     home, program = home_of(engine), shutil.which(runtime)
     if program is None:
-        pytest.skip(f"{runtime} is not installed, so no engine was started in a container of it (apt-get install it)")
+        pytest.skip(
+            f"{runtime} is not installed, so no engine was started in a container of it (apt-get install it)"
+        )
     is_apptainer = runtime == "apptainer"
-    image = str(folder / "root") if is_apptainer else f"localhost/orchestrator-test:{uuid.uuid4().hex[:12]}"
+    image = (
+        str(folder / "root")
+        if is_apptainer
+        else f"localhost/orchestrator-test:{uuid.uuid4().hex[:12]}"
+    )
     path = _script(runtime, program, home, folder)
     made = Host(runtime, image, path)
     try:
@@ -86,12 +115,17 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
                 made.ask("exec", image, "/bin/true")
             else:
                 _import(made, home, folder)
-                made.ask("run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image)
+                made.ask(
+                    "run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image
+                )
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}")
+            pytest.skip(
+                f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}"
+            )
         yield made
     finally:
-        with suppress(subprocess.CalledProcessError):  # there is nothing to remove where nothing works
+        # there is nothing to remove where nothing works
+        with suppress(subprocess.CalledProcessError):
             for name in [] if is_apptainer else made.containers():
                 made.ask("rm", "--force", name)
             if not is_apptainer:
@@ -118,16 +152,33 @@ def command_lines() -> Iterator[str]:
 
 
 def _script(runtime: str, program: str, home: Path, folder: Path) -> str:
-    seen = ["/usr", "/lib", "/lib64", "/bin", str(Path(sys.base_prefix).resolve()), str(home.resolve())]
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # they ask for more than a machine may allow
+    seen = [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        str(Path(sys.base_prefix).resolve()),
+        str(home.resolve()),
+    ]
+    # they ask for more than a machine may allow
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     verb, flag = ("exec", "--bind") if runtime == "apptainer" else ("run", "--volume")
-    mounts = [f"{flag} {path}:{path}:ro" for path in seen if not _below(path, seen) and Path(path).exists()]
+    mounts = [
+        f"{flag} {path}:{path}:ro"
+        for path in seen
+        if not _below(path, seen) and Path(path).exists()
+    ]
     if runtime != "apptainer":
-        mounts += [f"--ulimit nofile={min(files, 1 << 20)}", *(["--ulimit nproc=30000"] if runtime == "podman" else [])]
+        mounts += [
+            f"--ulimit nofile={min(files, 1 << 20)}",
+            *(["--ulimit nproc=30000"] if runtime == "podman" else []),
+        ]
     options = "--runtime runc" if runtime == "podman" and shutil.which("runc") else ""
     script = folder / "bin" / runtime
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(SCRIPT.format(program=program, options=options, verb=verb, mounts=" ".join(mounts)))
+    script.write_text(
+        SCRIPT.format(program=program, options=options, verb=verb, mounts=" ".join(mounts))
+    )
     script.chmod(0o755)
     return f"{script.parent}:{os.environ['PATH']}"
 
@@ -137,7 +188,9 @@ def _below(path: str, others: list[str]) -> bool:
 
 
 def _lay_out(root: Path, home: Path) -> None:
-    """The same root as a folder, with the one file of an apptainer image that says where programs lie."""
+    """The same root as a folder, with the one file of an apptainer image that says where programs
+    lie.
+    """
     for name in (*FOLDERS, ".singularity.d/env"):
         (root / name).mkdir(parents=True)
     for name in ("passwd", "group", "resolv.conf", "hosts", "localtime"):
@@ -153,8 +206,17 @@ def _import(made: Host, home: Path, folder: Path) -> None:
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
             tar.addfile(entry)
-        for name, text in {"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n"}.items():
+        for name, text in {
+            "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
+            "etc/group": "root:x:0:\n",
+        }.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(text)
             tar.addfile(entry, io.BytesIO(text.encode()))
-    made.ask("import", "--change", f"ENV PATH={home.resolve()}/bin:/usr/bin:/bin", str(archive), made.image)
+    made.ask(
+        "import",
+        "--change",
+        f"ENV PATH={home.resolve()}/bin:/usr/bin:/bin",
+        str(archive),
+        made.image,
+    )

@@ -1,9 +1,11 @@
-"""A server that says aloud all it was told in secret: in its log, and in whatever place of an answer there is.
+"""A server that says aloud all it was told in secret: in its log, and in whatever place of an
+answer there is.
 
     echoing.py PORT                       an endpoint: repeats the Authorization header
     echoing.py serve MODEL --port P ...   vLLM, as it is started: also prints its environment, and dies with the token
 
-Every place comes with so many letters before the secret that cuts at 60, 200 or 500 characters go through it.
+Every place comes with so many letters before the secret that cuts at 60, 200 or 500 characters go
+through it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ counter = itertools.count()
 
 def completion(text: str, **more: Any) -> bytes:
     choice = {"index": 0, "text": text, "finish_reason": None} | more
-    return b"data: " + json.dumps({"id": text, "object": "text_completion", "choices": [choice]}).encode() + b"\n\n"
+    return (
+        b"data: "
+        + json.dumps({"id": text, "object": "text_completion", "choices": [choice]}).encode()
+        + b"\n\n"
+    )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -54,13 +60,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            cards = [{"id": self.model, "owned_by": self.said, "max_model_len": 4096}, {"id": self.said}]
+            cards = [
+                {"id": self.model, "owned_by": self.said, "max_model_len": 4096},
+                {"id": self.said},
+            ]
             self.answer(200, json.dumps({"data": cards}).encode())
         elif self.path == "/metrics":
             text = f'# HELP said {self.said}\nvllm:num_requests_running{{model_name="{self.said}"}} 1\n'
             self.answer(200, text.encode(), "text/plain")
         else:
-            self.answer(200, json.dumps({"version": f"1.0+{self.said}", "said": self.said}).encode())
+            self.answer(
+                200, json.dumps({"version": f"1.0+{self.said}", "said": self.said}).encode()
+            )
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -79,15 +90,24 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(f"HTTP/1.1 200 OK\r\n{padding}{self.said}\r\n\r\n".encode())
             return None
         error = (
-            completion("a") + b"data: " + json.dumps({"error": {"message": f"{padding}{self.said}"}}).encode() + b"\n\n"
+            completion("a")
+            + b"data: "
+            + json.dumps({"error": {"message": f"{padding}{self.said}"}}).encode()
+            + b"\n\n"
         )
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + error)
         return None
 
     def stream(self, padding: str) -> None:
         usage = {"prompt_tokens": 16, "completion_tokens": 8, "total_tokens": 24}
-        chunks = [completion(f" {padding}{self.said}")] * 7 + [completion(" end", finish_reason="length")]
-        last = b"data: " + json.dumps({"id": "x", "choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
+        chunks = [completion(f" {padding}{self.said}")] * 7 + [
+            completion(" end", finish_reason="length")
+        ]
+        last = (
+            b"data: "
+            + json.dumps({"id": "x", "choices": [], "usage": usage}).encode()
+            + b"\n\ndata: [DONE]\n\n"
+        )
         self.answer(200, b"".join([*chunks, last]), "text/event-stream")
         time.sleep(0.005)
 
@@ -97,7 +117,13 @@ def shout() -> None:
         value = os.environ[name]
         for count in PADDING:
             print("x" * count, value, flush=True)
-        print(f"{name}={value}", repr({"k": value}), json.dumps({"k": value}), quote(value, safe=""), flush=True)
+        print(
+            f"{name}={value}",
+            repr({"k": value}),
+            json.dumps({"k": value}),
+            quote(value, safe=""),
+            flush=True,
+        )
 
 
 def die() -> None:
@@ -114,7 +140,11 @@ def main() -> None:
     port, host = int(sys.argv[1]) if sys.argv[1:2] != ["serve"] else 0, "127.0.0.1"
     if not port:
         arguments = dict(zip(sys.argv, sys.argv[1:], strict=False))
-        port, host, Handler.model = int(arguments["--port"]), arguments["--host"], arguments["--served-model-name"]
+        port, host, Handler.model = (
+            int(arguments["--port"]),
+            arguments["--host"],
+            arguments["--served-model-name"],
+        )
         Handler.key = os.environ["VLLM_API_KEY"]
         shout()
         if os.environ.get("DIE_AT") == "0":

@@ -1,4 +1,6 @@
-"""Real engines for tests: the tiny model, a start through EngineProcess and readiness, one plain HTTP request."""
+"""Real engines for tests: the tiny model, a start through EngineProcess and readiness, one plain
+HTTP request.
+"""
 
 from __future__ import annotations
 
@@ -48,22 +50,36 @@ def script(name: str, folder: str = "scripts") -> ModuleType:
 
 
 def home_of(engine: str) -> Path:
-    """The environment of a real engine. Waits for one that is being installed, finishes one that was cut off, and
-    skips the test where there is none."""
+    """The environment of a real engine. Waits for one that is being installed, finishes one that
+    was cut off, and skips the test where there is none.
+    """
     home = ROOT / ".engines" / engine
     if home.exists() and not (home / "engine.json").exists():
-        argv = [sys.executable, str(ROOT / "scripts" / "install_engines.py"), engine, "--into", str(home)]
+        argv = [
+            sys.executable,
+            str(ROOT / "scripts" / "install_engines.py"),
+            engine,
+            "--into",
+            str(home),
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_LIMIT_S)
         if done.returncode == UNSUPPORTED:
             pytest.skip(done.stderr.strip())
         assert done.returncode == 0, done.stderr
     if not home.exists():
-        pytest.skip(f"{engine} is not installed: python scripts/install_engines.py {engine} --into .engines/{engine}")
+        pytest.skip(
+            f"{engine} is not installed: python scripts/install_engines.py {engine} --into .engines/{engine}"
+        )
     return home
 
 
 def settings(engine: str, **given: Any) -> EngineSettings:
-    usual = {"engine": engine, "executable": str(home_of(engine)), "model": "tiny", "dtype": "float32"}
+    usual = {
+        "engine": engine,
+        "executable": str(home_of(engine)),
+        "model": "tiny",
+        "dtype": "float32",
+    }
     return EngineSettings.model_validate(usual | given)
 
 
@@ -88,24 +104,32 @@ class Running:
         return f"http://127.0.0.1:{self.node.port}"
 
     def wait(self, timeout_s: float = 300.0) -> Ready:
-        expected = Expected(self.engine, self.settings, self.node, self.base_url, self.key, self.processes[0])
+        expected = Expected(
+            self.engine, self.settings, self.node, self.base_url, self.key, self.processes[0]
+        )
         ready = wait_ready(expected, timeout_s)
         self.look()
         return ready
 
     def look(self) -> None:
-        """Note its shared memory while it lives: of an engine that a test kills nobody can tell later."""
+        """Note its shared memory while it lives: of an engine that a test kills nobody can tell
+        later.
+        """
         ours = ownership.tagged({ownership.LAUNCH: self.node.launch_id})
         self.segments |= mapped(process.pid for process, _ in ours)
 
-    def ask(self, method: str, path: str, body: object = None, key: str | None = "ours") -> tuple[int, str]:
+    def ask(
+        self, method: str, path: str, body: object = None, key: str | None = "ours"
+    ) -> tuple[int, str]:
         """Status and whole body of one request. ``key``: ``ours``, None or another one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.node.port, timeout=120)
         headers = {"Content-Type": "application/json"}
         if key is not None:
             headers["Authorization"] = f"Bearer {self.key if key == 'ours' else key}"
         try:
-            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            connection.request(
+                method, path, json.dumps(body) if body is not None else None, headers
+            )
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:
@@ -115,7 +139,9 @@ class Running:
         """Events of a streamed answer, without the end marker."""
         status, text = self.ask("POST", path, {"model": self.name, "stream": True} | body)
         assert status == 200, text
-        lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        lines = [
+            line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")
+        ]
         return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
@@ -132,13 +158,19 @@ def running(
     lease = Lease(launch_id)
     http_port, master_port = lease.take_ports(2, np.random.default_rng())
     node = Node(
-        port=port or http_port, master_port=master_port, workdir=str(folder), launch_id=launch_id, model_path=str(model)
+        port=port or http_port,
+        master_port=master_port,
+        workdir=str(folder),
+        launch_id=launch_id,
+        model_path=str(model),
     )
     found = Running(made, given, node, secrets.token_hex(16))
     try:
         for rank, group in enumerate(cores):
             own = replace(node, rank=rank, cores=group, workdir=str(folder / str(rank)))
-            process = EngineProcess(made.command(given, CPU, own, found.key), Path(own.workdir), launch_id)
+            process = EngineProcess(
+                made.command(given, CPU, own, found.key), Path(own.workdir), launch_id
+            )
             found.processes.append(process)
             process.start()
         yield found
@@ -147,8 +179,12 @@ def running(
         for process in found.processes:
             process.stop()
         lease.release()
-        assert not [path for path, _ in found.segments if Path(path).exists()], "its shared memory is left"
-        assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], "processes of the engine are left"
+        assert not [path for path, _ in found.segments if Path(path).exists()], (
+            "its shared memory is left"
+        )
+        assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], (
+            "processes of the engine are left"
+        )
 
 
 def died(process: EngineProcess, limit_s: float) -> bool:

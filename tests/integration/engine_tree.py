@@ -1,8 +1,10 @@
-"""A stand-in for an engine that leaves processes everywhere: run as a program by test_engine_process.py.
+"""A stand-in for an engine that leaves processes everywhere: run as a program by
+test_engine_process.py.
 
-It becomes four processes: itself, a child in its own process group, a grandchild in a session of its own, and a
-double-forked daemon that ignores SIGTERM. Argument ``stubborn``: itself ignores SIGTERM too. ``exit``: it ends at once
-with status 7 and leaves the others behind. All have a file in /dev/shm mapped, which none of them removes.
+It becomes four processes: itself, a child in its own process group, a grandchild in a session of
+its own, and a double-forked daemon that ignores SIGTERM. Argument ``stubborn``: itself ignores
+SIGTERM too. ``exit``: it ends at once with status 7 and leaves the others behind. All have a file
+in /dev/shm mapped, which none of them removes.
 """
 
 import mmap

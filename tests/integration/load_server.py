@@ -1,7 +1,7 @@
 """A server for load tests whose answers are written out byte by byte by the test.
 
-It runs on a thread of its own. A behaviour is a coroutine (request, reader, writer) per request; when it returns, the
-connection is kept open for the next one, unless it closed it.
+It runs on a thread of its own. A behaviour is a coroutine (request, reader, writer) per request;
+when it returns, the connection is kept open for the next one, unless it closed it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as the server saw it. ``number`` counts all requests from 0, ``connection`` all connections."""
+    """One request as the server saw it. ``number`` counts all requests from 0, ``connection`` all
+    connections.
+    """
 
     number: int
     connection: int
@@ -43,7 +45,8 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(data: Any) -> bytes:
-    text = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()  # as engines do
+    # as engines do
+    text = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
     return b"data: " + text + b"\n\n"
 
 
@@ -53,7 +56,9 @@ def token(text: str = " a", finish: str | None = None, **more: Any) -> bytes:
 
 
 def usage(prompt: int, completion: int) -> bytes:
-    return event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+    return event(
+        {"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}
+    )
 
 
 DONE = event(b"[DONE]")
@@ -71,13 +76,17 @@ def stream(request: Request) -> list[bytes]:
 EVENT_S = 0.003  # between two events: none comes together with the one before
 
 
-async def answer_well(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer_well(
+    request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """A good answer, all at once."""
     writer.write(HEAD + b"".join(map(chunk, stream(request))) + END)
     await writer.drain()
 
 
-async def answer_openai(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer_openai(
+    request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """A good answer, an event at a time, also to the question for models."""
     if request.head.startswith(b"GET /v1/models "):
         body = b'{"object":"list","data":[{"id":"m1","object":"model"}]}'
@@ -138,7 +147,9 @@ class Server:
 
 
 @contextmanager
-def serving(behaviour: Behaviour, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+def serving(
+    behaviour: Behaviour, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> Iterator[Server]:
     """A running server on a free port; everything of it is gone afterwards."""
     server = Server(behaviour)
     loop = asyncio.new_event_loop()

@@ -1,10 +1,11 @@
-"""Runs in a vLLM environment: real vLLM's greedy answers from quantized checkpoints, beside what transformers computes
-from the very numbers that they hold.
+"""Runs in a vLLM environment: real vLLM's greedy answers from quantized checkpoints, beside what
+transformers computes from the very numbers that they hold.
 
     python quantized_answers.py FOLDER SCHEME...
 
-Prints a line of JSON for each scheme: how many ``tokens``, and of how many of them the token is transformers' first
-choice from the bfloat16 model (``base``) and from the dequantized weights (``dequantized``), both in float32.
+Prints a line of JSON for each scheme: how many ``tokens``, and of how many of them the token is
+transformers' first choice from the bfloat16 model (``base``) and from the dequantized weights
+(``dequantized``), both in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def answers(model: Path) -> list[tuple[list[int], list[int]]]:
     engine = vllm.LLM(model=str(model), dtype="bfloat16", enforce_eager=True, **limits)
     greedy = vllm.SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True)
     found = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy)
-    return [(prompt, list(one.outputs[0].token_ids)) for prompt, one in zip(prompts, found, strict=True)]
+    return [
+        (prompt, list(one.outputs[0].token_ids)) for prompt, one in zip(prompts, found, strict=True)
+    ]
 
 
 def first_choices(model: Path, answered: list[tuple[list[int], list[int]]]) -> int:
@@ -47,16 +50,29 @@ def first_choices(model: Path, answered: list[tuple[list[int], list[int]]]) -> i
 
 
 def main(folder: Path, schemes: list[str]) -> None:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     importlib.import_module("vllm")  # once for all: it takes longer than the answers
     for scheme in schemes:
         with multiprocessing.get_context("fork").Pool(1) as pool:
             answered = pool.apply(answers, (folder / scheme,))
-        with multiprocessing.get_context("fork").Pool(1) as pool:  # its threads would be in the way of the next fork
-            same = [pool.apply(first_choices, (folder / name, answered)) for name in ("base", f"{scheme}-dequantized")]
+        # its threads would be in the way of the next fork
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            same = [
+                pool.apply(first_choices, (folder / name, answered))
+                for name in ("base", f"{scheme}-dequantized")
+            ]
         tokens = sum(len(one) for _, one in answered)
-        print(json.dumps({"scheme": scheme, "tokens": tokens, "base": same[0], "dequantized": same[1]}), flush=True)
+        print(
+            json.dumps(
+                {"scheme": scheme, "tokens": tokens, "base": same[0], "dequantized": same[1]}
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE [PORT]``, a process of its own.
+"""A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE [PORT]``, a
+process of its own.
 
-Modes: ``third_503`` answers every third request with 503; ``lost_reply`` lets every PUT through and drops its answer;
-``all_503`` answers nothing else; ``reset`` ends every connection, ``hang`` keeps it and says nothing. Prints its port;
-GET /faults tells how many faults there were, GET /mode/NAME changes the mode.
+Modes: ``third_503`` answers every third request with 503; ``lost_reply`` lets every PUT through and
+drops its answer; ``all_503`` answers nothing else; ``reset`` ends every connection, ``hang`` keeps
+it and says nothing. Prints its port; GET /faults tells how many faults there were, GET /mode/NAME
+changes the mode.
 """
 
 import http.client
@@ -57,7 +59,9 @@ class Proxy(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
 
     def raw_body(self) -> bytes:
-        """The body as it came, chunk frames included: the AWS library sends chunks with a checksum behind."""
+        """The body as it came, chunk frames included: the AWS library sends chunks with a checksum
+        behind.
+        """
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = b""

@@ -1,4 +1,6 @@
-"""One active run per experiment, as users see it: refused, killed and taken over at once, stopped from elsewhere."""
+"""One active run per experiment, as users see it: refused, killed and taken over at once, stopped
+from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from pathlib import Path
 
 from orchestrator.report.runs import state_of
 from orchestrator.results.runs import runs_at
-from tests.harness import assert_nothing_left, manifests, orchestrator, start, wait_for, write_experiment
+from tests.harness import (
+    assert_nothing_left,
+    manifests,
+    orchestrator,
+    start,
+    wait_for,
+    write_experiment,
+)
 
 EXPERIMENT = """
 version: 1
@@ -19,8 +28,14 @@ load: {levels: {concurrency: [1, 2, 3, 4]}, duration: 6s, warmup: 0s}
 """
 
 
-def test_a_second_run_is_refused_a_killed_one_replaced_at_once_and_stop_ends_it_in_order(tmp_path: Path) -> None:
-    experiment, results, log = write_experiment(tmp_path, EXPERIMENT), tmp_path / "results", tmp_path / "log"
+def test_a_second_run_is_refused_a_killed_one_replaced_at_once_and_stop_ends_it_in_order(
+    tmp_path: Path,
+) -> None:
+    experiment, results, log = (
+        write_experiment(tmp_path, EXPERIMENT),
+        tmp_path / "results",
+        tmp_path / "log",
+    )
     argv = ["run", str(experiment), "--results", str(results), "--address", "local"]
 
     def state() -> list[str]:
@@ -34,13 +49,17 @@ def test_a_second_run_is_refused_a_killed_one_replaced_at_once_and_stop_ends_it_
         assert second.returncode == 2, second.stderr
         assert f"another run of 'one' is active at {results}: pid {driver.pid} of" in second.stderr
         shown = orchestrator("status", str(results), "--format", "json")
-        assert [run["state"] for run in json.loads(shown.stdout)[0]["runs"]] == ["running"], shown.stderr
+        assert [run["state"] for run in json.loads(shown.stdout)[0]["runs"]] == ["running"], (
+            shown.stderr
+        )
         driver.kill()
         driver.wait(10)
         assert state() == ["dead"]
         assert_nothing_left()
         driver = start(*argv, log=log)  # nobody waits for the dead
-        wait_for(lambda: state() == ["running"] and manifests(results)[1:], 90.0, "the next measurement")
+        wait_for(
+            lambda: state() == ["running"] and manifests(results)[1:], 90.0, "the next measurement"
+        )
         stopped = orchestrator("stop", str(results))
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
         assert f"asked pid {driver.pid} of" in stopped.stdout

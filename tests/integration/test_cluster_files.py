@@ -1,4 +1,5 @@
-"""The cluster files that are shipped, checked without a cloud; each check also has broken files, which it refuses.
+"""The cluster files that are shipped, checked without a cloud; each check also has broken files,
+which it refuses.
 
 What runs on this machine is run: the local files and Slurm in tests/cluster/test_local_files.py.
 """
@@ -41,7 +42,9 @@ def load(name: str) -> Any:
 
 
 def ray_documents(name: str) -> list[dict[str, Any]]:
-    return [one for one in yaml.safe_load_all(text(f"{name}.yaml")) if one["kind"].startswith("Ray")]
+    return [
+        one for one in yaml.safe_load_all(text(f"{name}.yaml")) if one["kind"].startswith("Ray")
+    ]
 
 
 def changed(config: Any, path: str, value: object) -> Any:
@@ -94,7 +97,9 @@ NODE = "available_node_types/h100_spot/node_config"
         ("azure", f"{NODE}/vmSize", "Standard_ND96isr_H100_v5", "vmSize is unknown beside azure_arm_parameters"),
     ],
 )  # fmt: skip
-def test_a_broken_file_for_ray_up_is_refused(name: str, path: str, value: object, said: str) -> None:
+def test_a_broken_file_for_ray_up_is_refused(
+    name: str, path: str, value: object, said: str
+) -> None:
     assert said in " ".join(checks.ray_up(changed(load(name), path, value)))
 
 
@@ -103,7 +108,9 @@ def test_gated_models_take_one_line_more(name: str) -> None:
     line = "  # /home/ray/.ray/hf_token: ~/.cache/huggingface/token "
     config = yaml.safe_load(text(f"{name}.yaml").replace(line, line.replace("# ", "")))
     assert checks.ray_up(config) == []
-    (place,) = [remote for remote, local in config["file_mounts"].items() if local.endswith("/token")]
+    (place,) = [
+        remote for remote, local in config["file_mounts"].items() if local.endswith("/token")
+    ]
     assert f"-e HF_TOKEN_PATH={place}" in config["docker"]["run_options"]
 
 
@@ -150,7 +157,11 @@ def test_a_kuberay_file_holds_kuberays_definition_read_strictly(name: str) -> No
 def test_who_submits_to_the_cluster_that_stays_has_the_token_that_kuberay_made() -> None:
     (document,) = ray_documents("kuberay-raycluster")
     assert document["spec"]["authOptions"] == {"mode": "token"}
-    header = [line.removeprefix("#").strip() for line in text("kuberay-raycluster.yaml").splitlines() if line[0] == "#"]
+    header = [
+        line.removeprefix("#").strip()
+        for line in text("kuberay-raycluster.yaml").splitlines()
+        if line[0] == "#"
+    ]
     (at,) = [at for at, line in enumerate(header) if line.startswith("export")]
     assert any(line.startswith("ray job submit") for line in header[at:])
     # KubeRay names the secret as the cluster, and the key in it auth_token
@@ -171,20 +182,65 @@ CONTAINER = f"{GROUP}/template/spec/containers/0"
         (checks.pods, f"{CONTAINER}/imag", "x", "containers.0.imag is unknown"),
         (checks.pods, f"{CONTAINER}/env/0/value", 0, "env.0.value is 0, not a str"),
         (checks.pods, f"{CONTAINER}/resources/limits/nvidia.com~gpu", 8, "is 8, not a str"),
-        (checks.pods, f"{GROUP}/template/spec/terminationGracePeriodSeconds", "120", "'120', not a int"),
-        (checks.kuberay_schema, f"{GROUP}/idleTimeoutSecond", 1800, "'idleTimeoutSecond' was unexpected"),
+        (
+            checks.pods,
+            f"{GROUP}/template/spec/terminationGracePeriodSeconds",
+            "120",
+            "'120', not a int",
+        ),
+        (
+            checks.kuberay_schema,
+            f"{GROUP}/idleTimeoutSecond",
+            1800,
+            "'idleTimeoutSecond' was unexpected",
+        ),
         (checks.kuberay_schema, "spec/backofLimit", 1, "'backofLimit' was unexpected"),
-        (checks.kuberay_schema, f"{GROUP}/rayStartParams/min-worker-port", 10002, "10002 is not of type 'string'"),
+        (
+            checks.kuberay_schema,
+            f"{GROUP}/rayStartParams/min-worker-port",
+            10002,
+            "10002 is not of type 'string'",
+        ),
         (checks.kuberay_schema, f"{CONTAINER}/imag", "x", "'imag' was unexpected"),
         (checks.kuberay_schema, f"{GROUP}/groupName", None, "None is not of type 'string'"),
         (checks.kuberay_schema, "apiVersion", "ray.io/v1alpha1", "not ray.io/v1"),
         (checks.kuberay_rules, f"{GROUP}/idleTimeoutSeconds", 60, "weights may take"),
-        (checks.kuberay_rules, f"{GROUP}/labels/accelerator", "H1000", "'H1000' is not in the catalogue"),
-        (checks.kuberay_rules, "spec/submissionMode", "K8SJobMode", "submissionMode 'K8SJobMode' is none of"),
-        (checks.kuberay_rules, "spec/shutdownAfterJobFinishes", False, "needs shutdownAfterJobFinishes"),
-        (checks.kuberay_rules, "spec/rayClusterSpec/autoscalerOptions/version", "v1", "version is not v2"),
-        (checks.kuberay_rules, f"{CONTAINER}/env/1/name", "OTHER", "taken back are found out when they are gone"),
-        (checks.kuberay_rules, f"{CONTAINER}/volumeMounts/0/name", "weight", "volume weight is mounted and not there"),
+        (
+            checks.kuberay_rules,
+            f"{GROUP}/labels/accelerator",
+            "H1000",
+            "'H1000' is not in the catalogue",
+        ),
+        (
+            checks.kuberay_rules,
+            "spec/submissionMode",
+            "K8SJobMode",
+            "submissionMode 'K8SJobMode' is none of",
+        ),
+        (
+            checks.kuberay_rules,
+            "spec/shutdownAfterJobFinishes",
+            False,
+            "needs shutdownAfterJobFinishes",
+        ),
+        (
+            checks.kuberay_rules,
+            "spec/rayClusterSpec/autoscalerOptions/version",
+            "v1",
+            "version is not v2",
+        ),
+        (
+            checks.kuberay_rules,
+            f"{CONTAINER}/env/1/name",
+            "OTHER",
+            "taken back are found out when they are gone",
+        ),
+        (
+            checks.kuberay_rules,
+            f"{CONTAINER}/volumeMounts/0/name",
+            "weight",
+            "volume weight is mounted and not there",
+        ),
     ],
 )
 def test_a_broken_kuberay_file_is_refused(
@@ -198,10 +254,15 @@ UNSHARED = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")  # pro
 
 
 def unshares() -> bool:
-    return bool(shutil.which("unshare")) and not subprocess.run([*UNSHARED, "true"], capture_output=True).returncode
+    return (
+        bool(shutil.which("unshare"))
+        and not subprocess.run([*UNSHARED, "true"], capture_output=True).returncode
+    )
 
 
-@pytest.mark.skipif(not unshares(), reason="NOT RUN: a pod's processes of its own need root and unshare")
+@pytest.mark.skipif(
+    not unshares(), reason="NOT RUN: a pod's processes of its own need root and unshare"
+)
 @pytest.mark.parametrize("name", KUBERAY)
 @pytest.mark.parametrize("actor", [RayEngineHost, RayClientHost])
 def test_a_pod_that_is_taken_back_gives_notice_and_waits_for_agents_and_clients_alone(
@@ -226,7 +287,11 @@ def test_a_pod_that_is_taken_back_gives_notice_and_waits_for_agents_and_clients_
 def test_images_hold_the_versions_that_are_tested() -> None:
     ray = re.findall(r"^ray==(\S+)", (ROOT / "requirements.lock").read_text(), re.M)
     files = [path for path in CLUSTERS.rglob("*") if path.is_file()]
-    tags = {tag for path in files for tag in re.findall(r"ray(?:/ray)?:(?:ray)?([\d.]+)-py", path.read_text())}
+    tags = {
+        tag
+        for path in files
+        for tag in re.findall(r"ray(?:/ray)?:(?:ray)?([\d.]+)-py", path.read_text())
+    }
     assert tags == set(ray)
     image = text("image/Containerfile")
     assert set(re.findall(r"(?:vllm|sglang)==([\d.]+)", image)) == {
@@ -247,7 +312,8 @@ def test_rays_workers_and_engines_use_different_ports() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["slurm.sbatch", "local/token.sh", "local/two-nodes.sh", "local/autoscaling.sh", "sky.yaml"]
+    "name",
+    ["slurm.sbatch", "local/token.sh", "local/two-nodes.sh", "local/autoscaling.sh", "sky.yaml"],
 )
 def test_bash_can_read_the_scripts(name: str) -> None:
     script = load("sky")["run"] if name == "sky.yaml" else text(name)
@@ -272,23 +338,32 @@ def sky(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], str]:
 
     def ask(config: Any) -> str:
         (folder / "task.yaml").write_text(yaml.safe_dump(config))
-        env = {"PATH": os.environ["PATH"], "HOME": str(folder), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+        }
         argv = [str(python), "-c", code, str(folder / "task.yaml")]
-        said = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+        said = subprocess.run(
+            argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False
+        )
         return said.stdout.strip() if said.returncode == 0 else said.stderr
 
     return ask
 
 
 @pytest.mark.timeout(1200)
-def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(sky: Callable[[Any], str]) -> None:
+def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(
+    sky: Callable[[Any], str],
+) -> None:
     task = load("sky")
     task["secrets"]["RAY_AUTH_TOKEN"] = "given"
     assert sky(task) == "['H100:8']"
     assert checks.accelerator(task["resources"]["accelerators"].partition(":")[0]) == []
     assert "num_nodes" in sky(changed(task, "num_node", 2))
     assert "infra" in sky(changed(task, "resources/any_of/0/infra", "amazon/us-west-2")).lower()
-    assert sky(changed(task, "resources/accelerators", "H1000:8")) == "['H1000:8']"  # SkyPilot asks no catalogue
+    # SkyPilot asks no catalogue
+    assert sky(changed(task, "resources/accelerators", "H1000:8")) == "['H1000:8']"
     assert checks.accelerator("H1000") != []
 
 

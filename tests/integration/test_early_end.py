@@ -36,7 +36,9 @@ SLO = Slo(name="fast", ttft=0.5, attainment=0.9)
 def slots(service_s: float) -> Behaviour:
     free = asyncio.Semaphore(SLOTS)
 
-    async def answer(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(
+        request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if not request.body:  # what else the server can do: nothing
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
@@ -60,7 +62,9 @@ def probe(
         point = LoadPoint(
             targets=(Target(f"http://127.0.0.1:{server.port}", "m1"),),
             dialect=Dialect("openai_completions", "/v1/completions", True),
-            workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=1), output_tokens=Lengths(fixed=2)),
+            workload=RandomWorkload(
+                name="w", input_tokens=Lengths(fixed=1), output_tokens=Lengths(fixed=2)
+            ),
             level=Level(control=control, value=value),
             warmup_s=None,
             **{"duration_s": LENGTH_S} | given,
@@ -77,7 +81,9 @@ def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row(
     assert attempt.verdict.reasons[0] == loaded.early.says
     due_s = loaded.requests["scheduled_ns"].to_numpy() / 1e9
     assert due_s.max() < loaded.early.at_s + 0.5, "clients of a busy machine hear of it late"
-    assert len(due_s) == pytest.approx(60 * loaded.early.at_s, rel=0.3), "all that were due, and none that were not"
+    assert len(due_s) == pytest.approx(60 * loaded.early.at_s, rel=0.3), (
+        "all that were due, and none that were not"
+    )
     assert set(loaded.requests["status"].to_pylist()) <= {"ok", "aborted"}
 
 
@@ -121,7 +127,9 @@ def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
     """They are left out: its rows are stored, and show neither that its level holds nor a share."""
     answer, sent = slots(0.04), itertools.count()
 
-    async def answer_most(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer_most(
+        request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if request.body and next(sent) % 12 == 5:
             await asyncio.sleep(3600)
         await answer(request, reader, writer)
@@ -148,10 +156,19 @@ def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
         found = search.run()
     (probe,) = found.probes
     (level,) = found.claim.levels
-    assert (probe.status, probe.point.validity, probe.point.ended_early) == ("ok", "interrupted", "undecided")
+    assert (probe.status, probe.point.validity, probe.point.ended_early) == (
+        "ok",
+        "interrupted",
+        "undecided",
+    )
     assert len(probe.request_ok) > 20
     assert probe.request_ok.all(), "those that never end have no rows"
-    assert (found.failure, found.interrupted, level.verdict, level.share) == (None, True, None, None)
+    assert (found.failure, found.interrupted, level.verdict, level.share) == (
+        None,
+        True,
+        None,
+        None,
+    )
 
 
 SEARCH = "--find-capacity --control concurrency --slo ttft<=80ms,attainment>=0.9 --duration 20s --input-tokens 1"
@@ -170,7 +187,9 @@ def found(port: int, results: Path, dies_after: int | None = None) -> dict[str, 
         *SEARCH.split(),
     ]
     command += ["--output-tokens", "1", "--format", "json", "--results", str(results)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         said = ""
         for line in process.stderr:
@@ -185,7 +204,9 @@ def found(port: int, results: Path, dies_after: int | None = None) -> dict[str, 
 
 
 @pytest.mark.timeout(300)
-def test_a_search_finds_the_slots_of_a_server_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+def test_a_search_finds_the_slots_of_a_server_and_goes_on_where_it_was_killed(
+    tmp_path: Path,
+) -> None:
     with serving(slots(0.05)) as server:
         assert found(server.port, tmp_path, dies_after=2) == {}
         before = len(server.requests)
@@ -199,4 +220,6 @@ def test_a_search_finds_the_slots_of_a_server_and_goes_on_where_it_was_killed(tm
     assert document["low"] <= SLOTS + 1
     assert document["claim"] is None or document["claim"] <= SLOTS + 1
     assert document["high"] is not None and document["high"] > document["low"]
-    assert [one["ended_early"] for one in document["probes"] if one["level"] >= 2 * SLOTS][:1] == ["fails"]
+    assert [one["ended_early"] for one in document["probes"] if one["level"] >= 2 * SLOTS][:1] == [
+        "fails"
+    ]

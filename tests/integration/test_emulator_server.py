@@ -50,25 +50,40 @@ class Server:
     def get(self, path: str) -> tuple[int, str]:
         return self.send("GET", path)
 
-    def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    def send(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, str]:
         connection = self.connect()
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+            connection.request(
+                method, path, None if body is None else json.dumps(body), headers or {}
+            )
             answer = connection.getresponse()
             return answer.status, answer.read().decode("utf-8", "replace")
         finally:
             connection.close()
 
     def metric(self, name: str) -> float:
-        found = re.search(rf"^{re.escape(name)}\{{.*\}} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
+        found = re.search(
+            rf"^{re.escape(name)}\{{.*\}} (\S+)$", self.get("/metrics")[1], re.MULTILINE
+        )
         assert found, name
         return float(found[1])
 
 
 @contextmanager
-def emulator(folder: Path, *flags: str, env: dict[str, str] | None = None, **settings: Any) -> Iterator[Server]:
+def emulator(
+    folder: Path, *flags: str, env: dict[str, str] | None = None, **settings: Any
+) -> Iterator[Server]:
     (folder / "profile.json").write_text(json.dumps(STEADY))
-    config = {"settings": {"engine": "emulator", "model": "m", "profile": str(folder / "profile.json"), **settings}}
+    config = {
+        "settings": {
+            "engine": "emulator",
+            "model": "m",
+            "profile": str(folder / "profile.json"),
+            **settings,
+        }
+    }
     (folder / "config.json").write_text(json.dumps(config))
     port, log = free_port(), folder / "log"
     argv = [sys.executable, "-m", "orchestrator.emulator", "--config", str(folder / "config.json")]
@@ -110,7 +125,14 @@ def serving(folder: Path, *flags: str, **more: Any) -> Iterator[Server]:
 
 
 def completion(tokens: int = 5, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "prompt": [1, 2, 3, 4], "max_tokens": tokens, "stream": True, "ignore_eos": True, **more}
+    return {
+        "model": "m",
+        "prompt": [1, 2, 3, 4],
+        "max_tokens": tokens,
+        "stream": True,
+        "ignore_eos": True,
+        **more,
+    }
 
 
 def test_streams_arrive_in_the_stated_time(tmp_path: Path) -> None:
@@ -128,7 +150,8 @@ def test_streams_arrive_in_the_stated_time(tmp_path: Path) -> None:
             assert len(times_s) == 20
             errors_ms += [abs(one - 0.01 * (index + 1)) * 1e3 for index, one in enumerate(times_s)]
         connection.close()
-        # Loose, for a machine that does other things: benchmarks/emulator/timing.py measures the figure.
+        # Loose, for a machine that does other things: benchmarks/emulator/timing.py measures the
+        # figure.
         assert sorted(errors_ms)[len(errors_ms) // 2] < 3
 
 
@@ -138,7 +161,8 @@ def test_everything_it_says_of_itself_says_emulator(tmp_path: Path) -> None:
         assert json.loads(server.get("/v1/models")[1])["data"][0]["id"] == "mine"
         assert json.loads(server.get("/info")[1])["router"] == "emulator"
         assert "EMULATED" in server.log.read_text()
-        assert server.send("POST", "/v1/completions", completion())[0] == 404  # "m" is not served here
+        # "m" is not served here
+        assert server.send("POST", "/v1/completions", completion())[0] == 404
         assert server.get("/nothing")[0] == 404
         assert server.send("PUT", "/health")[0] == 405
 
@@ -155,15 +179,32 @@ load: {levels: {concurrency: [1]}, requests: 3}
     there = tmp_path / "results"
     with serving(tmp_path) as server:
         url, results = f"http://127.0.0.1:{server.port}", ("--results", str(there))
-        length = ("--concurrency", "1", "--requests", "3", "--input-tokens", "4", "--output-tokens", "2")
+        length = (
+            "--concurrency",
+            "1",
+            "--requests",
+            "3",
+            "--input-tokens",
+            "4",
+            "--output-tokens",
+            "2",
+        )
         loaded = orchestrator("load", url, *length, *results)
         experiment = write_experiment(tmp_path, text % url)
         swept = orchestrator("run", str(experiment), *results, "--address", "local")
     assert (loaded.returncode, swept.returncode) == (0, 0), loaded.stderr + swept.stderr
     assert "emulated" in loaded.stdout
-    assert [row["emulated"] for table in ("points", "launches") for row in rows(there, table)] == [True] * 4
-    assert [row["cache_state"] for row in rows(there, "points")] == ["salted"] * 2, "/v1/models says whose it is"
-    for command, *options in (("results",), ("best", "--slo", "ttft<=9s"), ("results", "--launches")):
+    assert [row["emulated"] for table in ("points", "launches") for row in rows(there, table)] == [
+        True
+    ] * 4
+    assert [row["cache_state"] for row in rows(there, "points")] == ["salted"] * 2, (
+        "/v1/models says whose it is"
+    )
+    for command, *options in (
+        ("results",),
+        ("best", "--slo", "ttft<=9s"),
+        ("results", "--launches"),
+    ):
         assert "emulated" in orchestrator(command, str(there), *options).stdout
 
 
@@ -172,8 +213,12 @@ def test_many_streams_at_once_each_get_their_own_tokens(tmp_path: Path) -> None:
         results: list[int] = []
 
         def one() -> None:
-            status, text = server.send("POST", "/v1/completions", completion(30, return_token_ids=True))
-            results.append(text.count('"token_ids":[') if status == 200 and text.endswith("[DONE]\n\n") else -1)
+            status, text = server.send(
+                "POST", "/v1/completions", completion(30, return_token_ids=True)
+            )
+            results.append(
+                text.count('"token_ids":[') if status == 200 and text.endswith("[DONE]\n\n") else -1
+            )
 
         threads = [threading.Thread(target=one) for _ in range(40)]
         for thread in threads:
@@ -185,12 +230,16 @@ def test_many_streams_at_once_each_get_their_own_tokens(tmp_path: Path) -> None:
         assert server.metric("vllm:num_requests_running") == 0
         assert server.metric("vllm:request_queue_time_seconds_sum") > 0
         text = server.get("/metrics")[1]
-        assert 'vllm:request_success_total{engine="0",model_name="m",finished_reason="length"} 40' in text
+        assert (
+            'vllm:request_success_total{engine="0",model_name="m",finished_reason="length"} 40'
+            in text
+        )
         families = set(re.findall(r"^# TYPE vllm:(\S+)", text, re.MULTILINE))
         asked = {re.sub("_(bucket|sum|count)$", "", name) for name in dashboards()}
         assert len(asked) > 12
         assert asked <= families
-        assert families >= {"engine_sleep_state", "num_requests_waiting_by_reason"}  # of vLLM's own dashboards
+        # of vLLM's own dashboards
+        assert families >= {"engine_sleep_state", "num_requests_waiting_by_reason"}
         assert 'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1.0' in text
 
 
@@ -199,7 +248,11 @@ def dashboards() -> set[str]:
     folder = Path(ray.__file__).parent / "dashboard" / "modules" / "metrics" / "dashboards"
     texts = [path.read_text() for path in folder.glob("*llm_dashboard_panels.py")]
     names = {name for text in texts for name in re.findall(r"ray_vllm_([a-z_]{2,})", text)}
-    return {name for name in names if not re.match("nixl|kv_offload|external|num_requests_swapped", name)}
+    return {
+        name
+        for name in names
+        if not re.match("nixl|kv_offload|external|num_requests_swapped", name)
+    }
 
 
 def test_a_repeated_prompt_hits_the_prefix_cache_until_it_is_reset(tmp_path: Path) -> None:
@@ -220,7 +273,10 @@ def test_the_key_from_the_environment_guards_what_generates(tmp_path: Path) -> N
         assert server.get("/v1/models")[0] == 401
         assert server.send("POST", "/v1/completions", completion())[0] == 401
         assert server.send("POST", "/generate", {"inputs": "x"})[0] == 401
-        assert server.send("POST", "/v1/completions", completion(), {"Authorization": "Bearer k"})[0] == 200
+        assert (
+            server.send("POST", "/v1/completions", completion(), {"Authorization": "Bearer k"})[0]
+            == 200
+        )
 
 
 def test_a_client_that_leaves_frees_its_place(tmp_path: Path) -> None:
@@ -237,7 +293,11 @@ def test_a_client_that_leaves_frees_its_place(tmp_path: Path) -> None:
 def test_above_the_queue_limit_vllm_says_503_and_tgi_says_429(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-concurrent-requests", "1", max_num_queued_reqs=2) as server:
         busy = [server.connect() for _ in range(2)]
-        busy[0].request("POST", "/generate_stream", json.dumps({"inputs": "x", "parameters": {"max_new_tokens": 2000}}))
+        busy[0].request(
+            "POST",
+            "/generate_stream",
+            json.dumps({"inputs": "x", "parameters": {"max_new_tokens": 2000}}),
+        )
         busy[0].getresponse().readline()
         status, text = server.send("POST", "/generate", {"inputs": "x"})
         assert (status, json.loads(text)["error_type"]) == (429, "overloaded")
@@ -256,7 +316,9 @@ def test_above_the_queue_limit_vllm_says_503_and_tgi_says_429(tmp_path: Path) ->
         (["--fault", "nonsense=1"], "Value error,"),
     ],
 )
-def test_a_scripted_death_at_start_exits_1_with_the_engines_words(tmp_path: Path, flags: list[str], words: str) -> None:
+def test_a_scripted_death_at_start_exits_1_with_the_engines_words(
+    tmp_path: Path, flags: list[str], words: str
+) -> None:
     with emulator(tmp_path, *flags) as server:
         assert server.process.wait(15) == 1
         assert words in server.log.read_text()
@@ -300,13 +362,32 @@ def test_every_third_request_is_a_500_and_every_fourth_stream_is_cut(tmp_path: P
                 outcomes.append(str(server.send("POST", "/v1/completions", completion())[0]))
             except (http.client.IncompleteRead, ConnectionError):
                 outcomes.append("cut")
-        assert outcomes == ["200", "200", "500", "cut", "200", "500", "200", "cut", "500", "200", "200", "500"]
+        assert outcomes == [
+            "200",
+            "200",
+            "500",
+            "cut",
+            "200",
+            "500",
+            "200",
+            "cut",
+            "500",
+            "200",
+            "200",
+            "500",
+        ]
         assert server.metric("vllm:num_requests_running") == 0
 
 
 def test_a_stall_holds_up_everyone_and_garbage_only_its_own_stream(tmp_path: Path) -> None:
     with serving(
-        tmp_path, "--fault", "stall_at_request=1", "--fault", "stall_s=0.7", "--fault", "garbage_at_request=2"
+        tmp_path,
+        "--fault",
+        "stall_at_request=1",
+        "--fault",
+        "stall_s=0.7",
+        "--fault",
+        "garbage_at_request=2",
     ) as server:
         started_s = time.monotonic()
         server.send("POST", "/v1/completions", completion(3))
@@ -367,7 +448,8 @@ except OverloadedError as error:
 
 
 @pytest.mark.skipif(
-    not CLIENT_VENV.exists(), reason=f"no official TGI client in {CLIENT_VENV.parent.parent}, see docs/emulator.md"
+    not CLIENT_VENV.exists(),
+    reason=f"no official TGI client in {CLIENT_VENV.parent.parent}, see docs/emulator.md",
 )
 def test_the_official_tgi_client_accepts_it(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-concurrent-requests", "1") as server:
@@ -387,7 +469,11 @@ def test_the_command_line_serves_any_setting(tmp_path: Path) -> None:
     argv += ["--set", "tensor_parallel_size=2", "--set", "max_model_len=4096"]
     with (tmp_path / "log").open("w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *argv], stdout=out, stderr=out, text=True, cwd=ROOT
+            [sys.executable, "-m", "orchestrator", *argv],
+            stdout=out,
+            stderr=out,
+            text=True,
+            cwd=ROOT,
         )
     server = Server(port, process, tmp_path / "log")
     try:
@@ -399,7 +485,16 @@ def test_the_command_line_serves_any_setting(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_on_the_command_line_start_nothing() -> None:
-    argv = [sys.executable, "-m", "orchestrator", "emulator", "--set", "tensor_parallel_size=0", "--set", "nope=1"]
+    argv = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "emulator",
+        "--set",
+        "tensor_parallel_size=0",
+        "--set",
+        "nope=1",
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, cwd=ROOT)
     assert done.returncode == 2
     assert "tensor_parallel_size" in done.stderr

@@ -1,4 +1,6 @@
-"""Real engines really started in containers: ready, proven ours, no secret in sight, nothing left behind."""
+"""Real engines really started in containers: ready, proven ours, no secret in sight, nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import pytest
 from orchestrator.engines import reaper
 from orchestrator.errors import EngineFailure
 from scripts.ray_on_this_machine import RayOnThisMachine
-from tests.harness import MODEL, assert_nothing_left, orchestrator, rows, start, wait_for, write_experiment
+from tests.harness import (
+    MODEL,
+    assert_nothing_left,
+    orchestrator,
+    rows,
+    start,
+    wait_for,
+    write_experiment,
+)
 from tests.integration.containers import Host, command_lines, host, wait_until
 from tests.integration.engine_real import Running, running, settings
 
@@ -22,13 +32,17 @@ GONE_S = 20.0
 
 
 @pytest.fixture(scope="module", params=["podman", "docker", "apptainer"])
-def vllm_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def vllm_host(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
     with host(request.param, "vllm", tmp_path_factory.mktemp("vllm")) as made:
         yield made
 
 
 @pytest.fixture(scope="module", params=["podman", "apptainer"])
-def transformers_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def transformers_host(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
     with host(request.param, "transformers", tmp_path_factory.mktemp("transformers")) as made:
         yield made
 
@@ -60,10 +74,18 @@ def test_an_engine_without_a_key_serves_from_a_container_and_a_dead_guard_leaves
         body = {"model": found.name, "prompt": "hi", "max_tokens": 2, "stream": True}
         assert found.ask("POST", "/v1/completions", body)[0] == 200
         if runtime == "podman":  # apptainer shows the node's own
-            assert inside(transformers_host, found, "/bin/df", "--output=size", "-BG", "/dev/shm").split()[1] == "16G"
+            assert (
+                inside(
+                    transformers_host, found, "/bin/df", "--output=size", "-BG", "/dev/shm"
+                ).split()[1]
+                == "16G"
+            )
         assert "CUDA_HOME" not in inside(transformers_host, found, "/usr/bin/env")
         (private_cache / "seen").write_text("by the node")
-        assert inside(transformers_host, found, "/bin/cat", str(private_cache / "seen")) == "by the node"
+        assert (
+            inside(transformers_host, found, "/bin/cat", str(private_cache / "seen"))
+            == "by the node"
+        )
         engine = found.processes[0].pid
         assert engine is not None
         guard = psutil.Process(engine).parent()
@@ -71,7 +93,9 @@ def test_an_engine_without_a_key_serves_from_a_container_and_a_dead_guard_leaves
         guard.kill()
         assert wait_until(lambda: found.processes[0].poll() is not None, GONE_S)
         left = {one.launch_id for one in reaper.leftovers()}  # of test runs beside this one, too
-        assert found.node.launch_id not in left, "as long as its owner lives, a launch is no leftover"
+        assert found.node.launch_id not in left, (
+            "as long as its owner lives, a launch is no leftover"
+        )
         found.processes[0].stop()
         reaper.reap()
         assert transformers_host.containers() == []
@@ -82,12 +106,21 @@ def test_vllm_serves_from_a_container_shows_no_secret_and_stops_without_a_trace(
 ) -> None:
     monkeypatch.setenv("PATH", vllm_host.path)
     where = {"image": vllm_host.image, "container_runtime": vllm_host.runtime}
-    given = settings("vllm", max_model_len=512, enforce_eager=True, kv_cache_tokens=4096, max_num_seqs=4, **where)
+    given = settings(
+        "vllm", max_model_len=512, enforce_eager=True, kv_cache_tokens=4096, max_num_seqs=4, **where
+    )
     with running(given, tmp_path, MODEL) as found:
         ready = found.wait()
-        assert ready.reported["proofs"] == ("key name" if vllm_host.runtime == "docker" else "socket key name")
+        assert ready.reported["proofs"] == (
+            "key name" if vllm_host.runtime == "docker" else "socket key name"
+        )
         assert ready.reported["kv_cache_tokens"] == 4096
-        assert found.ask("POST", "/v1/completions", {"model": found.name, "prompt": "hi", "max_tokens": 2})[0] == 200
+        assert (
+            found.ask(
+                "POST", "/v1/completions", {"model": found.name, "prompt": "hi", "max_tokens": 2}
+            )[0]
+            == 200
+        )
         assert not [line for line in command_lines() if found.key in line]
         assert found.key not in found.processes[0].log_path.read_text()
         assert inside(vllm_host, found, "/usr/bin/printenv", "VLLM_API_KEY").strip() == found.key
@@ -95,10 +128,15 @@ def test_vllm_serves_from_a_container_shows_no_secret_and_stops_without_a_trace(
         assert vllm_host.containers() == []
 
 
-def test_an_image_that_is_not_there_says_so(vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_is_not_there_says_so(
+    vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", vllm_host.path)
     where = {"image": "localhost/orchestrator-test:none", "container_runtime": vllm_host.runtime}
-    with running(settings("vllm", **where), tmp_path, MODEL) as found, pytest.raises(EngineFailure) as caught:
+    with (
+        running(settings("vllm", **where), tmp_path, MODEL) as found,
+        pytest.raises(EngineFailure) as caught,
+    ):
         found.wait()
     assert caught.value.failure.kind == "image_pull"
 
@@ -123,7 +161,9 @@ def test_a_sweep_runs_in_containers_and_a_killed_driver_leaves_none(
 ) -> None:
     monkeypatch.setenv("PATH", transformers_host.path)
     image, runtime = transformers_host.image, transformers_host.runtime
-    experiment = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, image=image, runtime=runtime))
+    experiment = write_experiment(
+        tmp_path, EXPERIMENT.format(model=MODEL, image=image, runtime=runtime)
+    )
     results, log = tmp_path / "results", tmp_path / "driver.log"
     with RayOnThisMachine(nodes=1, cpus=4) as cluster:
         argv = ("run", str(experiment), "--results", str(results), "--address", cluster.address)
@@ -140,7 +180,9 @@ def test_a_sweep_runs_in_containers_and_a_killed_driver_leaves_none(
     assert transformers_host.containers() == []
     points = rows(results, "points")
     assert sorted(one["level"] for one in points if one["status"] == "ok") == [1, 2]
-    blamed = [one["reason"] for one in points if one["status"] != "ok" and one["failure_class"] != "infra"]
+    blamed = [
+        one["reason"] for one in points if one["status"] != "ok" and one["failure_class"] != "infra"
+    ]
     assert blamed == [], "a busy machine may refuse a launch, which is tried again"
     images = {json.loads(row["settings_json"])["image"] for row in rows(results, "deployments")}
     assert images == {transformers_host.image}

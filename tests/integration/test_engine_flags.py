@@ -111,7 +111,13 @@ def test_vllm_accepts_every_flag_with_the_value_that_was_meant() -> None:
     bare, second, data, wrong = (
         arguments("vllm", CPU, Node(launch_id="L")),
         arguments("vllm", GPU, Node(rank=1, master_host="h", launch_id="L"), **ALL["vllm"]),
-        arguments("vllm", GPU, Node(rank=1, master_host="h", launch_id="L"), data_parallel_size=4, nnodes=2),
+        arguments(
+            "vllm",
+            GPU,
+            Node(rank=1, master_host="h", launch_id="L"),
+            data_parallel_size=4,
+            nnodes=2,
+        ),
         arguments("vllm", CPU, Node(launch_id="L"), extra_args={"--no-such-flag": True}),
     )
     first = arguments("vllm", GPU, Node(launch_id="L"), **ALL["vllm"])
@@ -129,9 +135,15 @@ def test_vllm_accepts_every_flag_with_the_value_that_was_meant() -> None:
     assert answers[3]["data_parallel_start_rank"] == "2"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("vllm", "sglang")])
-def test_the_engines_own_parser_takes_real_deployments_with_the_values_that_were_meant(name: str) -> None:
-    """Rank 1 of what spans nodes; what stands in ``DEPLOYMENTS`` is what its documentation says of them."""
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("vllm", "sglang")]
+)
+def test_the_engines_own_parser_takes_real_deployments_with_the_values_that_were_meant(
+    name: str,
+) -> None:
+    """Rank 1 of what spans nodes; what stands in ``DEPLOYMENTS`` is what its documentation says of
+    them.
+    """
     cases = DEPLOYMENTS[name]
     for what, answer in zip(
         cases, parsed(name, [command_line(name, given) for given, _ in cases.values()]), strict=True
@@ -139,17 +151,25 @@ def test_the_engines_own_parser_takes_real_deployments_with_the_values_that_were
         assert "error" not in answer, (what, answer)
         for flag, values in by_flag(cases[what][1]).items():
             if flag and values:
-                assert answer[NAMED.get(flag, flag[2:].replace("-", "_"))] in (values[0], str(values)), (what, flag)
+                assert answer[NAMED.get(flag, flag[2:].replace("-", "_"))] in (
+                    values[0],
+                    str(values),
+                ), (what, flag)
 
 
 @pytest.mark.vllm
 def test_vllm_finds_its_place_among_ranks_that_span_nodes() -> None:
-    """Its own arithmetic of which rank a node is (``AsyncEngineArgs.create_engine_config``) is not asked: it needs the
-    model. What it is told is what its documentation of `--nnodes` wants: every node the same but its rank."""
+    """Its own arithmetic of which rank a node is (``AsyncEngineArgs.create_engine_config``) is not
+    asked: it needs the model. What it is told is what its documentation of `--nnodes` wants: every
+    node the same but its rank.
+    """
     given, _ = DEPLOYMENTS["vllm"]["DeepSeek, 2 ranks on four nodes"]
     answer = parsed("vllm", [command_line("vllm", given)])[0]
     assert (answer["nnodes"], answer["node_rank"], answer["data_parallel_size"]) == ("4", "1", "2")
-    assert (answer["data_parallel_size_local"], answer["data_parallel_start_rank"]) == ("None", "None")
+    assert (answer["data_parallel_size_local"], answer["data_parallel_start_rank"]) == (
+        "None",
+        "None",
+    )
 
 
 @pytest.mark.transformers

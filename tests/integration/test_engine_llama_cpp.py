@@ -1,4 +1,6 @@
-"""Real llama.cpp on the CPU, by itself and through ``run``: GGUF files as they are, slots, and ways to fail."""
+"""Real llama.cpp on the CPU, by itself and through ``run``: GGUF files as they are, slots, and ways
+to fail.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from orchestrator.engines.readiness import LOG_LINES, Expected, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureClass
 from orchestrator.http_control import Answer, ask
 from orchestrator.spec.settings import EngineSettings
-from tests.harness import MODEL, ROOT, assert_nothing_left, assert_rows_equal_schedule, orchestrator, rows
+from tests.harness import (
+    MODEL,
+    ROOT,
+    assert_nothing_left,
+    assert_rows_equal_schedule,
+    orchestrator,
+    rows,
+)
 from tests.integration.engine_real import INSTALL_LIMIT_S, Running, died, home_of, running, settings
 
 pytestmark = [pytest.mark.llama_cpp, pytest.mark.timeout(INSTALL_LIMIT_S + 120)]
@@ -30,7 +39,13 @@ IDS = list(range(300, 340))
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny model in float32 and q8_0."""
     folder = tmp_path_factory.mktemp("gguf")
-    argv = [home_of("llama_cpp") / "bin" / "python", ROOT / "scripts" / "make_tiny_gguf.py", MODEL, folder, "q8_0"]
+    argv = [
+        home_of("llama_cpp") / "bin" / "python",
+        ROOT / "scripts" / "make_tiny_gguf.py",
+        MODEL,
+        folder,
+        "q8_0",
+    ]
     subprocess.run(argv, check=True, capture_output=True, timeout=120)
     return folder
 
@@ -61,7 +76,9 @@ def test_it_is_proven_ours_and_says_its_version_and_its_vocabulary(server: Runni
     assert server.ask("POST", "/v1/completions", {"prompt": IDS}, key=None)[0] == 401
 
 
-def test_what_the_plan_reads_in_the_files_header_is_what_the_engine_takes(server: Running, models: Path) -> None:
+def test_what_the_plan_reads_in_the_files_header_is_what_the_engine_takes(
+    server: Running, models: Path
+) -> None:
     assert server.ready is not None
     name = str(models / "model-q8_0.gguf")
     facts, plain = model_facts(name), given(model=name)
@@ -75,18 +92,25 @@ def test_what_the_plan_reads_in_the_files_header_is_what_the_engine_takes(server
     assert facts.shape.vocab_size == 2048
 
 
-def test_a_prompt_that_no_slot_holds_and_an_id_that_no_vocabulary_has_are_refused(server: Running) -> None:
+def test_a_prompt_that_no_slot_holds_and_an_id_that_no_vocabulary_has_are_refused(
+    server: Running,
+) -> None:
     status, text = server.ask("POST", "/v1/completions", {"prompt": [400] * 1100, "max_tokens": 4})
     assert (status, "exceed_context_size_error" in text) == (400, True)
     status, text = server.ask("POST", "/v1/completions", {"prompt": [30_000], "max_tokens": 4})
-    assert (status, "Prompt contains invalid tokens" in text) == (400, True)  # runner/probe.py knows these words
+    # runner/probe.py knows these words
+    assert (status, "Prompt contains invalid tokens" in text) == (400, True)
 
 
 def test_every_metric_that_we_read_is_there(server: Running) -> None:
     server.ask("POST", "/v1/completions", {"prompt": IDS, "max_tokens": 4})
     text = server.ask("GET", server.engine.metrics_path or "")[1]
-    found = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
-    assert {name for names in server.engine.metrics.values() for name in names.split(" + ")} <= found
+    found = {
+        line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")
+    }
+    assert {
+        name for names in server.engine.metrics.values() for name in names.split(" + ")
+    } <= found
 
 
 def test_without_its_prefix_cache_nothing_is_kept(models: Path, tmp_path: Path) -> None:
@@ -94,7 +118,10 @@ def test_without_its_prefix_cache_nothing_is_kept(models: Path, tmp_path: Path) 
         found.wait()
         body = {"prompt": IDS, "max_tokens": 4, "stream_options": {"include_usage": True}}
         body |= found.engine.dialects(found.settings)["completions"].extra_body
-        cached = [found.stream("/v1/completions", body)[-1]["usage"]["prompt_tokens_details"] for _ in range(2)]
+        cached = [
+            found.stream("/v1/completions", body)[-1]["usage"]["prompt_tokens_details"]
+            for _ in range(2)
+        ]
         assert [one["cached_tokens"] for one in cached] == [0, 0]
         assert "prompt cache is enabled" not in found.processes[0].log_path.read_text()
 
@@ -107,9 +134,13 @@ def test_a_model_that_takes_a_while_to_load_is_waited_for(models: Path, tmp_path
         said.append(ask(url, method, api_key))
         return said[-1]
 
-    with running(given(max_model_len=4096, max_num_seqs=256), tmp_path, models / "model-f32.gguf") as found:
+    with running(
+        given(max_model_len=4096, max_num_seqs=256), tmp_path, models / "model-f32.gguf"
+    ) as found:
         process = found.processes[0]
-        expected = Expected(found.engine, found.settings, found.node, found.base_url, found.key, process)
+        expected = Expected(
+            found.engine, found.settings, found.node, found.base_url, found.key, process
+        )
         ready = wait_ready(expected, 120, ask=listen)
     assert any(answer.status == 503 and b"Loading model" in answer.body for answer in said)
     assert ready.reported["proofs"] == "socket key name"
@@ -168,9 +199,13 @@ load: {{levels: {{concurrency: [2]}}, warmup: 0s, requests: 12}}
 """
 
 
-def test_files_beside_the_experiment_are_measured_each_with_its_slots(models: Path, tmp_path: Path) -> None:
+def test_files_beside_the_experiment_are_measured_each_with_its_slots(
+    models: Path, tmp_path: Path
+) -> None:
     experiment = models / "experiment.yaml"
-    experiment.write_text(EXPERIMENT.format(home=home_of("llama_cpp")).replace("too long", "too_long"))
+    experiment.write_text(
+        EXPERIMENT.format(home=home_of("llama_cpp")).replace("too long", "too_long")
+    )
     done = orchestrator("run", str(experiment), "--results", str(tmp_path), "--address", "local")
     assert done.returncode == 0, done.stderr[-4000:]
     points = rows(tmp_path, "points")
@@ -183,8 +218,13 @@ def test_files_beside_the_experiment_are_measured_each_with_its_slots(models: Pa
     assert {row["engine_version"] for row in rows(tmp_path, "launches")} == {VERSION}
     reported = [json.loads(row["engine_reported_json"]) for row in rows(tmp_path, "launches")]
     assert sorted(one["kv_cache_tokens"] for one in reported) == [2048, 2048, 8192, 8192]
-    assert not any("flags_known_as_of" in one for one in reported), "its build is the one that the flags are known of"
+    assert not any("flags_known_as_of" in one for one in reported), (
+        "its build is the one that the flags are known of"
+    )
     requests = rows(tmp_path, "requests")
-    assert all(row["output_tokens"] == 16 and row["input_tokens"] == row["input_tokens_asked"] for row in requests)
+    assert all(
+        row["output_tokens"] == 16 and row["input_tokens"] == row["input_tokens_asked"]
+        for row in requests
+    )
     assert_rows_equal_schedule(tmp_path)
     assert_nothing_left()

@@ -1,4 +1,6 @@
-"""Nothing outlives its launch, whoever dies and however: with plain processes in place of an engine."""
+"""Nothing outlives its launch, whoever dies and however: with plain processes in place of an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from orchestrator.errors import EngineFailure, FailureClass
 HERE = Path(__file__).parent
 TREE = (sys.executable, "-I", "-S", str(HERE / "engine_tree.py"))
 LIMIT_S = 10.0
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and parent-death signals are Linux's")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="subreapers and parent-death signals are Linux's"
+)
 
 
 def wait_until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
@@ -36,7 +40,9 @@ def wait_until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
 
 
 @contextmanager
-def running(command: Command, folder: Path, launch_id: str, grace_s: float = 10.0) -> Iterator[EngineProcess]:
+def running(
+    command: Command, folder: Path, launch_id: str, grace_s: float = 10.0
+) -> Iterator[EngineProcess]:
     process = EngineProcess(command, folder, launch_id, grace_s)
     process.start()
     try:
@@ -64,9 +70,21 @@ class Owner:
 
     def __init__(self, folder: Path, launch_id: str, *arguments: str, grace_s: float = 1.0) -> None:
         self.folder, self.launch_id = folder, launch_id
-        env = os.environ | {"RAY_ADDRESS": "x", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent.parent)}
+        env = os.environ | {
+            "RAY_ADDRESS": "x",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(HERE.parent.parent),
+        }
         self.process = subprocess.Popen(
-            [sys.executable, HERE / "engine_owner.py", folder, launch_id, str(grace_s), *TREE, *arguments],
+            [
+                sys.executable,
+                HERE / "engine_owner.py",
+                folder,
+                launch_id,
+                str(grace_s),
+                *TREE,
+                *arguments,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -74,7 +92,9 @@ class Owner:
         )
         assert self.process.stdout is not None
         self.engine = int(self.process.stdout.readline())
-        assert wait_until(lambda: (folder / "engine.log").read_text().count("up") == len(self.expected(arguments)))
+        assert wait_until(
+            lambda: (folder / "engine.log").read_text().count("up") == len(self.expected(arguments))
+        )
 
     @staticmethod
     def expected(arguments: tuple[str, ...]) -> str:
@@ -121,14 +141,17 @@ def test_a_file_of_shared_memory_that_it_did_not_map_stays(owner: Owner) -> None
 def test_shared_memory_of_a_tree_that_dies_whole_is_removed(owner: Owner) -> None:
     time.sleep(1.5)  # the guard's looks, each half a second
     for pid in living(owner.launch_id):
-        with suppress(ProcessLookupError):  # the guard ends the others as soon as it sees the first one gone
+        # the guard ends the others as soon as it sees the first one gone
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: not Path(f"/dev/shm/sgl_shm_mq_{owner.launch_id}").exists())
 
 
 def test_the_guard_is_nobodys_child_and_adopts_the_daemon(owner: Owner) -> None:
     guard = guard_of(owner.engine)
-    assert guard.pid not in {child.pid for child in psutil.Process(owner.process.pid).children(recursive=True)}
+    assert guard.pid not in {
+        child.pid for child in psutil.Process(owner.process.pid).children(recursive=True)
+    }
     assert {child.pid for child in guard.children(recursive=True)} == set(living(owner.launch_id))
 
 
@@ -153,23 +176,34 @@ def test_a_guard_that_gets_sigterm_ends_its_tree(owner: Owner) -> None:
     assert wait_until(lambda: not living(owner.launch_id))
 
 
-def test_an_engine_that_ignores_sigterm_is_killed_when_its_owner_dies(tmp_path: Path, launch_id: str) -> None:
+def test_an_engine_that_ignores_sigterm_is_killed_when_its_owner_dies(
+    tmp_path: Path, launch_id: str
+) -> None:
     owner = Owner(tmp_path, launch_id, "stubborn", grace_s=60)
     owner.close()
     assert wait_until(lambda: not living(launch_id))
 
 
-def test_after_a_killed_guard_the_reaper_finds_the_rest_once_the_owner_is_gone(owner: Owner) -> None:
+def test_after_a_killed_guard_the_reaper_finds_the_rest_once_the_owner_is_gone(
+    owner: Owner,
+) -> None:
     guard_of(owner.engine).kill()
-    assert wait_until(lambda: owner.engine not in living(owner.launch_id)), "the parent-death signal did not come"
+    assert wait_until(lambda: owner.engine not in living(owner.launch_id)), (
+        "the parent-death signal did not come"
+    )
     assert len(living(owner.launch_id)) == 3, "this test needs something to reap"
-    assert owner.launch_id not in {leftover.launch_id for leftover in reaper.leftovers()}, "its owner still lives"
+    assert owner.launch_id not in {leftover.launch_id for leftover in reaper.leftovers()}, (
+        "its owner still lives"
+    )
     owner.close()
     reaper.reap()
-    assert wait_until(lambda: not living(owner.launch_id))  # the agent of another test may have been first
+    # the agent of another test may have been first
+    assert wait_until(lambda: not living(owner.launch_id))
 
 
-def test_an_owner_whose_guard_was_killed_notices_and_cleans_up(tmp_path: Path, launch_id: str) -> None:
+def test_an_owner_whose_guard_was_killed_notices_and_cleans_up(
+    tmp_path: Path, launch_id: str
+) -> None:
     with running(Command(TREE), tmp_path, launch_id) as process:
         assert wait_until(lambda: len(living(launch_id)) == 4)
         assert process.pid is not None
@@ -181,7 +215,9 @@ def test_an_owner_whose_guard_was_killed_notices_and_cleans_up(tmp_path: Path, l
     assert living(launch_id) == []
 
 
-def test_stop_asks_first_and_kills_only_what_does_not_listen(tmp_path: Path, launch_id: str) -> None:
+def test_stop_asks_first_and_kills_only_what_does_not_listen(
+    tmp_path: Path, launch_id: str
+) -> None:
     with running(Command(TREE), tmp_path, launch_id, grace_s=1.0) as process:
         assert wait_until(lambda: len(living(launch_id)) == 4)
         report = process.stop()
@@ -193,7 +229,9 @@ def test_stop_asks_first_and_kills_only_what_does_not_listen(tmp_path: Path, lau
     assert report.seconds < 5
 
 
-def test_stop_gives_a_stubborn_engine_its_grace_and_then_kills_it(tmp_path: Path, launch_id: str) -> None:
+def test_stop_gives_a_stubborn_engine_its_grace_and_then_kills_it(
+    tmp_path: Path, launch_id: str
+) -> None:
     with running(Command((*TREE, "stubborn")), tmp_path, launch_id, grace_s=1.0) as process:
         assert wait_until(lambda: len(living(launch_id)) == 4)
         report = process.stop()
@@ -202,7 +240,9 @@ def test_stop_gives_a_stubborn_engine_its_grace_and_then_kills_it(tmp_path: Path
     assert living(launch_id) == []
 
 
-def test_an_engine_that_ends_by_itself_is_reported_and_what_it_left_is_ended(tmp_path: Path, launch_id: str) -> None:
+def test_an_engine_that_ends_by_itself_is_reported_and_what_it_left_is_ended(
+    tmp_path: Path, launch_id: str
+) -> None:
     with running(Command((*TREE, "exit")), tmp_path, launch_id, grace_s=1.0) as process:
         assert wait_until(lambda: process.poll() is not None)
         assert process.poll() == 7
@@ -217,7 +257,9 @@ def test_the_lock_is_held_by_the_owner_alone_and_freed_by_its_death(owner: Owner
     assert not is_held(node_folder("locks") / f"{owner.launch_id}.lock")
 
 
-def test_what_it_died_of_is_found_above_megabytes_that_followed(tmp_path: Path, launch_id: str) -> None:
+def test_what_it_died_of_is_found_above_megabytes_that_followed(
+    tmp_path: Path, launch_id: str
+) -> None:
     code = f"""  # the log begins with the command
 import pathlib, time
 print('At' + 'Start', flush=True)
@@ -236,18 +278,25 @@ time.sleep(60)"""
     assert len(said) < 2.1 * 2**20
 
 
-def test_the_engine_gets_a_clean_environment_and_its_secrets_nowhere_else(tmp_path: Path, launch_id: str) -> None:
-    code = (
-        "import os, signal; print(dict(os.environ), signal.pthread_sigmask(0, []), os.nice(0), os.getcwd(), flush=True)"
+def test_the_engine_gets_a_clean_environment_and_its_secrets_nowhere_else(
+    tmp_path: Path, launch_id: str
+) -> None:
+    code = "import os, signal; print(dict(os.environ), signal.pthread_sigmask(0, []), os.nice(0), os.getcwd(), flush=True)"
+    command = Command(
+        (sys.executable, "-c", f"{code}; import time; time.sleep(60)"),
+        {"OURS": "1"},
+        {"KEY": "s3cr3t"},
     )
-    command = Command((sys.executable, "-c", f"{code}; import time; time.sleep(60)"), {"OURS": "1"}, {"KEY": "s3cr3t"})
     os.environ["RAY_JOB_ID"] = os.environ["OMP_NUM_THREADS"] = "3"
     try:
         with running(command, tmp_path / "work", launch_id) as process:
             assert wait_until(lambda: "'OURS'" in process.log_tail())
             assert process.pid is not None
             raw, shown = process.log_path.read_text(), process.log_tail()
-            command_lines = [" ".join(each.cmdline()) for each in (psutil.Process(process.pid), guard_of(process.pid))]
+            command_lines = [
+                " ".join(each.cmdline())
+                for each in (psutil.Process(process.pid), guard_of(process.pid))
+            ]
             guards_environment = guard_of(process.pid).environ()
     finally:
         del os.environ["RAY_JOB_ID"], os.environ["OMP_NUM_THREADS"]
@@ -282,12 +331,18 @@ def test_niceness_and_blocked_signals_of_a_raylet_do_not_reach_the_engine(owner:
     engine = psutil.Process(owner.engine)
     assert psutil.Process(owner.process.pid).nice() >= 5
     assert engine.nice() == 0
-    blocked = next(line for line in Path(f"/proc/{owner.engine}/status").read_text().splitlines() if "SigBlk" in line)
+    blocked = next(
+        line
+        for line in Path(f"/proc/{owner.engine}/status").read_text().splitlines()
+        if "SigBlk" in line
+    )
     assert int(blocked.split()[1], 16) == 0
     assert not {"RAY_ADDRESS", "OMP_NUM_THREADS", "PYTHONPATH"} & engine.environ().keys()
 
 
-def test_an_executable_that_is_not_there_is_bad_config_with_a_sentence(tmp_path: Path, launch_id: str) -> None:
+def test_an_executable_that_is_not_there_is_bad_config_with_a_sentence(
+    tmp_path: Path, launch_id: str
+) -> None:
     process = EngineProcess(Command(("/nowhere/vllm", "serve")), tmp_path, launch_id)
     with pytest.raises(EngineFailure) as caught:
         process.start()
@@ -298,32 +353,48 @@ def test_an_executable_that_is_not_there_is_bad_config_with_a_sentence(tmp_path:
     assert not is_held(node_folder("locks") / f"{launch_id}.lock")
 
 
-def test_files_of_a_command_are_written_below_the_folder_and_nowhere_else(tmp_path: Path, launch_id: str) -> None:
+def test_files_of_a_command_are_written_below_the_folder_and_nowhere_else(
+    tmp_path: Path, launch_id: str
+) -> None:
     command = Command(("/bin/cat", "conf/a.yaml"), files={"conf/a.yaml": "x: 1"})
     with running(command, tmp_path / "work", launch_id) as process:
         assert wait_until(lambda: process.poll() == 0)
         assert process.log_tail(1) == "x: 1"
     with pytest.raises(ValueError, match="outside"):
-        EngineProcess(Command(("/bin/true",), files={"../b": ""}), tmp_path / "work", launch_id).start()
+        EngineProcess(
+            Command(("/bin/true",), files={"../b": ""}), tmp_path / "work", launch_id
+        ).start()
 
 
-def test_what_the_command_names_for_afterwards_is_run_however_the_engine_ends(tmp_path: Path, launch_id: str) -> None:
+def test_what_the_command_names_for_afterwards_is_run_however_the_engine_ends(
+    tmp_path: Path, launch_id: str
+) -> None:
     after = ("/bin/sh", "-c", "echo $OURS > removed")
-    with running(Command(TREE, {"OURS": "container"}, after=after), tmp_path, launch_id, grace_s=1.0):
+    with running(
+        Command(TREE, {"OURS": "container"}, after=after), tmp_path, launch_id, grace_s=1.0
+    ):
         assert wait_until(lambda: len(living(launch_id)) == 4)
     assert (tmp_path / "removed").read_text() == "container\n"
 
 
-def test_a_command_may_ask_for_a_shorter_grace_than_its_owner_gives(tmp_path: Path, launch_id: str) -> None:
-    with running(Command((*TREE, "stubborn"), grace_s=0.2), tmp_path, launch_id, grace_s=60.0) as process:
+def test_a_command_may_ask_for_a_shorter_grace_than_its_owner_gives(
+    tmp_path: Path, launch_id: str
+) -> None:
+    with running(
+        Command((*TREE, "stubborn"), grace_s=0.2), tmp_path, launch_id, grace_s=60.0
+    ) as process:
         assert wait_until(lambda: len(living(launch_id)) == 4)
         assert process.stop().seconds < 5
 
 
-def test_the_log_begins_with_what_is_run_and_shows_no_secret(tmp_path: Path, launch_id: str) -> None:
+def test_the_log_begins_with_what_is_run_and_shows_no_secret(
+    tmp_path: Path, launch_id: str
+) -> None:
     env = {"PLAIN": "1", "HF_TOKEN": "t0ken"}
     with running(
-        Command(("/bin/echo", "a b"), env, {"K": "s3cr3t"}, notes=("x=1 is pinned",)), tmp_path, launch_id
+        Command(("/bin/echo", "a b"), env, {"K": "s3cr3t"}, notes=("x=1 is pinned",)),
+        tmp_path,
+        launch_id,
     ) as it:
         assert wait_until(lambda: it.poll() == 0)
         lines = it.log_path.read_text().splitlines()

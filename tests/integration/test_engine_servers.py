@@ -1,4 +1,5 @@
-"""Real vLLM and SGLang on the CPU: they start, are proven ours, serve, stop, and fail in the ways they really fail.
+"""Real vLLM and SGLang on the CPU: they start, are proven ours, serve, stop, and fail in the ways
+they really fail.
 
 Every engine is started once; the tests of one run after the other, the last of which ends it.
 """
@@ -27,7 +28,16 @@ from orchestrator.load.workloads import Message, Prompt
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import normalize
 from tests.harness import AGAINST_THE_CLOCK, wait_for
-from tests.integration.engine_real import CORES, ROOT, Running, died, home_of, running, script, settings
+from tests.integration.engine_real import (
+    CORES,
+    ROOT,
+    Running,
+    died,
+    home_of,
+    running,
+    script,
+    settings,
+)
 
 pytestmark = pytest.mark.timeout(400)
 TOKENS = 16
@@ -35,13 +45,16 @@ PROMPT = list(range(10, 30))
 
 
 class Facts(NamedTuple):
-    """What differs: settings beside the usual, version, the part of it that is killed last and how it then ends."""
+    """What differs: settings beside the usual, version, the part of it that is killed last and how
+    it then ends.
+    """
 
     given: dict[str, Any]
     version: str
     part: str
     status: int | None  # None: it lives on, and answers nothing
-    reset: str  # what it answers when its prefix cache is emptied; empty: it cannot be, and prompts are salted
+    # what it answers when its prefix cache is emptied; empty: it cannot be, and prompts are salted
+    reset: str
     guarded: tuple[str, ...]  # paths by which an engine is ended, stopped or changed
     untold: set[str]  # columns of metrics that it tells only when it happens
 
@@ -53,7 +66,14 @@ ENGINES = {
         "VLLM::EngineCor",
         0,  # it ends with status 0 when it dies while serving
         "",
-        ("/collective_rpc", "/pause", "/sleep", "/abort_requests", "/reset_prefix_cache", "/update_weights"),
+        (
+            "/collective_rpc",
+            "/pause",
+            "/sleep",
+            "/abort_requests",
+            "/reset_prefix_cache",
+            "/update_weights",
+        ),
         {"spec_draft_tokens_total", "spec_accepted_tokens_total"},
     ),
     "sglang": Facts(
@@ -75,7 +95,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES],
+)
 def engine(request: pytest.FixtureRequest) -> str:
     home_of(request.param)
     return str(request.param)
@@ -90,16 +113,21 @@ def usual(engine: str, **given: Any) -> EngineSettings:
 
 
 @pytest.fixture(scope="module")
-def broken(engine: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Running]]:
-    """Engines that cannot start, started on the other core beside the one that can. On the port of one of them somebody
-    takes connections and never says a word."""
+def broken(
+    engine: str, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Running]]:
+    """Engines that cannot start, started on the other core beside the one that can. On the port of
+    one of them somebody takes connections and never says a word.
+    """
     flag, nowhere = usual(engine, extra_args={"--no-such-flag": True}), Path("/nowhere/model")
     folder, cores = tmp_path_factory.mktemp("broken"), (CORES[-1:],)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         running(flag, folder / "flag", model, cores=cores) as unknown_flag,
         running(usual(engine), folder / "model", nowhere, cores=cores) as no_model,
-        running(usual(engine), folder / "port", model, cores=cores, port=silent.getsockname()[1]) as port_taken,
+        running(
+            usual(engine), folder / "port", model, cores=cores, port=silent.getsockname()[1]
+        ) as port_taken,
     ):
         yield {"flag": unknown_flag, "model": no_model, "port": port_taken}
 
@@ -114,7 +142,13 @@ def server(
 
 
 def completion(**changes: object) -> dict[str, object]:
-    usual = {"prompt": PROMPT, "max_tokens": TOKENS, "min_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
+    usual = {
+        "prompt": PROMPT,
+        "max_tokens": TOKENS,
+        "min_tokens": TOKENS,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
     return usual | {"stream_options": {"include_usage": True}} | changes
 
 
@@ -139,18 +173,24 @@ def test_it_refuses_requests_without_our_key(server: Running) -> None:
 
 def test_a_completion_streams_exactly_the_tokens_that_were_asked_for(server: Running) -> None:
     *chunks, last = server.stream("/v1/completions", completion())
-    ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
+    ids = [
+        token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]
+    ]
     assert len(ids) == TOKENS
     assert last["usage"]["completion_tokens"] == TOKENS
     assert last["usage"]["prompt_tokens"] == len(PROMPT)
     assert "cached_tokens" in last["usage"]["prompt_tokens_details"]
-    assert all(chunk["choices"][0]["text"] for chunk in chunks), "the tiny model speaks whole texts only"
+    assert all(chunk["choices"][0]["text"] for chunk in chunks), (
+        "the tiny model speaks whole texts only"
+    )
 
 
 def test_a_chat_as_the_load_client_asks_for_it_streams_too(server: Running) -> None:
     dialect, parsed = server.engine.dialects(server.settings)["chat"], Parsed()
     wire, question = WIRES[dialect.wire], Prompt((Message("user", ("Kalomi ne ru?",), 0),), 0)
-    status, text = server.ask("POST", dialect.path, json.loads(wire.body(question, TOKENS, server.name, dialect)))
+    status, text = server.ask(
+        "POST", dialect.path, json.loads(wire.body(question, TOKENS, server.name, dialect))
+    )
     assert status == 200, text
     wire.read([event.encode() for event in text.split("data: ")[1:-1]], parsed)
     assert (parsed.error, sum(parsed.tokens), parsed.output_tokens) == (None, TOKENS, TOKENS)
@@ -160,7 +200,11 @@ def test_a_chat_as_the_load_client_asks_for_it_streams_too(server: Running) -> N
 def test_nothing_that_ends_or_changes_it_is_done_for_who_has_no_key(server: Running) -> None:
     """Every user of its host reaches it."""
     paths = ENGINES[server.engine.name].guarded
-    assert {server.ask("POST", path, {"method": "shutdown"}, key=None)[0] for path in paths} <= {401, 403, 404}
+    assert {server.ask("POST", path, {"method": "shutdown"}, key=None)[0] for path in paths} <= {
+        401,
+        403,
+        404,
+    }
 
 
 def test_a_new_attempt_finds_nothing_of_the_last_one_in_the_prefix_cache(server: Running) -> None:
@@ -169,7 +213,9 @@ def test_a_new_attempt_finds_nothing_of_the_last_one_in_the_prefix_cache(server:
         if new and reset:
             assert server.ask("POST", server.engine.reset_path or "")[1].startswith(reset)
         salt = {} if reset else {"cache_salt": f"attempt {attempt - (not new)}"}
-        last = server.stream("/v1/completions", completion(prompt=list(range(100, 500)), **salt))[-1]
+        last = server.stream("/v1/completions", completion(prompt=list(range(100, 500)), **salt))[
+            -1
+        ]
         cached.append(last["usage"]["prompt_tokens_details"]["cached_tokens"])
     assert cached[0] == cached[2] == 0
     assert cached[1] > 0
@@ -194,7 +240,8 @@ def test_vllms_own_client_counts_and_times_the_same(
     assert ours["output_tokens"] == theirs["output_tokens"] == args.output_tokens
     assert ours["input_tokens"] == args.input_tokens
     assert theirs["input_tokens"] == pytest.approx(args.input_tokens, rel=0.01)
-    # Far apart, for a machine that does other things: benchmarks/agreement measures how near they are.
+    # Far apart, for a machine that does other things: benchmarks/agreement measures how near they
+    # are.
     for name in agreement.LIMITS:
         assert 0.4 < ours[name] / theirs[name] < 2.5, (name, ours, theirs)
 
@@ -212,19 +259,25 @@ def test_every_process_of_it_carries_the_mark_though_it_renames_itself(server: R
     pid = server.processes[0].pid
     assert pid is not None
     tree = {pid} | {child.pid for child in psutil.Process(pid).children(recursive=True)}
-    assert tree <= {process.pid for process, _ in ownership.tagged({ownership.LAUNCH: server.node.launch_id})}
+    assert tree <= {
+        process.pid for process, _ in ownership.tagged({ownership.LAUNCH: server.node.launch_id})
+    }
     part = ENGINES[server.engine.name].part
     assert any(process.name().startswith(part) for process in map(psutil.Process, tree))
 
 
-def test_a_second_engine_on_its_port_is_told_that_it_is_taken(server: Running, model: Path, tmp_path: Path) -> None:
+def test_a_second_engine_on_its_port_is_told_that_it_is_taken(
+    server: Running, model: Path, tmp_path: Path
+) -> None:
     with running(usual(server.engine.name), tmp_path, model, port=server.node.port) as second:
         failure = failure_of(second)
     assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
     assert str(server.node.port) in failure.sentence
 
 
-def test_one_whose_port_is_held_by_somebody_silent_is_told_so_too(broken: dict[str, Running]) -> None:
+def test_one_whose_port_is_held_by_somebody_silent_is_told_so_too(
+    broken: dict[str, Running],
+) -> None:
     """SGLang then waits for ever."""
     failure = failure_of(broken["port"])
     assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
@@ -247,7 +300,15 @@ def test_a_model_that_is_not_there_is_bad_config(broken: dict[str, Running]) -> 
 def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: Path) -> None:
     launch_id = f"test-{time.monotonic_ns()}"
     given = settings("vllm", max_model_len=1024, enforce_eager=True)
-    argv = [f"{given.executable}/bin/vllm", "serve", str(model), "--port", "21999", "--dtype", "float32"]
+    argv = [
+        f"{given.executable}/bin/vllm",
+        "serve",
+        str(model),
+        "--port",
+        "21999",
+        "--dtype",
+        "float32",
+    ]
     owner = subprocess.Popen(
         [
             sys.executable,
@@ -264,9 +325,14 @@ def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: P
     )
     try:
         deadline = time.monotonic() + 90
-        while len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) < 3 and time.monotonic() < deadline:
+        while (
+            len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) < 3
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.2)
-        assert len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) >= 3, "server and engine core are up"
+        assert len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) >= 3, (
+            "server and engine core are up"
+        )
         owner.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 10
         while list(ownership.tagged({ownership.LAUNCH: launch_id})) and time.monotonic() < deadline:
@@ -278,7 +344,9 @@ def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: P
         ownership.kill_tagged({ownership.LAUNCH: launch_id})
 
 
-def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its_server_does(server: Running) -> None:
+def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its_server_does(
+    server: Running,
+) -> None:
     """The last test: nothing serves after it."""
     process, facts = server.processes[0], ENGINES[server.engine.name]
     assert process.pid is not None
@@ -289,7 +357,9 @@ def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its
     if facts.status is None:
         wait_for(lambda: heard.spoken("run", process.news()), 20, "its last words")
     else:
-        status, text = server.ask("POST", "/v1/completions", {"model": server.name, "stream": True} | completion())
+        status, text = server.ask(
+            "POST", "/v1/completions", {"model": server.name, "stream": True} | completion()
+        )
         assert "error" in text or status == 500
         assert died(process, limit_s=30)
     assert process.poll() == facts.status

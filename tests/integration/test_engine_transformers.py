@@ -46,19 +46,27 @@ def test_it_is_proven_ours_by_its_socket(server: Running) -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
     ],
 )
-def test_a_stream_has_the_length_that_was_asked_for(server: Running, path: str, body: dict[str, object]) -> None:
+def test_a_stream_has_the_length_that_was_asked_for(
+    server: Running, path: str, body: dict[str, object]
+) -> None:
     status, text = server.ask(
         "POST", path, {"model": server.name, "stream": True, "generation_config": length()} | body
     )
     assert status == 200
     assert "[DONE]" not in text
-    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in text.splitlines()
+        if line.startswith("data: ")
+    ]
     assert events[-1]["usage"]["completion_tokens"] == TOKENS
     assert events[-1]["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
-def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(server: Running, api: str) -> None:
+def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(
+    server: Running, api: str
+) -> None:
     dialect = server.engine.dialects(server.settings)[api]
     assert dialect.allowed_fields is not None
     values = {

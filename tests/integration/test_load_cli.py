@@ -50,8 +50,12 @@ def load(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What ``load`` says on stderr when it ends with status 2; in this process, since nothing of it is started."""
+def refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What ``load`` says on stderr when it ends with status 2; in this process, since nothing of it
+    is started.
+    """
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def said(*args: str) -> str:
@@ -93,15 +97,29 @@ async def answer_chat(request: Request, reader: Reader, writer: Writer) -> None:
 
 def test_json_is_one_document_with_the_promised_keys() -> None:
     with serving(answer_openai) as server:
-        done = load(url(server.port), "--model", "m1", "--rate", "50", "--duration", "1s", *QUICK, "--format", "json")
+        done = load(
+            url(server.port),
+            "--model",
+            "m1",
+            "--rate",
+            "50",
+            "--duration",
+            "1s",
+            *QUICK,
+            "--format",
+            "json",
+        )
         first = json.loads(server.requests[1].body)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for name in LATENCIES:
         assert set(found[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
     assert found["requests"]["scheduled"] == found["requests"]["ok"] > 20
-    assert found["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
-    assert found["output_token_throughput"] == pytest.approx(4 * found["request_throughput"], rel=0.1)
+    # a busy test machine may well be too slow
+    assert found["validity"] in ("valid", "client_bound")
+    assert found["output_token_throughput"] == pytest.approx(
+        4 * found["request_throughput"], rel=0.1
+    )
     assert (found["control"], found["level"], found["arrivals"], found["model"]) == (
         "request_rate",
         50.0,
@@ -113,19 +131,33 @@ def test_json_is_one_document_with_the_promised_keys() -> None:
 
 
 def test_a_list_of_levels_is_one_table_one_experiment_and_a_list_in_json(tmp_path: Path) -> None:
-    args = ("--concurrency", "1,2", "--requests", "6", *QUICK, "--slo", "ttft<=10s", "--results", str(tmp_path))
+    args = (
+        "--concurrency",
+        "1,2",
+        "--requests",
+        "6",
+        *QUICK,
+        "--slo",
+        "ttft<=10s",
+        "--results",
+        str(tmp_path),
+    )
     with serving(answer_openai) as server:
         shown = load(url(server.port), *args)
         done = load(url(server.port), *args, "--format", "json")
     assert shown.returncode == done.returncode == 0, done.stderr
-    assert [line.split("  ")[0].strip() for line in shown.stdout.splitlines()].count("2 in flight") == 1
+    assert [line.split("  ")[0].strip() for line in shown.stdout.splitlines()].count(
+        "2 in flight"
+    ) == 1
     assert "limits: ttft<=10s,attainment>=0.95" in shown.stdout
     assert max(map(len, shown.stdout.partition("\n\n")[0].splitlines())) <= 120
     found = json.loads(done.stdout)
     assert [(one["level"], one["requests"]["ok"]) for one in found] == [(1, 6), (2, 6)]
     assert all(one["slo"]["attainment"]["estimate"] == 1 for one in found)
     assert len(list(tmp_path.iterdir())) == 2, "each command is an experiment of its own"
-    stored = CliRunner().invoke(cli, ["best", str(tmp_path), "--per", "deployment", "--format", "json"])
+    stored = CliRunner().invoke(
+        cli, ["best", str(tmp_path), "--per", "deployment", "--format", "json"]
+    )
     comparisons = json.loads(stored.stdout)["comparisons"]
     assert [len(one["ranking"]) for one in comparisons] == [1, 1]
 
@@ -144,14 +176,28 @@ def test_the_seed_is_drawn_printed_and_repeats_the_requests() -> None:
     assert "--seed " in other.stdout
 
 
-def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_shown(tmp_path: Path) -> None:
-    args = ("--concurrency", "1", "--requests", "2", *QUICK, "--results", str(tmp_path), "--format", "json")
+def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_shown(
+    tmp_path: Path,
+) -> None:
+    args = (
+        "--concurrency",
+        "1",
+        "--requests",
+        "2",
+        *QUICK,
+        "--results",
+        str(tmp_path),
+        "--format",
+        "json",
+    )
     headers = ("--header", "X-Team: blue", "--header", "X-Key: k-${MY_SECRET}")
     with serving(answer_openai) as server:
         done = load(url(server.port), *args, *headers, MY_SECRET="very-hidden")
         heads = [request.head for request in server.requests]
     assert done.returncode == 0, done.stderr
-    assert all(b"X-Team: blue\r\n" in head and b"X-Key: k-very-hidden\r\n" in head for head in heads)
+    assert all(
+        b"X-Team: blue\r\n" in head and b"X-Key: k-very-hidden\r\n" in head for head in heads
+    )
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"very-hidden" not in stored + (done.stdout + done.stderr).encode()
 
@@ -165,12 +211,26 @@ def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_show
         ("Connection: x", "is set by the client itself"),
     ],
 )
-def test_a_header_that_cannot_be_sent_is_status_2(header: str, said: str, refused: Callable[..., str]) -> None:
-    assert said in refused("http://127.0.0.1:9", "--rate", "1", "--requests", "1", *QUICK, "--header", header)
+def test_a_header_that_cannot_be_sent_is_status_2(
+    header: str, said: str, refused: Callable[..., str]
+) -> None:
+    assert said in refused(
+        "http://127.0.0.1:9", "--rate", "1", "--requests", "1", *QUICK, "--header", header
+    )
 
 
 def test_warm_up_requests_are_sent_before_and_are_other_ones() -> None:
-    args = ("--concurrency", "2", "--requests", "4", "--warmup-requests", "3", *QUICK, "--format", "json")
+    args = (
+        "--concurrency",
+        "2",
+        "--requests",
+        "4",
+        "--warmup-requests",
+        "3",
+        *QUICK,
+        "--format",
+        "json",
+    )
     with serving(answer_openai) as server:
         done = load(url(server.port), *args)
         prompts = [tuple(request.json["prompt"]) for request in server.requests if request.body]
@@ -180,7 +240,15 @@ def test_warm_up_requests_are_sent_before_and_are_other_ones() -> None:
 
 
 def test_natural_lengths_ask_for_no_more_than_a_limit() -> None:
-    args = ("--concurrency", "1", "--requests", "2", "--natural-lengths", "--extra-body", '{"temperature": null}')
+    args = (
+        "--concurrency",
+        "1",
+        "--requests",
+        "2",
+        "--natural-lengths",
+        "--extra-body",
+        '{"temperature": null}',
+    )
     with serving(answer_openai) as server:
         done = load(url(server.port), *args, *QUICK)
         bodies = [request.json for request in server.requests if request.body]
@@ -190,8 +258,28 @@ def test_natural_lengths_ask_for_no_more_than_a_limit() -> None:
 
 
 def test_a_path_of_its_own_lengths_prefixes_and_turns_reach_the_server() -> None:
-    args = ["--endpoint", "/v2/complete?version=1", "--input-tokens", "5:9", "--output-tokens", "3", "--turns", "2"]
-    args += ["--prefix-tokens", "20", "--prefix-count", "2", "--concurrency", "1", "--requests", "20", "--seed", "1"]
+    args = [
+        "--endpoint",
+        "/v2/complete?version=1",
+        "--input-tokens",
+        "5:9",
+        "--output-tokens",
+        "3",
+        "--turns",
+        "2",
+    ]
+    args += [
+        "--prefix-tokens",
+        "20",
+        "--prefix-count",
+        "2",
+        "--concurrency",
+        "1",
+        "--requests",
+        "20",
+        "--seed",
+        "1",
+    ]
     with serving(answer_openai) as server:
         done = load(url(server.port), *args, "--format", "json")
         sent = [request for request in server.requests if request.body][1:]
@@ -203,7 +291,10 @@ def test_a_path_of_its_own_lengths_prefixes_and_turns_reach_the_server() -> None
     lengths = {len(prompt) - 20 for prompt in prompts[::2]}
     assert lengths <= {5, 6, 7, 8, 9} and len(lengths) > 2
     pairs = list(zip(prompts[::2], prompts[1::2], strict=True))
-    assert all(second[: len(first)] == first and len(second) >= len(first) + 3 + 5 for first, second in pairs)
+    assert all(
+        second[: len(first)] == first and len(second) >= len(first) + 3 + 5
+        for first, second in pairs
+    )
 
 
 def test_what_the_endpoint_cannot_do_stands_in_the_table_of_one_level_and_of_several() -> None:
@@ -242,17 +333,30 @@ def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["requests"]["ok"] == 12
-    assert (found["control"], found["level"], found["arrivals"]) == ("request_rate", "inf", "at_once")
-    assert found["ttft_ms"]["max"] >= found["ttft_from_sent_ms"]["max"], "due at the beginning, all of them"
+    assert (found["control"], found["level"], found["arrivals"]) == (
+        "request_rate",
+        "inf",
+        "at_once",
+    )
+    assert found["ttft_ms"]["max"] >= found["ttft_from_sent_ms"]["max"], (
+        "due at the beginning, all of them"
+    )
     assert "all requests were due at once" in done.stdout
     assert "inf req/s" in shown.stdout
     assert sorted({row["level"] for row in rows(tmp_path, "points")}) == [50, math.inf]
     infinite = {row["attempt_id"] for row in rows(tmp_path, "points") if row["level"] == math.inf}
-    due = {row["scheduled_ns"] for row in rows(tmp_path, "requests") if row["attempt_id"] in infinite}
+    due = {
+        row["scheduled_ns"] for row in rows(tmp_path, "requests") if row["attempt_id"] in infinite
+    }
     assert due == {0}
     stored = [
-        json.loads(CliRunner().invoke(cli, [command, str(tmp_path), "--format", "json", *more]).stdout)
-        for command, more in (("results", []), ("best", ["--slo", "ttft<=60s", "--per", "deployment"]))
+        json.loads(
+            CliRunner().invoke(cli, [command, str(tmp_path), "--format", "json", *more]).stdout
+        )
+        for command, more in (
+            ("results", []),
+            ("best", ["--slo", "ttft<=60s", "--per", "deployment"]),
+        )
     ]
     assert sorted(str(one["level"]) for one in stored[0]) == ["50.0", "inf", "inf"]
     assert any(one["ranking"][0]["level"] == "inf" for one in stored[1]["comparisons"])
@@ -261,7 +365,9 @@ def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
 
 
 def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told() -> None:
-    behave = refusing("400 Bad Request", lambda request: request.number > 8, b"max_tokens is \x1b[2J too large")
+    behave = refusing(
+        "400 Bad Request", lambda request: request.number > 8, b"max_tokens is \x1b[2J too large"
+    )
     with serving(behave) as server:
         done = load(url(server.port), "--concurrency", "1", "--requests", "10", *QUICK)
     assert done.returncode == 3, done.stderr
@@ -331,7 +437,9 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         (("--rate", "1", "--warmup", f"1{'0' * 400}s"), "--warmup"),
     ],
 )
-def test_bad_input_is_status_2(args: tuple[str, ...], said: str, refused: Callable[..., str]) -> None:
+def test_bad_input_is_status_2(
+    args: tuple[str, ...], said: str, refused: Callable[..., str]
+) -> None:
     with serving(answer_openai) as server:
         assert said in refused(url(server.port), "--requests", "2", *QUICK, *args)
 
@@ -342,7 +450,9 @@ def test_a_pasted_path_of_an_api_is_named(path: str, refused: Callable[..., str]
     assert "give the server's address, http://127.0.0.1:9, and choose by --api" in said
 
 
-def test_more_requests_than_memory_holds_are_refused_before_anything_is_sent(refused: Callable[..., str]) -> None:
+def test_more_requests_than_memory_holds_are_refused_before_anything_is_sent(
+    refused: Callable[..., str],
+) -> None:
     said = refused("http://127.0.0.1:9", "--rate", "1e9", "--duration", "10s", *QUICK)
     assert "1e+09 requests/s for 10 s are 1e+10 requests; a point may have 5,000,000" in said
 
@@ -350,7 +460,16 @@ def test_more_requests_than_memory_holds_are_refused_before_anything_is_sent(ref
 def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Is it?", "output_tokens": 3}\n{"prompt": "Why?\\nBecause."}\n')
-    args = ("--prompt-file", str(file), "--output-tokens", "5", "--concurrency", "1", "--requests", "3")
+    args = (
+        "--prompt-file",
+        str(file),
+        "--output-tokens",
+        "5",
+        "--concurrency",
+        "1",
+        "--requests",
+        "3",
+    )
     with serving(answer_openai) as server:
         done = load(url(server.port), *args, "--format", "json")
         sent = [request.json for request in server.requests if request.body][-3:]
@@ -360,7 +479,8 @@ def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path
     ]  # fmt: skip
     found = json.loads(done.stdout)
     assert (found["prompt_file"], found["cache_state"]) == (str(file), "unknown")
-    assert found["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
+    # a busy test machine may well be too slow
+    assert found["validity"] in ("valid", "client_bound")
     assert any("3 requests of 2 prompts" in note for note in found["notes"])
     assert "3 requests of 2 prompts" in done.stderr
 
@@ -377,36 +497,69 @@ def test_a_trace_is_sent_at_its_times_in_its_lengths(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "4 requests of the trace, due within 1.0 s" in done.stdout
     assert "3 requests/s, trace" in done.stdout
-    assert sorted((len(one["prompt"]), one["max_tokens"]) for one in sent) == sorted(line[1:] for line in lines)
+    assert sorted((len(one["prompt"]), one["max_tokens"]) for one in sent) == sorted(
+        line[1:] for line in lines
+    )
     first, second = sorted((one["prompt"] for one in sent if len(one["prompt"]) > 512), key=len)
     assert first[:512] == second[:512]
     found = rows(tmp_path / "out", "requests")
-    assert sorted(row["scheduled_ns"] for row in found) == [0, 400_000_000, 400_000_000, 1_000_000_000]
+    assert sorted(row["scheduled_ns"] for row in found) == [
+        0,
+        400_000_000,
+        400_000_000,
+        1_000_000_000,
+    ]
     assert {row["scheduled_ns"]: row["input_tokens_asked"] for row in found}[1_000_000_000] == 5
 
 
-def test_conversations_of_a_file_are_sent_as_messages_and_bad_lines_stop_everything(tmp_path: Path) -> None:
+def test_conversations_of_a_file_are_sent_as_messages_and_bad_lines_stop_everything(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "share.json"
-    talk = [{"from": "system", "value": "Be kind"}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]
+    talk = [
+        {"from": "system", "value": "Be kind"},
+        {"from": "human", "value": "Hi"},
+        {"from": "gpt", "value": "Ho"},
+    ]
     file.write_text(json.dumps([{"conversations": talk}]))
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         await (answer_chat if request.body else answer_openai)(request, reader, writer)
 
-    args = ("--api", "chat", "--prompt-file", str(file), "--output-tokens", "2", "--rate", "9", "--requests", "1")
+    args = (
+        "--api",
+        "chat",
+        "--prompt-file",
+        str(file),
+        "--output-tokens",
+        "2",
+        "--rate",
+        "9",
+        "--requests",
+        "1",
+    )
     with serving(behave) as server:
         done = load(url(server.port), *args)
         sent = server.requests[-1].json
-        file.write_text(json.dumps([{"conversations": talk}, {"conversations": [{"from": "x"}]}, {"text": 1}]))
+        file.write_text(
+            json.dumps([{"conversations": talk}, {"conversations": [{"from": "x"}]}, {"text": 1}])
+        )
         refused = load(url(server.port), *args)
     assert done.returncode == 0, done.stderr
-    assert sent["messages"] == [{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hi"}]
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be kind"},
+        {"role": "user", "content": "Hi"},
+    ]
     assert refused.returncode == 2
     assert all(f"{str(file)!r}, entry {at}: " in refused.stderr for at in (2, 3))
 
 
-@pytest.mark.parametrize("loop", [("--rate", "40"), ("--concurrency", "4")], ids=lambda loop: loop[0])
-def test_too_many_errors_end_it_and_keep_what_was_measured(loop: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "loop", [("--rate", "40"), ("--concurrency", "4")], ids=lambda loop: loop[0]
+)
+def test_too_many_errors_end_it_and_keep_what_was_measured(
+    loop: tuple[str, str], tmp_path: Path
+) -> None:
     args = (
         *loop,
         "--warmup",
@@ -421,13 +574,17 @@ def test_too_many_errors_end_it_and_keep_what_was_measured(loop: tuple[str, str]
         "--format",
         "json",
     )
-    with serving(refusing("500 No", lambda request: request.number > 30 and request.number % 2)) as server:
+    with serving(
+        refusing("500 No", lambda request: request.number > 30 and request.number % 2)
+    ) as server:
         began = time.monotonic()
         done = load(url(server.port), *args)
     assert done.returncode == 3, done.stderr
     assert time.monotonic() - began < 40
     found = json.loads(done.stdout)
-    assert 5 <= found["requests"]["failed"] <= 5 + 4, "it stops at the count; what was open may fail, too"
+    assert 5 <= found["requests"]["failed"] <= 5 + 4, (
+        "it stops at the count; what was open may fail, too"
+    )
     assert found["requests"]["ok"] > 20
     assert found["errors"].keys() == {"http_5xx"}
     assert found["validity"] == "interrupted"
@@ -459,14 +616,18 @@ def test_a_server_that_is_elsewhere_is_bad_input_with_its_place(
     model: tuple[str, ...], refused: Callable[..., str]
 ) -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
-        writer.write(b"HTTP/1.1 308 Moved\r\nLocation: https://elsewhere.example/\r\nContent-Length: 0\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 308 Moved\r\nLocation: https://elsewhere.example/\r\nContent-Length: 0\r\n\r\n"
+        )
 
     with serving(behave) as server:
         said = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK, *model)
     assert "it is at https://elsewhere.example/ (give that URL)" in said
 
 
-def test_a_model_that_a_server_names_with_control_characters_is_bad_input(refused: Callable[..., str]) -> None:
+def test_a_model_that_a_server_names_with_control_characters_is_bad_input(
+    refused: Callable[..., str],
+) -> None:
     models = b'{"data":[{"id":"a\\u001b[31mb"}]}'
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -478,25 +639,35 @@ def test_a_model_that_a_server_names_with_control_characters_is_bad_input(refuse
 
 
 @pytest.mark.parametrize(("timeout", "status"), [("1s", 2), ("600s", 0)])
-def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(timeout: str, status: int) -> None:
+def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(
+    timeout: str, status: int
+) -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         await asyncio.sleep(2.5 if request.number == 1 else 0)
         await answer_openai(request, reader, writer)
 
     with serving(behave) as server:
         args = ("--concurrency", "1", "--requests", "2", "--timeout", timeout, *QUICK)
-        done = changed("from orchestrator.cli import load; load.SLOW_S = 0.5", url(server.port), *args)
+        done = changed(
+            "from orchestrator.cli import load; load.SLOW_S = 0.5", url(server.port), *args
+        )
     assert done.returncode == status, done.stderr
     assert "it may be loading its model" in done.stderr
     assert ("failed a trial request: timeout: still open 1 s after" in done.stderr) == (status == 2)
 
 
-def test_an_engine_that_dies_within_the_trial_request_has_not_refused_it(refused: Callable[..., str]) -> None:
+def test_an_engine_that_dies_within_the_trial_request_has_not_refused_it(
+    refused: Callable[..., str],
+) -> None:
     events = b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: {"error":{"message":"engine died","code":500}}\n\n'
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b"
-        writer.write(head % (len(events), events) if request.body else b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
+        writer.write(
+            head % (len(events), events)
+            if request.body
+            else b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+        )
 
     with serving(behave) as server:
         said = refused(url(server.port), "--model", "m", "--rate", "1", "--requests", "2", *QUICK)
@@ -505,7 +676,9 @@ def test_an_engine_that_dies_within_the_trial_request_has_not_refused_it(refused
 
 def test_failed_requests_are_status_3_and_counted() -> None:
     with serving(refusing("500 No", lambda request: request.number == 5)) as server:
-        done = load(url(server.port), "--concurrency", "1", "--requests", "8", *QUICK, "--format", "json")
+        done = load(
+            url(server.port), "--concurrency", "1", "--requests", "8", *QUICK, "--format", "json"
+        )
     assert done.returncode == 3, done.stderr
     found = json.loads(done.stdout)
     assert found["requests"] == {"scheduled": 8, "ok": 7, "failed": 1}
@@ -515,12 +688,25 @@ def test_failed_requests_are_status_3_and_counted() -> None:
 def test_a_key_reaches_the_server_and_nothing_else(tmp_path: Path) -> None:
     secret = "sk-very-secret-value"
     with serving(refusing("401 No", lambda r: f"Bearer {secret}".encode() not in r.head)) as server:
-        args = (url(server.port), "--concurrency", "1", "--requests", "3", *QUICK, "--results", str(tmp_path))
+        args = (
+            url(server.port),
+            "--concurrency",
+            "1",
+            "--requests",
+            "3",
+            *QUICK,
+            "--results",
+            str(tmp_path),
+        )
         done = load(*args, "--api-key-env", "MY_KEY", "--format", "json", MY_KEY=secret)
         refused = load(*args)
-    with serving(refusing("418 No", lambda r: bool(r.body), f"\x1b[31mYou sent {secret}".encode())) as server:
+    with serving(
+        refusing("418 No", lambda r: bool(r.body), f"\x1b[31mYou sent {secret}".encode())
+    ) as server:
         header = ("--header", "X-Key: ${MY_KEY}")
-        echoed = load(url(server.port), "--rate", "9", "--requests", "3", *QUICK, *header, MY_KEY=secret)
+        echoed = load(
+            url(server.port), "--rate", "9", "--requests", "3", *QUICK, *header, MY_KEY=secret
+        )
     assert done.returncode == 0, done.stderr
     assert refused.returncode == 2
     assert "--api-key-env" in refused.stderr
@@ -532,22 +718,39 @@ def test_a_key_reaches_the_server_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
-    """As transformers serve does: unknown fields and token ids are refused, there is a generation_config."""
-    known = {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options", "generation_config"}
+    """As transformers serve does: unknown fields and token ids are refused, there is a
+    generation_config.
+    """
+    known = {
+        "model",
+        "prompt",
+        "max_tokens",
+        "temperature",
+        "stream",
+        "stream_options",
+        "generation_config",
+    }
 
     def unknown(request: Request) -> bool:
-        return bool(request.body) and (not set(request.json) <= known or not isinstance(request.json["prompt"], str))
+        return bool(request.body) and (
+            not set(request.json) <= known or not isinstance(request.json["prompt"], str)
+        )
 
     with serving(refusing("422 No", unknown, b'{"detail":"Unexpected fields"}')) as server:
-        done = load(url(server.port), "--concurrency", "1", "--requests", "3", *QUICK, "--format", "json")
+        done = load(
+            url(server.port), "--concurrency", "1", "--requests", "3", *QUICK, "--format", "json"
+        )
         last = server.requests[-1].json
     assert done.returncode == 0, done.stderr
     assert "takes no token ids" in done.stderr
     assert json.loads(last["generation_config"])["min_new_tokens"] == 4
 
 
-@pytest.mark.parametrize("refuses", ["", "400 No", "500 Unexpected"])  # as vLLM's first engine did, and a crash over it
-def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_takes_one(refuses: str) -> None:
+# as vLLM's first engine did, and a crash over it
+@pytest.mark.parametrize("refuses", ["", "400 No", "500 Unexpected"])
+def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_takes_one(
+    refuses: str,
+) -> None:
     models = b'{"data":[{"id":"m1","object":"model","owned_by":"vllm"}]}'
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -559,16 +762,22 @@ def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_ta
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
 
     with serving(behave) as server:
-        done = load(url(server.port), "--concurrency", "1,2", "--requests", "2", *QUICK, "--format", "json")
+        done = load(
+            url(server.port), "--concurrency", "1,2", "--requests", "2", *QUICK, "--format", "json"
+        )
         first, again, second, last = [one.json.get("cache_salt") for one in server.requests[-4:]]
     assert done.returncode == 0, done.stderr
     assert first == again and second == last
     assert (first is None) == (second is None) == bool(refuses)
     assert refuses or first != second
-    assert [one["cache_state"] for one in json.loads(done.stdout)] == ["unknown" if refuses else "salted"] * 2
+    assert [one["cache_state"] for one in json.loads(done.stdout)] == [
+        "unknown" if refuses else "salted"
+    ] * 2
 
 
-@pytest.mark.parametrize("words", ["Token id 30000 is out of vocabulary", "Prompt contains invalid tokens"])
+@pytest.mark.parametrize(
+    "words", ["Token id 30000 is out of vocabulary", "Prompt contains invalid tokens"]
+)
 def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small(words: str) -> None:
     def too_high(request: Request) -> bool:
         return bool(request.body) and max(request.json["prompt"]) >= 2048
@@ -580,8 +789,12 @@ def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small(words: st
     assert "takes no token ids" not in done.stderr
 
 
-def test_ids_are_looked_for_further_down_where_the_refusal_comes_in_a_stream_as_real_vllm_sends_it() -> None:
-    recorded = (Path(__file__).parents[1] / "contract/streams/vllm-completions-refused_ids.http").read_bytes()
+def test_ids_are_looked_for_further_down_where_the_refusal_comes_in_a_stream_as_real_vllm_sends_it() -> (
+    None
+):
+    recorded = (
+        Path(__file__).parents[1] / "contract/streams/vllm-completions-refused_ids.http"
+    ).read_bytes()
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         if request.body and max(request.json["prompt"]) >= 2048:
@@ -602,27 +815,48 @@ def test_what_was_measured_is_stored_and_read_back(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     command = [sys.executable, "-m", "orchestrator", "results", str(tmp_path), "--format", "json"]
-    shown = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    shown = json.loads(
+        subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    )
     found = json.loads(done.stdout)
     assert len(shown) == 1
     assert shown[0]["status"] == "ok"
     figures = [field.name for field in fields(Figures)]
-    assert {name: shown[0][name] for name in figures} == {name: found[name] for name in figures}  # to the last digit
-    assert json.loads((tmp_path / shown[0]["experiment"] / "plan.json").read_text())["name"] == shown[0]["experiment"]
+    # to the last digit
+    assert {name: shown[0][name] for name in figures} == {name: found[name] for name in figures}
+    assert (
+        json.loads((tmp_path / shown[0]["experiment"] / "plan.json").read_text())["name"]
+        == shown[0]["experiment"]
+    )
 
 
 @pytest.mark.parametrize(
     "length", [("--requests", "40"), ("--duration", "1s", "--warmup", "0.3s"), ("--duration", "1s")]
 )
-def test_stored_figures_are_the_printed_ones_to_the_last_digit(tmp_path: Path, length: tuple[str, ...]) -> None:
+def test_stored_figures_are_the_printed_ones_to_the_last_digit(
+    tmp_path: Path, length: tuple[str, ...]
+) -> None:
     """Counted or timed, by several clients or one, drained or not: one window, one computation."""
     figures = [field.name for field in fields(Figures)]
     with serving(answer_openai) as server:
-        args = (url(server.port), "--concurrency", "3", *length, *QUICK, "--results", str(tmp_path), "--format", "json")
+        args = (
+            url(server.port),
+            "--concurrency",
+            "3",
+            *length,
+            *QUICK,
+            "--results",
+            str(tmp_path),
+            "--format",
+            "json",
+        )
         printed = [json.loads(load(*args, "--clients", clients).stdout) for clients in ("1", "3")]
     command = [sys.executable, "-m", "orchestrator", "results", str(tmp_path), "--format", "json"]
-    stored = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
-    assert len({one["experiment"] for one in stored}) == 2  # every command is an experiment of its own
+    stored = json.loads(
+        subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    )
+    # every command is an experiment of its own
+    assert len({one["experiment"] for one in stored}) == 2
     assert sorted(json.dumps([one[name] for name in figures]) for one in stored) == sorted(
         json.dumps([one[name] for name in figures]) for one in printed
     )
@@ -631,7 +865,15 @@ def test_stored_figures_are_the_printed_ones_to_the_last_digit(tmp_path: Path, l
 def test_an_unusable_place_for_results_is_found_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with serving(answer_openai) as server:
-        args = ("--rate", "5", "--duration", "600s", *QUICK, "--results", str(tmp_path / "file" / "below"))
+        args = (
+            "--rate",
+            "5",
+            "--duration",
+            "600s",
+            *QUICK,
+            "--results",
+            str(tmp_path / "file" / "below"),
+        )
         began = time.monotonic()
         done = load(url(server.port), *args)
     assert done.returncode in (1, 2)
@@ -640,7 +882,9 @@ def test_an_unusable_place_for_results_is_found_before_anything_is_measured(tmp_
 
 
 def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
-    """CPU time, which others on the machine do not change much: 1.2 s, so that the first request leaves within 2 s."""
+    """CPU time, which others on the machine do not change much: 1.2 s, so that the first request
+    leaves within 2 s.
+    """
     with serving(answer_openai) as server:
         program = (
             "import sys, time; from orchestrator.cli.main import cli; import orchestrator.runner.endpoint as endpoint; "
@@ -651,7 +895,9 @@ def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
             "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & set(loaded))); "
             "print(time.process_time())"
         )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        )
     assert done.returncode == 0, done.stderr
     *_, heavy, cpu_s = done.stdout.splitlines()
     assert heavy == "[]"
@@ -667,25 +913,43 @@ async def _never_ends(request: Request, reader: Reader, writer: Writer) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("clients", ["1", "2"])
-@pytest.mark.parametrize("loop", [("--rate", "20"), ("--concurrency", "4")], ids=lambda loop: loop[0])
+@pytest.mark.parametrize(
+    "loop", [("--rate", "20"), ("--concurrency", "4")], ids=lambda loop: loop[0]
+)
 def test_an_interrupted_run_gives_the_figures_until_then_and_stores_them(
     number: signal.Signals, clients: str, loop: tuple[str, str], tmp_path: Path
 ) -> None:
     with serving(_never_ends) as server:
-        argv = [url(server.port), "--model", "m1", *loop, "--duration", "60s", *QUICK, "--clients", clients]
+        argv = [
+            url(server.port),
+            "--model",
+            "m1",
+            *loop,
+            "--duration",
+            "60s",
+            *QUICK,
+            "--clients",
+            clients,
+        ]
         argv += ["--format", "json", "--results", str(tmp_path)]
         command = [sys.executable, "-m", "orchestrator", "load", *argv]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             wait_for(lambda: len(server.requests) > 20, 30.0, "requests")
             process.send_signal(number)
             out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert err.count("interrupted") == 1
     found = json.loads(out)
-    assert re.search(r"interrupted after .*; left out: \d+ requests? in flight then", found["validity_reasons"][0])
+    assert re.search(
+        r"interrupted after .*; left out: \d+ requests? in flight then",
+        found["validity_reasons"][0],
+    )
     assert 0 < found["duration_s"] < 20
     assert found["requests"]["ok"] > 5
-    assert (found["requests"]["failed"], found["errors"]) == (0, {})  # the server has nothing to do with what was left
+    # the server has nothing to do with what was left
+    assert (found["requests"]["failed"], found["errors"]) == (0, {})
     assert found["requests_all_phases"]["scheduled"] < 400  # not those that were never due
     assert found["output_token_throughput"] > 4 * found["requests"]["ok"] / found["duration_s"] / 2
     (stored,) = rows(tmp_path, "points")
@@ -693,11 +957,26 @@ def test_an_interrupted_run_gives_the_figures_until_then_and_stores_them(
     assert stored["requests_scheduled"] == len(rows(tmp_path, "requests"))
 
 
-def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_so(tmp_path: Path) -> None:
+def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_so(
+    tmp_path: Path,
+) -> None:
     with serving(answer_openai) as server:
-        argv = [url(server.port), "--model", "m1", "--rate", "20", "--warmup", "60s", "--duration", "60s", *QUICK]
+        argv = [
+            url(server.port),
+            "--model",
+            "m1",
+            "--rate",
+            "20",
+            "--warmup",
+            "60s",
+            "--duration",
+            "60s",
+            *QUICK,
+        ]
         command = [sys.executable, "-m", "orchestrator", "load", *argv]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             wait_for(lambda: len(server.requests) > 8, 30.0, "requests")
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
@@ -708,7 +987,9 @@ def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_while_requests_are_written_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_while_requests_are_written_ends_the_run(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     program = (
         "import time\nfrom orchestrator.cluster.client_host import ClientHost\n"
         "ClientHost.prepare = lambda *_: (print('writes', flush=True), time.sleep(60))\n"
@@ -717,7 +998,9 @@ def test_a_signal_while_requests_are_written_ends_the_run(number: signal.Signals
     with serving(answer_openai) as server:
         argv = [url(server.port), "--model", "m1", "--rate", "20", "--duration", "60s", *QUICK]
         command = [sys.executable, "-c", program, "load", *argv, "--results", str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "writes\n"
             process.send_signal(number)
@@ -731,9 +1014,20 @@ def test_a_signal_while_requests_are_written_ends_the_run(number: signal.Signals
 
 def test_a_million_requests_are_no_longer_to_stop_than_ten() -> None:
     with serving(answer_openai) as server:
-        argv = [url(server.port), "--model", "m1", "--concurrency", "2", "--requests", "1000000", *QUICK]
+        argv = [
+            url(server.port),
+            "--model",
+            "m1",
+            "--concurrency",
+            "2",
+            "--requests",
+            "1000000",
+            *QUICK,
+        ]
         command = [sys.executable, "-m", "orchestrator", "load", *argv, "--format", "json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             wait_for(lambda: len(server.requests) > 40, 60.0, "requests")
             process.send_signal(signal.SIGTERM)
             began = time.monotonic()
@@ -752,7 +1046,9 @@ def test_a_warm_up_by_requests_is_interrupted_at_once() -> None:
     with serving(slow) as server:
         argv = [url(server.port), "--model", "m1", "--concurrency", "1", "--requests", "4", *QUICK]
         command = [sys.executable, "-m", "orchestrator", "load", *argv, "--warmup-requests", "1000"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             wait_for(lambda: len(server.requests) > 8, 30.0, "requests")
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
@@ -762,7 +1058,13 @@ def test_a_warm_up_by_requests_is_interrupted_at_once() -> None:
 
 def changed(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     """``load`` after this was run in its process."""
-    command = [sys.executable, "-c", f"{program}\nfrom orchestrator.cli.main import main\nmain()", "load", *args]
+    command = [
+        sys.executable,
+        "-c",
+        f"{program}\nfrom orchestrator.cli.main import main\nmain()",
+        "load",
+        *args,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -797,7 +1099,17 @@ endpoint.measure_here = second_fails
 def test_what_ends_a_list_of_levels_leaves_the_table_of_those_before(
     program: str, status: int, said: str, tmp_path: Path
 ) -> None:
-    args = ("--model", "m1", "--concurrency", "1,2,3", "--requests", "4", *QUICK, "--results", str(tmp_path))
+    args = (
+        "--model",
+        "m1",
+        "--concurrency",
+        "1,2,3",
+        "--requests",
+        "4",
+        *QUICK,
+        "--results",
+        str(tmp_path),
+    )
     with serving(answer_openai) as server:
         done = changed(program, url(server.port), *args, "--format", "json")
     assert done.returncode == status, done.stderr
@@ -813,7 +1125,9 @@ def test_a_run_that_is_interrupted_before_it_begins_ends_at_once() -> None:
     with serving(silent) as server:
         argv = [url(server.port), "--model", "m1", "--rate", "20", "--duration", "60s", *QUICK]
         command = [sys.executable, "-m", "orchestrator", "load", *argv]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             wait_for(lambda: server.requests, 30.0, "the first question")
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=20)

@@ -1,4 +1,6 @@
-"""The client against a real server on loopback: what is due is sent when it is due, and the rows tell the truth."""
+"""The client against a real server on loopback: what is due is sent when it is due, and the rows
+tell the truth.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,13 @@ Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 def rate(value: float, process: str = "poisson", **fields: Any) -> dict[str, Any]:
     level = Level(control="request_rate", value=value)
-    return {"level": level, "arrivals": Arrivals(process=process), "requests": None, "duration_s": 1.0, **fields}
+    return {
+        "level": level,
+        "arrivals": Arrivals(process=process),
+        "requests": None,
+        "duration_s": 1.0,
+        **fields,
+    }
 
 
 def timed(ttft_s: float, itl_s: float, slots: int = 10_000) -> Behaviour:
@@ -82,7 +90,9 @@ def test_ttft_and_itl_are_those_of_the_server() -> None:
     assert len(gaps_ms) == 20 * 9
     assert 10 <= np.median(gaps_ms) < 13
     for row, gaps in zip(rows, result.token_events["gaps_us"].to_pylist(), strict=True):
-        assert sum(gaps) * 1000 == pytest.approx(row["last_token_ns"] - row["first_token_ns"], abs=1000)
+        assert sum(gaps) * 1000 == pytest.approx(
+            row["last_token_ns"] - row["first_token_ns"], abs=1000
+        )
     assert {(row["itl_kind"], row["token_count_source"], row["output_tokens"]) for row in rows} == {
         ("token", "usage", 10)
     }
@@ -113,15 +123,22 @@ def test_the_open_loop_sends_on_time_whatever_the_server_does() -> None:
 
 
 def as_rows(requests: Rows) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pa.table({name: requests[name] for name in REQUESTS.names}).to_pylist()
+    found: list[dict[str, Any]] = pa.table(
+        {name: requests[name] for name in REQUESTS.names}
+    ).to_pylist()
     return found
 
 
 def test_a_full_engine_behind_a_cap_shows_in_latency_from_the_schedule() -> None:
-    """8 slots at twice their rate with 16 in flight: from sent it looks like two service times, for users it grows."""
+    """8 slots at twice their rate with 16 in flight: from sent it looks like two service times, for
+    users it grows.
+    """
     service_s, cap = 0.1, 16
     with serving(timed(service_s, 0.0, slots=8)) as server:
-        given = point(server.port, **rate(160.0, "constant", duration_s=1.5, max_in_flight=cap, drain_timeout_s=30.0))
+        given = point(
+            server.port,
+            **rate(160.0, "constant", duration_s=1.5, max_in_flight=cap, drain_timeout_s=30.0),
+        )
         attempt = measure_here(given, 1, lambda item: None)  # not in the server's process
     requests, stats, verdict = attempt.loaded.requests, attempt.loaded.stats, attempt.verdict
     rows = as_rows(requests)
@@ -135,11 +152,14 @@ def test_a_full_engine_behind_a_cap_shows_in_latency_from_the_schedule() -> None
     assert from_schedule[-10:].mean() / 1e9 == pytest.approx(expected_s, rel=0.25)
     assert any("does not keep up" in reason for reason in verdict.reasons)
     assert any("max_in_flight is 16, as asked" in reason for reason in verdict.reasons)
-    assert not any("sent - due" in reason for reason in verdict.reasons)  # the cap is the user's, not our slowness
+    # the cap is the user's, not our slowness
+    assert not any("sent - due" in reason for reason in verdict.reasons)
 
 
 def test_a_stop_in_the_engine_is_felt_by_those_who_came_during_it() -> None:
-    """Coordinated omission: a stall of 0.5 s must appear in the latencies of all requests due in it."""
+    """Coordinated omission: a stall of 0.5 s must appear in the latencies of all requests due in
+    it.
+    """
     began = time.monotonic()
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -163,7 +183,9 @@ def test_warm_up_and_measured_part_are_marked_and_never_share_a_prompt() -> None
         result = run(point(server.port, **rate(100.0, warmup_s=0.3, duration_s=0.5)))
         prompts = [tuple(request.json["prompt"]) for request in server.requests]
     rows = result.requests.to_pylist()
-    assert [row["phase"] for row in rows] == ["warmup" if row["scheduled_ns"] < 3e8 else "measure" for row in rows]
+    assert [row["phase"] for row in rows] == [
+        "warmup" if row["scheduled_ns"] < 3e8 else "measure" for row in rows
+    ]
     assert {"warmup", "measure"} == {row["phase"] for row in rows}
     assert len(set(prompts)) == len(rows)
 
@@ -237,7 +259,10 @@ def test_progress_counts_what_happened() -> None:
 
 def test_replicas_share_the_requests() -> None:
     with serving(answer_well) as one, serving(answer_well) as two:
-        targets = (Target(f"http://127.0.0.1:{one.port}", "m", 0), Target(f"http://127.0.0.1:{two.port}", "m", 1))
+        targets = (
+            Target(f"http://127.0.0.1:{one.port}", "m", 0),
+            Target(f"http://127.0.0.1:{two.port}", "m", 1),
+        )
         result = run(point(one.port, 20, targets=targets))
         assert (len(one.requests), len(two.requests)) == (10, 10)
     assert Counter(result.requests["replica"].to_pylist()) == {0: 10, 1: 10}
@@ -246,17 +271,31 @@ def test_replicas_share_the_requests() -> None:
 def test_a_conversation_sends_what_was_answered() -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         asked = request.json["max_tokens"]
-        events = [token(" a", token_ids=[90 + i], finish="length" if i == asked - 1 else None) for i in range(asked)]
+        events = [
+            token(" a", token_ids=[90 + i], finish="length" if i == asked - 1 else None)
+            for i in range(asked)
+        ]
         writer.write(HEAD + b"".join(map(chunk, [*events, DONE])) + END)
 
     talk = ConversationsWorkload(
-        name="w", kind="conversations", turns=3, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=2)
+        name="w",
+        kind="conversations",
+        turns=3,
+        input_tokens=Lengths(fixed=5),
+        output_tokens=Lengths(fixed=2),
     )
     with serving(behave) as server:
         result = run(point(server.port, 6, concurrency=1, workload=talk))
         prompts = [request.json["prompt"] for request in server.requests]
     rows = result.requests.to_pylist()
-    assert [(row["session"], row["turn"]) for row in rows] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [(row["session"], row["turn"]) for row in rows] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
     assert [row["input_tokens_asked"] for row in rows] == [5, 12, 19] * 2
     assert prompts[1][:7] == [*prompts[0], 90, 91]
     assert prompts[2][:14] == [*prompts[1], 90, 91]
@@ -271,7 +310,11 @@ def test_a_failed_turn_does_not_end_its_conversation() -> None:
             await answer_well(request, reader, writer)
 
     talk = ConversationsWorkload(
-        name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=4)
+        name="w",
+        kind="conversations",
+        turns=2,
+        input_tokens=Lengths(fixed=5),
+        output_tokens=Lengths(fixed=4),
     )
     with serving(behave) as server:
         result = run(point(server.port, 2, concurrency=1, workload=talk))
@@ -279,7 +322,9 @@ def test_a_failed_turn_does_not_end_its_conversation() -> None:
 
 
 def test_a_finished_token_costs_few_bytes() -> None:
-    """The raw bytes of a response are gone when it is counted; 24 bytes per token is the promise, about 4 are used."""
+    """The raw bytes of a response are gone when it is counted; 24 bytes per token is the promise,
+    about 4 are used.
+    """
     tokens, requests = 2000, 20
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -291,7 +336,14 @@ def test_a_finished_token_costs_few_bytes() -> None:
 
     with serving(behave) as server:
         result = run(
-            point(server.port, requests, concurrency=2, tokens=tokens, drain_timeout_s=60.0, request_timeout_s=60.0)
+            point(
+                server.port,
+                requests,
+                concurrency=2,
+                tokens=tokens,
+                drain_timeout_s=60.0,
+                request_timeout_s=60.0,
+            )
         )
     assert result.requests["status"].to_pylist() == ["ok"] * requests
     assert result.token_events.nbytes / (tokens * requests) < 24
@@ -303,13 +355,21 @@ def test_a_finished_token_costs_few_bytes() -> None:
 def test_two_processes_send_the_same_schedule_as_one() -> None:
     def sent(clients: int) -> tuple[list[tuple[Any, ...]], set[str]]:
         with serving(answer_well) as server:
-            given = point(server.port, **rate(60.0, dialect=Dialect("openai_completions", "/", prompt_token_ids=True)))
+            given = point(
+                server.port,
+                **rate(60.0, dialect=Dialect("openai_completions", "/", prompt_token_ids=True)),
+            )
             loaded = measure_here(given, clients).loaded
             bodies = {json.dumps(request.json["prompt"]) for request in server.requests}
-        rows = [(row["request_index"], row["scheduled_ns"], row["status"]) for row in as_rows(loaded.requests)]
+        rows = [
+            (row["request_index"], row["scheduled_ns"], row["status"])
+            for row in as_rows(loaded.requests)
+        ]
         assert len(loaded.stats) == clients
         assert loaded.token_events is not None
-        assert sorted(loaded.token_events["request_index"].to_pylist()) == sorted(row[0] for row in rows)
+        assert sorted(loaded.token_events["request_index"].to_pylist()) == sorted(
+            row[0] for row in rows
+        )
         return sorted(rows), bodies
 
     assert sent(1) == sent(2)
@@ -329,7 +389,9 @@ def test_a_client_process_that_dies_leaves_lost_rows_and_ends_the_point() -> Non
     rows = as_rows(attempt.loaded.requests)
     assert killed.is_set()
     assert len(rows) == len(Schedule(given, Each(1)).due_ns)
-    assert Counter(row["status"] for row in rows if row["request_index"] % 2) == {"lost": len(rows) // 2}
+    assert Counter(row["status"] for row in rows if row["request_index"] % 2) == {
+        "lost": len(rows) // 2
+    }
     assert {row["status"] for row in rows if row["request_index"] % 2 == 0} == {"ok", "aborted"}
     assert attempt.failure.kind is FailureKind.CLIENT_LOST
     assert "exit code -9" in attempt.failure.sentence

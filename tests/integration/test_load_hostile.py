@@ -1,4 +1,6 @@
-"""A server that misbehaves in every way we know: one row per request, of the right class, and nothing hangs."""
+"""A server that misbehaves in every way we know: one row per request, of the right class, and
+nothing hangs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def point(port: int, requests: int | None = 6, concurrency: int = 2, **fields: A
         "targets": (Target(f"http://127.0.0.1:{port}", "m"),),
         "dialect": DIALECT,
         "workload": RandomWorkload(
-            name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=fields.pop("tokens", TOKENS))
+            name="w",
+            input_tokens=Lengths(fixed=8),
+            output_tokens=Lengths(fixed=fields.pop("tokens", TOKENS)),
         ),
         "level": Level(control="concurrency", value=concurrency),
         "duration_s": None,
@@ -104,18 +108,31 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
     "good": (saying(HEAD, CHUNKS, END), ("ok", None)),
     "429": (saying(plain("429 Too Many Requests", b'{"error":"busy"}')), ("error", "http_429")),
     "503": (saying(plain("503 Service Unavailable", b"overloaded")), ("error", "http_429")),
-    "503 of a proxy": (saying(plain("503 Service Unavailable", b"no upstream")), ("error", "http_5xx")),
+    "503 of a proxy": (
+        saying(plain("503 Service Unavailable", b"no upstream")),
+        ("error", "http_5xx"),
+    ),
     "500 without a body": (saying(plain("500 Internal Server Error", b"")), ("error", "http_5xx")),
     "404": (saying(plain("404 Not Found", b'{"detail":"Not Found"}')), ("error", "http_4xx")),
-    "a redirect": (saying(plain("307 Temporary Redirect", b"", "Location: /elsewhere")), ("invalid", "garbage")),
+    "a redirect": (
+        saying(plain("307 Temporary Redirect", b"", "Location: /elsewhere")),
+        ("invalid", "garbage"),
+    ),
     "overloaded within a stream": (
         saying(
-            HEAD, chunk(event({"error": {"message": "Model is overloaded", "http_status_code": 422}})), chunk(DONE), END
+            HEAD,
+            chunk(event({"error": {"message": "Model is overloaded", "http_status_code": 422}})),
+            chunk(DONE),
+            END,
         ),
         ("error", "http_429"),
     ),
     "compressed": (
-        saying(HEAD.replace(b"chunked\r\n", b"chunked\r\nContent-Encoding: gzip\r\n"), chunk(b"\x1f\x8b\x08"), END),
+        saying(
+            HEAD.replace(b"chunked\r\n", b"chunked\r\nContent-Encoding: gzip\r\n"),
+            chunk(b"\x1f\x8b\x08"),
+            END,
+        ),
         ("invalid", "garbage"),
     ),
     "given up": (
@@ -125,8 +142,14 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
     "a 100 first": (saying(b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, CHUNKS, END), ("ok", None)),
     "not HTTP": (saying(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ("invalid", "garbage")),
     "random bytes": (saying(bytes(range(256)) * 20), ("invalid", "garbage")),
-    "a chunk size that is no number": (saying(HEAD, b"zz\r\nhello\r\n", END), ("invalid", "garbage")),
-    "a chunk longer than it says": (saying(HEAD, b"3\r\ndata: much more\r\n", END), ("invalid", "garbage")),
+    "a chunk size that is no number": (
+        saying(HEAD, b"zz\r\nhello\r\n", END),
+        ("invalid", "garbage"),
+    ),
+    "a chunk longer than it says": (
+        saying(HEAD, b"3\r\ndata: much more\r\n", END),
+        ("invalid", "garbage"),
+    ),
     "huge headers": (saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 400_000), ("invalid", "garbage")),
     "closed within the headers": (saying(HEAD[:40], close=True), ("invalid", "truncated")),
     "closed at once": (saying(close=True), ("error", "reset")),
@@ -136,17 +159,29 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
         saying(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"".join(GOOD), close=True),
         ("invalid", "truncated"),
     ),
-    "until the connection closes": (saying(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD, close=True), ("ok", None)),
+    "until the connection closes": (
+        saying(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD, close=True),
+        ("ok", None),
+    ),
     "HTTP/1.0": (saying(b"HTTP/1.0 200 OK\r\n\r\n", *GOOD, close=True), ("ok", None)),
     "with its length": (saying(plain("200 OK", b"".join(GOOD))), ("ok", None)),
     "without its end marker": (saying(HEAD, b"".join(map(chunk, GOOD[:-1])), END), ("ok", None)),
-    "without a reason to end": (saying(HEAD, *[chunk(token())] * TOKENS, END), ("invalid", "no_end")),
+    "without a reason to end": (
+        saying(HEAD, *[chunk(token())] * TOKENS, END),
+        ("invalid", "no_end"),
+    ),
     "without its end marker, until the connection closes": (
         saying(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD[:-1], close=True),
         ("invalid", "no_end"),
     ),
     "an error within the stream": (
-        saying(HEAD, chunk(token()), chunk(event({"error": {"message": "dead", "code": 500}})), chunk(DONE), END),
+        saying(
+            HEAD,
+            chunk(token()),
+            chunk(event({"error": {"message": "dead", "code": 500}})),
+            chunk(DONE),
+            END,
+        ),
         ("invalid", "stream_error"),
     ),
     "too few tokens": (
@@ -154,11 +189,23 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
         ("invalid", "wrong_length"),
     ),
     "an empty stream": (saying(HEAD, chunk(DONE), END), ("invalid", "wrong_length")),
-    "no stream but JSON": (saying(plain("200 OK", b'{"choices":[{"text":"whole answer"}]}')), ("invalid", "garbage")),
-    "an error object with status 200": (saying(plain("200 OK", b'{"error":"no"}')), ("invalid", "stream_error")),
-    "events that are no JSON": (saying(HEAD, chunk(b"data: {oops\n\n"), chunk(DONE), END), ("invalid", "garbage")),
+    "no stream but JSON": (
+        saying(plain("200 OK", b'{"choices":[{"text":"whole answer"}]}')),
+        ("invalid", "garbage"),
+    ),
+    "an error object with status 200": (
+        saying(plain("200 OK", b'{"error":"no"}')),
+        ("invalid", "stream_error"),
+    ),
+    "events that are no JSON": (
+        saying(HEAD, chunk(b"data: {oops\n\n"), chunk(DONE), END),
+        ("invalid", "garbage"),
+    ),
     "trailers": (saying(HEAD, CHUNKS, b"0\r\nServer-Timing: a\r\nX: b\r\n\r\n"), ("ok", None)),
-    "garbage after the end": (saying(HEAD, CHUNKS, END + b"more that nobody asked for"), ("ok", None)),
+    "garbage after the end": (
+        saying(HEAD, CHUNKS, END + b"more that nobody asked for"),
+        ("ok", None),
+    ),
     "everything in one write": (saying(HEAD + CHUNKS + END), ("ok", None)),
     "byte by byte": (saying(*[bytes([byte]) for byte in HEAD + CHUNKS + END]), ("ok", None)),
 }
@@ -214,7 +261,9 @@ def lumps(events: int, wait_s: float = 0.02) -> Behaviour:
 
 @pytest.mark.parametrize("events", [8, 1000])
 def test_events_that_come_in_lumps_are_no_token_times(events: int) -> None:
-    """A proxy that gathers eight events, or the whole answer: no TPOT and no ITL of zero wins anything."""
+    """A proxy that gathers eight events, or the whole answer: no TPOT and no ITL of zero wins
+    anything.
+    """
     with serving(lumps(events)) as server:
         given = point(server.port, 8, tokens=32)
         found = run(given)
@@ -235,13 +284,17 @@ def test_a_stream_of_single_events_is_not_buffered() -> None:
         given = point(server.port, 4, tokens=16)
         found = run(given)
     assert judge(found.requests, [found.stats], given, 0).validity == "valid"
-    shown = figures(observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests)))
+    shown = figures(
+        observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests))
+    )
     assert shown.tpot_ms is not None and shown.tpot_ms.p50 > 1.5
 
 
 @pytest.mark.parametrize("asked", [176, 16])
 def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(asked: int) -> None:
-    """16 tokens shown, 10 ms apart, of 176: the time per token is no tenth of that, whichever of both was asked for."""
+    """16 tokens shown, 10 ms apart, of 176: the time per token is no tenth of that, whichever of
+    both was asked for.
+    """
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         writer.write(HEAD)
@@ -249,7 +302,11 @@ def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(
             await asyncio.sleep(0.01)
             writer.write(chunk(token(finish="length" if at == 15 else None)))
             await writer.drain()
-        counted = {"prompt_tokens": 8, "completion_tokens": 176, "completion_tokens_details": {"reasoning_tokens": 160}}
+        counted = {
+            "prompt_tokens": 8,
+            "completion_tokens": 176,
+            "completion_tokens_details": {"reasoning_tokens": 160},
+        }
         writer.write(chunk(event({"choices": [], "usage": counted})) + chunk(DONE) + END)
 
     with serving(behave) as server:
@@ -257,15 +314,21 @@ def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(
         found = run(given)
     assert only(found.requests.to_pylist()) == ("ok", None)
     assert found.requests["hidden_tokens"].to_pylist() == [160] * 4
-    shown = figures(observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests)))
+    shown = figures(
+        observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests))
+    )
     assert shown.tpot_ms is not None and shown.tpot_ms.p50 >= 10.0
     assert shown.itl_ms is not None and shown.itl_ms.p50 >= 9.0
     assert shown.output_tokens is not None and shown.output_tokens.mean == 176
-    assert any("never streamed" in said for said in judge(found.requests, [found.stats], given, 0).reasons)
+    assert any(
+        "never streamed" in said for said in judge(found.requests, [found.stats], given, 0).reasons
+    )
 
 
 def test_trailers_end_an_answer_at_once() -> None:
-    """The connection is free for the next request when the last byte is here, not a quarter of a second later."""
+    """The connection is free for the next request when the last byte is here, not a quarter of a
+    second later.
+    """
     began = time.monotonic()
     assert only(rows(ANSWERS["trailers"][0], 6, concurrency=1)) == ("ok", None)
     assert time.monotonic() - began < 0.5
@@ -277,7 +340,10 @@ def test_a_long_answer_is_no_failure_of_the_time_to_drain() -> None:
         await answer_well(request, reader, writer)
 
     assert only(rows(behave, 2, request_timeout_s=5.0, drain_timeout_s=None)) == ("ok", None)
-    assert only(rows(behave, 2, request_timeout_s=0.3, drain_timeout_s=None)) == ("timeout", "timeout")
+    assert only(rows(behave, 2, request_timeout_s=0.3, drain_timeout_s=None)) == (
+        "timeout",
+        "timeout",
+    )
 
 
 def test_a_refused_connection_is_a_row_and_backs_off() -> None:
@@ -286,7 +352,8 @@ def test_a_refused_connection_is_a_row_and_backs_off() -> None:
         result = run(point(bound.getsockname()[1], None, duration_s=1.0, drain_timeout_s=1.0))
     found = result.requests.to_pylist()
     assert only(found) == ("error", "connect")
-    assert 2 <= len(found) <= 20  # two slots, 0.1 s doubling: not the thousands a second that are refused
+    # two slots, 0.1 s doubling: not the thousands a second that are refused
+    assert 2 <= len(found) <= 20
 
 
 def test_a_reset_in_the_stream_is_a_reset() -> None:
@@ -366,7 +433,10 @@ def test_a_stale_connection_is_retried_only_once() -> None:
         writer.close()
 
     found = rows(behave, 2, concurrency=1)
-    assert [(row["status"], row["error_class"]) for row in found] == [("ok", None), ("error", "reset")]
+    assert [(row["status"], row["error_class"]) for row in found] == [
+        ("ok", None),
+        ("error", "reset"),
+    ]
 
 
 def test_an_early_refusal_of_a_large_request_is_read() -> None:
@@ -383,7 +453,9 @@ def test_an_early_refusal_of_a_large_request_is_read() -> None:
 
     with serving(answer_well) as server:
         server.handle = handle  # type: ignore[method-assign]
-        big = RandomWorkload(name="w", input_tokens=Lengths(fixed=2_000_000), output_tokens=Lengths(fixed=TOKENS))
+        big = RandomWorkload(
+            name="w", input_tokens=Lengths(fixed=2_000_000), output_tokens=Lengths(fixed=TOKENS)
+        )
         result = run(point(server.port, 1, workload=big))
     row = result.requests.to_pylist()[0]
     assert (row["status"], row["error_class"], row["http_status"]) == ("error", "http_4xx", 413)
@@ -391,7 +463,9 @@ def test_an_early_refusal_of_a_large_request_is_read() -> None:
 
 def test_a_large_request_goes_out_whole_to_a_slow_reader() -> None:
     with serving(answer_well) as server:
-        big = RandomWorkload(name="w", input_tokens=Lengths(fixed=500_000), output_tokens=Lengths(fixed=TOKENS))
+        big = RandomWorkload(
+            name="w", input_tokens=Lengths(fixed=500_000), output_tokens=Lengths(fixed=TOKENS)
+        )
         result = run(point(server.port, 2, workload=big))
         assert [len(request.json["prompt"]) for request in server.requests] == [500_000] * 2
     assert only(result.requests.to_pylist()) == ("ok", None)

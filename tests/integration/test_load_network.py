@@ -1,4 +1,6 @@
-"""A network that is cut while a point runs: the verdict says so. A host of its own is a network namespace."""
+"""A network that is cut while a point runs: the verdict says so. A host of its own is a network
+namespace.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,20 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
         ip("link", "set", DEVICE, "up")
         for step in (("addr", "add", f"{THERE}/30", "dev", "eth0"), ("link", "set", "eth0", "up")):
             assert ip("-n", NAME, *step).returncode == 0
-        command = [sys.executable, "-m", "orchestrator", "emulator", "--host", THERE, "--port", PORT]
+        command = [
+            sys.executable,
+            "-m",
+            "orchestrator",
+            "emulator",
+            "--host",
+            THERE,
+            "--port",
+            PORT,
+        ]
         process = subprocess.Popen(
-            ["ip", "netns", "exec", NAME, *command, "--served-model-name", "x"], cwd=ROOT, env=environment()
+            ["ip", "netns", "exec", NAME, *command, "--served-model-name", "x"],
+            cwd=ROOT,
+            env=environment(),
         )
         wait_for(lambda: ask(f"{URL}/health").status == 200, 60.0, "it serves")
         yield process
@@ -67,7 +80,17 @@ def loaded_while(
     level: tuple[str, str] = CLOSED,
 ) -> Any:
     """What a load for 7 s found, with something between the first second and the fourth."""
-    argv = [*level, "--duration", "7s", "--warmup", "0s", "--input-tokens", "16", "--output-tokens", "99"]
+    argv = [
+        *level,
+        "--duration",
+        "7s",
+        "--warmup",
+        "0s",
+        "--input-tokens",
+        "16",
+        "--output-tokens",
+        "99",
+    ]
     load = subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "load", URL, "--model", "x", *argv, "--format", "json"],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE,
@@ -82,12 +105,19 @@ def loaded_while(
     return json.loads(said)
 
 
-CUT = partial(ip, "-n", NAME, "link", "set", "eth0", "down"), partial(ip, "-n", NAME, "link", "set", "eth0", "up")
+CUT = (
+    partial(ip, "-n", NAME, "link", "set", "eth0", "down"),
+    partial(ip, "-n", NAME, "link", "set", "eth0", "up"),
+)
 
 
-def test_a_cut_network_is_told_from_an_engine_that_stands_still(server: subprocess.Popen[bytes]) -> None:
+def test_a_cut_network_is_told_from_an_engine_that_stands_still(
+    server: subprocess.Popen[bytes],
+) -> None:
     still = loaded_while(
-        server, partial(server.send_signal, signal.SIGSTOP), partial(server.send_signal, signal.SIGCONT)
+        server,
+        partial(server.send_signal, signal.SIGSTOP),
+        partial(server.send_signal, signal.SIGCONT),
     )
     assert still["e2e_ms"]["max"] > 2900, "it stood still"
     assert still["evidence"]["network_silent_max_s"] < 2.0, "its kernel answered"
@@ -98,8 +128,11 @@ def test_a_cut_network_is_told_from_an_engine_that_stands_still(server: subproce
     assert "not even from its kernel" in cut["validity_reasons"][0]
 
 
-def test_what_was_sent_into_a_cut_network_is_counted_as_sent_again(server: subprocess.Popen[bytes]) -> None:
-    cut = loaded_while(server, *CUT, level=OPEN)  # a closed loop waits for answers and has nothing to send
+def test_what_was_sent_into_a_cut_network_is_counted_as_sent_again(
+    server: subprocess.Popen[bytes],
+) -> None:
+    # a closed loop waits for answers and has nothing to send
+    cut = loaded_while(server, *CUT, level=OPEN)
     assert cut["evidence"]["tcp_retransmits"] > 0
     assert cut["evidence"]["network_silent_max_s"] > 2.5
     assert cut["validity"] == "network_bound", cut["evidence"]

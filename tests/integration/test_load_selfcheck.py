@@ -32,14 +32,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded() -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """What the client saw of a server that answers after 40 ms, 5 ms a token, and what that server says itself."""
+    """What the client saw of a server that answers after 40 ms, 5 ms a token, and what that server
+    says itself.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, None), daemon=True)
     process.start()
     theirs.close()
     try:
-        dialect = Dialect("openai_completions", "/", True, extra_body={"ttft_ms": 40.0, "itl_ms": 5.0})
+        dialect = Dialect(
+            "openai_completions", "/", True, extra_body={"ttft_ms": 40.0, "itl_ms": 5.0}
+        )
         result = run(point(ours.recv(), 8, concurrency=4, tokens=20, dialect=dialect))
         ours.send("stats")
         stats = ours.recv()

@@ -17,7 +17,16 @@ from orchestrator.load import transport
 from orchestrator.load.point import Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.load import Lengths
-from tests.integration.load_server import END, HEAD, Request, answer_openai, answer_well, chunk, serving, stream
+from tests.integration.load_server import (
+    END,
+    HEAD,
+    Request,
+    answer_openai,
+    answer_well,
+    chunk,
+    serving,
+    stream,
+)
 from tests.integration.test_load_cli import QUICK, load
 from tests.integration.test_load_hostile import only, point, run
 
@@ -36,7 +45,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .serial_number(1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -60,19 +72,25 @@ def test_a_handshake_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(transport, "CONNECT_TIMEOUT_NS", 300_000_000)
     with serving(answer_well) as server:
         target = Target(f"https://127.0.0.1:{server.port}", "m")
-        found = run(point(server.port, 1, targets=(target,), request_timeout_s=20.0)).requests.to_pylist()
+        found = run(
+            point(server.port, 1, targets=(target,), request_timeout_s=20.0)
+        ).requests.to_pylist()
     assert only(found) == ("error", "connect")
     assert "the TLS handshake was not over" in found[0]["error"]
 
 
-async def in_small_writes(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def in_small_writes(
+    request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     for part in (HEAD, *map(chunk, stream(request)), END):
         writer.write(part)
         await writer.drain()
         await asyncio.sleep(0.001)
 
 
-async def in_one_write(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def in_one_write(
+    request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     await answer_well(request, reader, writer)
 
 
@@ -84,22 +102,34 @@ def test_streams_over_tls(
     with serving(behave, tls=context) as server:  # type: ignore[arg-type]
         target = (Target(f"https://127.0.0.1:{server.port}", "m"),)
         result = run(
-            point(server.port, 12, concurrency=3, targets=target, tokens=2000 if behave is in_one_write else 4)
+            point(
+                server.port,
+                12,
+                concurrency=3,
+                targets=target,
+                tokens=2000 if behave is in_one_write else 4,
+            )
         )
         assert server.connections == 3
     assert only(result.requests.to_pylist()) == ("ok", None)
 
 
-def test_a_large_request_over_tls(context: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_request_over_tls(
+    context: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    big = RandomWorkload(name="w", input_tokens=Lengths(fixed=300_000), output_tokens=Lengths(fixed=4))
+    big = RandomWorkload(
+        name="w", input_tokens=Lengths(fixed=300_000), output_tokens=Lengths(fixed=4)
+    )
     with serving(answer_well, tls=context) as server:
         target = (Target(f"https://127.0.0.1:{server.port}", "m"),)
         result = run(point(server.port, 2, targets=target, workload=big))
     assert only(result.requests.to_pylist()) == ("ok", None)
 
 
-def test_a_certificate_nobody_trusts_is_a_connect_error_that_says_why(context: ssl.SSLContext) -> None:
+def test_a_certificate_nobody_trusts_is_a_connect_error_that_says_why(
+    context: ssl.SSLContext,
+) -> None:
     with serving(answer_well, tls=context) as server:
         target = (Target(f"https://127.0.0.1:{server.port}", "m"),)
         rows = run(point(server.port, 2, targets=target)).requests.to_pylist()
@@ -123,7 +153,9 @@ def test_ipv6() -> None:
 def test_a_name_with_several_addresses_is_tried_until_one_answers() -> None:
     """localhost is ::1 and 127.0.0.1 on many machines; the server listens on one of them only."""
     with serving(answer_well) as server:
-        result = run(point(server.port, 4, targets=(Target(f"http://localhost:{server.port}", "m"),)))
+        result = run(
+            point(server.port, 4, targets=(Target(f"http://localhost:{server.port}", "m"),))
+        )
     assert only(result.requests.to_pylist()) == ("ok", None)
 
 
@@ -136,7 +168,9 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
     assert only(result.requests.to_pylist()) == ("ok", None)
 
 
-def test_load_believes_a_certificate_that_nobody_signed_only_where_it_is_told_to(context: ssl.SSLContext) -> None:
+def test_load_believes_a_certificate_that_nobody_signed_only_where_it_is_told_to(
+    context: ssl.SSLContext,
+) -> None:
     args = ("--concurrency", "1", "--requests", "2", *QUICK)
     with serving(answer_openai, tls=context) as server:
         url = f"https://127.0.0.1:{server.port}"

@@ -20,7 +20,8 @@ from orchestrator.engines import mpi_ranks
 from tests.harness import environment, wait_for
 
 FIRST, LIMIT_S = "127.0.0.1", 60.0
-# It asks for its daemons as Open MPI does, the last one first. Each leaves a rank behind and ends in its own way.
+# It asks for its daemons as Open MPI does, the last one first. Each leaves a rank behind and ends
+# in its own way.
 MPIRUN = f"""#!{sys.executable}
 import os, shlex, subprocess, sys
 shell = os.environ["OMPI_MCA_plm_rsh_agent"].split()
@@ -47,17 +48,30 @@ class Nodes:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
 
-    def start(self, rank: int, address: str, nodes: int, *, port: int = 0, **env: str) -> subprocess.Popen[str]:
+    def start(
+        self, rank: int, address: str, nodes: int, *, port: int = 0, **env: str
+    ) -> subprocess.Popen[str]:
         (where := self.folder / f"{rank}-{address}").mkdir()
         env = environment(
             WHERE=address, SAID=str(where / "said"), SLURM_PROCID="7",
             **({"PATH": f"{self.folder}:{os.environ['PATH']}", "TMPDIR": "", "END": "exit 3",
                 mpi_ranks.KEY_VARIABLE: "k3y"} | env),
         )  # fmt: skip
-        words = [str(rank), address, FIRST, str(port or self.port), str(nodes), "8", "serve", "a model"]
+        words = [
+            str(rank),
+            address,
+            FIRST,
+            str(port or self.port),
+            str(nodes),
+            "8",
+            "serve",
+            "a model",
+        ]
         argv = [sys.executable, mpi_ranks.__file__, *words]
         out = subprocess.PIPE
-        self.started.append(subprocess.Popen(argv, env=env, cwd=where, stdout=out, stderr=out, text=True))
+        self.started.append(
+            subprocess.Popen(argv, env=env, cwd=where, stdout=out, stderr=out, text=True)
+        )
         return self.started[-1]
 
     def lead(self, nodes: int, **env: str) -> subprocess.Popen[str]:
@@ -85,22 +99,37 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         one.communicate()
 
 
-def test_every_node_runs_what_mpirun_has_for_it_and_ends_with_the_last_process_of_that(nodes: Nodes) -> None:
-    last, first = nodes.start(2, "127.0.0.3", 3), nodes.start(0, FIRST, 3)  # the one begins before the other listens
-    wait_for(lambda: [one for one in Process(last.pid).net_connections() if one.status == "ESTABLISHED"], LIMIT_S, "")
+def test_every_node_runs_what_mpirun_has_for_it_and_ends_with_the_last_process_of_that(
+    nodes: Nodes,
+) -> None:
+    # the one begins before the other listens
+    last, first = nodes.start(2, "127.0.0.3", 3), nodes.start(0, FIRST, 3)
+    wait_for(
+        lambda: [one for one in Process(last.pid).net_connections() if one.status == "ESTABLISHED"],
+        LIMIT_S,
+        "",
+    )
     second = nodes.start(1, "127.0.0.2", 3)  # after the last one
     said, _ = first.communicate(timeout=LIMIT_S)
     assert first.returncode == 0
-    assert said == "-n 24 --allow-run-as-root --bind-to none --map-by slot --host 127.0.0.1:8,127.0.0.2:8,127.0.0.3:8\n"
+    assert (
+        said
+        == "-n 24 --allow-run-as-root --bind-to none --map-by slot --host 127.0.0.1:8,127.0.0.2:8,127.0.0.3:8\n"
+    )
     for rank, node in ((1, second), (2, last)):
         assert node.wait(LIMIT_S) == 3
         address = f"127.0.0.{rank + 1}"
-        assert nodes.said(rank, address) == f"a model, {address} 8   none.\n", "its own environment, and no batch job's"
+        assert nodes.said(rank, address) == f"a model, {address} 8   none.\n", (
+            "its own environment, and no batch job's"
+        )
 
 
 def test_ranks_have_their_own_nodes_folder_for_temporary_files(nodes: Nodes) -> None:
     folders = ("/a", "/b", "")
-    for one in [nodes.start(rank, f"127.0.0.{rank + 1}", 3, TMPDIR=folder) for rank, folder in enumerate(folders)]:
+    for one in [
+        nodes.start(rank, f"127.0.0.{rank + 1}", 3, TMPDIR=folder)
+        for rank, folder in enumerate(folders)
+    ]:
         one.communicate(timeout=LIMIT_S)
     said = [nodes.said(rank, f"127.0.0.{rank + 1}").split()[-1] for rank in range(3)]
     assert said == ["/a.", "/b.", "none."]
@@ -144,9 +173,22 @@ def test_connections_that_say_nothing_or_too_much_hold_nobody_up(nodes: Nodes) -
 
 def test_a_leader_ends_a_silent_connection(nodes: Nodes) -> None:
     code = "import sys; sys.path.append(sys.argv.pop(1)); import mpi_ranks as m; m.LIMIT_S = 0.1; m.main(sys.argv[1:])"
-    words = [str(Path(mpi_ranks.__file__).parent), "0", FIRST, FIRST, str(nodes.port), "2", "8", "serve"]
-    env = environment(PATH=f"{nodes.folder}:{os.environ['PATH']}", **{mpi_ranks.KEY_VARIABLE: "k3y"})
-    nodes.started.append(subprocess.Popen([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE))
+    words = [
+        str(Path(mpi_ranks.__file__).parent),
+        "0",
+        FIRST,
+        FIRST,
+        str(nodes.port),
+        "2",
+        "8",
+        "serve",
+    ]
+    env = environment(
+        PATH=f"{nodes.folder}:{os.environ['PATH']}", **{mpi_ranks.KEY_VARIABLE: "k3y"}
+    )
+    nodes.started.append(
+        subprocess.Popen([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE)
+    )
     with wait_for(nodes.connected, LIMIT_S, "it listens") as silent:
         assert len(b"".join(iter(lambda: silent.recv(4096), b""))) == 32, "a nonce, then the end"
 
@@ -163,9 +205,12 @@ def test_a_node_does_not_wait_for_a_silent_leader(monkeypatch: pytest.MonkeyPatc
         assert isinstance(asyncio.run(ended()), TimeoutError)
 
 
-Answer = Callable[[bytes, bytes], bytes]  # what the node said, what the leader answered -> what the node gets
+# what the node said, what the leader answered -> what the node gets
+Answer = Callable[[bytes, bytes], bytes]
 ATTACKS: dict[str, Answer] = {
-    "another command": lambda said, answer: answer[:64] + json.dumps(["echo stolen >> $SAID"]).encode() + b"\n",
+    "another command": lambda said, answer: (
+        answer[:64] + json.dumps(["echo stolen >> $SAID"]).encode() + b"\n"
+    ),
     "its own words": lambda said, answer: said,
     "none": lambda said, answer: answer,
 }
@@ -182,10 +227,14 @@ def between(listener: socket.socket, port: int, attack: Answer) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_node_runs_nothing_but_what_the_leader_says_to_it_whoever_stands_between(nodes: Nodes, attack: str) -> None:
+def test_a_node_runs_nothing_but_what_the_leader_says_to_it_whoever_stands_between(
+    nodes: Nodes, attack: str
+) -> None:
     nodes.lead(2)
     with socket.create_server((FIRST, 0)) as listener:
-        threading.Thread(target=between, args=(listener, nodes.port, ATTACKS[attack]), daemon=True).start()
+        threading.Thread(
+            target=between, args=(listener, nodes.port, ATTACKS[attack]), daemon=True
+        ).start()
         node = nodes.start(1, "127.0.0.2", 2, port=listener.getsockname()[1])
         _, errors = node.communicate(timeout=LIMIT_S)
     if attack == "none":
@@ -209,7 +258,9 @@ class Said(bytearray):
         (b"other", b"one", "answer", True),
     ],
 )
-def test_a_proof_is_for_one_connection_and_one_step(key: bytes, nonces: bytes, step: str, forged: bool) -> None:
+def test_a_proof_is_for_one_connection_and_one_step(
+    key: bytes, nonces: bytes, step: str, forged: bool
+) -> None:
     async def heard() -> list[str]:
         speaker = mpi_ranks.Peer(key, asyncio.StreamReader(), said := Said())
         listener = mpi_ranks.Peer(b"k3y", reader := asyncio.StreamReader(), Said())
@@ -225,7 +276,9 @@ def test_a_proof_is_for_one_connection_and_one_step(key: bytes, nonces: bytes, s
         assert asyncio.run(heard()) == ["word"]
 
 
-def test_two_nodes_with_one_address_are_refused_with_the_reason_and_the_other_node_ends(nodes: Nodes) -> None:
+def test_two_nodes_with_one_address_are_refused_with_the_reason_and_the_other_node_ends(
+    nodes: Nodes,
+) -> None:
     first, second = nodes.start(0, FIRST, 2), nodes.start(1, FIRST, 2)
     assert "these are 127.0.0.1, 127.0.0.1" in first.communicate(timeout=LIMIT_S)[1]
     assert "ended before it started the ranks here" in second.communicate(timeout=LIMIT_S)[1]

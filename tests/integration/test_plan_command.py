@@ -1,4 +1,6 @@
-"""``orchestrator plan`` as users call it: its table, its JSON, its exit status; and every file in experiments/."""
+"""``orchestrator plan`` as users call it: its table, its JSON, its exit status; and every file in
+experiments/.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ repeats: 3
 def orchestrator(*argv: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "orchestrator", *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=ROOT, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=env, cwd=ROOT, check=False
+    )
 
 
 def as_json(*argv: object) -> dict[str, Any]:
@@ -62,16 +66,36 @@ def test_the_table_says_what_is_planned_what_is_not_and_why(working: Path) -> No
     assert done.returncode == 0, done.stderr
     table, *reasons, _ = done.stdout.split("\n\n")
     rows = {line[:12].strip(): line.split() for line in table.splitlines()}
-    assert rows["vllm tp=1"][2:] == ["planned", "1", "GPU", "2", "15.0", "GiB", "456,998", "3.5", "8", "min"]
+    assert rows["vllm tp=1"][2:] == [
+        "planned",
+        "1",
+        "GPU",
+        "2",
+        "15.0",
+        "GiB",
+        "456,998",
+        "3.5",
+        "8",
+        "min",
+    ]
     assert rows["vllm tp=3"][2] == "impossible"
     said = dict(reason.split("\n  ") for reason in reasons)
     assert said["excluded: by the rule: tensor_parallel_size == 2"] == "vllm tp=2"
-    assert said["impossible: 32 attention heads cannot be divided by tensor_parallel_size=3"] == "vllm tp=3"
-    (placed,) = [whom for reason, whom in said.items() if "needs 16 GPUs on one node; a node of 'h100' has 8" in reason]
+    assert (
+        said["impossible: 32 attention heads cannot be divided by tensor_parallel_size=3"]
+        == "vllm tp=3"
+    )
+    (placed,) = [
+        whom
+        for reason, whom in said.items()
+        if "needs 16 GPUs on one node; a node of 'h100' has 8" in reason
+    ]
     assert placed == "vllm tp=16"
     assert "4 deployments: 1 planned, 1 excluded, 2 impossible" in done.stdout
     assert "2 points x 3 repeats = 6 measurements" in done.stdout
-    assert "7 min of load and 76 s of engine starts, one after the other, 0.1 GPU hours" in done.stdout
+    assert (
+        "7 min of load and 76 s of engine starts, one after the other, 0.1 GPU hours" in done.stdout
+    )
 
 
 def test_no_more_sequences_run_at_once_than_there_are_slots() -> None:
@@ -95,7 +119,9 @@ def test_starts_of_earlier_runs_are_known(working: Path, tmp_path: Path) -> None
     deployment = load_plan(working).deployments[0]
     store = Store.open(str(tmp_path / "results"), "small")
     for at, ready_s in enumerate((100.0, 321.0)):  # the latest counts
-        commit_launch(store, deployment, replace(launch_row(deployment, "small", at), ready_s=ready_s))
+        commit_launch(
+            store, deployment, replace(launch_row(deployment, "small", at), ready_s=ready_s)
+        )
     found = as_json(working, "--results", tmp_path / "results")
     assert found["deployments"][0]["cost"]["start_s"] == found["start_s"] == 321.0
     assert not any("estimates" in note for note in found["notes"])
@@ -104,7 +130,12 @@ def test_starts_of_earlier_runs_are_known(working: Path, tmp_path: Path) -> None
 
 def test_the_json_has_the_promised_shape(working: Path) -> None:
     found = as_json(working)
-    assert [one["status"] for one in found["deployments"]] == ["planned", "excluded", "impossible", "impossible"]
+    assert [one["status"] for one in found["deployments"]] == [
+        "planned",
+        "excluded",
+        "impossible",
+        "impossible",
+    ]
     assert found["points"] == 2
     first = found["deployments"][0]
     assert len(first["id"]) == 16
@@ -114,9 +145,15 @@ def test_the_json_has_the_promised_shape(working: Path) -> None:
     assert found["measurements"] == 6
 
 
-def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_written_plan(tmp_path: Path) -> None:
+def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_written_plan(
+    tmp_path: Path,
+) -> None:
     path, out = tmp_path / "x.yaml", tmp_path / "plan.json"
-    path.write_text(WORKING.replace("exclude: [tensor_parallel_size == 2]", "exclude: [tensor_parallel_size == 16]"))
+    path.write_text(
+        WORKING.replace(
+            "exclude: [tensor_parallel_size == 2]", "exclude: [tensor_parallel_size == 16]"
+        )
+    )
     table = orchestrator("plan", path, "--predict").stdout
     assert "predicted capacity of chat under default limits (MLPerf interactive)" in table
     assert "(TPOT), on published points of vllm on hopper GPUs" in table
@@ -124,7 +161,10 @@ def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_wr
     found = as_json(path, "--predict", "--output", out)
     first, second, *others = found["deployments"]
     assert [f"tp={one['settings']['tensor_parallel_size']}" for one in (first, second)] == lines
-    per_gpu = [one["predicted"]["capacity"]["default"]["chat"]["output_throughput_per_gpu"] for one in (first, second)]
+    per_gpu = [
+        one["predicted"]["capacity"]["default"]["chat"]["output_throughput_per_gpu"]
+        for one in (first, second)
+    ]
     assert per_gpu[0] > per_gpu[1] > 0
     assert {one["status"] for one in others} == {"impossible", "excluded"}
     assert [level["level"] for level in first["predicted"]["levels"]] == [1.0, 2.0]
@@ -144,7 +184,11 @@ def test_a_written_plan_plans_again_to_the_same(working: Path, tmp_path: Path) -
 
 def test_a_bad_file_shows_all_problems_and_exits_with_2(tmp_path: Path) -> None:
     path, out = tmp_path / "bad.yaml", tmp_path / "plan.json"
-    path.write_text(WORKING.replace("repeats: 3", "repeat: 3").replace("60s", "60").replace("h100\n", "h10\n", 1))
+    path.write_text(
+        WORKING.replace("repeats: 3", "repeat: 3")
+        .replace("60s", "60")
+        .replace("h100\n", "h10\n", 1)
+    )
     done = orchestrator("plan", path, "--output", out)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -203,7 +247,9 @@ def test_the_quickstart_runs_everything_it_names() -> None:
         ("transformers", 1, 1, 1),
     ]
     assert found["points"] == 14
-    assert all(one["settings"]["model"] == str(ROOT / ".demo" / "model") for one in found["deployments"])
+    assert all(
+        one["settings"]["model"] == str(ROOT / ".demo" / "model") for one in found["deployments"]
+    )
 
 
 def test_run_does_not_begin_without_the_key_of_an_endpoint(tmp_path: Path) -> None:
@@ -211,7 +257,10 @@ def test_run_does_not_begin_without_the_key_of_an_endpoint(tmp_path: Path) -> No
     endpoint = "{engine: endpoint, url: 'http://127.0.0.1:9', served_model_name: m, api_key_env: NO_SUCH_KEY_AT_ALL}"
     head, _, rest = WORKING.partition("deployments:")
     path.write_text(f"{head}deployments: {endpoint}\nworkloads:{rest.partition('workloads:')[2]}")
-    assert "note: NO_SUCH_KEY_AT_ALL (api_key_env) is not set here" in orchestrator("plan", path).stdout
+    assert (
+        "note: NO_SUCH_KEY_AT_ALL (api_key_env) is not set here"
+        in orchestrator("plan", path).stdout
+    )
     done = orchestrator("run", path, "--results", tmp_path / "results", "--address", "local")
     assert done.returncode == 2
     assert "set the environment variables that api_key_env names: NO_SUCH_KEY_AT_ALL" in done.stderr

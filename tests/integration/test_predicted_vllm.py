@@ -1,4 +1,6 @@
-"""Predicted beside measured on the real vLLM: constants fitted at some levels, held against others on another start."""
+"""Predicted beside measured on the real vLLM: constants fitted at some levels, held against others
+on another start.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,22 @@ slos: {{fast: {{ttft: 2s, tpot: 500ms}}}}
 """
 
 
-def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_that_is_said(tmp_path: Path) -> None:
+def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_that_is_said(
+    tmp_path: Path,
+) -> None:
     results, profile = tmp_path / "results", tmp_path / "mine.yaml"
 
     def run(levels: list[int], more: str = "") -> None:
         experiment = write_experiment(tmp_path, EXPERIMENT.replace("LEVELS", str(levels)) + more)
-        done = orchestrator("run", str(experiment), "--results", str(results), "--address", "local", timeout_s=1500)
+        done = orchestrator(
+            "run", str(experiment), "--results", str(results), "--address", "local", timeout_s=1500
+        )
         assert done.returncode == 0, done.stderr
 
     run([1, 8])
-    fitted = orchestrator("emulator", "fit", str(results), "--profile", "cpu", "--output", str(profile))
+    fitted = orchestrator(
+        "emulator", "fit", str(results), "--profile", "cpu", "--output", str(profile)
+    )
     assert fitted.returncode == 0, fitted.stderr
     run([1, 3, 8, 16], f"predictions: {{profile: {profile}}}")
     planned = orchestrator("plan", str(tmp_path / "experiment.yaml"), "--predict").stdout
@@ -53,9 +61,19 @@ def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_tha
     assert all(one["predicted"]["tpot_ms"] > 0 and one["measured_over_predicted"] for one in points)
     assert_nothing_left()
     low, high = (points[at]["measured_over_predicted"] for at in (1, 3))
-    print("measured over predicted, levels 3 and 16:", low, high, "fit:", error, [one["validity"] for one in points])
+    print(
+        "measured over predicted, levels 3 and 16:",
+        low,
+        high,
+        "fit:",
+        error,
+        [one["validity"] for one in points],
+    )
     if any(one["validity"] == "disturbed" for one in points):
-        pytest.skip("other work held the cores, so neither fit nor measurement says anything of the engine")
-    for figure in ("tpot_ms", "output_throughput"):  # whatever else the machine does: it may have become slower since
+        pytest.skip(
+            "other work held the cores, so neither fit nor measurement says anything of the engine"
+        )
+    # whatever else the machine does: it may have become slower since
+    for figure in ("tpot_ms", "output_throughput"):
         assert 0.25 < low[figure] < 4
         assert 0.5 < high[figure] / low[figure] < 2

@@ -1,4 +1,6 @@
-"""The quantized checkpoints of scripts/make_quantized_models.py are what they say: real vLLM and transformers agree."""
+"""The quantized checkpoints of scripts/make_quantized_models.py are what they say: real vLLM and
+transformers agree.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from tests.integration.engine_real import ROOT, home_of, script
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 SCHEMES = ("int8", "fp8", "int4", "gptq4", "awq4")
-# Of 128 greedy tokens: at least so many are the first choice of transformers from the dequantized weights. INT8 and FP8
-# round activations too, which transformers does not.
+# Of 128 greedy tokens: at least so many are the first choice of transformers from the dequantized
+# weights. INT8 and FP8 round activations too, which transformers does not.
 LEAST = {"int8": 105, "fp8": 85, "int4": 115, "gptq4": 115, "awq4": 115}
 
 
@@ -21,7 +23,9 @@ def agreement(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, i
     python, folder = home_of("vllm") / "bin" / "python", tmp_path_factory.mktemp("quantized")
     script("make_quantized_models").make(folder, dequantized=True)
     program = ROOT / "tests" / "integration" / "quantized_answers.py"
-    done = subprocess.run([python, program, folder, *SCHEMES], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, program, folder, *SCHEMES], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {one.pop("scheme"): one for one in told}
@@ -34,4 +38,6 @@ def test_vllm_answers_as_transformers_does_from_the_same_numbers(
     found = agreement[scheme]
     assert found["tokens"] == 128
     assert found["dequantized"] >= LEAST[scheme], found
-    assert scheme == "int8" or found["dequantized"] > found["base"], "what was lost by rounding is to be seen"
+    assert scheme == "int8" or found["dequantized"] > found["base"], (
+        "what was lost by rounding is to be seen"
+    )

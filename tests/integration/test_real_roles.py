@@ -1,4 +1,6 @@
-"""Prefill and decode replicas of real vLLM behind vLLM's router: KV caches travel over NIXL, here on CPUs and TCP."""
+"""Prefill and decode replicas of real vLLM behind vLLM's router: KV caches travel over NIXL, here
+on CPUs and TCP.
+"""
 
 from __future__ import annotations
 
@@ -47,26 +49,37 @@ NIXL = ROOT / ".engines" / "nixl"  # 240 MB, so no part of any installation
 
 
 @pytest.mark.skipif(
-    not NIXL.exists(), reason="no NIXL: pip install --no-deps --target .engines/nixl nixl==1.5.1 nixl-cu12==1.5.1"
+    not NIXL.exists(),
+    reason="no NIXL: pip install --no-deps --target .engines/nixl nixl==1.5.1 nixl-cu12==1.5.1",
 )
 def test_what_one_replica_prefills_another_goes_on_with_as_one_engine_would(tmp_path: Path) -> None:
     given = {"MODEL": ROOT / ".demo" / "model", "NIXL": NIXL}
     given |= {"VLLM": home_of("vllm"), "ROUTER": home_of("vllm_router")}
     text = re.sub("|".join(given), lambda match: str(given[match[0]]), EXPERIMENT)
     experiment, results = write_experiment(tmp_path, text), tmp_path / "results"
-    done = orchestrator("run", str(experiment), "--results", str(results), "--address", "local", timeout_s=1000)
+    done = orchestrator(
+        "run", str(experiment), "--results", str(results), "--address", "local", timeout_s=1000
+    )
     assert done.returncode == 0, done.stderr
     assert_nothing_left()
     assert_rows_equal_schedule(results)
     asked = rows(results, "requests")
-    assert {(row["status"], row["output_tokens"]) for row in asked} == {("ok", 8)} and len(asked) == 24
+    assert {(row["status"], row["output_tokens"]) for row in asked} == {("ok", 8)} and len(
+        asked
+    ) == 24
     answers: dict[str, dict[int, str]] = {}
     for row in rows(results, "answers"):
         answers.setdefault(row["deployment_id"], {})[row["prompt_index"]] = row["text"]
     by_roles, alone = answers.values()
     assert by_roles == alone and any(alone.values())
-    logs = [log.read_text(errors="replace") for log in (results / "roles" / "logs").glob("*/rank*.log")]
-    assert sum("NIXL compatibility check passed" in log for log in logs) == 1, "the decode replica fetched KV caches"
+    logs = [
+        log.read_text(errors="replace") for log in (results / "roles" / "logs").glob("*/rank*.log")
+    ]
+    assert sum("NIXL compatibility check passed" in log for log in logs) == 1, (
+        "the decode replica fetched KV caches"
+    )
     reported = [json.loads(row["engine_reported_json"]) for row in rows(results, "launches")]
-    assert sorted(one.get("kv_transport", "") for one in reported) == ["", "tcp/lo"], "what the caches travelled over"
+    assert sorted(one.get("kv_transport", "") for one in reported) == ["", "tcp/lo"], (
+        "what the caches travelled over"
+    )
     assert "network" in {row["kind"] for row in rows(results, "events")}

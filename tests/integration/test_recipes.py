@@ -33,7 +33,9 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def shown(uri: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(invoke("results", uri, "--slo", SLO, "--format", "json").stdout)
+    found: list[dict[str, Any]] = json.loads(
+        invoke("results", uri, "--slo", SLO, "--format", "json").stdout
+    )
     return found
 
 
@@ -43,19 +45,27 @@ def sql(title: str) -> str:
     return found[1]
 
 
-def test_every_python_recipe_runs_and_agrees_with_results(uri: str, shown: list[dict[str, Any]]) -> None:
+def test_every_python_recipe_runs_and_agrees_with_results(
+    uri: str, shown: list[dict[str, Any]]
+) -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL):
         exec(block.replace('"results/', f'"{uri}/'), names)
     points = names["points"]
     assert points["ttft_ms.p99"].tolist() == [one["ttft_ms"]["p99"] for one in shown]
-    assert points["settings.max_num_seqs"].tolist() == [one["settings"]["max_num_seqs"] for one in shown]
+    assert points["settings.max_num_seqs"].tolist() == [
+        one["settings"]["max_num_seqs"] for one in shown
+    ]
     assert names["goodput"]["slo.goodput"].tolist() == [one["slo"]["goodput"] for one in shown]
-    assert names["curve"].loc[4.0].tolist() == [one["ttft_ms"]["p99"] for one in shown if one["level"] == 4]
+    assert names["curve"].loc[4.0].tolist() == [
+        one["ttft_ms"]["p99"] for one in shown if one["level"] == 4
+    ]
     assert len(names["pareto"]) == 4  # all alike: none beats another
     assert names["cost"].isna().all()  # nobody named a price
     assert set(names["capacity"]["level"]) == {4}
-    assert set(names["raw"]["measurement_id"]) >= {one["repeats"][0]["measurement_id"] for one in shown}
+    assert set(names["raw"]["measurement_id"]) >= {
+        one["repeats"][0]["measurement_id"] for one in shown
+    }
     assert names["polars_points"]["ttft_ms.p99"].to_list() == points["ttft_ms.p99"].tolist()
     assert names["polars_points"].columns == points.columns.tolist()
     assert names["ttft"].filter(level=4).row(0)[1:] == tuple(names["curve"].loc[4.0])
@@ -73,7 +83,11 @@ def test_every_python_recipe_runs_and_agrees_with_results(uri: str, shown: list[
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_every_setting_is_a_column_with_its_default(library: Any, uri: str) -> None:
     deployments = orchestrator.read(uri, "deployments", library=library)
-    for frame in (orchestrator.metrics(uri, library=library), orchestrator.best(uri, library=library), deployments):
+    for frame in (
+        orchestrator.metrics(uri, library=library),
+        orchestrator.best(uri, library=library),
+        deployments,
+    ):
         assert set(frame["settings.max_num_seqs"]) == {8, 16}
         assert set(frame["settings.tensor_parallel_size"]) == {1}
         assert set(frame["settings.dtype"]) == {None}
@@ -92,14 +106,26 @@ TYPES = {
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_column_has_one_type_whatever_is_in_it(library: Any, tmp_path: Path) -> None:
-    """One level is infinite, one flag a word here and bare there, one setting given to one alone, others to none."""
+    """One level is infinite, one flag a word here and bare there, one setting given to one alone,
+    others to none.
+    """
     store = Store.open(str(tmp_path), "exp")
     for name, level, given in (
         ("a", 4.0, {"max_num_seqs": 8, "extra_args": {"--flag": True}}),
         ("b", math.inf, {"extra_args": {"--flag": "on"}}),
     ):
-        row = deployment_row(name, settings_json=json.dumps({"engine": "vllm", "model": "m"} | given))
-        commit_measurement(store, name, [request(0)], deployment=row, deployment_id=name, point_id=name, level=level)
+        row = deployment_row(
+            name, settings_json=json.dumps({"engine": "vllm", "model": "m"} | given)
+        )
+        commit_measurement(
+            store,
+            name,
+            [request(0)],
+            deployment=row,
+            deployment_id=name,
+            point_id=name,
+            level=level,
+        )
     frame = orchestrator.metrics(store.uri, library=library)
     assert {name: str(frame[name].dtype) for name in TYPES} == {
         name: types[library == "polars"] for name, types in TYPES.items()
@@ -110,20 +136,33 @@ def test_a_column_has_one_type_whatever_is_in_it(library: Any, tmp_path: Path) -
     assert str(settings["settings.max_num_seqs"].dtype) == "Int64"
 
 
-def test_every_sql_recipe_runs_and_agrees_with_results(uri: str, shown: list[dict[str, Any]]) -> None:
+def test_every_sql_recipe_runs_and_agrees_with_results(
+    uri: str, shown: list[dict[str, Any]]
+) -> None:
     with duckdb.connect() as connection:
         connection.execute(f"SET file_search_path = '{uri}/exp'")
-        connection.execute(documented_query("### DuckDB").partition("CREATE OR REPLACE TEMP VIEW")[0])  # winners
+        # winners
+        connection.execute(
+            documented_query("### DuckDB").partition("CREATE OR REPLACE TEMP VIEW")[0]
+        )
         connection.execute(sql("Figures of every measurement"))
         curve = connection.execute(sql("TTFT against load")).fetchall()
-        expected = {(one["label"], one["level"], one["ttft_ms"]["p50"], one["ttft_ms"]["p99"]) for one in shown}
+        expected = {
+            (one["label"], one["level"], one["ttft_ms"]["p50"], one["ttft_ms"]["p99"])
+            for one in shown
+        }
         assert expected <= set(curve)
         Path(uri, "exp", "points.csv").write_text(invoke("results", uri, "--format", "csv").stdout)
         found = re.search(r"SEMI JOIN read_csv\(.*?\) USING \(\w+\)", RECIPES)
         assert found is not None
         now = sql("TTFT against load").replace("FROM figures", f"FROM figures {found[0]}")
         assert set(connection.execute(now).fetchall()) == expected, "without superseded points"
-        met = {name: rest for name, *rest in connection.execute(sql("Attainment and goodput at any limits")).fetchall()}
+        met = {
+            name: rest
+            for name, *rest in connection.execute(
+                sql("Attainment and goodput at any limits")
+            ).fetchall()
+        }
     for one in shown:
         (repeat,) = one["repeats"]
         attainment, goodput = met[repeat["measurement_id"]]
@@ -133,7 +172,9 @@ def test_every_sql_recipe_runs_and_agrees_with_results(uri: str, shown: list[dic
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     program = "import sys, orchestrator; print({'pandas', 'pyarrow', 'pydantic', 'numpy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "set()"
     with pytest.raises(AttributeError, match="nothing"):
         orchestrator.nothing  # noqa: B018

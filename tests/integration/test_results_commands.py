@@ -1,4 +1,6 @@
-"""``results`` and ``best`` as a user runs them, on a store with what a sweep leaves: ok, failed, doubtful, repeated."""
+"""``results`` and ``best`` as a user runs them, on a store with what a sweep leaves: ok, failed,
+doubtful, repeated.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     store = Store.open(str(folder), "quickstart")
     for name in ("d0", "d1"):
         label = f"vllm tensor_parallel_size={1 if name == 'd0' else 2} quantization=fp8_per_tensor"
-        commit_launch(store, f"L{name}", deployment_row(name, label=label, devices=1 if name == "d0" else 2))
+        commit_launch(
+            store, f"L{name}", deployment_row(name, label=label, devices=1 if name == "d0" else 2)
+        )
     gaps = events({index: [20] * 3 for index in range(100) if index % 20 != 19})
     for repeat in (0, 1):
         commit_measurement(
@@ -71,7 +75,9 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
         )
     commit_measurement(store, "m2", rows(20), point_id="p1", level=20.0, deployment_id="d0", validity="client_bound",
                        validity_reasons=["p99 of sent - scheduled was 40 ms"])  # fmt: skip
-    commit_measurement(store, "m3", rows(5), point_id="p2", level=5.0, deployment_id="d1", emulated=True)
+    commit_measurement(
+        store, "m3", rows(5), point_id="p2", level=5.0, deployment_id="d1", emulated=True
+    )
     commit_measurement(store, "m4", status="failed", reason=SENTENCE, failure_class="bad_config", point_id="p3",
                        level=10.0, deployment_id="d1")  # fmt: skip
     return str(folder)
@@ -100,7 +106,11 @@ def test_json_has_one_object_per_point_failed_ones_too(uri: str) -> None:
     assert first["slo"]["attainment"]["estimate"] == 0.95
     assert [one["repeat"] for one in first["repeats"]] == [0, 1]
     assert first["repeats"][0]["requests"]["scheduled"] == 100
-    assert (failed["reason"], failed["failure_class"], failed["ttft_ms"]) == (SENTENCE, "bad_config", None)
+    assert (failed["reason"], failed["failure_class"], failed["ttft_ms"]) == (
+        SENTENCE,
+        "bad_config",
+        None,
+    )
     assert points[2]["settings"] == {"engine": "vllm", "model": "m"}
 
 
@@ -126,7 +136,11 @@ def test_csv_has_a_line_per_point_and_per_repeat_where_there_are_several(uri: st
 def test_what_a_server_said_neither_steers_a_terminal_nor_is_a_formula(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
     commit_measurement(
-        store, "m0", status="failed", reason="=cmd|'/c calc'!A1 \x1b[2J\x1b]0;PWNED\x07 \u202e", point_id="p0"
+        store,
+        "m0",
+        status="failed",
+        reason="=cmd|'/c calc'!A1 \x1b[2J\x1b]0;PWNED\x07 \u202e",
+        point_id="p0",
     )
     shown = run("results", str(tmp_path))
     assert "\\x1b[2J\\x1b]0;PWNED\\x07 \\u202e" in shown
@@ -139,17 +153,31 @@ def test_what_a_server_said_neither_steers_a_terminal_nor_is_a_formula(tmp_path:
 def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str) -> None:
     table, _, below = run("results", uri, "--slo", SLO).partition("emulated: an emulator answered")
     assert max(map(len, table.splitlines())) <= 120
-    for whole in ("0.907-0.974", "client_bound", "190/200", "p50, p99", "2 of 2", "✓", "80.0 (n=48)"):
+    for whole in (
+        "0.907-0.974",
+        "client_bound",
+        "190/200",
+        "p50, p99",
+        "2 of 2",
+        "✓",
+        "80.0 (n=48)",
+    ):
         assert whole in table
     assert f"chat of exp: m on h100 under {SLO}" in table
-    assert f"failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: {SENTENCE}" in below
+    assert (
+        f"failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: {SENTENCE}"
+        in below
+    )
     assert "client_bound: p99 of sent - scheduled was 40 ms" in below
     assert "3 points measured, 1 failed" in below
 
 
 def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     text = run("best", uri, "--slo", SLO)
-    assert "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: at least 38.0 output" in text
+    assert (
+        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: at least 38.0 output"
+        in text
+    )
     assert "left out" in text
     assert "client_bound" in text
     assert SENTENCE in text
@@ -157,9 +185,15 @@ def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     assert max(map(len, table.splitlines())) <= 120
     assert "one start: 37.5-38.5" in table
     assert "to decide: start vllm" in text
-    answer, other = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))["comparisons"]
+    answer, other = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))[
+        "comparisons"
+    ]
     assert answer["ranking"][0]["level"] == 10
-    assert answer["ranking"][0]["interval"][0] < answer["ranking"][0]["value"] < answer["ranking"][0]["interval"][1]
+    assert (
+        answer["ranking"][0]["interval"][0]
+        < answer["ranking"][0]["value"]
+        < answer["ranking"][0]["interval"][1]
+    )
     assert answer["unit"] == "output tokens/USD"
     assert (answer["emulated"], other["emulated"]) == (False, True)  # never in one ranking
 
@@ -168,7 +202,9 @@ def test_a_price_given_afterwards_counts(uri: str) -> None:
     argv = ("best", uri, "--slo", SLO, "--format", "json", "--per", "usd")
     before, _ = json.loads(run(*argv))["comparisons"]
     after, _ = json.loads(run(*argv, "--price", "h100=7.2"))["comparisons"]
-    assert [one["usd_per_hour"] for one in after["ranking"]] == [7.2 * one["devices"] for one in after["ranking"]]
+    assert [one["usd_per_hour"] for one in after["ranking"]] == [
+        7.2 * one["devices"] for one in after["ranking"]
+    ]
     assert after["ranking"][0]["value"] == pytest.approx(before["ranking"][0]["value"] / 2)
 
 
@@ -176,7 +212,12 @@ def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
     text = run("best", uri, "--slo", "ttft<=1ms")
     assert "no deployment holds ttft<=1ms,attainment>=0.95" in text
     assert "ttft p95 there: 80 ms, limit 1ms" in text
-    assert json.loads(run("best", uri, "--slo", "ttft<=1ms", "--format", "json"))["comparisons"][0]["ranking"] == []
+    assert (
+        json.loads(run("best", uri, "--slo", "ttft<=1ms", "--format", "json"))["comparisons"][0][
+            "ranking"
+        ]
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,9 +230,21 @@ def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
         ),
         (["best", "{uri}"], 2, ["--slo"]),
         (["best", "{uri}", "--slo", "interactive"], 2, ["unknown limit of the file 'interactive'"]),
-        (["best", "{uri}", "--slo", "ttft<=1s", "--price", "h100"], 2, ["--price 'h100'", "h100=2.10"]),
-        (["best", "{uri}", "--slo", "ttft<=1s", "--price", "H100=2"], 2, ["'H100'; did you mean 'h100'?"]),
-        (["best", "{uri}", "--slo", "ttft<=1s", "--experiment", "other"], 2, ["no experiment 'other'", "quickstart"]),
+        (
+            ["best", "{uri}", "--slo", "ttft<=1s", "--price", "h100"],
+            2,
+            ["--price 'h100'", "h100=2.10"],
+        ),
+        (
+            ["best", "{uri}", "--slo", "ttft<=1s", "--price", "H100=2"],
+            2,
+            ["'H100'; did you mean 'h100'?"],
+        ),
+        (
+            ["best", "{uri}", "--slo", "ttft<=1s", "--experiment", "other"],
+            2,
+            ["no experiment 'other'", "quickstart"],
+        ),
         (["results", "{uri}/nothing"], 2, ["no results at"]),
         (["logs", "{uri}", "nobody"], 2, ["no launch", "'nobody'"]),
         (["logs", "{uri}"], 0, ["no launch failed", "DEPLOYMENT"]),
@@ -203,7 +256,9 @@ def test_bad_input_and_nothing_to_print_have_an_exit_status_and_a_sentence(
     uri: str, argv: list[str], status: int, words: list[str]
 ) -> None:
     command = [sys.executable, "-m", "orchestrator", *(word.format(uri=uri) for word in argv)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == status, done.stderr
     assert done.stdout == ""
     assert all(word in done.stderr for word in words)
@@ -226,11 +281,17 @@ def test_duckdb_reads_what_counts_with_the_documented_query(uri: str) -> None:
     with duckdb.connect() as connection:
         connection.execute(f"SET file_search_path = '{uri}/quickstart'")
         connection.execute(documented_query("### DuckDB"))
-        counted = connection.sql("SELECT measurement_id, count(*) FROM requests GROUP BY 1 ORDER BY 1").fetchall()
+        counted = connection.sql(
+            "SELECT measurement_id, count(*) FROM requests GROUP BY 1 ORDER BY 1"
+        ).fetchall()
         assert counted == [("m0", 100), ("m1", 100), ("m2", 200), ("m3", 50)]
         ttft = connection.execute(documented_query("### p99 of TTFT")).fetchall()
-        assert {(measurement, round(p99, 3)) for measurement, p99 in ttft} == {(f"m{n}", 80.0) for n in range(4)}
-        gaps = connection.sql("SELECT sum(len(gaps_us)), list_max(flatten(list(gaps_us))) FROM token_events").fetchall()
+        assert {(measurement, round(p99, 3)) for measurement, p99 in ttft} == {
+            (f"m{n}", 80.0) for n in range(4)
+        }
+        gaps = connection.sql(
+            "SELECT sum(len(gaps_us)), list_max(flatten(list(gaps_us))) FROM token_events"
+        ).fetchall()
         assert gaps == [(2 * 95 * 3, 20_000)]
 
 
@@ -238,7 +299,12 @@ def test_duckdb_reads_what_was_computed_with_the_documented_query(uri: str) -> N
     points = json.loads(run("results", uri, "--format", "json"))
     repeats = [{**point, **repeat} for point in points for repeat in point["repeats"]]
     expected = [
-        (one["workload"], one["level"], one["output_token_throughput"], one["ttft_ms"] and one["ttft_ms"]["p99"])
+        (
+            one["workload"],
+            one["level"],
+            one["output_token_throughput"],
+            one["ttft_ms"] and one["ttft_ms"]["p99"],
+        )
         for one in repeats
     ]
     with duckdb.connect() as connection:
@@ -251,26 +317,62 @@ def test_duckdb_reads_what_was_computed_with_the_documented_query(uri: str) -> N
 def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("launches")
     store = Store.open(str(folder), "exp")
-    predicted = json.dumps({"weight_bytes": 990 << 20, "kv_cache_tokens": 105_000, "max_concurrency": 2.0})
-    row = {"experiment": "exp", "deployment_id": "d0", "started_unix_ns": 1, "argv_json": '["--never-shown"]'}
+    predicted = json.dumps(
+        {"weight_bytes": 990 << 20, "kv_cache_tokens": 105_000, "max_concurrency": 2.0}
+    )
+    row = {
+        "experiment": "exp",
+        "deployment_id": "d0",
+        "started_unix_ns": 1,
+        "argv_json": '["--never-shown"]',
+    }
     reported = json.dumps({"weight_bytes": 1000 << 20, "kv_cache_tokens": 100_000})
-    served = {"status": "ok", "ready_s": 12.5, "engine_version": "0.32.0", "engine_reported_json": reported}
+    served = {
+        "status": "ok",
+        "ready_s": 12.5,
+        "engine_version": "0.32.0",
+        "engine_reported_json": reported,
+    }
     log = {"log_uri": "exp/logs/L1/rank0.log"}
     failed = {"status": "failed", "reason": SENTENCE, "failure_class": "bad_config", **log}
     for name, more in (("L0", served), ("L1", failed)):
         keys = {"measurement_id": name, "attempt_id": name}
-        described = deployment_row("d0", label="vllm version=0.31", engine_version="0.31", predicted_json=predicted)
-        parts = {"deployments": described, "launches": {**row, "launch_id": name, "emulated": False, **more}}
-        files = [store.write_part(kind, table(kind, [part]), writer="driver", **keys) for kind, part in parts.items()]
+        described = deployment_row(
+            "d0", label="vllm version=0.31", engine_version="0.31", predicted_json=predicted
+        )
+        parts = {
+            "deployments": described,
+            "launches": {**row, "launch_id": name, "emulated": False, **more},
+        }
+        files = [
+            store.write_part(kind, table(kind, [part]), writer="driver", **keys)
+            for kind, part in parts.items()
+        ]
         store.commit(
-            Manifest(kind="launch", status="ok", created_unix_ns=1, files=tuple(files), launch_id=name, **keys)
+            Manifest(
+                kind="launch",
+                status="ok",
+                created_unix_ns=1,
+                files=tuple(files),
+                launch_id=name,
+                **keys,
+            )
         )
     return str(folder)
 
 
 def test_launches_show_what_was_predicted_beside_what_was_reported(launches: str) -> None:
     text = run("results", launches, "--launches")
-    for words in ("990.0 MiB", "1000.0 MiB", "-1.0 %", "105,000", "100,000", "+5.0 %", "12.5", "(asked 0.31)"):
+    for words in (
+        "990.0 MiB",
+        "1000.0 MiB",
+        "-1.0 %",
+        "105,000",
+        "100,000",
+        "+5.0 %",
+        "12.5",
+        "(asked 0.31)",
+    ):
         assert words in text
     assert f"failed: vllm version=0.31: {SENTENCE} (bad_config)" in text
     assert "launches: 1 served, 1 failed" in text
@@ -302,7 +404,9 @@ def test_verify_says_which_file_is_damaged_and_answers_go_on_without_it(tmp_path
     done = CliRunner().invoke(cli, ["verify", str(tmp_path)], standalone_mode=False)
     assert done.return_value == 3
     assert f"exp/{broken.path}: 4 bytes; its manifest says {broken.bytes}" in done.stdout
-    done = CliRunner().invoke(cli, ["results", str(tmp_path), "--format", "json"], standalone_mode=False)
+    done = CliRunner().invoke(
+        cli, ["results", str(tmp_path), "--format", "json"], standalone_mode=False
+    )
     assert done.return_value == 3
     assert [one["level"] for one in json.loads(done.stdout)] == [5]
 
@@ -311,7 +415,9 @@ def test_launches_are_json_and_csv_too(launches: str) -> None:
     first, second = json.loads(run("results", launches, "--launches", "--format", "json"))
     assert first["figures"]["kv_cache_tokens"]["difference_percent"] == pytest.approx(5)
     assert (second["status"], second["failure_class"]) == ("failed", "bad_config")
-    lines = list(csv.DictReader(io.StringIO(run("results", launches, "--launches", "--format", "csv"))))
+    lines = list(
+        csv.DictReader(io.StringIO(run("results", launches, "--launches", "--format", "csv")))
+    )
     assert lines[0]["figures.weight_bytes.predicted"] == str(990 << 20)
     assert [line["status"] for line in lines] == ["ok", "failed"]
 

@@ -66,7 +66,14 @@ def s3(processes: ExitStack) -> int:
     import boto3
 
     port = free_port()
-    start(processes, str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port))
+    start(
+        processes,
+        str(Path(sys.executable).parent / "moto_server"),
+        "-H",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    )
     deadline = time.monotonic() + 30
     while True:
         with socket.socket() as probe:
@@ -117,13 +124,20 @@ def faults(port: int) -> int:
 
 
 def write_one(store: Store, name: str = "m0") -> FilePart:
-    return store.write_part("token_events", GAPS, measurement_id=name, attempt_id="a0", writer="client-0")
+    return store.write_part(
+        "token_events", GAPS, measurement_id=name, attempt_id="a0", writer="client-0"
+    )
 
 
 def commit_one(store: Store, name: str = "m0") -> Manifest:
     part = write_one(store, name)
     manifest = Manifest(
-        kind="point", measurement_id=name, attempt_id="a0", status="ok", created_unix_ns=1, files=(part,)
+        kind="point",
+        measurement_id=name,
+        attempt_id="a0",
+        status="ok",
+        created_unix_ns=1,
+        files=(part,),
     )
     store.commit(manifest)
     return manifest
@@ -138,7 +152,11 @@ def test_parts_and_commits_come_back_from_an_object_store(s3: int) -> None:
     there = pickle.loads(pickle.dumps(store))
     assert there.winners().keys() == {one.measurement_id for one in manifests}
     assert there.read("token_events", ["gaps_us"]).num_rows == 20 * 50
-    assert (there.plan(), there.read_log(log), there.read_log("exp/logs/no")) == ("{}", b"ready", None)
+    assert (there.plan(), there.read_log(log), there.read_log("exp/logs/no")) == (
+        "{}",
+        b"ready",
+        None,
+    )
     found = open_results(uri(s3, "plain"))
     assert found.experiments == ("exp",)
     assert open_results(uri(s3, "plain/exp")).read("token_events").num_rows == 1000
@@ -151,7 +169,15 @@ def test_only_manifests_count_and_the_first_stays(s3: int) -> None:
     manifest = commit_one(store)
     store.commit(manifest)
     with pytest.raises(ResultsError, match="committed only once"):
-        store.commit(Manifest(kind="point", measurement_id="m0", attempt_id="a0", status="failed", created_unix_ns=2))
+        store.commit(
+            Manifest(
+                kind="point",
+                measurement_id="m0",
+                attempt_id="a0",
+                status="failed",
+                created_unix_ns=2,
+            )
+        )
     with pytest.raises(ResultsError, match="missing or cut off"):
         store.commit(
             Manifest(
@@ -172,19 +198,35 @@ def test_a_large_part_goes_up_whole(s3: int) -> None:
             "measurement_id": pa.repeat("m0", rows),
             "attempt_id": pa.repeat("a0", rows),
             "request_index": pa.array(range(rows), pa.int32()),
-            "gaps_us": pa.FixedSizeListArray.from_arrays(gaps, gaps.size // rows).cast(pa.list_(pa.int32())),
+            "gaps_us": pa.FixedSizeListArray.from_arrays(gaps, gaps.size // rows).cast(
+                pa.list_(pa.int32())
+            ),
         }
     )
     store = Store.open(uri(s3, "large"), "exp")
     part = store.write_part("token_events", big, measurement_id="m0", attempt_id="a0", writer="c")
     assert part.bytes > 12 * 2**20  # above pyarrow's 10 MiB: a multipart upload
     store.commit(
-        Manifest(kind="point", measurement_id="m0", attempt_id="a0", status="ok", created_unix_ns=1, files=(part,))
+        Manifest(
+            kind="point",
+            measurement_id="m0",
+            attempt_id="a0",
+            status="ok",
+            created_unix_ns=1,
+            files=(part,),
+        )
     )
-    assert store.read("token_events", ["gaps_us"])["gaps_us"].combine_chunks().flatten().equals(pa.array(gaps))
+    assert (
+        store.read("token_events", ["gaps_us"])["gaps_us"]
+        .combine_chunks()
+        .flatten()
+        .equals(pa.array(gaps))
+    )
 
 
-def test_every_third_request_refused_costs_only_time(s3: int, through: Callable[[str], int]) -> None:
+def test_every_third_request_refused_costs_only_time(
+    s3: int, through: Callable[[str], int]
+) -> None:
     port = through("third_503")
     store = Store.open(uri(port, "busy"), "exp", retry=QUICK)
     for index in range(4):
@@ -194,7 +236,9 @@ def test_every_third_request_refused_costs_only_time(s3: int, through: Callable[
     assert Store.open(uri(s3, "busy"), "exp").winners().keys() == {"m0", "m1", "m2", "m3"}
 
 
-def test_a_long_outage_does_not_cost_a_call_its_repetition(s3: int, through: Callable[[str], int]) -> None:
+def test_a_long_outage_does_not_cost_a_call_its_repetition(
+    s3: int, through: Callable[[str], int]
+) -> None:
     port = through("all_503")
     blobs = Blobs(parse_location(uri(port, "long")), Retry(tries=110, sleep=lambda _: None))
     with pytest.raises(ResultsError, match="try 110 of 110"):
@@ -208,7 +252,9 @@ def test_a_long_outage_does_not_cost_a_call_its_repetition(s3: int, through: Cal
     assert faults(port) > 221
 
 
-def test_a_lost_reply_is_not_taken_for_a_lost_object(s3: int, through: Callable[[str], int]) -> None:
+def test_a_lost_reply_is_not_taken_for_a_lost_object(
+    s3: int, through: Callable[[str], int]
+) -> None:
     port = through("lost_reply")
     store = Store.open(uri(port, "lost"), "exp", retry=QUICK)
     manifest = commit_one(store)
@@ -238,7 +284,9 @@ def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
     assert busy.store("exp").winners().keys() == {f"m{index}" for index in range(9)}
 
 
-def test_a_store_that_is_down_is_given_up_after_five_tries_with_its_words(through: Callable[[str], int]) -> None:
+def test_a_store_that_is_down_is_given_up_after_five_tries_with_its_words(
+    through: Callable[[str], int],
+) -> None:
     pauses: list[float] = []
     retry = Retry(sleep=pauses.append, rng=random.Random(0))
     with pytest.raises(ResultsError, match=r"try 5 of 5.*SLOW_DOWN"):

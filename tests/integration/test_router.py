@@ -1,4 +1,6 @@
-"""Real routers in front of emulated replicas, equal ones and roles, as a sweep on this machine starts them."""
+"""Real routers in front of emulated replicas, equal ones and roles, as a sweep on this machine
+starts them.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,20 @@ load: {levels: {concurrency: [2]}, duration: SECONDSs, warmup: 0s}
 
 def written(folder: Path, name: str, replicas: str, seconds: int) -> tuple[str, Path]:
     """The experiment file, and where its results go."""
-    given = {"REPLICAS": replicas, "NAME": name, "HOME": str(home_of(name)), "SECONDS": str(seconds)}
+    given = {
+        "REPLICAS": replicas,
+        "NAME": name,
+        "HOME": str(home_of(name)),
+        "SECONDS": str(seconds),
+    }
     text = re.sub("|".join(given), lambda match: given[match[0]], EXPERIMENT)
     return str(write_experiment(folder, text)), folder / "results"
 
 
 @pytest.mark.parametrize("name", ["vllm_router", "sglang_router"])
-def test_a_real_router_shares_the_load_among_replicas_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_a_real_router_shares_the_load_among_replicas_and_leaves_nothing(
+    name: str, tmp_path: Path
+) -> None:
     experiment, results = written(tmp_path, name, "replicas: 2", 2)
     done = orchestrator("run", experiment, "--results", str(results), "--address", "local")
     assert done.returncode == 0, done.stderr
@@ -76,14 +85,18 @@ def loaded(role: str) -> tuple[psutil.Process, dict[str, float]] | None:
     return None
 
 
-def test_roles_hand_over_and_are_launched_anew_whole_when_one_of_them_is_killed(tmp_path: Path) -> None:
+def test_roles_hand_over_and_are_launched_anew_whole_when_one_of_them_is_killed(
+    tmp_path: Path,
+) -> None:
     experiment, results = written(tmp_path, "vllm_router", "roles: {prefill: {}, decode: {}}", 4)
     log = tmp_path / "run.log"
     run = start("run", experiment, "--results", str(results), "--address", "local", log=log)
     try:
         process, told = wait_for(lambda: loaded("decode"), 60, "the decode replica answers")
         process.kill()
-        assert told["prompt_tokens_cached_total"] == told["prompt_tokens_total"] > 0, "it is given every KV cache"
+        assert told["prompt_tokens_cached_total"] == told["prompt_tokens_total"] > 0, (
+            "it is given every KV cache"
+        )
         assert run.wait(120) == 0, log.read_text()
     finally:
         run.kill()
@@ -93,9 +106,17 @@ def test_roles_hand_over_and_are_launched_anew_whole_when_one_of_them_is_killed(
     assert (died["status"], whole["status"]) == ("failed", "ok")
     assert died["reason"].startswith("decode: ")
     assert died["emulated"] and whole["emulated"]
-    assert [one["role"] for one in json.loads(whole["placement_json"])] == ["prefill", "decode", "router"]
+    assert [one["role"] for one in json.loads(whole["placement_json"])] == [
+        "prefill",
+        "decode",
+        "router",
+    ]
     (point,) = [row for row in rows(results, "points") if row["status"] == "ok"]
-    answered = [row for row in rows(results, "requests") if row["attempt_id"] == point["attempt_id"]]
+    answered = [
+        row for row in rows(results, "requests") if row["attempt_id"] == point["attempt_id"]
+    ]
     assert {(row["status"], row["output_tokens"]) for row in answered} == {("ok", 8)}
-    samples = [row for row in rows(results, "engine_metrics") if row["attempt_id"] == point["attempt_id"]]
+    samples = [
+        row for row in rows(results, "engine_metrics") if row["attempt_id"] == point["attempt_id"]
+    ]
     assert {row["role"] for row in samples} == {"prefill", "decode"}

@@ -43,12 +43,21 @@ load: {levels: {concurrency: [2]}, duration: 1s, warmup: 0s}
 
 
 @AGAINST_THE_CLOCK
-def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_is_a_failure(tmp_path: Path) -> None:
+def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_is_a_failure(
+    tmp_path: Path,
+) -> None:
     experiment, results = write_experiment(tmp_path, EXPERIMENT), tmp_path / "results"
-    program = "import sys; sys.modules['ray'] = None; from orchestrator.cli.main import main; main()"
+    program = (
+        "import sys; sys.modules['ray'] = None; from orchestrator.cli.main import main; main()"
+    )
     argv = ["run", str(experiment), "--results", str(results), "--address", "local"]
     done = subprocess.run(
-        [sys.executable, "-c", program, *argv], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program, *argv],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 3, done.stderr
     assert "1 measured" in done.stderr
@@ -56,7 +65,8 @@ def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_i
     assert_nothing_left()
     assert_rows_equal_schedule(results)
     points = {row["status"]: row for row in rows(results, "points")}
-    assert points["ok"]["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
+    # a busy test machine may well be too slow
+    assert points["ok"]["validity"] in ("valid", "client_bound")
     assert "cannot hold 2 nodes" in points["failed"]["reason"]
     assert {row["status"] for row in rows(results, "requests")} == {"ok"}
 
@@ -76,7 +86,10 @@ def test_a_signal_ends_a_sweep_soon_keeps_what_was_measured_and_says_how_to_go_o
     number: signal.Signals, tmp_path: Path
 ) -> None:
     experiment, results = write_experiment(tmp_path, LONG), tmp_path / "results"
-    argv, log = ["run", str(experiment), "--results", str(results), "--address", "local"], tmp_path / "log"
+    argv, log = (
+        ["run", str(experiment), "--results", str(results), "--address", "local"],
+        tmp_path / "log",
+    )
     driver = start(*argv, log=log)
     wait_for(lambda: manifests(results), 60.0, "a measurement")
     driver.send_signal(number)
@@ -93,15 +106,21 @@ def test_a_signal_ends_a_sweep_soon_keeps_what_was_measured_and_says_how_to_go_o
 
 
 def test_an_engine_that_lives_and_makes_no_step_is_found_and_started_again(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, LONG.replace("warmup: 0s", "warmup: 0s, request_timeout: 12s"))
+    experiment = write_experiment(
+        tmp_path, LONG.replace("warmup: 0s", "warmup: 0s, request_timeout: 12s")
+    )
     program = "import orchestrator.runner.measure as measure; measure.LEAST_STALL_S = 6.0\n"
     program += "from orchestrator.cli.main import main; main()"
     results, mine = tmp_path / "results", {"STALLS_IN": str(tmp_path)}
     argv = ["run", str(experiment), "--results", str(results), "--address", "local"]
     command = [sys.executable, "-c", program, *argv]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(**mine), stderr=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(**mine), stderr=subprocess.PIPE, text=True
+    ) as driver:
         wait_for(lambda: manifests(results), 60.0, "a measurement")
-        engines = [one for one in engine_processes() if one.environ().get("STALLS_IN") == mine["STALLS_IN"]]
+        engines = [
+            one for one in engine_processes() if one.environ().get("STALLS_IN") == mine["STALLS_IN"]
+        ]
         (server,) = [one for one in engines if "orchestrator.emulator" in one.cmdline()]
         server.send_signal(signal.SIGSTOP)
         _, said = driver.communicate(timeout=120)
@@ -109,7 +128,11 @@ def test_an_engine_that_lives_and_makes_no_step_is_found_and_started_again(tmp_p
     assert "2 measured" in said
     (stalled,) = [row for row in rows(results, "points") if row["status"] == "failed"]
     assert (stalled["failure_kind"], stalled["failure_class"]) == ("engine_stalled", "engine_crash")
-    kept = [row["status"] for row in rows(results, "requests") if row["attempt_id"] == stalled["attempt_id"]]
+    kept = [
+        row["status"]
+        for row in rows(results, "requests")
+        if row["attempt_id"] == stalled["attempt_id"]
+    ]
     assert "aborted" in kept
     assert [one["status"] for one in manifests(results, "launch")] == ["failed", "ok"]
     assert not server.is_running()
@@ -126,12 +149,16 @@ load: {levels: {concurrency: [1, 2]}, requests: 30, warmup: 0s}
 
 
 def in_terminal(columns: int, argv: list[str]) -> tuple[int, list[str]]:
-    """Exit status and every line that was drawn on a terminal of so many columns, without colours and cursor moves."""
+    """Exit status and every line that was drawn on a terminal of so many columns, without colours
+    and cursor moves.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     command = [sys.executable, "-m", "orchestrator", *argv]
     env = environment() | {"TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdin=theirs, stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     seen = b""
     try:
@@ -141,7 +168,9 @@ def in_terminal(columns: int, argv: list[str]) -> tuple[int, list[str]]:
         pass
     os.close(ours)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", re.sub(r"\x1b\[[0-9;]*m", "", seen.decode()))
-    return process.wait(10), [line for part in text.split("\n") for line in part.split("\r") if line]
+    return process.wait(10), [
+        line for part in text.split("\n") for line in part.split("\r") if line
+    ]
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -151,7 +180,11 @@ def test_nothing_is_broken_on_a_terminal(columns: int, tmp_path: Path) -> None:
     status, lines = in_terminal(columns, argv)
     assert status == 0, lines
     too_long = [line for line in lines if len(line) > columns]
-    assert [line for line in too_long if " orchestrator best " not in f" {line}" and "--experiment" not in line] == []
+    assert [
+        line
+        for line in too_long
+        if " orchestrator best " not in f" {line}" and "--experiment" not in line
+    ] == []
     assert any(re.fullmatch(r"[━╌]{60}", line) for line in lines), "the bar stands alone"
     assert any(re.fullmatch(r"\d of 4 measurements(, ~.* left)?", line) for line in lines)
     assert any("emulator len=4096: measure short" in line for line in lines)

@@ -1,4 +1,6 @@
-"""Secrets that engines, servers and people say aloud are found nowhere afterwards: a sweep against servers that do."""
+"""Secrets that engines, servers and people say aloud are found nowhere afterwards: a sweep against
+servers that do.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tests.harness import MODEL, ROOT, free_port, orchestrator, wait_for, write_
 ECHOING = ROOT / "tests" / "integration" / "echoing.py"
 SECRETS = {
     "HF_TOKEN": "hf_Pl4ntedT0kenQwErTyUiOpAsDf",
-    "PLANTED_KEY": "zX9-plan/ted+key=Wm7Lq2Vt5Bn8",  # of the endpoint: no known shape, and written otherwise in a URL
+    # of the endpoint: no known shape, and written otherwise in a URL
+    "PLANTED_KEY": "zX9-plan/ted+key=Wm7Lq2Vt5Bn8",
     "PLANTED_PASSWORD": "pä\\ss\"'wörd-Yh3Gk6Rd9Tf",  # which repr and JSON escape
 }
 PIECES = 8  # letters: as many of a secret in a row are a leak
@@ -77,19 +80,34 @@ def test_a_secret_said_aloud_in_every_place_is_found_nowhere(tmp_path: Path) -> 
     program.chmod(0o700)
     environment = {**SECRETS, "HF_HUB_OFFLINE": "1"}
     with echoing() as port:
-        file = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port))
+        file = write_experiment(
+            tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port)
+        )
         frozen = str(tmp_path / "plan.json")
         done = [
             orchestrator("plan", str(file), "--output", frozen, "--format", "json", **environment),
-            orchestrator("run", frozen, "--results", str(results), "--address", "local", **environment),
+            orchestrator(
+                "run", frozen, "--results", str(results), "--address", "local", **environment
+            ),
         ]
-    done += [orchestrator("results", str(results), *more) for more in (("--format", "json"), ("--format", "csv"))]
-    done += [orchestrator("results", str(results), "--all", "--launches"), orchestrator("logs", str(results))]
+    done += [
+        orchestrator("results", str(results), *more)
+        for more in (("--format", "json"), ("--format", "csv"))
+    ]
+    done += [
+        orchestrator("results", str(results), "--all", "--launches"),
+        orchestrator("logs", str(results)),
+    ]
     assert [one.returncode for one in done[:2]] == [0, 3], [one.stderr[-2000:] for one in done[:2]]
     stored = dict(texts(results)) | {frozen: Path(frozen).read_bytes()}
-    shown = {f"{at}: {' '.join(one.args[3:5])}": (one.stdout + one.stderr).encode() for at, one in enumerate(done)}
+    shown = {
+        f"{at}: {' '.join(one.args[3:5])}": (one.stdout + one.stderr).encode()
+        for at, one in enumerate(done)
+    }
     assert any(b"***" in text for text in stored.values())
-    assert any("rank0.log" in name and b"PLANTED_PASSWORD=***" in text for name, text in stored.items())
+    assert any(
+        "rank0.log" in name and b"PLANTED_PASSWORD=***" in text for name, text in stored.items()
+    )
     leaks = [
         (name, *found)
         for name, text in (stored | shown).items()

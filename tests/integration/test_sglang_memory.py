@@ -1,4 +1,6 @@
-"""The share of memory that SGLang's own code takes for our command lines, beside the one that ``plan`` judges by."""
+"""The share of memory that SGLang's own code takes for our command lines, beside the one that
+``plan`` judges by.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,20 @@ LLAMA, DEEPSEEK = "meta-llama/Llama-3.1-8B-Instruct", "deepseek-ai/DeepSeek-V3"
 CLASSES = {LLAMA: "LlamaForCausalLM", DEEPSEEK: "DeepseekV3ForCausalLM"}
 TP, EP = "tensor_parallel_size", "enable_expert_parallel"
 CASES: list[tuple[str, str, dict[str, Any]]] = [
-    *((LLAMA, gpu, {}) for gpu in ("T4", "L4", "RTX 4090", "A100-40GB", "L40S", "H100-80GB", "H200", "B200", "MI300X")),
+    *(
+        (LLAMA, gpu, {})
+        for gpu in (
+            "T4",
+            "L4",
+            "RTX 4090",
+            "A100-40GB",
+            "L40S",
+            "H100-80GB",
+            "H200",
+            "B200",
+            "MI300X",
+        )
+    ),
     (LLAMA, "L40S", {TP: 4}),
     (LLAMA, "H100-80GB", {TP: 8}),
     (LLAMA, "H100-80GB", {TP: 2, "pipeline_parallel_size": 2}),
@@ -39,9 +54,17 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     (DEEPSEEK, "B200", {TP: 8, "pipeline_parallel_size": 2}),
     (DEEPSEEK, "H100-80GB", {"data_parallel_size": 16, EP: True}),
     (DEEPSEEK, "H100-80GB", {"data_parallel_size": 32, EP: True}),  # nothing is left
-    (DEEPSEEK, "H100-80GB", {"data_parallel_size": 16, EP: True, "extra_args": {"--cuda-graph-max-bs-decode": 128}}),
+    (
+        DEEPSEEK,
+        "H100-80GB",
+        {"data_parallel_size": 16, EP: True, "extra_args": {"--cuda-graph-max-bs-decode": 128}},
+    ),
     (LLAMA, "H100-80GB", {"extra_args": {"--cuda-graph-bs-decode": [1, 8, 64]}}),
-    (DEEPSEEK, "H200", {"data_parallel_size": 8, EP: True, "extra_args": {"--moe-a2a-backend": "deepep"}}),
+    (
+        DEEPSEEK,
+        "H200",
+        {"data_parallel_size": 8, EP: True, "extra_args": {"--moe-a2a-backend": "deepep"}},
+    ),
 ]
 DRAFTED = {"speculative": {"method": "ngram", "num_speculative_tokens": 8}}
 IN_ROLES = [
@@ -50,8 +73,8 @@ IN_ROLES = [
     (LLAMA, "H100-80GB", {TP: 4, "max_num_seqs": 4096}),
     (LLAMA, "H200", {TP: 8, "max_num_seqs": 512} | DRAFTED),
 ]
-# Reads [[memory in MiB, arguments]], prints the share for each. Arguments are resolved as in a server up to the step
-# that decides it; only the GPU's memory is told, since there is none to ask.
+# Reads [[memory in MiB, arguments]], prints the share for each. Arguments are resolved as in a
+# server up to the step that decides it; only the GPU's memory is told, since there is none to ask.
 ASK = """
 import argparse, json, sys
 from sglang.srt.arg_groups import memory_hook
@@ -80,14 +103,18 @@ print(json.dumps(out))
 """
 
 
-def settings(model: str, accelerator: str, given: dict[str, Any]) -> tuple[EngineSettings, Hardware]:
+def settings(
+    model: str, accelerator: str, given: dict[str, Any]
+) -> tuple[EngineSettings, Hardware]:
     hardware = Hardware(name="x", accelerator=accelerator, gpus_per_node=16)
     made = EngineSettings(engine="sglang", model=model, **given)
     return made.model_copy(update=SGLANG.pinned(made, hardware)), hardware
 
 
 def arguments(made: EngineSettings, hardware: Hardware, folder: Path, role: str) -> list[str]:
-    """Ours, and what the absent GPU would decide: a device, and graphs of prefills, which SGLang makes on CUDA."""
+    """Ours, and what the absent GPU would decide: a device, and graphs of prefills, which SGLang
+    makes on CUDA.
+    """
     argv = list(SGLANG.command(made, hardware, Node(model_path=str(folder), role=role), "k").argv)
     assert SGLANG.problems(made, hardware) == []
     graphs = ["--cuda-graph-backend-prefill", "breakable"]
@@ -96,7 +123,9 @@ def arguments(made: EngineSettings, hardware: Hardware, folder: Path, role: str)
 
 
 @pytest.mark.parametrize("role", ["", *ROLES])
-def test_the_share_of_memory_that_is_judged_is_the_one_that_sglang_takes(tmp_path: Path, role: str) -> None:
+def test_the_share_of_memory_that_is_judged_is_the_one_that_sglang_takes(
+    tmp_path: Path, role: str
+) -> None:
     cases = IN_ROLES if role else CASES
     python, asked, ours = home_of("sglang") / "bin/python", [], []
     for model, accelerator, given in cases:

@@ -1,4 +1,6 @@
-"""A sweep whose bucket goes away in the middle: rows wait, the engine stays up, and nothing is lost or doubled."""
+"""A sweep whose bucket goes away in the middle: rows wait, the engine stays up, and nothing is lost
+or doubled.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ LONG = pytest.mark.long
 
 @contextmanager
 def sweep(results: str, folder: Path) -> Iterator[Callable[[], str]]:
-    """A sweep that has measured its first point when the block begins, and ends well after it; what it says."""
+    """A sweep that has measured its first point when the block begins, and ends well after it; what
+    it says.
+    """
     log = folder / "log"
     experiment = write_experiment(folder, EXPERIMENT)
     driver = start("run", str(experiment), "--results", results, "--address", "local", log=log)
@@ -84,7 +88,11 @@ def test_a_bucket_that_goes_away_in_the_middle_costs_nothing(
     with sweep(uri(port, name), tmp_path) as said:
         mode(fault)
         began_s = time.monotonic()
-        wait_for(lambda: "the storage refuses" in said() or "the storage has not answered" in said(), 90, "no word")
+        wait_for(
+            lambda: "the storage refuses" in said() or "the storage has not answered" in said(),
+            90,
+            "no word",
+        )
         time.sleep(max(0.0, away_s - (time.monotonic() - began_s)))
         mode("third_503")
     assert "the storage answers again" in (tmp_path / "log").read_text()
@@ -105,7 +113,9 @@ def test_a_full_disk_for_temporary_files_is_waited_for_and_costs_nothing(
     monkeypatch.setenv("TMPDIR", str(disk))
     results = str(tmp_path / "results")
     with sweep(results, tmp_path) as said, full(disk):
-        wait_for(lambda: "no room for rows" in said() or "keeping rows" in said(), 60, "nothing is said")
+        wait_for(
+            lambda: "no room for rows" in said() or "keeping rows" in said(), 60, "nothing is said"
+        )
         time.sleep(15)
     assert "the disk for temporary files answers again" in (tmp_path / "log").read_text()
     assert_nothing_lost(results)

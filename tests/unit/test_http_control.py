@@ -56,12 +56,18 @@ def test_without_a_key_none_is_sent() -> None:
 
 def test_a_header_that_is_given_replaces_ours_however_it_is_written() -> None:
     with serving(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, sent):
-        ask(url, api_key="k3y", more_headers=[("authorization", "Basic x"), ("AUTHORIZATION", "Basic y")])
+        ask(
+            url,
+            api_key="k3y",
+            more_headers=[("authorization", "Basic x"), ("AUTHORIZATION", "Basic y")],
+        )
     assert sent[0].lower().count(b"authorization") == 1 and b"AUTHORIZATION: Basic y\r\n" in sent[0]
 
 
 def test_a_redirect_is_an_answer_like_any_other() -> None:
-    with serving(saying(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")) as (
+    with serving(
+        saying(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")
+    ) as (
         url,
         _,
     ):
@@ -84,7 +90,9 @@ def test_nobody_there_is_an_answer_that_says_why() -> None:
     assert "refused" in answer.error
 
 
-@pytest.mark.parametrize("text", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
+@pytest.mark.parametrize(
+    "text", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"]
+)
 def test_what_is_no_whole_answer_is_nobody(text: bytes) -> None:
     with serving(saying(text)) as (url, _):
         answer = ask(url)
@@ -97,7 +105,9 @@ def test_an_answer_that_is_too_large_is_cut_off(monkeypatch: pytest.MonkeyPatch)
         assert "more than 1000 bytes" in ask(url).error
 
 
-@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"])
+@pytest.mark.parametrize(
+    "start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"]
+)
 def test_a_server_that_says_a_byte_now_and_then_is_cut_off_in_time(start: bytes) -> None:
     done = threading.Event()
 
@@ -126,7 +136,9 @@ def test_what_is_no_url_is_an_answer_too(url: str) -> None:
 
 
 def test_a_handshake_that_hangs_is_over_in_time() -> None:
-    """Bytes keep coming, of a record that is well-formed: each one would start a socket's own timeout anew."""
+    """Bytes keep coming, of a record that is well-formed: each one would start a socket's own
+    timeout anew.
+    """
 
     def drip(client: socket.socket) -> None:
         client.sendall(b"\x16\x03\x01\x40\x00")  # a handshake record of 16384 bytes follows
@@ -160,7 +172,10 @@ def test_all_addresses_of_a_name_share_one_limit(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("body", "value"),
     [
-        (rb'{"version": "0.32.\ud800", "\udfff": ["\ud83d\ude00"]}', {"version": "0.32.?", "?": ["\U0001f600"]}),
+        (
+            rb'{"version": "0.32.\ud800", "\udfff": ["\ud83d\ude00"]}',
+            {"version": "0.32.?", "?": ["\U0001f600"]},
+        ),
         (b'"\xed\xa0\x80"', "?"),
         (b"[" * 200_000, None),
         (b'{"version": 0.32.1}', None),

@@ -59,15 +59,22 @@ def test_lengths_may_be_fixed_uniform_or_spread() -> None:
     assert lengths.mean() == pytest.approx(200, rel=0.01)
     assert lengths.std() == pytest.approx(50, rel=0.03)
     assert content(*LENGTHS)["input_tokens"] == 8
-    assert content("--input-tokens", "200±50", "--output-tokens", "1")["input_tokens"] == found["output_tokens"]
+    assert (
+        content("--input-tokens", "200±50", "--output-tokens", "1")["input_tokens"]
+        == found["output_tokens"]
+    )
 
 
-@given(st.one_of(st.text(), st.from_regex(r"[0-9]{0,12}(:|\\+-|±|\\+|-)?[0-9]{0,12}", fullmatch=True)))
+@given(
+    st.one_of(st.text(), st.from_regex(r"[0-9]{0,12}(:|\\+-|±|\\+|-)?[0-9]{0,12}", fullmatch=True))
+)
 @example("3000000000")
 @example("300:100")
 @example("0+-5")
 @example("10%")
-def test_what_is_no_length_is_said_with_its_option_and_nothing_else_is_let_through(text: str) -> None:
+def test_what_is_no_length_is_said_with_its_option_and_nothing_else_is_let_through(
+    text: str,
+) -> None:
     made, problems = experiment(f"--input-tokens={text}", "--output-tokens", "1")
     if made["workloads"]:
         low, high = Lengths.model_validate(made["workloads"][0]["input_tokens"]).bounds
@@ -84,16 +91,31 @@ def test_prefixes_and_turns_are_the_kinds_of_an_experiment_file() -> None:
         "kind": "random", "input_tokens": 8, "output_tokens": 4, "shared_prefix_tokens": 30, "shared_prefix_count": 4
     }  # fmt: skip
     spoken = content(*LENGTHS, "--turns", "3", "--think-time", "500ms")
-    assert spoken == {"kind": "conversations", "input_tokens": 8, "output_tokens": 4, "turns": 3, "think_time": "0.5s"}
+    assert spoken == {
+        "kind": "conversations",
+        "input_tokens": 8,
+        "output_tokens": 4,
+        "turns": 3,
+        "think_time": "0.5s",
+    }
 
 
 def test_an_infinite_rate_is_a_rate() -> None:
-    made, problems = experiment(*LENGTHS, "--rate", "4,inf,4", "--requests", "9", "--max-in-flight", "3")
+    made, problems = experiment(
+        *LENGTHS, "--rate", "4,inf,4", "--requests", "9", "--max-in-flight", "3"
+    )
     assert problems == []
-    assert (made["load"]["levels"], made["load"]["max_in_flight"]) == ({"request_rate": [4, "inf"]}, 3)
+    assert (made["load"]["levels"], made["load"]["max_in_flight"]) == (
+        {"request_rate": [4, "inf"]},
+        3,
+    )
     assert [point.level.value for point in planned(made).points] == [4, math.inf]
-    assert experiment(*LENGTHS, "--rate", "inf", "--duration", "5s")[1][0].startswith("--rate inf sends all")
-    assert experiment(*LENGTHS, "--rate", "1e999", "--requests", "2")[1][0].startswith("--rate '1e999': give a number")
+    assert experiment(*LENGTHS, "--rate", "inf", "--duration", "5s")[1][0].startswith(
+        "--rate inf sends all"
+    )
+    assert experiment(*LENGTHS, "--rate", "1e999", "--requests", "2")[1][0].startswith(
+        "--rate '1e999': give a number"
+    )
 
 
 def planned(made: dict[str, Any]) -> Plan:
@@ -101,7 +123,10 @@ def planned(made: dict[str, Any]) -> Plan:
     return plan_of(made)
 
 
-TRACE = "".join(f'{{"timestamp": {at}, "input_length": 30, "output_length": 5}}\n' for at in (1000, 2000, 2500, 5000))
+TRACE = "".join(
+    f'{{"timestamp": {at}, "input_length": 30, "output_length": 5}}\n'
+    for at in (1000, 2000, 2500, 5000)
+)
 
 
 def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
@@ -110,12 +135,18 @@ def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
     made, problems = experiment("--trace", str(file), "--speed-up", "1000")
     assert problems == []
     (load,) = planned(made).loads
-    assert (load.levels[0].value, load.requests, load.arrivals.process) == (pytest.approx(3 / 4), 4, "trace")
+    assert (load.levels[0].value, load.requests, load.arrivals.process) == (
+        pytest.approx(3 / 4),
+        4,
+        "trace",
+    )
     assert (load.workload.kind, load.workload.token_bounds()) == ("file", (35, 35))
     drawn, problems = experiment("--trace", str(file), *LENGTHS, "--duration", "9s")
     assert problems == []
     assert (drawn["workloads"][0]["kind"], drawn["load"].get("requests")) == ("random", None)
-    assert experiment("--trace", str(file), "--requests", "5")[1] == ["--requests 5: the trace has 4"]
+    assert experiment("--trace", str(file), "--requests", "5")[1] == [
+        "--requests 5: the trace has 4"
+    ]
     assert "--speed-up is for --trace" in experiment(*LENGTHS, "--rate", "1", "--speed-up", "2")[1]
 
 
@@ -132,13 +163,17 @@ def test_part_of_a_trace_is_the_level_of_that_part(
     part: tuple[str, str], rate: float, requests: int | None, tmp_path: Path
 ) -> None:
     (tmp_path / "trace.jsonl").write_text(TRACE)
-    made, problems = experiment("--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000", *part)
+    made, problems = experiment(
+        "--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000", *part
+    )
     assert problems == []
     (load,) = planned(made).loads
     assert (load.levels[0].value, load.requests) == (pytest.approx(rate), requests)
 
 
-def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[LoadPoint] = []
 
     def measured(point: LoadPoint, *_: Any, **__: Any) -> Attempt:
@@ -147,7 +182,10 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(tmp_path: Path, monkey
 
     monkeypatch.setattr(endpoint, "measure_here", measured)
     (tmp_path / "trace.jsonl").write_text(TRACE)
-    for loop in (("--trace", str(tmp_path / "trace.jsonl")), (*LENGTHS, "--rate", "3", "--requests", "9")):
+    for loop in (
+        ("--trace", str(tmp_path / "trace.jsonl")),
+        (*LENGTHS, "--rate", "3", "--requests", "9"),
+    ):
         plan = planned(experiment(*loop)[0])
         probed = Probed(Dialect("openai_completions", "/v1/completions"), None)
         EndpointRun(plan, plan.points[0], Target(URL, "m"), probed).warm_up(2, 1)
@@ -156,35 +194,55 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(tmp_path: Path, monkey
     ]  # fmt: skip
 
 
-def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_are_not(tmp_path: Path) -> None:
+def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_are_not(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "texts.txt").write_text("a\nb\nc\n")
     (tmp_path / "trace.jsonl").write_text(TRACE)
 
     def said(*args: str, salted: bool = False) -> list[str]:
-        repeats = Repeats(planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload, salted)
+        repeats = Repeats(
+            planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload, salted
+        )
         return [" ".join(repeats.add(requests, warm_up=requests == 1)) for requests in (1, 2, 3, 4)]
 
     warm_up, first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
     assert warm_up == first == "", "one is the last of three, the other the first two"
-    assert second.startswith("3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 ")
+    assert second.startswith(
+        "3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 "
+    )
     assert "up to 4 times" in third
-    assert said("--prompt-file", str(tmp_path / "texts.txt"), salted=True)[:3] == ["", "", ""], "a cache for each level"
+    assert said("--prompt-file", str(tmp_path / "texts.txt"), salted=True)[:3] == ["", "", ""], (
+        "a cache for each level"
+    )
     assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == [""] * 4
     assert said("--input-tokens", "8") == [""] * 4
 
 
-def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(tmp_path: Path) -> None:
+def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "times.txt").write_text("1\n2\n3\n")
     talks = [[{"from": "human", "value": "Hi"}], [{"from": "gpt", "value": "nobody asked"}], []]
     (tmp_path / "talks.json").write_text(json.dumps([{"conversations": one} for one in talks]))
-    args = ("--trace", str(tmp_path / "times.txt"), "--prompt-file", str(tmp_path / "talks.json"), "--output-tokens")
-    with pytest.raises(ProblemsError, match="'load': 2 entries of its prompts are not requests and are skipped"):
+    args = (
+        "--trace",
+        str(tmp_path / "times.txt"),
+        "--prompt-file",
+        str(tmp_path / "talks.json"),
+        "--output-tokens",
+    )
+    with pytest.raises(
+        ProblemsError, match="'load': 2 entries of its prompts are not requests and are skipped"
+    ):
         planned(experiment(*args, "4")[0])
 
 
 def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
-    file.write_text(TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n')
+    file.write_text(
+        TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n'
+    )
     made, problems = experiment("--trace", str(file), "--output-tokens", "4")
     assert problems == []
     with pytest.raises(ProblemsError) as error:
@@ -209,7 +267,10 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     [
         ((*LENGTHS, "--prefix-count", "2"), "--prefix-count is for --prefix-tokens"),
         ((*LENGTHS, "--think-time", "2s"), "--think-time is for --turns"),
-        (("--output-tokens", "4", "--prompt-file", "x", "--turns", "2"), "--turns is for --input-tokens"),
+        (
+            ("--output-tokens", "4", "--prompt-file", "x", "--turns", "2"),
+            "--turns is for --input-tokens",
+        ),
         (("--output-tokens", "4"), "give either --input-tokens"),
         (("--input-tokens", "4"), "give --output-tokens"),
         ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
@@ -226,7 +287,10 @@ def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], sa
     [
         (("--rate", "1", "--timeout", "1e300s"), "--timeout: '1e300s' is longer than 1e+09 s"),
         (("--rate", "1", "--timeout", "1e999s"), "--timeout: '1e999s' is longer than 1e+09 s"),
-        (("--concurrency", "1", "--duration", "1e300s"), "--duration: '1e300s' is longer than 1e+09 s"),
+        (
+            ("--concurrency", "1", "--duration", "1e300s"),
+            "--duration: '1e300s' is longer than 1e+09 s",
+        ),
     ],
 )
 def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], said: str) -> None:
@@ -259,7 +323,10 @@ def test_a_factor_is_a_number_that_a_schedule_could_have(factor: str) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("--trace", "times.txt", "--speed-up", "nan"), ("--rate", "1", "--arrivals", "gamma", "--burstiness", "nan")],
+    [
+        ("--trace", "times.txt", "--speed-up", "nan"),
+        ("--rate", "1", "--arrivals", "gamma", "--burstiness", "nan"),
+    ],
 )
 def test_a_factor_that_is_no_number_is_refused_by_the_plan(
     args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +337,9 @@ def test_a_factor_that_is_no_number_is_refused_by_the_plan(
         planned(experiment(*LENGTHS, "--duration", "5s", *args)[0])
 
 
-@pytest.mark.parametrize("text", ["[1", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a": %s}' % ("[" * 300 + "]" * 300)])
+@pytest.mark.parametrize(
+    "text", ["[1", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a": %s}' % ("[" * 300 + "]" * 300)]
+)
 def test_an_extra_body_that_cannot_be_sent_is_a_problem(text: str) -> None:
     problems: list[Problem] = []
     dialects_of(parsed("--extra-body", text), problems)
@@ -288,12 +357,17 @@ def test_no_problem_shows_what_may_be_secret() -> None:
 def test_a_path_of_its_own_is_that_of_every_dialect_and_trust_is_the_targets() -> None:
     problems: list[Problem] = []
     options = parsed(*LENGTHS, "--endpoint", "/v2/complete?version=1", "--insecure")
-    assert {dialect.path for dialect in dialects_of(options, problems)} == {"/v2/complete?version=1"}
+    assert {dialect.path for dialect in dialects_of(options, problems)} == {
+        "/v2/complete?version=1"
+    }
     assert not target_of(URL, options, problems).verify_tls
     assert target_of(URL, parsed(*LENGTHS), problems).verify_tls
     assert problems == []
     target_of("http://host", parsed(*LENGTHS, "--endpoint", "v2", "--insecure"), problems)
-    assert ["--endpoint 'v2'" in problems[0].message, "is for https" in problems[1].message] == [True, True]
+    assert ["--endpoint 'v2'" in problems[0].message, "is for https" in problems[1].message] == [
+        True,
+        True,
+    ]
 
 
 @given(st.floats(1e-6, 1e9))
@@ -315,30 +389,48 @@ def search(*args: str, results: Path = Path("nowhere")) -> tuple[dict[str, Any],
 def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_search() -> None:
     made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
     assert problems == []
-    assert made["load"] == {"duration": "60.0s", "request_timeout": "600.0s", "search": "capacity"} | {
+    assert made["load"] == {
+        "duration": "60.0s",
+        "request_timeout": "600.0s",
+        "search": "capacity",
+    } | {
         "control": "concurrency",
         "precision": 0.15,
     }
     again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
     assert again == made | {"seed": again["seed"]}
-    others = [search("--slo", "ttft<=400ms"), *(search("--slo", "ttft<=500ms", "--seed", one) for one in "70")]
+    others = [
+        search("--slo", "ttft<=400ms"),
+        *(search("--slo", "ttft<=500ms", "--seed", one) for one in "70"),
+    ]
     assert len({one["name"] for one, _ in others} | {made["name"]}) == 4
 
 
 @pytest.mark.parametrize(
     "sent",
-    [("--model", "b"), ("--endpoint", "/v2"), ("--header", "a: b"), ("--extra-body", '{"top_p": 0.5}')]
+    [
+        ("--model", "b"),
+        ("--endpoint", "/v2"),
+        ("--header", "a: b"),
+        ("--extra-body", '{"top_p": 0.5}'),
+    ]
     + [("--natural-lengths",), ("--api", "chat")],
 )
-def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_another(sent: tuple[str, ...]) -> None:
+def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_another(
+    sent: tuple[str, ...],
+) -> None:
     (made, _), (other, problems) = (search("--slo", "ttft<=500ms", *more) for more in ((), sent))
     assert problems == []
     assert other["name"] != made["name"]
     assert search("--slo", "ttft<=500ms", *sent)[0]["name"] == other["name"]
 
 
-def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(tmp_path: Path) -> None:
-    """Two searches that send the same requests at the same instants find the same, by chance or not."""
+def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Two searches that send the same requests at the same instants find the same, by chance or
+    not.
+    """
     first, second = (search("--slo", "ttft<=500ms", results=tmp_path / one)[0] for one in "ab")
     assert first["name"] == second["name"]
     assert first["seed"] != second["seed"]
@@ -348,9 +440,15 @@ def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one
     assert (again["name"], again["seed"]) == (first["name"], first["seed"])
 
 
-def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another seed the stored probes would count no more. Where options are wrong the storage is not asked."""
-    monkeypatch.setattr(Store, "plan", Mock(side_effect=ResultsError("the storage does not answer")))
+def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With another seed the stored probes would count no more. Where options are wrong the storage
+    is not asked.
+    """
+    monkeypatch.setattr(
+        Store, "plan", Mock(side_effect=ResultsError("the storage does not answer"))
+    )
     with pytest.raises(ResultsError, match="does not answer"):
         search("--slo", "ttft<=500ms")
     _, problems = search()
@@ -390,8 +488,12 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
 def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
     owner: str, api: str, extra: str, salted: bool
 ) -> None:
-    asked = dialects_of({"api": api, "extra_body": extra, "endpoint": None, "natural_lengths": False}, [])
-    settings = planned(experiment(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
+    asked = dialects_of(
+        {"api": api, "extra_body": extra, "endpoint": None, "natural_lengths": False}, []
+    )
+    settings = (
+        planned(experiment(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
+    )
     tried = salted_first(asked, owner, settings)
     assert tried[-len(asked) :] == asked, "where the server refuses it all the same"
     assert [one.cache_salt for one in tried[: -len(asked)]] == [True] * len(asked) * salted

@@ -1,4 +1,6 @@
-"""Text of others: no secret, no colour and no control character is left of it, and nothing else is touched."""
+"""Text of others: no secret, no colour and no control character is left of it, and nothing else is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,23 @@ from orchestrator.redaction import HIDDEN, is_like_secret, is_secret, plain, red
         ("AKIAABCDEFGHIJKLMNOP denied", "*** denied"),
         ("ASIAABCDEFGHIJKLMNOP, ya29.a0AfB_byDx-abcdefgh", "***, ***"),
         ("github_pat_11ABCDEFG0abcdefghijkl and gsk_abcdefghijklmnop0123", "*** and ***"),
-        ("Basic model settings, max_tokens=3, http://host/a@b", "Basic model settings, max_tokens=3, http://host/a@b"),
+        (
+            "Basic model settings, max_tokens=3, http://host/a@b",
+            "Basic model settings, max_tokens=3, http://host/a@b",
+        ),
         ("Namespace(api_key='abc def', port=1)", "Namespace(api_key='*** def', port=1)"),
         ('{"api_key": ["zzz9"], "hf_token": null}', '{"api_key": ["***"], "hf_token": null}'),
-        ("--api-key=zzz --hf-token: yyy password=None", "--api-key=*** --hf-token: *** password=None"),
+        (
+            "--api-key=zzz --hf-token: yyy password=None",
+            "--api-key=*** --hf-token: *** password=None",
+        ),
         ("eos_token=</s> pad_token: x, secrets: 3, api_key_env: MY_NAME", None),
         ("half_precision sk-learn hf_hub", "half_precision sk-learn hf_hub"),
     ],
 )
-def test_known_shapes_of_secrets_are_hidden_and_words_are_not(text: str, expected: str | None) -> None:
+def test_known_shapes_of_secrets_are_hidden_and_words_are_not(
+    text: str, expected: str | None
+) -> None:
     assert redacted(text) == (text if expected is None else expected)
 
 
@@ -54,7 +64,11 @@ def test_what_a_cut_has_left_of_a_secret_is_hidden_too(length: int) -> None:
 
 def test_a_secret_is_found_as_others_write_it() -> None:
     secret = 'p"a/ss\\wörd€'
-    for text in (repr({"k": secret}), json.dumps({"k": secret}), f"https://h/?q={quote(secret, safe='')}"):
+    for text in (
+        repr({"k": secret}),
+        json.dumps({"k": secret}),
+        f"https://h/?q={quote(secret, safe='')}",
+    ):
         assert "wörd" not in redacted(text, [secret])
         assert "w\\u00f6rd" not in redacted(text, [secret])
         assert "w%C3%B6rd" not in redacted(text, [secret])
@@ -95,9 +109,9 @@ def test_the_begin_of_a_path_is_no_secret() -> None:
 
 
 def test_secrets_that_are_known_are_hidden_the_longest_first() -> None:
-    assert redacted("a secret-one-two here, secret-one there", ["secret-one", "secret-one-two", ""]) == (
-        "a *** here, *** there"
-    )
+    assert redacted(
+        "a secret-one-two here, secret-one there", ["secret-one", "secret-one-two", ""]
+    ) == ("a *** here, *** there")
 
 
 @pytest.mark.parametrize(
@@ -112,13 +126,24 @@ def test_a_name_says_that_its_value_is_secret(name: str) -> None:
 
 def test_passwords_in_urls_of_variables_are_secret_however_they_are_written() -> None:
     url = "http://user:pass-word-9@proxy:3128"
-    assert secrets_of({"HTTPS_PROXY": url, "URL": "http://host:80/a@b", "S3": "s3://key:x@host"}) == ["pass-word-9"]
+    assert secrets_of(
+        {"HTTPS_PROXY": url, "URL": "http://host:80/a@b", "S3": "s3://key:x@host"}
+    ) == ["pass-word-9"]
     assert redacted(f"{quote(url, safe='')} {url}", ["pass-word-9"]).count("pass") == 0
 
 
 @pytest.mark.parametrize(
     "name",
-    ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "PATH", "SSH_AUTH_SOCK", "AUTHOR", "RAY_AUTH_MODE"]
+    [
+        "TOKENIZERS_PARALLELISM",
+        "MAX_TOKENS",
+        "KEYBOARD",
+        "MONKEY",
+        "PATH",
+        "SSH_AUTH_SOCK",
+        "AUTHOR",
+        "RAY_AUTH_MODE",
+    ]
     + ["--speculative-token-map", "pad_token", "image_token", "mask_token"],
 )
 def test_a_name_that_only_looks_like_one_says_nothing(name: str) -> None:
@@ -141,7 +166,9 @@ def test_colours_and_control_characters_are_gone(text: str, expected: str) -> No
 
 @given(st.text())
 def test_no_control_character_is_left_of_any_text(text: str) -> None:
-    assert not [char for char in redacted(text) if unicodedata.category(char) == "Cc" and char not in "\t\n"]
+    assert not [
+        char for char in redacted(text) if unicodedata.category(char) == "Cc" and char not in "\t\n"
+    ]
     assert redacted(redacted(text)) == redacted(text)
 
 
@@ -200,7 +227,13 @@ def test_an_engines_log_hides_what_its_whole_environment_keeps_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "inherited-from-the-node")
-    command = Command(("engine",), {"WANDB_API_KEY": "from-the-file", "MODE": "fast-mode"}, {"ENGINE_API_KEY": "k3y"})
+    command = Command(
+        ("engine",),
+        {"WANDB_API_KEY": "from-the-file", "MODE": "fast-mode"},
+        {"ENGINE_API_KEY": "k3y"},
+    )
     process = EngineProcess(command, tmp_path, "01L")
-    process.log_path.write_text("\x1b[31mkeys: inherited-from-the-node, from-the-file, k3y\x1b[0m in fast-mode\n")
+    process.log_path.write_text(
+        "\x1b[31mkeys: inherited-from-the-node, from-the-file, k3y\x1b[0m in fast-mode\n"
+    )
     assert process.log_tail() == "keys: ***, ***, *** in fast-mode"

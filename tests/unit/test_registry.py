@@ -40,17 +40,22 @@ def test_a_third_party_adds_a_part_and_replaces_none_of_ours(third_party: Path, 
 
 
 @pytest.mark.parametrize("value", ["acme_gone:PART", "acme_parts:GONE"])
-def test_an_entry_point_that_leads_nowhere_is_a_sentence_that_names_it(third_party: Path, value: str) -> None:
+def test_an_entry_point_that_leads_nowhere_is_a_sentence_that_names_it(
+    third_party: Path, value: str
+) -> None:
     brings(third_party, f"mine = {value}")
     with pytest.raises(
-        InputError, match=rf"'mine' of the entry points 'orchestrator.parts' \({value}\) cannot be loaded: .+"
+        InputError,
+        match=rf"'mine' of the entry points 'orchestrator.parts' \({value}\) cannot be loaded: .+",
     ):
         parts()["mine"]
 
 
 def test_an_unknown_name_gets_the_nearest_one(third_party: Path) -> None:
     brings(third_party, "mine = acme_parts:PART")
-    with pytest.raises(InputError, match=r"unknown part 'mind'; did you mean 'mine'\? Known: maxsize, mine"):
+    with pytest.raises(
+        InputError, match=r"unknown part 'mind'; did you mean 'mine'\? Known: maxsize, mine"
+    ):
         parts()["mind"]
     with pytest.raises(InputError, match=r"unknown part 'zzzz'\. Known: maxsize, mine"):
         parts()["zzzz"]

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 @pytest.mark.parametrize("command", ["best", "logs", "results", "status", "stop", "verify"])
-def test_a_file_in_place_of_results_is_bad_input_with_a_sentence(tmp_path: Path, command: str, form: str) -> None:
+def test_a_file_in_place_of_results_is_bad_input_with_a_sentence(
+    tmp_path: Path, command: str, form: str
+) -> None:
     """And not a storage that does not answer, which is asked three times and ends with status 1."""
     (tmp_path / "good.yaml").write_text("version: 1\n")
     module = importlib.import_module(f"orchestrator.cli.{command}")

@@ -30,20 +30,31 @@ load: {levels: {concurrency: [8]}, duration: 5s}
 GONE = "error: the folder that this program runs in or from is gone: start it again to continue\n"
 
 
-def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> list[str]:
         raise TypeError("damaged rows")
 
     report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
-    monkeypatch.setattr("orchestrator.cluster.open_cluster", lambda *_: SimpleNamespace(note="", close=lambda: None))
-    monkeypatch.setattr("orchestrator.runner.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report))
+    monkeypatch.setattr(
+        "orchestrator.cluster.open_cluster", lambda *_: SimpleNamespace(note="", close=lambda: None)
+    )
+    monkeypatch.setattr(
+        "orchestrator.runner.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report)
+    )
     monkeypatch.setattr("orchestrator.report.best.answer_text", broken)
     one = "{engine: emulator, max_num_seqs: 8}"
-    (tmp_path / "x.yaml").write_text(FILE.replace(one, f"[{one}, {{engine: emulator, extra_args: {{--no: true}}}}]"))
+    (tmp_path / "x.yaml").write_text(
+        FILE.replace(one, f"[{one}, {{engine: emulator, extra_args: {{--no: true}}}}]")
+    )
     argv = ["run", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results")]
     done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
     assert done.return_value == 0
-    assert "1 impossible" in done.stderr and f"why they are impossible: orchestrator plan {tmp_path}" in done.stderr
+    assert (
+        "1 impossible" in done.stderr
+        and f"why they are impossible: orchestrator plan {tmp_path}" in done.stderr
+    )
     assert "no answer yet: damaged rows" in done.stderr
     assert "1 measured" in done.stderr
 
@@ -58,10 +69,16 @@ def test_a_run_that_had_nothing_to_do_says_nothing_of_its_own_overhead() -> None
 
 
 def test_a_program_whose_folder_is_removed_under_it_ends_with_a_sentence(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "orchestrator",
+        tmp_path / "orchestrator",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     code = "import shutil, sys; sys.path.insert(0, '.'); from orchestrator.cli.main import main\n"
     code += "shutil.rmtree('orchestrator'); sys.argv[1:] = ['status', '.']; main()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == GONE
 
@@ -70,7 +87,9 @@ def test_a_command_in_a_folder_that_was_removed_ends_with_a_sentence(tmp_path: P
     code = "import os, sys; from orchestrator.cli.main import main\n"
     code += "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv[1:] = ['plan', '../x.yaml']; main()"
     (tmp_path / "x.yaml").write_text(FILE)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", GONE)
 
 
@@ -88,11 +107,15 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_while_ray_starts_is_an_interruption(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_while_ray_starts_is_an_interruption(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     (tmp_path / "x.yaml").write_text(FILE)
     argv = ["run", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results")]
     command = [sys.executable, "-c", JOINS, *argv]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "joins\n"
         process.send_signal(number)

@@ -43,7 +43,9 @@ def test_the_first_is_a_request_and_the_second_is_the_end(first: int, second: in
 
 
 def test_after_one_everything_ends_in_order() -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, "0", "0"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "0", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         os.kill(process.pid, signal.SIGTERM)
@@ -53,7 +55,9 @@ def test_after_one_everything_ends_in_order() -> None:
 
 def test_two_that_come_together_are_one() -> None:
     """As ``timeout`` sends them: once to the program and once to its process group."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, "2", "60"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "2", "60"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         os.kill(process.pid, signal.SIGTERM)
@@ -84,7 +88,9 @@ with stops(stop):
 
 def test_both_work_while_the_main_thread_is_in_a_call_that_does_not_return() -> None:
     """As a write to an object store that is silent: handlers of Python would never run."""
-    with subprocess.Popen([sys.executable, "-c", IN_A_CALL], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_A_CALL], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         os.kill(process.pid, signal.SIGINT)

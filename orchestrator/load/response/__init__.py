@@ -1,14 +1,16 @@
 """How one response is read: from the bytes of its reads to what the request's row needs.
 
-While a response comes in, the transport only appends reads to an ``InFlight``. Later they are decoded in three layers:
-HTTP and events (http.py), then the API's JSON (the wire). Each event gets the instant of the read in which it was
-complete. This happens in steps in the client's pauses: ``read_ahead`` takes what is complete of a long stream while it
-runs, so that a token in flight costs a few bytes and a long answer does not end in a long stop; ``finish`` takes the
-rest once the stream is over.
+While a response comes in, the transport only appends reads to an ``InFlight``. Later they are
+decoded in three layers: HTTP and events (http.py), then the API's JSON (the wire). Each event gets
+the instant of the read in which it was complete. This happens in steps in the client's pauses:
+``read_ahead`` takes what is complete of a long stream while it runs, so that a token in flight
+costs a few bytes and a long answer does not end in a long stop; ``finish`` takes the rest once the
+stream is over.
 
-``read_ahead`` is also the short way for most of a stream. An engine that is not held up writes one chunk per token;
-such reads are recognised by their two ends and counted without being decoded. Everything else goes the general way,
-with the same result (tests compare the two). This saves two thirds of the CPU time.
+``read_ahead`` is also the short way for most of a stream. An engine that is not held up writes one
+chunk per token; such reads are recognised by their two ends and counted without being decoded.
+Everything else goes the general way, with the same result (tests compare the two). This saves two
+thirds of the CPU time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.requests import Request
-from orchestrator.load.response.http import MOST_SAID, BadHttp, Body, Head, parse_head, split, unwrap
+from orchestrator.load.response.http import (
+    MOST_SAID,
+    BadHttp,
+    Body,
+    Head,
+    parse_head,
+    split,
+    unwrap,
+)
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import MOST_COUNTED, UNKNOWN, Parsed, Wire, error_class
 from orchestrator.results.outcomes import ErrorClass, Status
@@ -33,7 +43,8 @@ AHEAD_READS = 128  # so many reads must wait before a running stream is read ahe
 MIN_READS = 32  # with fewer the short way is not worth it
 FIRST_READS, LAST_READS = 3, 4  # always decoded: they may hold a role, and why the stream ended
 STEP = 256  # reads or events in one step: about 0.3 ms away from the sockets
-LUMP_NS = 200_000  # events closer than this, and than a tenth of their request's mean gap, came together
+# events closer than this, and than a tenth of their request's mean gap, came together
+LUMP_NS = 200_000
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
 
@@ -44,9 +55,9 @@ Ints = NDArray[np.int64]
 class Response:
     """What came back for one request, and how it ended. Instants are ``time.monotonic_ns``.
 
-    ``event_ns[i]``: when event i of ``parsed.tokens`` was complete; not sorted. ``chunks``: events with content; those
-    of one speculative step are one chunk. ``gaps_us``: times between successive chunks. ``tokens_per_chunk``: None
-    where each held one, or nobody said which held how many.
+    ``event_ns[i]``: when event i of ``parsed.tokens`` was complete; not sorted. ``chunks``: events
+    with content; those of one speculative step are one chunk. ``gaps_us``: times between successive
+    chunks. ``tokens_per_chunk``: None where each held one, or nobody said which held how many.
     """
 
     parsed: Parsed = field(default_factory=Parsed)
@@ -78,7 +89,11 @@ class Response:
     def fail(self, error_class: ErrorClass, error: str) -> None:
         """Records a failure; the first one counts."""
         if self.error_class is None:
-            self.status, self.error_class, self.error = error_class.status, error_class, error[:MOST_SAID]
+            self.status, self.error_class, self.error = (
+                error_class.status,
+                error_class,
+                error[:MOST_SAID],
+            )
 
     def recount(self, total: int) -> None:
         """Sets the tokenizer's count of a reply that came without token counts."""
@@ -90,9 +105,9 @@ class Response:
 class InFlight:
     """One request under way, filled by the transport. Instants are ``time.monotonic_ns``.
 
-    ``parts[i]``: the bytes of a read, ``times[i]``: when they were read; without the head and what was read ahead.
-    ``mark``: the bytes that a read must end with to be perhaps the last one; while it is empty (headers, bodies of
-    known length) every read is examined.
+    ``parts[i]``: the bytes of a read, ``times[i]``: when they were read; without the head and what
+    was read ahead. ``mark``: the bytes that a read must end with to be perhaps the last one; while
+    it is empty (headers, bodies of known length) every read is examined.
     """
 
     entry: Entry
@@ -132,13 +147,17 @@ class InFlight:
 
 
 def can_read_ahead(flight: InFlight, least: int = AHEAD_READS) -> bool:
-    """Whether at least ``least`` reads may be counted undecoded. Replies that are needed as text stay whole."""
+    """Whether at least ``least`` reads may be counted undecoded. Replies that are needed as text
+    stay whole.
+    """
     enough = len(flight.parts) - LAST_READS - flight.skipped >= least
     return enough and flight.mark != b"" and flight.response.parsed.texts is None
 
 
 def read_ahead(flight: InFlight, wire: Wire) -> None:
-    """Counts the plain ones among the next reads and drops their bytes. Only after ``can_read_ahead``."""
+    """Counts the plain ones among the next reads and drops their bytes. Only after
+    ``can_read_ahead``.
+    """
     step = slice(flight.skipped, min(flight.skipped + STEP, len(flight.parts) - LAST_READS))
     parts, times = flight.parts[step], flight.times[step]
     matches, payloads = _single_events(parts)
@@ -153,7 +172,9 @@ def read_ahead(flight: InFlight, wire: Wire) -> None:
 
 
 def _single_events(reads: list[bytes]) -> tuple[list[bool], list[bytes]]:
-    """Which reads are exactly one chunk with one event (``data:``, JSON, an empty line), and the JSON of those."""
+    """Which reads are exactly one chunk with one event (``data:``, JSON, an empty line), and the
+    JSON of those.
+    """
     lengths = list(map(len, reads))
     starts = {length: b"%x\r\ndata: {" % _chunk_bytes(length) for length in set(lengths)}
     opens = map(bytes.startswith, reads, map(starts.__getitem__, lengths))
@@ -162,7 +183,9 @@ def _single_events(reads: list[bytes]) -> tuple[list[bool], list[bytes]]:
 
 
 def _chunk_bytes(length: int) -> int:
-    """The chunk size for which digits, CR LF, chunk and CR LF make a read of this length; 0: there is none."""
+    """The chunk size for which digits, CR LF, chunk and CR LF make a read of this length; 0: there
+    is none.
+    """
     for digits in range(1, 8):
         size = length - digits - 4
         if size > 0 and len(b"%x" % size) == digits:
@@ -171,7 +194,9 @@ def _chunk_bytes(length: int) -> int:
 
 
 def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
-    """Reads the rest of a response that is over and judges it, in steps. Never raises, whatever came."""
+    """Reads the rest of a response that is over and judges it, in steps. Never raises, whatever
+    came.
+    """
     response, head = flight.response, flight.head
     if head is None:
         response.fail(ErrorClass.GARBAGE, "no response")  # unless it failed before
@@ -187,7 +212,9 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
         body = None
     coding = head.headers.get("content-encoding", "identity")
     if coding != "identity":
-        response.fail(ErrorClass.GARBAGE, f"Content-Encoding {coding}, although only identity was asked for")
+        response.fail(
+            ErrorClass.GARBAGE, f"Content-Encoding {coding}, although only identity was asked for"
+        )
     elif body is not None and head.chunked and not body.complete and response.error_class is None:
         response.fail(ErrorClass.GARBAGE, "the response went on after what looked like its end")
     elif body is not None and head.status == 200 and _is_stream(response, body.content):
@@ -205,13 +232,17 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
 
 
 def _is_stream(response: Response, content: bytes) -> bool:
-    """Whether a body is an event stream. The Content-Type does not tell: some servers send streams as text/plain."""
+    """Whether a body is an event stream. The Content-Type does not tell: some servers send streams
+    as text/plain.
+    """
     begun = len(response.event_ns) > 0
     return begun or not content.lstrip().startswith((b"{", b"[", b"<")) or b"\ndata:" in content
 
 
 def _payloads(flight: InFlight, body: Body) -> list[bytes]:
-    """The payloads of a body's events. Records the instant of each: that of the read in which it was complete."""
+    """The payloads of a body's events. Records the instant of each: that of the read in which it
+    was complete.
+    """
     events = split(body.content)
     flight.response.done = events.done
     piece = 0
@@ -226,42 +257,59 @@ def _count(response: Response, tokens_per_step: int) -> None:
     """Fills in times and token counts of the content chunks."""
     parsed, tokens = response.parsed, response.parsed.tokens
     if UNKNOWN in tokens:
-        parsed.source = None  # some events told their count and others did not: the sum would be too small
+        # some events told their count and others did not: the sum would be too small
+        parsed.source = None
     response.chunks = chunks = len(tokens) - tokens.count(0)
     counted = min(sum(tokens), MOST_COUNTED) if parsed.source else chunks
     response.counted = counted or None
-    response.output_tokens = parsed.output_tokens if parsed.output_tokens is not None else response.counted
-    response.source = parsed.source or ("usage" if parsed.output_tokens is not None else "chunks" if chunks else None)
+    response.output_tokens = (
+        parsed.output_tokens if parsed.output_tokens is not None else response.counted
+    )
+    response.source = parsed.source or (
+        "usage" if parsed.output_tokens is not None else "chunks" if chunks else None
+    )
     response.hidden_tokens = _hidden(response)
     assert len(tokens) == len(response.event_ns), "one count and one instant for every event"
     if not chunks:
         return
     at_ns, held = np.frombuffer(response.event_ns, np.int64), np.array(tokens, np.int64)
-    order = np.argsort(at_ns, kind="stable")  # events that were read ahead stand before earlier ones
+    # events that were read ahead stand before earlier ones
+    order = np.argsort(at_ns, kind="stable")
     at_ns, held = at_ns[order], held[order]
     content = held != 0
     stamps, held = at_ns[content], held[content] if parsed.source else np.ones(chunks, np.int64)
     if parsed.thought_at is not None:
-        answers = at_ns[content & (np.cumsum(order == parsed.thought_at) > 0) & (order != parsed.thought_at)]
+        answers = at_ns[
+            content & (np.cumsum(order == parsed.thought_at) > 0) & (order != parsed.thought_at)
+        ]
         response.first_answer_ns = int(answers[0]) if answers.size else None
     shared = stamps[1:] == stamps[:-1]  # content events that shared a read with the one before
-    response.coalesced_reads = int(np.count_nonzero(shared)) - int(np.count_nonzero(shared[1:] & shared[:-1]))
-    one_each = response.source == "usage" and response.output_tokens == chunks + (response.hidden_tokens or 0)
+    response.coalesced_reads = int(np.count_nonzero(shared)) - int(
+        np.count_nonzero(shared[1:] & shared[:-1])
+    )
+    one_each = response.source == "usage" and response.output_tokens == chunks + (
+        response.hidden_tokens or 0
+    )
     stamps, held, response.coalesced_chunks = _steps(stamps, held, tokens_per_step)
     response.chunks = len(held)
     response.first_token_ns, response.last_token_ns = int(stamps[0]), int(stamps[-1])
     # positions are rounded, not gaps, so that rounding errors do not add up
     micros = (stamps - stamps[0] + 500) // 1000
-    response.gaps_us = array("i", np.minimum(micros[1:] - micros[:-1], _MAX_GAP_US).astype(np.int32).tobytes())
+    response.gaps_us = array(
+        "i", np.minimum(micros[1:] - micros[:-1], _MAX_GAP_US).astype(np.int32).tobytes()
+    )
     if (parsed.source or one_each) and (held != 1).any():
-        response.tokens_per_chunk = array("h", np.minimum(held, _MAX_CHUNK_TOKENS).astype(np.int16).tobytes())
+        response.tokens_per_chunk = array(
+            "h", np.minimum(held, _MAX_CHUNK_TOKENS).astype(np.int16).tobytes()
+        )
 
 
 def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, int]:
-    """Content events as chunks: the chunks' instants and tokens, and how many chunks came together with the one before.
+    """Content events as chunks: the chunks' instants and tokens, and how many chunks came together
+    with the one before.
 
-    Events form a lump where hardly any time lies between them. A lump of at most as many tokens as the engine makes in
-    one step is that step: it is one chunk, complete with its last event.
+    Events form a lump where hardly any time lies between them. A lump of at most as many tokens as
+    the engine makes in one step is that step: it is one chunk, complete with its last event.
     """
     gaps_ns = np.diff(stamps)
     apart = gaps_ns > min(LUMP_NS, gaps_ns.sum() / (10 * max(gaps_ns.size, 1)))
@@ -275,7 +323,9 @@ def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, 
 
 
 def _hidden(response: Response) -> int | None:
-    """Reasoning tokens that were counted and not streamed; None where the engine reports no reasoning."""
+    """Reasoning tokens that were counted and not streamed; None where the engine reports no
+    reasoning.
+    """
     parsed, total = response.parsed, response.output_tokens or 0
     if parsed.reasoning_tokens is None:
         return None
@@ -286,16 +336,22 @@ def _hidden(response: Response) -> int | None:
 
 
 def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) -> None:
-    """Judges an answer without a stream: a status other than 200, or a body without events, mostly an error object."""
+    """Judges an answer without a stream: a status other than 200, or a body without events, mostly
+    an error object.
+    """
     said = body[:MOST_SAID].decode("utf-8", "replace").strip()
     text = f"HTTP {head.status} {head.reason}: {said}".strip(": ")
     if head.status >= 400:
         found = error_class(None, said, head.status)
-        refused = head.status < 500 or found is ErrorClass.HTTP_429  # some servers say 503 when their queue is full
+        # some servers say 503 when their queue is full
+        refused = head.status < 500 or found is ErrorClass.HTTP_429
         response.fail(found if refused else ErrorClass.HTTP_5XX, text)
     elif "location" in head.headers:
         where = head.headers["location"]
-        response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it is at {where} (give that URL)")
+        response.fail(
+            ErrorClass.GARBAGE,
+            f"HTTP {head.status} {head.reason}: it is at {where} (give that URL)",
+        )
     elif head.status != 200:
         response.fail(ErrorClass.GARBAGE, text)
     elif response.error_class is None:
@@ -307,23 +363,41 @@ def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) ->
 
 
 def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool) -> None:
-    """Judges a finished stream with status 200. ``framed``: HTTP tells where it ends, so it was not cut off.
+    """Judges a finished stream with status 200. ``framed``: HTTP tells where it ends, so it was not
+    cut off.
 
-    The length is judged only where the engine was told to keep it and the count is the engine's own.
+    The length is judged only where the engine was told to keep it and the count is the engine's
+    own.
     """
     parsed, output_tokens = response.parsed, response.output_tokens
-    shown = (output_tokens or 0) - (response.hidden_tokens or 0)  # some servers count reasoning tokens, some do not
-    counted = output_tokens is not None and (parsed.source is not None or parsed.output_tokens is not None)
+    # some servers count reasoning tokens, some do not
+    shown = (output_tokens or 0) - (response.hidden_tokens or 0)
+    counted = output_tokens is not None and (
+        parsed.source is not None or parsed.output_tokens is not None
+    )
     if parsed.error is not None:
         response.fail(parsed.error_class, parsed.error)
     elif parsed.finish_reason in ("abort", "error"):
-        response.fail(ErrorClass.STREAM_ERROR, f"the engine gave up on it: finish_reason {parsed.finish_reason}")
+        response.fail(
+            ErrorClass.STREAM_ERROR,
+            f"the engine gave up on it: finish_reason {parsed.finish_reason}",
+        )
     elif parsed.garbage is not None:
         response.fail(ErrorClass.GARBAGE, parsed.garbage)
-    elif not (response.done or parsed.ended or (parsed.finish_reason and (framed or not dialect.done_marker))):
+    elif not (
+        response.done
+        or parsed.ended
+        or (parsed.finish_reason and (framed or not dialect.done_marker))
+    ):
         response.fail(ErrorClass.NO_END, "the stream ended without its end marker")
     elif not any(parsed.tokens):
         if asked:
             response.fail(ErrorClass.WRONG_LENGTH, "the stream held no token")
-    elif dialect.length_control not in ("none", "natural") and counted and asked not in (output_tokens, shown):
-        response.fail(ErrorClass.WRONG_LENGTH, f"{output_tokens} tokens came, {asked} were asked for")
+    elif (
+        dialect.length_control not in ("none", "natural")
+        and counted
+        and asked not in (output_tokens, shown)
+    ):
+        response.fail(
+            ErrorClass.WRONG_LENGTH, f"{output_tokens} tokens came, {asked} were asked for"
+        )

@@ -1,8 +1,10 @@
-"""The HTTP/1.1 of a response: its head, the framing of its body (finding its end, removing it), its events.
+"""The HTTP/1.1 of a response: its head, the framing of its body (finding its end, removing it), its
+events.
 
-Nothing of this runs while a response streams: the end is checked once, when the last bytes look like it; the rest is
-done in the client's pauses or when the request is over. httptools takes chunks apart. Events as engines usually send
-them are split in one pass of C code; everything else that the standard allows takes a slower way to the same result.
+Nothing of this runs while a response streams: the end is checked once, when the last bytes look
+like it; the rest is done in the client's pauses or when the request is over. httptools takes chunks
+apart. Events as engines usually send them are split in one pass of C code; everything else that the
+standard allows takes a slower way to the same result.
 """
 
 import re
@@ -16,7 +18,8 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
-MOST_SAID = 2_000  # characters of an error. Rows shorten it after secrets are removed, so that none is cut in two
+# characters of an error. Rows shorten it after secrets are removed, so that none is cut in two
+MOST_SAID = 2_000
 SEARCHED_READS = 16  # so many of the last reads are searched for one whole chunk
 
 
@@ -38,7 +41,9 @@ class Head:
 
 
 def parse_head(raw: bytes) -> Head | None:
-    """The head of the final response; interim ones (1xx) are skipped. None: incomplete. Raises BadHttp."""
+    """The head of the final response; interim ones (1xx) are skipped. None: incomplete. Raises
+    BadHttp.
+    """
     start = 0
     while True:
         if not b"HTTP/1."[: len(raw) - start] == raw[start : start + 7]:
@@ -92,8 +97,8 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body without its framing. It came in pieces: piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and
-    came with read ``reads[i]``. ``more``: bytes follow its end.
+    """A body without its framing. It came in pieces: piece i ends (exclusive) at byte ``ends[i]``
+    of ``content`` and came with read ``reads[i]``. ``more``: bytes follow its end.
     """
 
     content: bytes
@@ -110,7 +115,9 @@ def unwrap(reads: Sequence[bytes], head: Head) -> Body:
     came = b"".join(reads)
     content = came[: head.length]
     ends = [min(end, len(content)) for end in accumulate(map(len, reads))]
-    return Body(content, ends, range(len(reads)), len(content) == head.length, len(content) < len(came))
+    return Body(
+        content, ends, range(len(reads)), len(content) == head.length, len(content) < len(came)
+    )
 
 
 class _Pieces:
@@ -130,19 +137,22 @@ class _Pieces:
         self.complete = True
 
 
-# The parser is given this head, because it refuses some that proxies send (Content-Length beside Transfer-Encoding).
-# "close": bytes after the end are an error, not another response.
+# The parser is given this head, because it refuses some that proxies send (Content-Length beside
+# Transfer-Encoding). "close": bytes after the end are an error, not another response.
 _CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def unwrap_chunks(reads: Sequence[bytes]) -> Body:
-    """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk is kept.
+    """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk
+    is kept.
 
     Stricter than RFC 9112 in what no engine sends: extensions of a chunk have no spaces.
     """
     found, more = _Pieces(), False
     parser = httptools.HttpResponseParser(found)
-    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+    parser.set_dangerous_leniencies(
+        lenient_chunked_length=True, lenient_spaces_after_chunk_size=True
+    )
     parser.feed_data(_CHUNKED)
     try:
         for found.read, data in enumerate(reads):
@@ -151,18 +161,30 @@ def unwrap_chunks(reads: Sequence[bytes]) -> Body:
         if not found.complete:
             raise BadHttp(f"broken chunks: {error}, in {data[:MOST_SAID]!r}") from None
         more = True
-    return Body(b"".join(found.pieces), list(accumulate(map(len, found.pieces))), found.reads, found.complete, more)
+    return Body(
+        b"".join(found.pieces),
+        list(accumulate(map(len, found.pieces))),
+        found.reads,
+        found.complete,
+        more,
+    )
 
 
 def since_event_chunk(reads: Sequence[bytes]) -> Sequence[bytes] | None:
-    """The reads after the last read that is exactly one chunk with one event; None: no such read among the last few.
+    """The reads after the last read that is exactly one chunk with one event; None: no such read
+    among the last few.
 
-    A chunk begins there, so the end of a chunked body is found without reading all of it. Only a server that sends,
-    within a larger chunk, what looks like a whole chunk can deceive this; ``finish`` notices.
+    A chunk begins there, so the end of a chunked body is found without reading all of it. Only a
+    server that sends, within a larger chunk, what looks like a whole chunk can deceive this;
+    ``finish`` notices.
     """
     for back in range(2, min(len(reads), SEARCHED_READS) + 1):
         line, _, chunk = reads[-back].partition(b"\r\n")
-        if chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n") and line == b"%x" % (len(chunk) - 2):
+        if (
+            chunk.startswith(b"data: {")
+            and chunk.endswith(b"}\n\n\r\n")
+            and line == b"%x" % (len(chunk) - 2)
+        ):
             return reads[1 - back :]
     return None
 
@@ -171,14 +193,17 @@ def since_event_chunk(reads: Sequence[bytes]) -> Sequence[bytes] | None:
 
 _FIRST, _BETWEEN, _LAST = b"data: ", b"\n\ndata: ", b"\n\ndata: [DONE]\n\n"
 
-# an empty line after a line, with any of the three line ends; atomic, so that \r\n is never taken for two of them
+# an empty line after a line, with any of the three line ends; atomic, so that \r\n is never taken
+# for two of them
 _BLANK = re.compile(rb"(?>\r\n|\n|\r)(?:(?>\r\n|\n|\r))+")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Event i holds ``payloads[i]`` and ends (exclusive) at byte ``ends[i]``. ``done``: a [DONE] follows them."""
+    """Event i holds ``payloads[i]`` and ends (exclusive) at byte ``ends[i]``. ``done``: a [DONE]
+    follows them.
+    """
 
     payloads: list[bytes]
     ends: list[int]
@@ -191,16 +216,24 @@ def split(body: bytes) -> Events:
 
 
 def _split_plain(body: bytes) -> Events | None:
-    """The usual stream: every event is one line ``data: ...`` and an empty line. None where it is anything else."""
+    """The usual stream: every event is one line ``data: ...`` and an empty line. None where it is
+    anything else.
+    """
     done = body.endswith(_LAST)
     if done:
         body = body[: 2 - len(_LAST)]
-    if not (body.startswith(_FIRST) and body.endswith(b"\n\n")) or b"\r" in body or b"[DONE]" in body:
+    if (
+        not (body.startswith(_FIRST) and body.endswith(b"\n\n"))
+        or b"\r" in body
+        or b"[DONE]" in body
+    ):
         return None
     payloads = body[len(_FIRST) : -2].split(_BETWEEN)
     if body.count(b"\n") != 2 * len(payloads):
         return None
-    return Events(payloads, [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])], done)
+    return Events(
+        payloads, [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])], done
+    )
 
 
 def _split_any(body: bytes) -> Events:
@@ -223,7 +256,9 @@ def _split_any(body: bytes) -> Events:
 
 
 def _payload(event: bytes) -> bytes | None:
-    """The joined data lines of one event; llama.cpp's ``error:`` field becomes an error object. None: no data."""
+    """The joined data lines of one event; llama.cpp's ``error:`` field becomes an error object.
+    None: no data.
+    """
     data = []
     for line in _LINE.split(event):
         name, colon, value = line.partition(b":")

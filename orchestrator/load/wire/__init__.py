@@ -1,4 +1,6 @@
-"""Wires, one per API: a prompt becomes a request body, and the events of a stream become token counts."""
+"""Wires, one per API: a prompt becomes a request body, and the events of a stream become token
+counts.
+"""
 
 import json
 import re
@@ -21,31 +23,42 @@ UNKNOWN = -1  # tokens of an event with content where the stream does not say ho
 class Parsed:
     """What a stream said, filled event by event.
 
-    ``tokens``: one entry per event, the number of tokens it carried; UNKNOWN where it had content of unknown count.
+    ``tokens``: one entry per event, the number of tokens it carried; UNKNOWN where it had content
+    of unknown count.
     """
 
     tokens: list[int] = field(default_factory=list)
-    source: str | None = None  # where counts come from: token_ids | continuous_usage | native; void when any is UNKNOWN
+    # where counts come from: token_ids | continuous_usage | native; void when any is UNKNOWN
+    source: str | None = None
     input_tokens: int | None = None  # as the engine reported them
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    thought_at: int | None = None  # index of the last event with reasoning before the answer; None: there was none
+    # index of the last event with reasoning before the answer; None: there was none
+    thought_at: int | None = None
     answered: bool = False  # text of the answer itself has come
     finish_reason: str | None = None
     error: str | None = None  # an error object within the stream
     error_class: ErrorClass = ErrorClass.STREAM_ERROR
     ended: bool = False  # the end marker came
     garbage: str | None = None  # the first thing that does not belong to this API
-    texts: list[str] | None = None  # the reply; collected only where it is a list, because the reply is needed
+    # the reply; collected only where it is a list, because the reply is needed
+    texts: list[str] | None = None
     token_ids: list[int] | None = None
-    logprobs: list[float] | None = None  # of the reply's tokens, where asked for; NaN where a token has none
+    # of the reply's tokens, where asked for; NaN where a token has none
+    logprobs: list[float] | None = None
 
     @property
     def ids(self) -> tuple[int, ...] | None:
-        """``token_ids``; None also where one of them cannot be a token id: a server may send anything."""
+        """``token_ids``; None also where one of them cannot be a token id: a server may send
+        anything.
+        """
         told = self.token_ids
-        return tuple(told) if told is not None and all(count(one) is not None for one in told) else None
+        return (
+            tuple(told)
+            if told is not None and all(count(one) is not None for one in told)
+            else None
+        )
 
     def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
         """Records an error object of the stream; the first one counts."""
@@ -61,12 +74,15 @@ class Wire(Protocol):
         ...
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
-        """Adds events to ``parsed``, one entry in ``parsed.tokens`` for each. A payload may be anything."""
+        """Adds events to ``parsed``, one entry in ``parsed.tokens`` for each. A payload may be
+        anything.
+        """
         ...
 
     def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
-        """Counts events that hold nothing but tokens without decoding them. False: nothing was added, they must be
-        read. The order of events does not matter."""
+        """Counts events that hold nothing but tokens without decoding them. False: nothing was
+        added, they must be read. The order of events does not matter.
+        """
         ...
 
 
@@ -85,18 +101,27 @@ WIRES: Registry[Wire] = Registry(
 
 
 def encode(fields: Mapping[str, Any], dialect: Dialect) -> bytes:
-    """The body: the fields that the engine accepts, then the user's own, always; a null there removes a field."""
+    """The body: the fields that the engine accepts, then the user's own, always; a null there
+    removes a field.
+    """
     allowed = dialect.allowed_fields
-    kept = {name: value for name, value in fields.items() if allowed is None or name in allowed} | dialect.extra_body
+    kept = {
+        name: value for name, value in fields.items() if allowed is None or name in allowed
+    } | dialect.extra_body
     return orjson.dumps(
-        {name: value for name, value in kept.items() if value is not None}, option=orjson.OPT_SERIALIZE_NUMPY
+        {name: value for name, value in kept.items() if value is not None},
+        option=orjson.OPT_SERIALIZE_NUMPY,
     )
 
 
 def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
     """The fields that tell an engine to answer with exactly ``output_tokens`` tokens."""
     if dialect.length_control == "generation_config":
-        config = {"max_new_tokens": output_tokens, "min_new_tokens": output_tokens, "do_sample": False}
+        config = {
+            "max_new_tokens": output_tokens,
+            "min_new_tokens": output_tokens,
+            "do_sample": False,
+        }
         return {"generation_config": json.dumps(config)}
     if dialect.length_control in ("none", "natural"):
         return {}
@@ -109,8 +134,8 @@ def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
 def error_text(event: Any) -> str | None:
     """The message of an error object; None where the event is no error object.
 
-    OpenAI's ``{"error": {"message", "code"}}``, TGI's ``{"error": "...", "error_type"}``, vLLM's older
-    ``{"object": "error", "message"}``.
+    OpenAI's ``{"error": {"message", "code"}}``, TGI's ``{"error": "...", "error_type"}``, vLLM's
+    older ``{"object": "error", "message"}``.
     """
     if not isinstance(event, dict):
         return None
@@ -120,7 +145,11 @@ def error_text(event: Any) -> str | None:
     if not error:
         return None
     if isinstance(error, dict):
-        said = [str(error[key]) for key in ("code", "type", "message") if error.get(key) not in (None, "")]
+        said = [
+            str(error[key])
+            for key in ("code", "type", "message")
+            if error.get(key) not in (None, "")
+        ]
         return " ".join(said) or json.dumps(error)
     kind = event.get("error_type")
     return f"{kind}: {error}" if kind else str(error)
@@ -129,16 +158,21 @@ def error_text(event: Any) -> str | None:
 def error_class(event: Any, said: str, status: int = 0) -> ErrorClass:
     """The class of an error object. ``said``: its message; ``status``: of HTTP, where it tells.
 
-    A server that answered 200 before it examined the request refuses it in the stream: the status in the error object
-    then counts like an HTTP status. TGI says 422 also when it is overloaded; only the words tell.
+    A server that answered 200 before it examined the request refuses it in the stream: the status
+    in the error object then counts like an HTTP status. TGI says 422 also when it is overloaded;
+    only the words tell.
     """
     inner = event.get("error") if isinstance(event, dict) else None
     objects = [one for one in (inner, event) if isinstance(one, dict)]
     names = ("http_status_code", "status_code", "code", "status")
     codes = {str(one[name]) for one in objects for name in names if name in one}
-    status = next((int(code) for code in sorted(codes) if re.fullmatch("[45][0-9][0-9]", code)), status)
+    status = next(
+        (int(code) for code in sorted(codes) if re.fullmatch("[45][0-9][0-9]", code)), status
+    )
     words = said.lower()
-    if status == 429 or any(said in words for said in ("overloaded", "too many requests", "queue is full")):
+    if status == 429 or any(
+        said in words for said in ("overloaded", "too many requests", "queue is full")
+    ):
         return ErrorClass.HTTP_429
     if 400 <= status < 500 or "input validation" in words:
         return ErrorClass.HTTP_4XX
@@ -157,7 +191,9 @@ def decode(payloads: list[bytes]) -> list[Any]:
     except orjson.JSONDecodeError:
         values = []
     # where a payload such as `1,2` shifted all that follow, each is decoded by itself
-    return values if len(values) == len(payloads) else [_decode_one(payload) for payload in payloads]
+    return (
+        values if len(values) == len(payloads) else [_decode_one(payload) for payload in payloads]
+    )
 
 
 def _decode_one(payload: bytes) -> Any:
@@ -172,8 +208,11 @@ def _decode_one(payload: bytes) -> Any:
 
 
 def count(value: Any) -> int | None:
-    """A token count or id from a server; None where it is not a whole number that a column can hold."""
-    return value if type(value) is int and 0 <= value <= MOST_COUNTED else None  # a bool is an int too, and no count
+    """A token count or id from a server; None where it is not a whole number that a column can
+    hold.
+    """
+    # a bool is an int too, and no count
+    return value if type(value) is int and 0 <= value <= MOST_COUNTED else None
 
 
 def read_usage(usage: Any, parsed: Parsed) -> int | None:
@@ -205,7 +244,9 @@ def _detail(usage: dict[str, Any], name: str, of: str) -> int | None:
 
 
 def odd_event(event: Any, parsed: Parsed) -> None:
-    """Records an event without this API's fields: an error object, or something that does not belong there."""
+    """Records an event without this API's fields: an error object, or something that does not
+    belong there.
+    """
     parsed.tokens.append(0)
     said = error_text(event)
     if said is not None:

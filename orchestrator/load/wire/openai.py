@@ -1,7 +1,7 @@
 """OpenAI's completions and chat: each event has choices with a piece of the answer, perhaps usage.
 
-Sources of token counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a usage that every event
-carries (continuous_usage_stats). Otherwise the count per event is unknown.
+Sources of token counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a
+usage that every event carries (continuous_usage_stats). Otherwise the count per event is unknown.
 """
 
 import re
@@ -33,7 +33,9 @@ Piece = Callable[[dict[str, Any], Parsed], str | None]
 
 @dataclass(frozen=True, slots=True)
 class OpenAi:
-    """``prompt_field``: the field of the body with the prompt. ``logprobs``: the value that asks for them."""
+    """``prompt_field``: the field of the body with the prompt. ``logprobs``: the value that asks
+    for them.
+    """
 
     prompt_field: Callable[[Prompt], dict[str, Any]]
     piece: Piece
@@ -41,7 +43,10 @@ class OpenAi:
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         asked = {"logprobs": self.logprobs} if dialect.logprobs else {}
-        return encode({**self.prompt_field(prompt), **_fields(output_tokens, model, dialect), **asked}, dialect)
+        return encode(
+            {**self.prompt_field(prompt), **_fields(output_tokens, model, dialect), **asked},
+            dialect,
+        )
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         _read(decode(payloads), parsed, self.piece)
@@ -50,8 +55,13 @@ class OpenAi:
         before, events = payloads[0].partition(b'"choices":[{')[0], len(payloads)
         cut = len(before) if all(map(bytes.startswith, payloads, repeat(before))) else 0
         joined = b"\n".join([payload[cut:] for payload in payloads])
-        # a quote within a JSON string is written \", so what is found here are names of fields, never text
-        if joined.count(b'"choices":[{') != events or b'"usage":{' in joined or b'"finish_reason":"' in joined:
+        # a quote within a JSON string is written \", so what is found here are names of fields,
+        # never text
+        if (
+            joined.count(b'"choices":[{') != events
+            or b'"usage":{' in joined
+            or b'"finish_reason":"' in joined
+        ):
             return False
         found = _TOKEN_IDS.findall(joined)
         if len(found) == events:
@@ -69,7 +79,11 @@ class OpenAi:
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
     """The fields that completions and chat share. Temperature 0 makes runs repeatable."""
-    fields: dict[str, Any] = {dialect.max_tokens_field: output_tokens, "temperature": 0.0, "stream": True}
+    fields: dict[str, Any] = {
+        dialect.max_tokens_field: output_tokens,
+        "temperature": 0.0,
+        "stream": True,
+    }
     if dialect.model_field:
         fields["model"] = model
     if dialect.include_usage:
@@ -87,11 +101,15 @@ def _text(choice: dict[str, Any], parsed: Parsed) -> str | None:
 
 
 def _messages(prompt: Prompt) -> dict[str, Any]:
-    return {"messages": [{"role": message.role, "content": message.text} for message in prompt.messages]}
+    return {
+        "messages": [{"role": message.role, "content": message.text} for message in prompt.messages]
+    }
 
 
 def _delta(choice: dict[str, Any], parsed: Parsed) -> str | None:
-    """Text of a delta: answer, refusal, reasoning or tool call, the first that is there. A role is no content."""
+    """Text of a delta: answer, refusal, reasoning or tool call, the first that is there. A role is
+    no content.
+    """
     delta = choice["delta"]
     text = delta.get("content") or delta.get("refusal")
     if text:
@@ -102,7 +120,9 @@ def _delta(choice: dict[str, Any], parsed: Parsed) -> str | None:
         if not parsed.answered:
             parsed.thought_at = len(parsed.tokens)
         return str(thought)
-    calls = delta.get("tool_calls") or ([delta["function_call"]] if delta.get("function_call") else [])
+    calls = delta.get("tool_calls") or (
+        [delta["function_call"]] if delta.get("function_call") else []
+    )
     return "".join(_called(call) for call in calls) or None
 
 
@@ -111,7 +131,8 @@ def _called(call: dict[str, Any]) -> str:
     return str(function.get("name") or "") + str(function.get("arguments") or "")
 
 
-COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, _text, 1)  # vLLM, SGLang and others take token ids too
+# vLLM, SGLang and others take token ids too
+COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, _text, 1)
 CHAT = OpenAi(_messages, _delta, True)
 
 
@@ -154,13 +175,16 @@ def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
     before = parsed.output_tokens or 0
     total = read_usage(usage, parsed)
     if total is None or (parsed.source is None and UNKNOWN in parsed.tokens):
-        return UNKNOWN if text else 0  # a total that comes only at the end (transformers) is no running count
+        # a total that comes only at the end (transformers) is no running count
+        return UNKNOWN if text else 0
     parsed.source = "continuous_usage"
     return max(total - before, 0)
 
 
 def _collect(text: str | None, ids: Any, said: Any, parsed: Parsed) -> None:
-    """Collects the reply. ``said``: a list of log-probabilities; in chat, and with llama.cpp, an object per token."""
+    """Collects the reply. ``said``: a list of log-probabilities; in chat, and with llama.cpp, an
+    object per token.
+    """
     assert parsed.texts is not None
     each = (said or {}).get("content") or []
     collect_logprobs((said or {}).get("token_logprobs") or [one["logprob"] for one in each], parsed)

@@ -1,21 +1,38 @@
-"""SGLang's own ``POST /generate`` (LMDeploy has one of the same shape): text and counts are cumulative."""
+"""SGLang's own ``POST /generate`` (LMDeploy has one of the same shape): text and counts are
+cumulative.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event, refuse
+from orchestrator.load.wire import (
+    Parsed,
+    collect_logprobs,
+    count,
+    decode,
+    encode,
+    length_fields,
+    odd_event,
+    refuse,
+)
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 
 class SglangGenerate:
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
-        sampling = {"max_new_tokens": output_tokens, "temperature": 0.0, **length_fields(output_tokens, dialect)}
+        sampling = {
+            "max_new_tokens": output_tokens,
+            "temperature": 0.0,
+            **length_fields(output_tokens, dialect),
+        }
         content = prompt.flat()
         name = "input_ids" if isinstance(content, np.ndarray) else "text"
         asked = {"return_logprob": True} if dialect.logprobs else {}
-        return encode({name: content, "sampling_params": sampling, "stream": True, **asked}, dialect)
+        return encode(
+            {name: content, "sampling_params": sampling, "stream": True, **asked}, dialect
+        )
 
     def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
         return False
@@ -61,16 +78,24 @@ def _collect(event: dict[str, Any], parsed: Parsed) -> None:
     if isinstance(text, str):
         parsed.texts = [text] if whole else [*(parsed.texts or []), text]
     if isinstance(ids, list):
-        parsed.token_ids = ids if len(ids) == parsed.output_tokens else [*(parsed.token_ids or []), *ids]
+        parsed.token_ids = (
+            ids if len(ids) == parsed.output_tokens else [*(parsed.token_ids or []), *ids]
+        )
 
 
 def _collect_logprobs(said: Any, total: int, parsed: Parsed) -> None:
-    """Each event holds the log-probabilities of all tokens so far, unless the server streams increments."""
+    """Each event holds the log-probabilities of all tokens so far, unless the server streams
+    increments.
+    """
     try:
         said = said or []
-        values = [one[0] for one in (said if len(said) < total else said[len(parsed.logprobs or ()) :])]
+        values = [
+            one[0] for one in (said if len(said) < total else said[len(parsed.logprobs or ()) :])
+        ]
     except (KeyError, TypeError, IndexError):
-        parsed.garbage = parsed.garbage or f"not the log-probabilities of this API: {str(said)[:1_000]}"
+        parsed.garbage = (
+            parsed.garbage or f"not the log-probabilities of this API: {str(said)[:1_000]}"
+        )
     else:
         collect_logprobs(values, parsed)
 

@@ -1,16 +1,29 @@
-"""TGI: ``POST /generate_stream``, one token per event (LightLLM speaks it too). There is no [DONE]: the last event
-carries the details. TGI itself has no way to ignore the end-of-sequence token."""
+"""TGI: ``POST /generate_stream``, one token per event (LightLLM speaks it too). There is no [DONE]:
+the last event carries the details. TGI itself has no way to ignore the end-of-sequence token.
+"""
 
 from typing import Any
 
-from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event
+from orchestrator.load.wire import (
+    Parsed,
+    collect_logprobs,
+    count,
+    decode,
+    encode,
+    length_fields,
+    odd_event,
+)
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 
 class Tgi:
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
-        parameters: dict[str, Any] = {"max_new_tokens": output_tokens, "do_sample": False, "details": True}
+        parameters: dict[str, Any] = {
+            "max_new_tokens": output_tokens,
+            "do_sample": False,
+            "details": True,
+        }
         parameters |= length_fields(output_tokens, dialect)
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
 
@@ -22,7 +35,11 @@ class Tgi:
             try:
                 token = event["token"]
                 text, prompt_tokens = token["text"], count(token.get("prompt_tokens"))
-                if event.get("details") or event.get("finished") or event.get("generated_text") is not None:
+                if (
+                    event.get("details")
+                    or event.get("finished")
+                    or event.get("generated_text") is not None
+                ):
                     _read_end(event, parsed)
             except (KeyError, TypeError, AttributeError):
                 odd_event(event, parsed)

@@ -1,8 +1,9 @@
-"""What requests contain: what a kind of workload is, and the kinds whose messages are drawn at random.
+"""What requests contain: what a kind of workload is, and the kinds whose messages are drawn at
+random.
 
-A kind is two classes: the model of its keys (a ``Workload``), and the ``Kind`` that makes its requests, a pure function
-of (workload, seed, session, turn): any client can write any of them. The registry is ``WORKLOADS`` in spec/load.py;
-docs/extending.md says how to add one.
+A kind is two classes: the model of its keys (a ``Workload``), and the ``Kind`` that makes its
+requests, a pure function of (workload, seed, session, turn): any client can write any of them. The
+registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add one.
 """
 
 from __future__ import annotations
@@ -17,13 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from orchestrator.spec.load import MOST_TOKENS, MOST_TURNS, MOST_TURNS_OF_ALL, Duration, Lengths, Workload
+from orchestrator.spec.load import (
+    MOST_TOKENS,
+    MOST_TURNS,
+    MOST_TURNS_OF_ALL,
+    Duration,
+    Lengths,
+    Workload,
+)
 
 TokenIds = NDArray[np.int32]
 Part = str | TokenIds
 Content = tuple[Part, ...]  # all text, or all token ids
 
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # the random streams of a point's seed, by purpose
+# the random streams of a point's seed, by purpose
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)
 BLOCK = 1024  # sessions whose lengths are drawn together
 SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
@@ -45,7 +54,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length, 0 if unknown."""
+    """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length,
+    0 if unknown.
+    """
 
     messages: tuple[Message, ...]
     tokens: int
@@ -77,7 +88,8 @@ class Kind(ABC):
     By default a session is a single request and its answer is not needed.
     """
 
-    mean_turns = 1.0  # mean number of requests of a session: sessions arrive at the level's rate divided by it
+    # mean number of requests of a session: sessions arrive at the level's rate divided by it
+    mean_turns = 1.0
     think_time_s = 0.0  # between the end of a turn and the next turn
     sessions = False  # rows name session and turn
     needs_reply = False  # later turns contain the engine's answers
@@ -89,13 +101,17 @@ class Kind(ABC):
 
     @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        """The prompt of one turn. ``earlier``: the user's messages and the engine's answers of the turns before it."""
+        """The prompt of one turn. ``earlier``: the user's messages and the engine's answers of the
+        turns before it.
+        """
 
     @abstractmethod
     def output_tokens(self, session: int, turn: int) -> int: ...
 
     def input_tokens(self, session: int, turn: int) -> int:
-        """The prompt length asked for, if every earlier answer has its asked length; 0 where nobody knows it."""
+        """The prompt length asked for, if every earlier answer has its asked length; 0 where nobody
+        knows it.
+        """
         return 0
 
 
@@ -141,8 +157,12 @@ class SessionLengths:
 
 @lru_cache(MOST_TURNS_OF_ALL)
 def _sample(asked: Lengths, answered: Lengths, turns: int) -> NDArray[np.uint32]:
-    """``SessionLengths.sample``, drawn once for all deployments. Beyond what uint32 holds no limit can be."""
-    return np.minimum(SessionLengths(asked, answered, turns, seed=0).sample(), 2**32 - 1).astype(np.uint32)
+    """``SessionLengths.sample``, drawn once for all deployments. Beyond what uint32 holds no limit
+    can be.
+    """
+    return np.minimum(SessionLengths(asked, answered, turns, seed=0).sample(), 2**32 - 1).astype(
+        np.uint32
+    )
 
 
 class Drawn(Workload):
@@ -150,8 +170,10 @@ class Drawn(Workload):
 
     input_tokens: Lengths
     output_tokens: Lengths
-    shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)  # tokens that prompts begin with
-    shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)  # number of such prefixes; a session draws one
+    # tokens that prompts begin with
+    shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
+    # number of such prefixes; a session draws one
+    shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)
     converses: ClassVar[bool] = False  # each request continues the conversation of its session
 
     def session(self) -> tuple[int, float]:
@@ -160,13 +182,20 @@ class Drawn(Workload):
 
     def token_bounds(self) -> tuple[int, int | None]:
         """The last turn of a conversation contains all turns before it."""
-        (least_in, most_in), (least_out, most_out) = self.input_tokens.bounds, self.output_tokens.bounds
+        (least_in, most_in), (least_out, most_out) = (
+            self.input_tokens.bounds,
+            self.output_tokens.bounds,
+        )
         prefix, (turns, _) = self.shared_prefix_tokens, self.session()
-        most = None if most_in is None or most_out is None else prefix + turns * (most_in + most_out)
+        most = (
+            None if most_in is None or most_out is None else prefix + turns * (most_in + most_out)
+        )
         return prefix + turns * (least_in + least_out), most
 
     def longer_prompts(self, tokens: int) -> float:
-        """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated from a sample."""
+        """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated
+        from a sample.
+        """
         (least, most), answered = self.input_tokens.bounds, self.output_tokens.bounds[1]
         turns, _ = self.session()
         if self.shared_prefix_tokens + least > tokens:
@@ -176,7 +205,10 @@ class Drawn(Workload):
             if longest <= tokens:
                 return 0.0
         drawn = _sample(self.input_tokens, self.output_tokens, turns)
-        fitting, count = np.searchsorted(drawn, np.uint32(tokens - self.shared_prefix_tokens), side="right"), len(drawn)
+        fitting, count = (
+            np.searchsorted(drawn, np.uint32(tokens - self.shared_prefix_tokens), side="right"),
+            len(drawn),
+        )
         return float(np.clip((count - fitting) / count, 1 / count, 1 - 1 / count))
 
     def requests(self, prompter: Prompter, seed: int) -> Random:
@@ -190,11 +222,12 @@ class RandomWorkload(Drawn):
 
 
 class ConversationsWorkload(Drawn):
-    """``kind: conversations``: ``turns`` requests per session, each ``think_time`` after the answer before it.
+    """``kind: conversations``: ``turns`` requests per session, each ``think_time`` after the answer
+    before it.
 
-    ``input_tokens`` is the length of one user message. The prompt of turn t also contains the t messages and the
-    engine's own answers before it, as a chat application would send them. A turn whose predecessor failed is sent
-    without that answer.
+    ``input_tokens`` is the length of one user message. The prompt of turn t also contains the t
+    messages and the engine's own answers before it, as a chat application would send them. A turn
+    whose predecessor failed is sent without that answer.
     """
 
     kind: Literal["conversations"]
@@ -212,15 +245,28 @@ class Random(Kind):
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int) -> None:
         self._prompter, self._seed = prompter, seed
         self._turns, self.think_time_s = workload.session()
-        self.mean_turns, self.sessions, self.needs_reply = float(self._turns), workload.converses, workload.converses
-        self._lengths = SessionLengths(workload.input_tokens, workload.output_tokens, self._turns, seed)
-        self._prefix_tokens, self._prefix_count = workload.shared_prefix_tokens, workload.shared_prefix_count
+        self.mean_turns, self.sessions, self.needs_reply = (
+            float(self._turns),
+            workload.converses,
+            workload.converses,
+        )
+        self._lengths = SessionLengths(
+            workload.input_tokens, workload.output_tokens, self._turns, seed
+        )
+        self._prefix_tokens, self._prefix_count = (
+            workload.shared_prefix_tokens,
+            workload.shared_prefix_count,
+        )
         self.warmup_differs = self._prefix_tokens > 0
-        self._prefix = lru_cache(PREFIXES_KEPT)(lambda which: self._message("system", self._prefix_tokens, 1, which))
+        self._prefix = lru_cache(PREFIXES_KEPT)(
+            lambda which: self._message("system", self._prefix_tokens, 1, which)
+        )
 
     def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
         """``path``: the path of the random stream that the message is drawn from."""
-        return Message(role, (self._prompter.make(stream(self._seed, PROMPT_STREAM, *path), tokens),), tokens)
+        return Message(
+            role, (self._prompter.make(stream(self._seed, PROMPT_STREAM, *path), tokens),), tokens
+        )
 
     def turns(self, session: int) -> int:
         return self._turns
@@ -233,7 +279,8 @@ class Random(Kind):
 
     def _shared(self, session: int, phase: str) -> Iterator[Message]:
         which = 0
-        if self._prefix_count > 1:  # drawn at random, because replicas already take sessions in turn
+        # drawn at random, because replicas already take sessions in turn
+        if self._prefix_count > 1:
             which = int(stream(self._seed, PROMPT_STREAM, 3, session).integers(self._prefix_count))
         if self._prefix_tokens:
             yield self._prefix(which * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])

@@ -1,8 +1,8 @@
 """Makes parts of prompts of a wanted length: token ids where the API takes them, else text.
 
-Text has an exact length only with the model's tokenizer. Without one it is made of short common English words, which
-nearly every vocabulary holds as one token each. The rows hold what the engine counted either way; a point whose input
-is off by more than 1 % says so.
+Text has an exact length only with the model's tokenizer. Without one it is made of short common
+English words, which nearly every vocabulary holds as one token each. The rows hold what the engine
+counted either way; a point whose input is off by more than 1 % says so.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from orchestrator.load.workloads import Part, Prompter, TokenIds
 if TYPE_CHECKING:
     from orchestrator.load.point import LoadPoint
 
-# Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly the first 1,000,
-# Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the vocabulary (Llama 3 from 128,000, Qwen
-# from 151,643), and 31,000 is below the smallest usual vocabulary of 32,000.
+# Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
+# the first 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the
+# vocabulary (Llama 3 from 128,000, Qwen from 151,643), and 31,000 is below the smallest usual
+# vocabulary of 32,000.
 SAFE_IDS = (1_000, 31_000)
 # For vocabularies smaller than any usual one (test models): the first range that fits.
 SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
@@ -66,7 +67,9 @@ class TokenizedText:
         self._words = _whole_words(tokenizer)
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
-        """Draws whole words, then adds or drops some until the count is right (tokens rarely merge across words)."""
+        """Draws whole words, then adds or drops some until the count is right (tokens rarely merge
+        across words).
+        """
         words = self._draw(rng, tokens)
         for _ in range(64):
             off = len(self._tokenizer.encode("".join(words), add_special_tokens=False).ids) - tokens
@@ -80,17 +83,22 @@ class TokenizedText:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError where there is none."""
+    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError where there
+    is none.
+    """
     from tokenizers import Tokenizer
 
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise InputError(f"no tokenizer at {path!r}: give a folder with tokenizer.json, or that file")
+        raise InputError(
+            f"no tokenizer at {path!r}: give a folder with tokenizer.json, or that file"
+        )
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for a malformed file
         raise InputError(f"{str(file)!r} is not a tokenizer: {error}") from None
-    tokenizer.no_truncation()  # a file may have both switched on from training: every count would be wrong
+    # a file may have both switched on from training: every count would be wrong
+    tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
@@ -104,7 +112,9 @@ ENGLISH = (  # the beginning of the Gettysburg Address (1863), as an example of 
 
 
 def tokens_per_word(tokenizer: str) -> float | None:
-    """Tokens per English word, with its share of spaces and punctuation; None: there is no such tokenizer here."""
+    """Tokens per English word, with its share of spaces and punctuation; None: there is no such
+    tokenizer here.
+    """
     try:
         ids = load_tokenizer(tokenizer).encode(ENGLISH, add_special_tokens=False).ids
     except InputError:
@@ -113,14 +123,22 @@ def tokens_per_word(tokenizer: str) -> float | None:
 
 
 def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
-    """The range of safe ids for a vocabulary of this size; None where the size is unknown or too small."""
+    """The range of safe ids for a vocabulary of this size; None where the size is unknown or too
+    small.
+    """
     return next((ids for ids in SMALLER_IDS if vocab_size and ids[1] <= vocab_size), None)
 
 
 def prompter(point: LoadPoint) -> Prompter:
-    """Makes token ids where the dialect takes them, else text; of exact length where there is a tokenizer."""
+    """Makes token ids where the dialect takes them, else text; of exact length where there is a
+    tokenizer.
+    """
     if point.dialect.prompt_token_ids:
-        ids = _plain_ids(load_tokenizer(point.tokenizer)) if point.tokenizer else point.vocabulary or SAFE_IDS
+        ids = (
+            _plain_ids(load_tokenizer(point.tokenizer))
+            if point.tokenizer
+            else point.vocabulary or SAFE_IDS
+        )
         return RandomIds(ids)
     return TokenizedText(load_tokenizer(point.tokenizer)) if point.tokenizer else Words()
 
@@ -128,19 +146,24 @@ def prompter(point: LoadPoint) -> Prompter:
 def _plain_ids(tokenizer: Any) -> TokenIds:
     """All ids that stand for text: neither control nor added tokens."""
     added = set(tokenizer.get_added_tokens_decoder())
-    return np.array([i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32)
+    return np.array(
+        [i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32
+    )
 
 
 def _whole_words(tokenizer: Any) -> list[str]:
     """Texts of single tokens that are a whole word with its space: they stay one token in any text."""
     word = re.compile(r" [a-z]{2,}")
     texts = set(tokenizer.decode_batch([[i] for i in _plain_ids(tokenizer).tolist()]))
-    texts |= {" " + text.lstrip() for text in texts}  # SentencePiece drops a leading space when it decodes
+    # SentencePiece drops a leading space when it decodes
+    texts |= {" " + text.lstrip() for text in texts}
     found = [text for text in sorted(texts) if word.fullmatch(text)]
     found = found[:: max(1, len(found) // MAX_WORDS)]
     alone = len(tokenizer.encode(" a", add_special_tokens=False).ids)
     encoded = tokenizer.encode_batch([" a" + text for text in found], add_special_tokens=False)
     kept = [text for text, code in zip(found, encoded, strict=True) if len(code.ids) == alone + 1]
     if not kept:
-        raise InputError("the tokenizer holds no token that is a lower-case word with its space; use --api completions")
+        raise InputError(
+            "the tokenizer holds no token that is a lower-case word with its space; use --api completions"
+        )
     return kept

@@ -1,11 +1,13 @@
-"""Requests from a file: text with one prompt per line, or JSON with one object per line or all in one array.
+"""Requests from a file: text with one prompt per line, or JSON with one object per line or all in
+one array.
 
-An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last one), ``conversations``
-(as ShareGPT has them; the user's first message is sent) or ``input_length`` (of a trace, perhaps with ``hash_ids``:
-so many tokens are made). It may also give the length of the answer.
+An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
+one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
+(of a trace, perhaps with ``hash_ids``: so many tokens are made). It may also give the length of the
+answer.
 
-Request i sends entry i unchanged; after the last entry comes the first again. Nobody counts the tokens of a text
-beforehand: its asked length is 0, and the rows hold what the engine counted.
+Request i sends entry i unchanged; after the last entry comes the first again. Nobody counts the
+tokens of a text beforehand: its asked length is 0, and the rows hold what the engine counted.
 """
 
 from __future__ import annotations
@@ -25,25 +27,43 @@ import orjson
 from pydantic import Field, PrivateAttr
 
 from orchestrator.errors import Problem, ProblemsError
-from orchestrator.load.workloads import PROMPT_STREAM, Content, Kind, Message, Prompt, Prompter, SessionLengths, stream
+from orchestrator.load.workloads import (
+    PROMPT_STREAM,
+    Content,
+    Kind,
+    Message,
+    Prompt,
+    Prompter,
+    SessionLengths,
+    stream,
+)
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 MOST_PROBLEMS = 20  # shown for one file; further ones are only counted
-BLOCK_TOKENS = 512  # tokens that each of a trace's hash_ids stands for, as in the traces of Mooncake
+# tokens that each of a trace's hash_ids stands for, as in the traces of Mooncake
+BLOCK_TOKENS = 512
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
-SPEAKERS: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
+SPEAKERS: dict[str, Role] = {
+    **ROLES,
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+}
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One request of the file. ``output_tokens``: None where the line gives none; then the workload's apply.
+    """One request of the file. ``output_tokens``: None where the line gives none; then the
+    workload's apply.
 
-    ``messages`` is empty for a trace: ``input_tokens`` tokens are made for it, alike where ``blocks`` are equal.
+    ``messages`` is empty for a trace: ``input_tokens`` tokens are made for it, alike where
+    ``blocks`` are equal.
     """
 
     messages: tuple[Message, ...]
@@ -54,7 +74,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a plan needs of a file. ``lengths``: (input, 0 where unknown; output, None where not given) of its lines."""
+    """What a plan needs of a file. ``lengths``: (input, 0 where unknown; output, None where not
+    given) of its lines.
+    """
 
     digest: str
     prompts: int
@@ -69,16 +91,21 @@ class Summary:
 
 
 class FileWorkload(Workload):
-    """``kind: file``: the lines of a file in their order; after the last line comes the first again."""
+    """``kind: file``: the lines of a file in their order; after the last line comes the first
+    again.
+    """
 
     kind: Literal["file"]
     prompts: str
     output_tokens: Lengths | None = None  # for lines that give no length
-    prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes
+    # of the file's bytes
+    prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
     _first: int = PrivateAttr(0)  # index of the entry that the first request sends
 
     def resolved(self, path: Callable[[str], str]) -> Self:
-        """Fixes the file's content, so that clients send what was planned or nothing. Raises ProblemsError."""
+        """Fixes the file's content, so that clients send what was planned or nothing. Raises
+        ProblemsError.
+        """
         place = path(self.prompts)
         found = summary(place)
         self.check(found)
@@ -86,7 +113,10 @@ class FileWorkload(Workload):
 
     def token_bounds(self) -> tuple[int, int | None]:
         """Without an upper bound where prompts are texts, whose tokens nobody counted."""
-        own, lengths = self.output_tokens.bounds if self.output_tokens else (1, 1), summary(self.prompts).lengths
+        own, lengths = (
+            self.output_tokens.bounds if self.output_tokens else (1, 1),
+            summary(self.prompts).lengths,
+        )
         least = min(max(asked, 1) + (answered or own[0]) for asked, answered in lengths)
         if own[1] is None or any(not asked for asked, _ in lengths):
             return least, None
@@ -115,7 +145,9 @@ class FileWorkload(Workload):
         return File(self, prompter, seed, self._first)
 
     def check(self, found: Summary) -> None:
-        """Raises ProblemsError for a file that is not the one that was planned, or that lacks lengths."""
+        """Raises ProblemsError for a file that is not the one that was planned, or that lacks
+        lengths.
+        """
         said = []
         if self.prompts_digest not in (None, found.digest):
             said.append(
@@ -123,7 +155,9 @@ class FileWorkload(Workload):
                 f"instead of {self.prompts_digest}): the file has changed since, or differs on this node"
             )
         if self.output_tokens is None and any(answered is None for _, answered in found.lengths):
-            said.append(f"prompts {self.prompts!r} do not all say how long the answer shall be: give output_tokens")
+            said.append(
+                f"prompts {self.prompts!r} do not all say how long the answer shall be: give output_tokens"
+            )
         if said:
             raise ProblemsError([Problem(text) for text in said])
 
@@ -131,13 +165,19 @@ class FileWorkload(Workload):
 class File(Kind):
     """One line of the file per request."""
 
-    def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int, first: int = 0) -> None:
-        """Raises ProblemsError for a file that cannot be read, or that is not the one that was planned."""
+    def __init__(
+        self, workload: FileWorkload, prompter: Prompter, seed: int, first: int = 0
+    ) -> None:
+        """Raises ProblemsError for a file that cannot be read, or that is not the one that was
+        planned.
+        """
         data = read_file("prompts", workload.prompts)
         found = parse_prompts(data, workload.prompts)
         workload.check(Summary.of(data, found))
         self._lines, self._first = [line for line in found if line], first
-        self._lengths = SessionLengths(Lengths(fixed=1), workload.output_tokens or Lengths(fixed=1), 1, seed)
+        self._lengths = SessionLengths(
+            Lengths(fixed=1), workload.output_tokens or Lengths(fixed=1), 1, seed
+        )
         self._prompter, self._seed = prompter, seed
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
@@ -149,11 +189,16 @@ class File(Kind):
     def _made(self, at: int, line: Line) -> Content:
         """Content of the length that a trace gives. Equal blocks get equal tokens."""
         if not line.blocks:
-            return (self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, at), line.input_tokens),)
+            return (
+                self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, at), line.input_tokens),
+            )
         last = line.input_tokens - BLOCK_TOKENS * (len(line.blocks) - 1)
         sizes = [BLOCK_TOKENS] * (len(line.blocks) - 1) + [last]
         each = zip(line.blocks, sizes, strict=True)
-        return tuple(self._prompter.make(stream(self._seed, PROMPT_STREAM, 1, block), size) for block, size in each)
+        return tuple(
+            self._prompter.make(stream(self._seed, PROMPT_STREAM, 1, block), size)
+            for block, size in each
+        )
 
     def input_tokens(self, session: int, turn: int) -> int:
         return self._line(session).input_tokens
@@ -166,7 +211,9 @@ class File(Kind):
 
 
 def summary(path: str) -> Summary:
-    """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts`` does."""
+    """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts``
+    does.
+    """
     found = status_of("prompts", path)
     return _summary(path, found.st_mtime_ns, found.st_size)
 
@@ -178,10 +225,12 @@ def _summary(path: str, mtime_ns: int, size: int) -> Summary:
 
 
 def parse_prompts(data: bytes, path: str) -> list[Line | None]:
-    """All lines that are not blank, or all entries of an array; None for conversations in which the user says nothing.
+    """All lines that are not blank, or all entries of an array; None for conversations in which the
+    user says nothing.
 
-    Raises ProblemsError with the file, the lines (entries) and what is wrong there. A file is JSON by its name, or if
-    its first line is an object with one of the keys. Lines end with LF or CR LF; a byte order mark is ignored.
+    Raises ProblemsError with the file, the lines (entries) and what is wrong there. A file is JSON
+    by its name, or if its first line is an object with one of the keys. Lines end with LF or CR LF;
+    a byte order mark is ignored.
     """
     lines, is_json = lines_of(data, "prompts", path), path.lower().endswith(JSON_LINES)
     first = lines[0][1].lstrip()
@@ -189,9 +238,16 @@ def parse_prompts(data: bytes, path: str) -> list[Line | None]:
         entries = ((f"entry {at}", entry) for at, entry in enumerate(_array(data, path), start=1))
         found = read_each("prompts", path, entries, lambda entry: _entry(entry, entry))
     else:
-        is_json = is_json or (isinstance(head := _json(lines[0][1]), dict) and not _ENTRIES.keys().isdisjoint(head))
+        is_json = is_json or (
+            isinstance(head := _json(lines[0][1]), dict) and not _ENTRIES.keys().isdisjoint(head)
+        )
         numbered = ((f"line {at}", line) for at, line in lines)
-        found = read_each("prompts", path, numbered, _json_line if is_json else lambda line: Line(_says(line.decode())))
+        found = read_each(
+            "prompts",
+            path,
+            numbered,
+            _json_line if is_json else lambda line: Line(_says(line.decode())),
+        )
     if not any(found):
         raise ProblemsError([Problem(f"prompts {path!r}: the user says nothing in any of them")])
     return found
@@ -201,11 +257,17 @@ def _array(data: bytes, path: str) -> list[Any]:
     try:
         return list(orjson.loads(data.removeprefix(codecs.BOM_UTF8)))
     except orjson.JSONDecodeError as error:
-        raise ProblemsError([Problem(f"prompts {path!r}, line {error.lineno}: {error.msg}")]) from None
+        raise ProblemsError(
+            [Problem(f"prompts {path!r}, line {error.lineno}: {error.msg}")]
+        ) from None
 
 
-def read_each(what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]) -> list[_T]:
-    """Applies ``read`` to each entry. Raises ProblemsError with all entries for which it raises ValueError."""
+def read_each(
+    what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]
+) -> list[_T]:
+    """Applies ``read`` to each entry. Raises ProblemsError with all entries for which it raises
+    ValueError.
+    """
     named, out, wrong = f"{what} {path!r}", [], []
     for place, entry in entries:
         try:
@@ -215,27 +277,36 @@ def read_each(what: str, path: str, entries: Iterable[tuple[str, Any]], read: Ca
         except ValueError as error:
             wrong.append(f"{named}, {place}: {error}")
     if wrong:
-        more = [f"{named}: and {len(wrong) - MOST_PROBLEMS} more"] if len(wrong) > MOST_PROBLEMS else []
+        more = (
+            [f"{named}: and {len(wrong) - MOST_PROBLEMS} more"]
+            if len(wrong) > MOST_PROBLEMS
+            else []
+        )
         raise ProblemsError([Problem(text) for text in wrong[:MOST_PROBLEMS] + more])
     return out
 
 
 def read_file(what: str, path: str) -> bytes:
-    """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be read."""
+    """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be
+    read.
+    """
     status_of(what, path)
     with _readable(what, path):
         return read_at_most(path, MOST_FILE_BYTES)
 
 
 def status_of(what: str, path: str) -> os.stat_result:
-    """The status of a file, which must be a regular one: several clients read it, and a pipe can be read only once. All
-    of them hold it in memory, so it has a limit."""
+    """The status of a file, which must be a regular one: several clients read it, and a pipe can be
+    read only once. All of them hold it in memory, so it has a limit.
+    """
     with _readable(what, path):
         found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise ProblemsError([Problem(f"{what} {path!r} is not a regular file")])
     if found.st_size > MOST_FILE_BYTES:
-        raise ProblemsError([Problem(f"{what} {path!r} is larger than {MOST_FILE_BYTES >> 30} GiB")])
+        raise ProblemsError(
+            [Problem(f"{what} {path!r} is larger than {MOST_FILE_BYTES >> 30} GiB")]
+        )
     return found
 
 
@@ -273,13 +344,26 @@ def _json_line(line: bytes) -> Line | None:
 
 def _entry(found: Any, shown: object) -> Line | None:
     """One entry as a Line; None where its user says nothing. Raises ValueError with what is wrong."""
-    name = next((name for name in _ENTRIES if name in found), None) if isinstance(found, dict) else None
+    name = (
+        next((name for name in _ENTRIES if name in found), None)
+        if isinstance(found, dict)
+        else None
+    )
     if name is None:
-        raise ValueError(f"{str(shown)[:60]!r} is not an object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
-    named = [_whole(found, name) for name in ("output_tokens", "output_length") if found.get(name) is not None]
+        raise ValueError(
+            f"{str(shown)[:60]!r} is not an object with "
+            + " or ".join(f'"{name}"' for name in _ENTRIES)
+        )
+    named = [
+        _whole(found, name)
+        for name in ("output_tokens", "output_length")
+        if found.get(name) is not None
+    ]
     line = _ENTRIES[name](found, named[0] if named else None)
     if line is None and "timestamp" in found:
-        raise ValueError("its user says nothing: without it, all prompts below it would be sent at the wrong times")
+        raise ValueError(
+            "its user says nothing: without it, all prompts below it would be sent at the wrong times"
+        )
     return line
 
 
@@ -297,7 +381,9 @@ def _chat(found: dict[str, Any], answer: int | None) -> Line | None:
 
 
 def _share_gpt(found: dict[str, Any], answer: int | None) -> Line | None:
-    """The user's first message, with the system's before it. The rest is not read: such files are large."""
+    """The user's first message, with the system's before it. The rest is not read: such files are
+    large.
+    """
     sent = []
     for one in _messages(found, "conversations", "from", "value", SPEAKERS):
         if one.role != "assistant" and one.text:
@@ -309,10 +395,14 @@ def _share_gpt(found: dict[str, Any], answer: int | None) -> Line | None:
 
 def _sizes(found: dict[str, Any], answer: int | None) -> Line:
     asked, blocks = _whole(found, "input_length"), found.get("hash_ids") or []
-    if not isinstance(blocks, list) or not all(type(block) is int and block >= 0 for block in blocks):
+    if not isinstance(blocks, list) or not all(
+        type(block) is int and block >= 0 for block in blocks
+    ):
         raise ValueError(f"hash_ids are {str(blocks)[:60]!r}; give a list of whole numbers")
     if blocks and len(blocks) != -(-asked // BLOCK_TOKENS):
-        raise ValueError(f"{len(blocks)} hash_ids for {asked} tokens; there is one for every {BLOCK_TOKENS}")
+        raise ValueError(
+            f"{len(blocks)} hash_ids for {asked} tokens; there is one for every {BLOCK_TOKENS}"
+        )
     return Line((), answer, asked, tuple(blocks))
 
 
@@ -328,13 +418,17 @@ def _says(text: str) -> tuple[Message, ...]:
     return (Message("user", (text,), 0),)
 
 
-def _messages(found: dict[str, Any], name: str, role: str, text: str, roles: dict[str, Role]) -> Iterator[Message]:
+def _messages(
+    found: dict[str, Any], name: str, role: str, text: str, roles: dict[str, Role]
+) -> Iterator[Message]:
     entries = found[name]
     if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
         raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
     for at, one in enumerate(entries, start=1):
         who, said = roles.get(str(one.get(role))), one.get(text)
-        if isinstance(said, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in said):
+        if isinstance(said, list) and all(
+            isinstance(part, dict) and part.get("type") == "text" for part in said
+        ):
             said = "".join(str(part.get("text")) for part in said)
         if who is None or not isinstance(said, str):
             raise ValueError(

@@ -1,5 +1,5 @@
-"""KubeRay's definitions of RayCluster and RayJob, smaller: without descriptions and status, and what is said more than
-once said once.
+"""KubeRay's definitions of RayCluster and RayJob, smaller: without descriptions and status, and
+what is said more than once said once.
 
     git clone --depth 1 --branch v1.7.0 https://github.com/ray-project/kuberay
     cd tests/integration/kuberay
@@ -24,7 +24,9 @@ LEAST = 200  # characters of what is worth a name
 def main(folder: Path) -> None:
     found = {}
     for kind in ("RayCluster", "RayJob"):
-        definition = yaml.load((folder / f"ray.io_{kind.lower()}s.yaml").read_text(), yaml.CSafeLoader)
+        definition = yaml.load(
+            (folder / f"ray.io_{kind.lower()}s.yaml").read_text(), yaml.CSafeLoader
+        )
         (version,) = (one for one in definition["spec"]["versions"] if one["name"] == "v1")
         schema = bare(version["schema"]["openAPIV3Schema"])
         del schema["properties"]["status"]
@@ -41,11 +43,17 @@ def bare(node: Any) -> Any:
         return [bare(one) for one in node]
     if not isinstance(node, dict):
         return node
-    return {key: bare(one) for key, one in node.items() if key != "description" or not isinstance(one, str)}
+    return {
+        key: bare(one)
+        for key, one in node.items()
+        if key != "description" or not isinstance(one, str)
+    }
 
 
 def schemas(node: Any) -> Iterator[dict[str, Any]]:
-    """Every schema in it, not what lies between: a property that is called type has a schema, no text."""
+    """Every schema in it, not what lies between: a property that is called type has a schema, no
+    text.
+    """
     for one in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from schemas(one)
     if isinstance(node, dict) and isinstance(node.get("type"), str):

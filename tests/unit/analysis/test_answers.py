@@ -24,22 +24,42 @@ from tests.unit.results.builders import deployment_row
 def answer(
     at: int, ids: tuple[int, ...] | None, text: str = "", api: str = "/v1/completions", **given: Any
 ) -> AnswerRow:
-    row = {"launch_id": "L", "deployment_id": "d", "prompt_index": at, "replica": 0, "api": api, "prompt": f"p{at}"}
-    return AnswerRow(**row | {"text": text or " ".join(map(str, ids or ())), "token_ids": ids} | given)
+    row = {
+        "launch_id": "L",
+        "deployment_id": "d",
+        "prompt_index": at,
+        "replica": 0,
+        "api": api,
+        "prompt": f"p{at}",
+    }
+    return AnswerRow(
+        **row | {"text": text or " ".join(map(str, ids or ())), "token_ids": ids} | given
+    )
 
 
 EIGHT = tuple(answer(at, tuple(range(at, at + 8))) for at in range(8))
 NOISE = tuple(answer(at, (0,) * 8) for at in range(8))
 
 
-def answered(name: str, answers: Any = EIGHT, at: int = 1, parameters: int | None = 10, **row: Any) -> Answered:
-    """A launch ``at`` some time. Its deployment: ``row``, and ``settings`` or the checkpoint's ``stored`` method."""
+def answered(
+    name: str, answers: Any = EIGHT, at: int = 1, parameters: int | None = 10, **row: Any
+) -> Answered:
+    """A launch ``at`` some time. Its deployment: ``row``, and ``settings`` or the checkpoint's
+    ``stored`` method.
+    """
     predicted = {"parameters": parameters, "checkpoint_quantization": row.pop("stored", None)}
     row["settings_json"] = json.dumps(row.pop("settings", {"engine": "vllm"}))
     launch = LaunchRow(
-        launch_id=f"{name}-{at}", deployment_id=name, experiment="x", status="ok", started_unix_ns=at, emulated=False
+        launch_id=f"{name}-{at}",
+        deployment_id=name,
+        experiment="x",
+        status="ok",
+        started_unix_ns=at,
+        emulated=False,
     )
-    described = DeploymentRow(**{**deployment_row(name, predicted_json=json.dumps(predicted)), "label": name, **row})
+    described = DeploymentRow(
+        **{**deployment_row(name, predicted_json=json.dumps(predicted)), "label": name, **row}
+    )
     return Answered(launch, described, answers)
 
 
@@ -47,7 +67,10 @@ def answered(name: str, answers: Any = EIGHT, at: int = 1, parameters: int | Non
     ("others", "chosen"),
     [
         ([answered("awq", at=0, stored="awq")], "plain"),
-        ([answered("fp8", at=0, quantization="fp8"), answered("kv", at=0, kv_cache_dtype="fp8")], "plain"),
+        (
+            [answered("fp8", at=0, quantization="fp8"), answered("kv", at=0, kv_cache_dtype="fp8")],
+            "plain",
+        ),
         ([answered("tp2", at=0, devices=2)], "plain"),
         ([answered("set", at=0, settings={"engine": "vllm", "max_num_seqs": 8})], "plain"),
         ([answered("earlier", at=0)], "earlier"),
@@ -64,17 +87,27 @@ def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
     assert found.deployment.label == chosen
 
 
-def test_of_equals_the_first_of_the_file_is_the_reference_and_without_a_file_the_first_measured() -> None:
+def test_of_equals_the_first_of_the_file_is_the_reference_and_without_a_file_the_first_measured() -> (
+    None
+):
     both = [answered("second", at=1), answered("first", at=2)]
     assert compared(both, ["first", "second"])["second"].reference == "first"
     assert compared(both)["first"].reference == "second"
 
 
-def test_a_superseded_deployment_is_the_reference_only_where_the_plan_asks_for_none_that_gives_output() -> None:
-    old, new, awq = answered("old"), answered("new", at=2, devices=2), answered("awq", at=3, quantization="awq")
+def test_a_superseded_deployment_is_the_reference_only_where_the_plan_asks_for_none_that_gives_output() -> (
+    None
+):
+    old, new, awq = (
+        answered("old"),
+        answered("new", at=2, devices=2),
+        answered("awq", at=3, quantization="awq"),
+    )
     assert compared([old, new, awq], ["new", "awq"])["awq"] == Agreement(1.0, 64, "tokens", "new")
     noise = answered("new", NOISE, at=2)
-    assert compared([old, noise, awq], ["new", "awq"])["awq"] == Agreement(1.0, 64, "tokens", "old", SUPERSEDED)
+    assert compared([old, noise, awq], ["new", "awq"])["awq"] == Agreement(
+        1.0, 64, "tokens", "old", SUPERSEDED
+    )
 
 
 def test_where_all_are_quantized_it_is_the_one_measured_first() -> None:
@@ -87,16 +120,26 @@ def test_where_all_are_quantized_it_is_the_one_measured_first() -> None:
 
 def test_what_equals_the_reference_up_to_the_first_difference_counts_whatever_comes_after() -> None:
     late = (answer(0, (0, 1, 2, 3, 99, 5, 6, 7)), *EIGHT[1:])
-    found = compared([answered("plain"), answered("tp2", late, devices=2), answered("q", NOISE, quantization="x")])
+    found = compared(
+        [
+            answered("plain"),
+            answered("tp2", late, devices=2),
+            answered("q", NOISE, quantization="x"),
+        ]
+    )
     assert found["plain"] == Agreement(reference="plain", note=IS_REFERENCE)
     assert found["tp2"] == Agreement(60 / 64, 64, "tokens", "plain")
-    assert found["q"] == Agreement(1 / 64, 64, "tokens", "plain"), "the first answer begins with id 0"
+    assert found["q"] == Agreement(1 / 64, 64, "tokens", "plain"), (
+        "the first answer begins with id 0"
+    )
 
 
 def test_answers_that_are_shorter_lack_tokens_and_those_without_ids_are_compared_as_text() -> None:
     short = tuple(answer(at, tuple(range(at, at + 2))) for at in range(8))
     texts = tuple(answer(at, None, one.text[:-1] + "x") for at, one in enumerate(EIGHT))
-    found = compared([answered("plain"), answered("short", short, at=2), answered("text", texts, at=3)])
+    found = compared(
+        [answered("plain"), answered("short", short, at=2), answered("text", texts, at=3)]
+    )
     assert (found["short"].share, found["short"].n) == (0.25, 64)
     letters = sum(len(one.text) for one in EIGHT)
     assert found["text"] == Agreement((letters - 8) / letters, letters, "characters", "plain")
@@ -115,7 +158,9 @@ def test_only_one_model_asked_the_same_is_compared_and_all_launches_of_a_deploym
             *(answered(name, at=9, parameters=None, model=name) for name in ("a", "b")),
         ]
     )
-    assert found["plain"] == Agreement(1.0, 64, "tokens", "plain", "another start of the reference itself")
+    assert found["plain"] == Agreement(
+        1.0, 64, "tokens", "plain", "another start of the reference itself"
+    )
     assert {found[name] for name in ("larger", "chat", "a", "b")} == {Agreement(note=ALONE)}
     assert found["other prompts"].note == "the reference was asked other prompts"
     assert (found["twice"].share, found["twice"].n) == (65 / 128, 128)
@@ -130,22 +175,34 @@ def test_text_is_told_to_be_one_token_for_ever_only_where_all_answers_are() -> N
 
 
 NAN = float("nan")
-SPREAD = [answer(at, (at, *[0] * 7), replica=at) for at in range(8)]  # so few of each replica say nothing alone
+# so few of each replica say nothing alone
+SPREAD = [answer(at, (at, *[0] * 7), replica=at) for at in range(8)]
 
 
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ([answer(at, (at, *[0] * 7)) for at in range(8)], "all 56 tokens after the first of 8 answers"),
+        (
+            [answer(at, (at, *[0] * 7)) for at in range(8)],
+            "all 56 tokens after the first of 8 answers",
+        ),
         ([answer(at, (1, *([0] * 7 if at else range(7)))) for at in range(8)], None),
-        ([answer(at, None, f"word{at}" + "!" * 7) for at in range(8)], "all 8 answers to different prompts repeat '!'"),
+        (
+            [answer(at, None, f"word{at}" + "!" * 7) for at in range(8)],
+            "all 8 answers to different prompts repeat '!'",
+        ),
         ([answer(at, None, f"I know {at}....") for at in range(8)], None),
         (SPREAD, "all 56 tokens after the first of 8 answers"),
         ([answer(0, (1, 2), logprobs=(NAN, NAN)), *SPREAD[1:3]], "replica 0: in 1 of 1 answers"),
         ([answer(0, (1, 2), logprobs=(-1.0, NAN)), *EIGHT[1:]], None),
-        ([answer(at, one.token_ids, logprobs=(NAN, -1.0)) for at, one in enumerate(EIGHT)], "in 8 of 8 answers"),
+        (
+            [answer(at, one.token_ids, logprobs=(NAN, -1.0)) for at, one in enumerate(EIGHT)],
+            "in 8 of 8 answers",
+        ),
     ],
 )
-def test_noise_is_told_from_output_that_looks_odd(answers: list[AnswerRow], said: str | None) -> None:
+def test_noise_is_told_from_output_that_looks_odd(
+    answers: list[AnswerRow], said: str | None
+) -> None:
     found = broken(answers)
     assert found[0].startswith(said) if said else found == [], found

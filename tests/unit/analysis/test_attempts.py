@@ -1,4 +1,6 @@
-"""What is computed of attempts: the same as from their requests, whoever computed it, and rebuilt when it is gone."""
+"""What is computed of attempts: the same as from their requests, whoever computed it, and rebuilt
+when it is gone.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +55,24 @@ def repeat(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[int, list[int]]]
         between = draw(st.lists(st.integers(0, 100), max_size=4))
         first = at + draw(st.integers(1, 200))
         gaps[index] = between
-        rows.append(request(index, at, first_ms=first, last_ms=first + sum(between), tokens=len(between) + 1))
+        rows.append(
+            request(
+                index, at, first_ms=first, last_ms=first + sum(between), tokens=len(between) + 1
+            )
+        )
     return rows, gaps
 
 
 def shown(folder: str) -> list[Any]:
-    documents = [point_document(point, [SLO]) for point in load_points(Store.open(folder, "exp"), SLO)]
+    documents = [
+        point_document(point, [SLO]) for point in load_points(Store.open(folder, "exp"), SLO)
+    ]
     return [json.loads(json_text(one)) for one in documents]
 
 
-def commit(store: Store, repeats: Sequence[tuple[list[dict[str, Any]], dict[int, list[int]]]], **given: Any) -> None:
+def commit(
+    store: Store, repeats: Sequence[tuple[list[dict[str, Any]], dict[int, list[int]]]], **given: Any
+) -> None:
     for number, (rows, gaps) in enumerate(repeats):
         attempt = {"attempt_id": f"a{number}", "repeat": number, "window_end_ns": WINDOW[1]}
         commit_measurement(store, f"m{number}", rows, token_events=events(gaps), **attempt | given)
@@ -81,7 +91,9 @@ def test_pooled_answers_are_those_of_all_requests_together(
             (point,) = load_points(Store.open(folder, "exp"))
             assert point.figures == figures(merge(observed))
             assert [one.figures for one in point.repeats] == [figures(one) for one in observed]
-            assert point.output_token_throughput() == rate_interval([one.token_batches[0] for one in observed])
+            assert point.output_token_throughput() == rate_interval(
+                [one.token_batches[0] for one in observed]
+            )
         if all(events is not None for _, events in tables):
             (point,) = load_points(Store.open(folder, "exp"), SLO)
             verdicts = [judge(limit_values(*one, WINDOW), SLO) for one in tables]
@@ -93,10 +105,15 @@ def folder(tmp_path: Path) -> str:
     store = Store.open(str(tmp_path), "exp")
     commit_launch(store, "L0", deployment_row())
     rows = [
-        request(index, 50 * index, first_ms=50 * index + 100, last_ms=50 * index + 180, tokens=3) for index in range(9)
+        request(index, 50 * index, first_ms=50 * index + 100, last_ms=50 * index + 180, tokens=3)
+        for index in range(9)
     ]
     commit(
-        store, [(rows, {index: [30, 50] for index in range(9)}), (rows[:5], {index: [30, 50] for index in range(5)})]
+        store,
+        [
+            (rows, {index: [30, 50] for index in range(9)}),
+            (rows[:5], {index: [30, 50] for index in range(5)}),
+        ],
     )
     failed = {"status": "failed", "reason": "It died.", "point_id": "p1"}
     commit_measurement(store, "m8", [failed_request(0)], attempt_id="a8", **failed)
@@ -108,7 +125,9 @@ def computed(folder: str) -> list[Path]:
     return sorted((Path(folder) / "exp" / "computed").rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("damage", ["delete one", "delete all", "tear", "of another version", "read-only", "no TMPDIR"])
+@pytest.mark.parametrize(
+    "damage", ["delete one", "delete all", "tear", "of another version", "read-only", "no TMPDIR"]
+)
 def test_whatever_happens_to_what_was_computed_answers_stay_the_same(
     folder: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,9 +188,14 @@ def test_what_lost_a_file_after_it_was_computed_answers_until_it_was_measured_ag
     path.write_bytes(path.read_bytes()[:-1])
     assert shown(folder) == before
     assert Store.open(folder, "exp").winners().keys() == {"m0"}, "the next run measures m1 again"
-    assert f"measurement m1 is left out: missing or cut off: data/{table}/v=1/m1-a1-driver.parquet" in caplog.text
+    assert (
+        f"measurement m1 is left out: missing or cut off: data/{table}/v=1/m1-a1-driver.parquet"
+        in caplog.text
+    )
     more = {"token_events": events({0: []}), "window_end_ns": WINDOW[1]}
-    commit_measurement(Store.open(folder, "exp"), "m1", [request(0)], attempt_id="b1", repeat=1, **more)
+    commit_measurement(
+        Store.open(folder, "exp"), "m1", [request(0)], attempt_id="b1", repeat=1, **more
+    )
     assert [one["requests"]["scheduled"] for one in shown(folder)] == [9 + 1, 1, 0]
     assert Store.open(folder, "exp").winners()["m1"].attempt_id == "b1"
 
@@ -189,8 +213,13 @@ def test_what_was_measured_meanwhile_is_added_and_pooled_anew(folder: str) -> No
     commit_measurement(store, "m2", [request(0)], attempt_id="a2", repeat=2, **more)
     complete(store)
     first = shown(folder)[0]
-    assert (first["merged"], first["requests"]["scheduled"]) == ({"of": 3, "used": 3, "failed": 0}, 15)
-    commit_measurement(store, "m8", [request(0)], attempt_id="b8", point_id="p1", created_unix_ns=5, **more)
+    assert (first["merged"], first["requests"]["scheduled"]) == (
+        {"of": 3, "used": 3, "failed": 0},
+        15,
+    )
+    commit_measurement(
+        store, "m8", [request(0)], attempt_id="b8", point_id="p1", created_unix_ns=5, **more
+    )
     assert [one["status"] for one in shown(folder)] == ["ok", "ok", "failed"]
 
 
@@ -200,18 +229,26 @@ def test_many_attempts_are_a_few_files_and_resume_opens_no_manifest(
     store = Store.open(str(tmp_path), "exp")
     rows = [request(index, index) for index in range(3)]
     for number in range(70):
-        ids = {"attempt_id": f"a{number:02}", "point_id": f"p{number}", "status": "ok" if number % 2 else "failed"}
+        ids = {
+            "attempt_id": f"a{number:02}",
+            "point_id": f"p{number}",
+            "status": "ok" if number % 2 else "failed",
+        }
         commit_measurement(store, f"m{number}", rows, **ids)
     points: list[Point] = load_points(Store.open(str(tmp_path), "exp"))
     assert len(points) == 70
     assert len(computed(str(tmp_path))) <= 2
     monkeypatch.setattr(Store, "_read_manifest", lambda *_: pytest.fail("a manifest was opened"))
-    assert Store.open(str(tmp_path), "exp").winners().keys() == {f"m{number}" for number in range(1, 70, 2)}
+    assert Store.open(str(tmp_path), "exp").winners().keys() == {
+        f"m{number}" for number in range(1, 70, 2)
+    }
 
 
 def test_a_row_of_what_is_computed_reads_as_sql_would_want_it(folder: str) -> None:
     shown(folder)
-    rows: pa.Table = pa.concat_tables(Store.open(folder, "exp").computed.scan(list(AttemptData.__slots__)))
+    rows: pa.Table = pa.concat_tables(
+        Store.open(folder, "exp").computed.scan(list(AttemptData.__slots__))
+    )
     rows = rows.filter(pa.array([one == "a0" for one in rows["attempt_id"].to_pylist()]))
     (row,) = rows.to_pylist()
     assert (row["point"]["level"], row["figures"]["ttft_ms"]["p99"], row["metrics_version"]) == (
@@ -223,13 +260,20 @@ def test_a_row_of_what_is_computed_reads_as_sql_would_want_it(folder: str) -> No
     assert row["request_ok"] == [True] * 9
 
 
-def test_an_attempt_without_a_row_of_points_is_no_attempt(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_attempt_without_a_row_of_points_is_no_attempt(
+    folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Store.open(folder, "exp")
     manifest = store.manifest("m0", "a0")
     assert manifest is not None
     files = tuple(part for part in manifest.files if part.table != "points")
     bare = type(manifest)(
-        kind="point", measurement_id="m7", attempt_id="a7", status="ok", created_unix_ns=9, files=files
+        kind="point",
+        measurement_id="m7",
+        attempt_id="a7",
+        status="ok",
+        created_unix_ns=9,
+        files=files,
     )
     store.commit(bare)
     assert read_attempt(store, bare) is None
@@ -238,7 +282,9 @@ def test_an_attempt_without_a_row_of_points_is_no_attempt(folder: str, caplog: p
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_oldest_attempt_describes_a_deployment_whatever_was_kept(tmp_path: Path, packed: bool) -> None:
+def test_the_oldest_attempt_describes_a_deployment_whatever_was_kept(
+    tmp_path: Path, packed: bool
+) -> None:
     store = Store.open(str(tmp_path), "exp")
     for at in (2, 0, 1):  # kept in another order than they were committed in
         priced = deployment_row(label=f"label {at}", usd_per_hour=float(at))
@@ -254,7 +300,9 @@ def test_the_oldest_attempt_describes_a_deployment_whatever_was_kept(tmp_path: P
 
 def test_half_of_the_token_events_answers_nothing(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    manifest = commit_measurement(store, "m0", [request(0), request(1)], token_events=events({0: [30]}))
+    manifest = commit_measurement(
+        store, "m0", [request(0), request(1)], token_events=events({0: [30]})
+    )
     keys = {"measurement_id": "m0", "attempt_id": "a0"}
     other = table("token_events", [{**one, **keys} for one in events({1: [40]}).to_pylist()])
     part = store.write_part("token_events", other, writer="client1", **keys)

@@ -38,7 +38,9 @@ UNJUDGED: list[dict[str, Any]] = [
 
 
 class Sweep:
-    """A store that is filled level by level. Each answer has 10 tokens, all at once, 100 ms after its request."""
+    """A store that is filled level by level. Each answer has 10 tokens, all at once, 100 ms after
+    its request.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.uri = str(folder)
@@ -48,8 +50,12 @@ class Sweep:
     def deployment(self, name: str, **given: Any) -> None:
         commit_launch(self.store, f"L{name}", deployment_row(name, **given))
 
-    def level(self, deployment: str, level: float, good: float = 1.0, failed: float = 0.0, **given: Any) -> None:
-        """``level`` requests per second for 20 s, the share ``good`` within the limit, evenly spread."""
+    def level(
+        self, deployment: str, level: float, good: float = 1.0, failed: float = 0.0, **given: Any
+    ) -> None:
+        """``level`` requests per second for 20 s, the share ``good`` within the limit, evenly
+        spread.
+        """
         self.count += 1
         rows = []
         for index in range(round(level * SECONDS)):
@@ -60,11 +66,17 @@ class Sweep:
                 continue
             rows.append(request(index, at, first_ms=at + (900 if late else 100), tokens=10))
         workload = given.get("workload", "chat")
-        point = {"deployment_id": deployment, "level": level, "point_id": f"{deployment}-{workload}-{level}"}
+        point = {
+            "deployment_id": deployment,
+            "level": level,
+            "point_id": f"{deployment}-{workload}-{level}",
+        }
         window = {"window_end_ns": SECONDS * 10**9}
         commit_measurement(self.store, f"m{self.count}", rows, **point | window | given)
 
-    def starts(self, deployment: str, levels: Sequence[float], good: float = 1.0, **given: Any) -> None:
+    def starts(
+        self, deployment: str, levels: Sequence[float], good: float = 1.0, **given: Any
+    ) -> None:
         """One point, measured once on each of several starts at slightly different levels."""
         for start, level in enumerate(levels):
             point = {"point_id": f"{deployment}-starts", "start": start, "repeat": start}
@@ -83,14 +95,18 @@ class Sweep:
         found = best(load_points(self.store, limits), limits, per, missing)
         return json.loads(json_text(best_document(found)))["comparisons"]  # type: ignore[no-any-return]
 
-    def best(self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()) -> dict[str, Any]:
+    def best(
+        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()
+    ) -> dict[str, Any]:
         (comparison,) = self.comparisons(per, slo, missing)
         return comparison | {"winner": (comparison["ranking"] or [None])[0]}
 
 
 def missing(deployment: str, level: float) -> Missing:
     group = Group("exp", "chat", "m", "h100", emulated=False)
-    return Missing(group, deployment, f"label-{deployment}", "m", Level(control="request_rate", value=level))
+    return Missing(
+        group, deployment, f"label-{deployment}", "m", Level(control="request_rate", value=level)
+    )
 
 
 @pytest.fixture
@@ -104,14 +120,25 @@ def test_the_highest_level_that_holds_the_limits_decides(sweep: Sweep) -> None:
         sweep.level("d0", level, good)
     answer = sweep.best()
     winner = answer["winner"]
-    assert (winner["deployment"], winner["control"], winner["level"]) == ("label-d0", "request_rate", 10)
+    assert (winner["deployment"], winner["control"], winner["level"]) == (
+        "label-d0",
+        "request_rate",
+        10,
+    )
     assert winner["value"] == pytest.approx(100, rel=0.02)
     assert winner["attainment"] == 0.95
     assert winner["settings"]["engine"] == "vllm"
     assert not winner["censored"]
     assert answer["unit"] == "output tokens/s per GPU"
     names = ("experiment", "workload", "model", "hardware", "slo", "per")
-    assert [answer[name] for name in names] == ["exp", "chat", "m", "h100", "ttft<=500ms,attainment>=0.9", "gpu"]
+    assert [answer[name] for name in names] == [
+        "exp",
+        "chat",
+        "m",
+        "h100",
+        "ttft<=500ms,attainment>=0.9",
+        "gpu",
+    ]
 
 
 def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
@@ -166,7 +193,9 @@ def test_a_second_start_without_a_valid_repeat_asks_for_repeats_and_not_for_what
     assert answer["decide"] == ["measure label-d1 with more repeats"]
 
 
-def test_starts_that_differ_as_much_as_the_first_two_decide_nothing_and_say_how_many_would(sweep: Sweep) -> None:
+def test_starts_that_differ_as_much_as_the_first_two_decide_nothing_and_say_how_many_would(
+    sweep: Sweep,
+) -> None:
     for name, levels in (("d0", (18.0, 21.0)), ("d1", (17.0, 20.0))):
         sweep.deployment(name)
         sweep.starts(name, levels)
@@ -199,7 +228,9 @@ def test_a_winner_whose_attainment_may_be_below_the_target_is_not_certain(sweep:
     assert any("not certain to be at least 0.9" in note for note in answer["winner"]["notes"])
 
 
-def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_certain(sweep: Sweep) -> None:
+def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_certain(
+    sweep: Sweep,
+) -> None:
     sweep.settled("d0", 20)
     assert sweep.best()["why"] == "certain: the only deployment that holds the limits"
     answer = sweep.best(missing=[missing("d1", 5), missing("d1", 10)])
@@ -217,19 +248,30 @@ def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep:
 
 def test_where_nothing_is_measured_yet_the_answer_says_so(sweep: Sweep) -> None:
     answer = sweep.best(missing=[missing("d0", 10)])
-    assert (answer["workload"], answer["model"], answer["hardware"], answer["ranking"]) == ("chat", "m", "h100", [])
+    assert (answer["workload"], answer["model"], answer["hardware"], answer["ranking"]) == (
+        "chat",
+        "m",
+        "h100",
+        [],
+    )
     assert answer["why"] == "nothing that the plan asks for here is measured yet"
 
 
 @pytest.mark.parametrize("unjudged", UNJUDGED)
-def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(unjudged: dict[str, Any], sweep: Sweep) -> None:
+def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(
+    unjudged: dict[str, Any], sweep: Sweep
+) -> None:
     sweep.deployment("d0")
     sweep.starts("d0", (20, 20))
     sweep.level("d0", 40, **unjudged)
     answer = sweep.best()
     assert answer["winner"]["censored"]
-    assert answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
-    assert answer["decide"] == ["measure label-d0 at 40 req/s: run again, with more repeats where it was measured"]
+    assert (
+        answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
+    )
+    assert answer["decide"] == [
+        "measure label-d0 at 40 req/s: run again, with more repeats where it was measured"
+    ]
 
 
 @pytest.mark.parametrize("unjudged", UNJUDGED)
@@ -239,7 +281,9 @@ def test_a_rival_that_nobody_judged_did_not_lose(unjudged: dict[str, Any], sweep
     sweep.level("d1", 20, **unjudged)
     answer = sweep.best()
     assert answer["winner"]["deployment"] == "label-d0"
-    assert answer["why"] == "not certain: levels of label-d1 that could hold have no valid measurement"
+    assert (
+        answer["why"] == "not certain: levels of label-d1 that could hold have no valid measurement"
+    )
 
 
 @pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
@@ -272,10 +316,16 @@ def test_repeats_in_which_the_engine_fell_behind_count(sweep: Sweep) -> None:
 
 
 @pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
-def test_a_level_at_which_the_engine_failed_once_does_not_hold(failure_class: str, sweep: Sweep) -> None:
+def test_a_level_at_which_the_engine_failed_once_does_not_hold(
+    failure_class: str, sweep: Sweep
+) -> None:
     sweep.deployment("d0")
     sweep.starts("d0", (20, 20))
-    failed: dict[str, Any] = {"status": "failed", "reason": "it died", "failure_class": failure_class}
+    failed: dict[str, Any] = {
+        "status": "failed",
+        "reason": "it died",
+        "failure_class": failure_class,
+    }
     sweep.level("d0", 20, point_id="d0-starts", start=2, repeat=2, **failed)
     answer = sweep.best()
     assert answer["ranking"] == []
@@ -283,7 +333,9 @@ def test_a_level_at_which_the_engine_failed_once_does_not_hold(failure_class: st
 
 
 @pytest.mark.parametrize("unjudged", UNJUDGED)
-def test_a_winner_with_repeats_that_do_not_count_is_not_certain(unjudged: dict[str, Any], sweep: Sweep) -> None:
+def test_a_winner_with_repeats_that_do_not_count_is_not_certain(
+    unjudged: dict[str, Any], sweep: Sweep
+) -> None:
     sweep.settled("d0", 20)
     sweep.level("d0", 20, point_id="d0-starts", start=2, repeat=2, **unjudged)
     answer = sweep.best()
@@ -312,7 +364,9 @@ def test_where_many_requests_fail_good_latencies_of_the_others_do_not_win(sweep:
     assert "failing: 20 of 100 requests failed" in winner["notes"]
 
 
-def test_requests_that_were_open_where_a_probe_gave_up_make_the_other_repeats_no_failing_ones(sweep: Sweep) -> None:
+def test_requests_that_were_open_where_a_probe_gave_up_make_the_other_repeats_no_failing_ones(
+    sweep: Sweep,
+) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5)
     sweep.level("d0", 5, repeat=1, failed=0.4, validity="engine_bound_backlog")
@@ -333,26 +387,41 @@ def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sw
         predicted = json.dumps({"parameters": parameters} | method)
         sweep.deployment(name, model=model, predicted_json=predicted)
         sweep.level(name, 10)
-    shown = {one["model"]: [each["deployment"] for each in one["ranking"]] for one in sweep.comparisons()}
+    shown = {
+        one["model"]: [each["deployment"] for each in one["ranking"]] for one in sweep.comparisons()
+    }
     assert shown == {
         "org/m and 2 more checkpoints of it": ["label-d0", "label-d1", "label-d2"],
         "org/m-big": ["label-d3"],
     }
     titles = [line for line in points_text(load_points(sweep.store, SLO)) if "chat of exp" in line]
-    assert ["org/m and 2 more checkpoints of it on h100" in line for line in titles].count(True) == 1
+    assert ["org/m and 2 more checkpoints of it on h100" in line for line in titles].count(
+        True
+    ) == 1
     assert len(titles) == 2
 
 
-def test_different_models_and_hardware_never_share_a_ranking_unless_dollars_make_them_comparable(sweep: Sweep) -> None:
-    for name, hardware, model in (("d0", "h100", "m"), ("d1", "l40s", "m"), ("d2", "h100", "other")):
+def test_different_models_and_hardware_never_share_a_ranking_unless_dollars_make_them_comparable(
+    sweep: Sweep,
+) -> None:
+    for name, hardware, model in (
+        ("d0", "h100", "m"),
+        ("d1", "l40s", "m"),
+        ("d2", "h100", "other"),
+    ):
         sweep.deployment(name, hardware=hardware, model=model)
         sweep.level(name, 5)
     shown = [(one["model"], one["hardware"], len(one["ranking"])) for one in sweep.comparisons()]
     assert shown == [("m", "h100", 1), ("m", "l40s", 1), ("other", "h100", 1)]
-    assert [(one["model"], len(one["ranking"])) for one in sweep.comparisons("usd")] == [("m", 2), ("other", 1)]
+    assert [(one["model"], len(one["ranking"])) for one in sweep.comparisons("usd")] == [
+        ("m", 2),
+        ("other", 1),
+    ]
 
 
-@pytest.mark.parametrize("validity", ["client_bound", "invalid", "engine_bound_backlog", "unmeasured"])
+@pytest.mark.parametrize(
+    "validity", ["client_bound", "invalid", "engine_bound_backlog", "unmeasured"]
+)
 def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validity: str) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5)
@@ -367,10 +436,16 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
 @pytest.mark.parametrize(
     ("repeats", "said"),
     [
-        ((["96% were cached"], ["95% were cached", "the client was late"]), "96% were cached; the client was late"),
+        (
+            (["96% were cached"], ["95% were cached", "the client was late"]),
+            "96% were cached; the client was late",
+        ),
         ((["half came 0.5 s late"], ["half came 3 s late"]), "half came 0.5 s late"),
         (([f"replica {one}: {one}2 answers are empty" for one in (1, 10)],) * 2, None),
-        ((["replica 1: all empty"], ["replica 10: all empty"]), "replica 1: all empty; replica 10: all empty"),
+        (
+            (["replica 1: all empty"], ["replica 10: all empty"]),
+            "replica 1: all empty; replica 10: all empty",
+        ),
         ((["1 of 2 cached", "2 of 3 cached"], ["1 of 3 cached"]), "1 of 2 cached; 2 of 3 cached"),
     ],
 )
@@ -397,10 +472,14 @@ def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
     answer = sweep.best()
     assert answer["ranking"] == []
     assert answer["why"] == "no point has a valid measurement: 1 failed"
-    assert [left["reason"] for left in answer["left_out"]] == ["failed: The engine ran out of memory."]
+    assert [left["reason"] for left in answer["left_out"]] == [
+        "failed: The engine ran out of memory."
+    ]
 
 
-def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(sweep: Sweep) -> None:
+def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(
+    sweep: Sweep,
+) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, good=0.5)
     sweep.level("d0", 10, good=0.25)
@@ -411,13 +490,18 @@ def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(
     assert answer["decide"] == ["measure below 5 req/s"]
 
 
-@pytest.mark.parametrize("limits", ["ttft<=500ms,attainment>=0.95", "ttft<=500ms,itl_p99<=1s,attainment>=0.95"])
+@pytest.mark.parametrize(
+    "limits", ["ttft<=500ms,attainment>=0.95", "ttft<=500ms,itl_p99<=1s,attainment>=0.95"]
+)
 def test_where_no_limit_binds_alone_shares_and_failures_are_said(limits: str, sweep: Sweep) -> None:
     sweep.deployment("d0")
     gaps = events({index: [20] * 9 for index in range(100) if index % 25 != 24})
-    sweep.level("d0", 5, good=0.97, failed=0.04, token_events=gaps)  # 2 late, 4 failed: the p95 of the others is good
+    # 2 late, 4 failed: the p95 of the others is good
+    sweep.level("d0", 5, good=0.97, failed=0.04, token_events=gaps)
     reason = sweep.best(slo=limits)["left_out"][0]["reason"]
-    assert reason.endswith("not 0.95; ttft<=500ms was met by 0.940 there; 4 of 100 requests failed there")
+    assert reason.endswith(
+        "not 0.95; ttft<=500ms was met by 0.940 there; 4 of 100 requests failed there"
+    )
 
 
 def test_a_limit_on_the_gaps_of_each_request_binds_by_its_share(sweep: Sweep) -> None:
@@ -443,7 +527,10 @@ def test_an_endpoint_of_which_somebody_says_its_gpus_is_compared_per_gpu_and_sti
     sweep.level("d0", 32)
     sweep.level("d0", 64, good=0.5)
     answer = sweep.best(None)
-    assert (answer["per"], answer["winner"]["value"]) == ("gpu", pytest.approx(32 * 10 / 16, rel=0.05))
+    assert (answer["per"], answer["winner"]["value"]) == (
+        "gpu",
+        pytest.approx(32 * 10 / 16, rel=0.05),
+    )
     assert answer["decide"] == []
 
 
@@ -463,7 +550,9 @@ def test_where_nothing_can_be_ranked_nobody_is_told_to_measure(sweep: Sweep) -> 
     sweep.level("d0", 5)
     sweep.level("d0", 40, good=0.5)
     answer = sweep.best("usd")
-    assert answer["why"].startswith("what holds ttft<=500ms,attainment>=0.9 cannot be ranked: its price is not known")
+    assert answer["why"].startswith(
+        "what holds ttft<=500ms,attainment>=0.9 cannot be ranked: its price is not known"
+    )
     assert answer["decide"] == []
 
 
@@ -476,7 +565,9 @@ def test_nothing_is_below_one_request_in_flight(sweep: Sweep) -> None:
 def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, validity="client_bound")
-    assert sweep.best()["decide"] == ["measure label-d0 at 5 req/s: run again, with more repeats where it was measured"]
+    assert sweep.best()["decide"] == [
+        "measure label-d0 at 5 req/s: run again, with more repeats where it was measured"
+    ]
 
 
 def test_the_top_of_what_was_measured_and_a_dip_below_are_noted(sweep: Sweep) -> None:
@@ -517,7 +608,10 @@ def test_what_an_emulator_answered_is_never_ranked_with_the_rest(sweep: Sweep) -
     for name, level in (("d0", 20), ("d1", 10)):
         sweep.deployment(name)
         sweep.level(name, level, emulated=name == "d0")
-    shown = [(one["emulated"], [rank["deployment"] for rank in one["ranking"]]) for one in sweep.comparisons()]
+    shown = [
+        (one["emulated"], [rank["deployment"] for rank in one["ranking"]])
+        for one in sweep.comparisons()
+    ]
     assert shown == [(False, ["label-d1"]), (True, ["label-d0"])]
 
 
@@ -536,7 +630,15 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, repeat=1, point_id="p", good=0.5)
     sweep.level("d0", 5, repeat=0, point_id="p")
-    sweep.level("d0", 5, repeat=2, point_id="p", status="failed", reason="it died", failure_class="engine_crash")
+    sweep.level(
+        "d0",
+        5,
+        repeat=2,
+        point_id="p",
+        status="failed",
+        reason="it died",
+        failure_class="engine_crash",
+    )
     (point,) = load_points(sweep.store, SLO)
     found = json.loads(json_text(point_document(point, [SLO])))
     assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
@@ -544,7 +646,10 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
     assert [one["repeat"] for one in found["repeats"]] == [0, 1, 2]
     assert found["requests"] == {"scheduled": 200, "ok": 200, "failed": 0}
     assert found["slo"]["attainment"]["estimate"] == 0.75
-    assert [one["slo"]["attainment"] and one["slo"]["attainment"]["estimate"] for one in found["repeats"]] == [
+    assert [
+        one["slo"]["attainment"] and one["slo"]["attainment"]["estimate"]
+        for one in found["repeats"]
+    ] == [
         1,
         0.5,
         None,
@@ -558,12 +663,23 @@ def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Swee
     failed = {"status": "failed", "reason": "first", "deployment_id": "d0"}
     commit_measurement(sweep.store, "x", attempt_id="a0", created_unix_ns=1, point_id="x", **failed)
     commit_measurement(
-        sweep.store, "x", attempt_id="a1", created_unix_ns=2, point_id="x", **failed | {"reason": "last"}
+        sweep.store,
+        "x",
+        attempt_id="a1",
+        created_unix_ns=2,
+        point_id="x",
+        **failed | {"reason": "last"},
     )
     (point,) = load_points(sweep.store)
     assert (point.head.reason, point.repeats[0].attempts, point.used) == ("last", 2, ())
     commit_measurement(
-        sweep.store, "x", [request(0)], attempt_id="a2", created_unix_ns=3, point_id="x", deployment_id="d0"
+        sweep.store,
+        "x",
+        [request(0)],
+        attempt_id="a2",
+        created_unix_ns=3,
+        point_id="x",
+        deployment_id="d0",
     )
     (point,) = load_points(sweep.store)
     assert (point.head.attempt_id, point.repeats[0].attempts) == ("a2", 3)
@@ -595,7 +711,10 @@ def test_a_level_never_wins_of_which_one_repeat_is_no_output(sweep: Sweep) -> No
         sweep.level("d0", 20, repeat=repeat, **given)
     answer = sweep.best()
     assert (answer["winner"]["level"], answer["winner"]["censored"]) == (10, False)
-    assert answer["left_out"][0]["reason"] == "not a valid measurement: broken_output (all answers are empty)"
+    assert (
+        answer["left_out"][0]["reason"]
+        == "not a valid measurement: broken_output (all answers are empty)"
+    )
 
 
 def test_what_answers_with_noise_is_not_helped_by_another_load(sweep: Sweep) -> None:
@@ -640,7 +759,9 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
         sweep.level("d0", level, good)  # the others take 900 ms
     strict, loose = "ttft_p90<=500ms,e2e_p99<=800ms", "ttft_p90<=500ms,e2e_p99<=1s"
     assert [sweep.best(slo=slo)["winner"]["level"] for slo in (strict, loose)] == [5, 10]
-    assert sweep.best(slo=loose)["winner"]["attainment"] == pytest.approx(0.95), "of the first of them"
+    assert sweep.best(slo=loose)["winner"]["attainment"] == pytest.approx(0.95), (
+        "of the first of them"
+    )
     sweep.deployment("d1")
     sweep.level("d1", 10, 0.95)
     left_out = [one["reason"] for one in sweep.best(slo=strict)["left_out"]]
@@ -656,7 +777,9 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
     assert (found["met"], found["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]
 
 
-def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_apart(sweep: Sweep) -> None:
+def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_apart(
+    sweep: Sweep,
+) -> None:
     sweep.deployment("d0")
     for level, served in ((1, 1.0), (2, 1.0), (4, 1.0), (8, 0.5), (16, 0.25)):
         sweep.level("d0", level, failed=1 - served)
@@ -671,7 +794,9 @@ def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_ap
     assert "attainment" not in profile
 
 
-def searched(sweep: Sweep, slo: str | None = None, per: Per = "gpu", precision: float = 0.15) -> dict[str, Any]:
+def searched(
+    sweep: Sweep, slo: str | None = None, per: Per = "gpu", precision: float = 0.15
+) -> dict[str, Any]:
     limits = parse_slo(slo) if slo else SLO
     found = best(load_points(sweep.store, limits), limits, per, (), {"chat": Searched(precision)})
     (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
@@ -684,8 +809,16 @@ def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep
         for level, good in (*[(top, 1.0)] * 6, (top * 1.05, 0.5), (top / 2, 1.0)):
             sweep.level(name, level, good, repeat=sweep.count)
     answer = searched(sweep)
-    assert [(one["deployment"], one["level"]) for one in answer["ranking"]] == [("label-d1", 30), ("label-d0", 20)]
-    assert answer["ranking"][0]["capacity"] == {"claim": 30, "low": 30, "high": 31.5, "status": "converged"}
+    assert [(one["deployment"], one["level"]) for one in answer["ranking"]] == [
+        ("label-d1", 30),
+        ("label-d0", 20),
+    ]
+    assert answer["ranking"][0]["capacity"] == {
+        "claim": 30,
+        "low": 30,
+        "high": 31.5,
+        "status": "converged",
+    }
     assert answer["ranking"][0]["value"] == pytest.approx(150, rel=0.02)
     assert answer["why"] == "not certain: one start: spread unknown"
     sweep.level("d1", 60, 1.0)
@@ -712,18 +845,25 @@ def test_searches_are_ranked_by_what_is_expected_within_their_bounds_and_not_far
     ]  # fmt: skip
 
 
-def test_a_winner_of_which_less_is_claimed_than_of_another_says_why_it_is_first(sweep: Sweep) -> None:
+def test_a_winner_of_which_less_is_claimed_than_of_another_says_why_it_is_first(
+    sweep: Sweep,
+) -> None:
     for name, top, high, good in (("d0", 20.5, 21, 0.1), ("d1", 20, 22, 0.8)):
         sweep.deployment(name)
         for level, share in (*[(top, 1.0)] * 6, (high, good)):
             sweep.level(name, level, share, repeat=sweep.count)
     answer = searched(sweep)
     assert [one["level"] for one in answer["ranking"]] == [20, 20.5]
-    assert "more is claimed of label-d0, but the probes of label-d1 expect it to hold more" in answer["why"]
+    assert (
+        "more is claimed of label-d0, but the probes of label-d1 expect it to hold more"
+        in answer["why"]
+    )
     assert "search label-d1, label-d0 on, with a smaller precision" in answer["decide"]
 
 
-def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(sweep: Sweep) -> None:
+def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(
+    sweep: Sweep,
+) -> None:
     """What was shown once leads while the search is not over, and then what is claimed."""
     for name, levels in (
         ("d0", [(20, 1.0)] * 6 + [(22, 1.0)] * 2 + [(22.9, 0.5)]),
@@ -734,7 +874,9 @@ def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_
             sweep.level(name, level, good, repeat=sweep.count)
     for precision, said in ((0.05, ["budget", "outraced"]), (0.15, ["converged", "budget"])):
         ranking = searched(sweep, precision=precision)["ranking"]
-        assert [(one["level"], one["capacity"]["status"]) for one in ranking] == list(zip((20, 10), said, strict=True))
+        assert [(one["level"], one["capacity"]["status"]) for one in ranking] == list(
+            zip((20, 10), said, strict=True)
+        )
 
 
 def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_shown_to_hold_is_no_answer(
@@ -754,14 +896,23 @@ def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_
         sweep.level("d0", 20, repeat=repeat)
     (found,) = searched(sweep)["ranking"]
     assert found["capacity"] == {"claim": 20, "low": 20, "high": 40, "status": "budget"}
-    assert "capacities are not settled: label-d0 between 20 and 40 req/s (budget)" in searched(sweep)["why"]
+    assert (
+        "capacities are not settled: label-d0 between 20 and 40 req/s (budget)"
+        in searched(sweep)["why"]
+    )
 
 
 def test_the_one_start_of_who_was_outraced_with_a_claim_is_no_doubt(sweep: Sweep) -> None:
     for name, top, failed in (("d0", 36, 37.8), ("d1", 20, 30)):
         sweep.deployment(name)
         for repeat in range(8):
-            sweep.level(name, top, repeat=repeat, start=repeat // 4 if name == "d0" else 0, steady=name == "d0")
+            sweep.level(
+                name,
+                top,
+                repeat=repeat,
+                start=repeat // 4 if name == "d0" else 0,
+                steady=name == "d0",
+            )
         sweep.level(name, failed, 0.5, start=0)
     answer = searched(sweep)
     assert [one["capacity"]["status"] for one in answer["ranking"]] == ["converged", "outraced"]
@@ -780,8 +931,18 @@ def two_starts(sweep: Sweep, name: str, top: float, high: float, **given: Any) -
 @pytest.mark.parametrize(
     ("bounds", "gpus", "said", "decide"),
     [
-        ((19.4, 20.3), 1, "1.5% more than is claimed of label-d0", "search label-d0, label-d1 on, with a smaller"),
-        ((38.8, 40.6), 2, "1.5% more than is claimed of label-d0", "search label-d0, label-d1 on, with a smaller"),
+        (
+            (19.4, 20.3),
+            1,
+            "1.5% more than is claimed of label-d0",
+            "search label-d0, label-d1 on, with a smaller",
+        ),
+        (
+            (38.8, 40.6),
+            2,
+            "1.5% more than is claimed of label-d0",
+            "search label-d0, label-d1 on, with a smaller",
+        ),
         ((19.4, 19.9), 1, None, None),
         ((38.8, 39.8), 2, None, None),
     ],
@@ -793,10 +954,15 @@ def test_searched_rates_are_told_apart_by_their_bounds_and_not_by_the_rates_that
     two_starts(sweep, "d1", *bounds, devices=gpus)
     answer = searched(sweep)
     assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
-    assert {(one["starts"], one["capacity"]["status"]) for one in answer["ranking"]} == {(2, "converged")}
+    assert {(one["starts"], one["capacity"]["status"]) for one in answer["ranking"]} == {
+        (2, "converged")
+    }
     assert answer["certain"] is (said is None), answer["why"]
     if said is None or decide is None:
-        assert answer["why"] == "certain: every other was shown to fail at what is claimed of the first, or below"
+        assert (
+            answer["why"]
+            == "certain: every other was shown to fail at what is claimed of the first, or below"
+        )
         assert answer["decide"] == []
     else:
         assert answer["why"] == f"not certain: bounds overlap: label-d1 could hold up to {said}"
@@ -812,16 +978,23 @@ def test_bounds_that_are_as_narrow_as_levels_lie_ask_for_no_search(sweep: Sweep)
     assert (answer["certain"], answer["decide"]) == (False, [])
 
 
-def test_who_was_beaten_before_anything_was_claimed_of_it_may_hold_the_limits_at_less(sweep: Sweep) -> None:
+def test_who_was_beaten_before_anything_was_claimed_of_it_may_hold_the_limits_at_less(
+    sweep: Sweep,
+) -> None:
     two_starts(sweep, "d0", 36, 37.8)
     sweep.deployment("d1")
     sweep.level("d1", 30, 0.5)
     answer = searched(sweep)
     assert len(answer["ranking"]) == 1
-    assert answer["why"] == "certain: every other was shown to fail at what is claimed of the first, or below"
+    assert (
+        answer["why"]
+        == "certain: every other was shown to fail at what is claimed of the first, or below"
+    )
 
 
-def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(sweep: Sweep) -> None:
+def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(
+    sweep: Sweep,
+) -> None:
     sweep.deployment("d0")
     for repeat in range(6):
         sweep.level("d0", 20, repeat=repeat)

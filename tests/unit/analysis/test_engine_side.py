@@ -14,7 +14,14 @@ def table(*rows: dict) -> pa.Table:
 
 
 def test_counters_are_growth_and_gauges_the_highest_reading():
-    names = ("unix_ns", "waiting", "kv_usage", "preemptions_total", "queue_time_s_sum", "queue_time_count")
+    names = (
+        "unix_ns",
+        "waiting",
+        "kv_usage",
+        "preemptions_total",
+        "queue_time_s_sum",
+        "queue_time_count",
+    )
     readings = [(3, 1, 0.2, 9, 5, 30), (1, 0, 0.1, 4, 1, 10), (2, 7, 0.9, 5, 2, 15)]
     found = engine_side(table(*(dict(zip(names, reading, strict=True)) for reading in readings)))
     assert (found.waiting_max, found.kv_usage_max, found.preemptions) == (7, 0.9, 5)
@@ -53,7 +60,10 @@ def test_nothing_is_made_of_no_samples_one_sample_or_a_counter_that_fell():
 
 
 def test_no_lookups_make_no_hit_share():
-    rows = [{"unix_ns": at, "prefix_hit_tokens_total": 0, "prefix_query_tokens_total": 0} for at in (1, 2)]
+    rows = [
+        {"unix_ns": at, "prefix_hit_tokens_total": 0, "prefix_query_tokens_total": 0}
+        for at in (1, 2)
+    ]
     assert engine_side(table(*rows)).prefix_hit_share is None
 
 

@@ -1,4 +1,6 @@
-"""Confidence intervals: right for independent requests, honest for failures in runs and for repeats that differ."""
+"""Confidence intervals: right for independent requests, honest for failures in runs and for repeats
+that differ.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,12 @@ def test_several_starts_have_students_interval_of_their_own_spread() -> None:
 
 def test_two_starts_that_happen_to_agree_prove_little() -> None:
     found = of_starts([10, 14] * 5, [10.2, 14.2] * 5)
-    # between: standard error 0.1, t(1, 0.975) = 12.706; within, 0.4594 and t(19, 0.975) = 2.0930 would give 0.96
+    # between: standard error 0.1, t(1, 0.975) = 12.706; within, 0.4594 and t(19, 0.975) = 2.0930
+    # would give 0.96
     assert found.upper - found.estimate == pytest.approx(0.1 * 12.706, rel=1e-3)
-    assert found.standard_error == pytest.approx(0.4594, rel=1e-3), "what a comparison of two goes by"
+    assert found.standard_error == pytest.approx(0.4594, rel=1e-3), (
+        "what a comparison of two goes by"
+    )
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 2.0])
@@ -74,7 +79,9 @@ def test_intervals_of_two_starts_hold_the_truth_in_95_percent_of_cases(spread: f
     """``spread``: standard deviation of starts over the standard error of one start's mean."""
     rng, held = np.random.default_rng(1), 0
     for _ in range(400):
-        found = of_starts(*(rng.normal(rng.normal(100, spread), np.sqrt(10), 10).tolist() for _ in range(2)))
+        found = of_starts(
+            *(rng.normal(rng.normal(100, spread), np.sqrt(10), 10).tolist() for _ in range(2))
+        )
         held += found.lower <= 100 <= found.upper
     assert held >= 0.95 * 400
 
@@ -87,8 +94,13 @@ def test_repeats_on_one_start_are_one_start() -> None:
 
 
 def test_one_is_ahead_when_the_difference_is_beyond_what_starts_differ_by() -> None:
-    first, near, far = of_starts([10] * 5, [12] * 5), of_starts([9] * 5, [11] * 5), of_starts([1] * 5, [2] * 5)
-    # Welch: difference 9.5, standard errors 1 and 0.5, 1.47 degrees of freedom, t(0.975) = 6.2: 6.95
+    first, near, far = (
+        of_starts([10] * 5, [12] * 5),
+        of_starts([9] * 5, [11] * 5),
+        of_starts([1] * 5, [2] * 5),
+    )
+    # Welch: difference 9.5, standard errors 1 and 0.5, 1.47 degrees of freedom, t(0.975) = 6.2:
+    # 6.95
     assert exceeds(first, far)
     assert not exceeds(first, near)
     assert not exceeds(far, first)
@@ -162,7 +174,9 @@ def test_an_interval_in_another_unit_is_scaled(factor: float, amounts: list[floa
 
 
 def runs_of_failures(rng: np.random.Generator, count: int, good: float, length: int) -> np.ndarray:
-    """Each failure brings its neighbours with it: blocks of ``length`` requests fail or hold together."""
+    """Each failure brings its neighbours with it: blocks of ``length`` requests fail or hold
+    together.
+    """
     return np.repeat(rng.random(-(-count // length)) < good, length)[:count]
 
 
@@ -170,11 +184,15 @@ def wilson(flags: np.ndarray) -> tuple[float, float]:
     """The usual interval, for independent requests."""
     n, share, z2 = flags.size, flags.mean(), 1.96**2
     half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2)))
-    return (share + z2 / (2 * n) - half) / (1 + z2 / n), (share + z2 / (2 * n) + half) / (1 + z2 / n)
+    return (share + z2 / (2 * n) - half) / (1 + z2 / n), (share + z2 / (2 * n) + half) / (
+        1 + z2 / n
+    )
 
 
 @pytest.mark.parametrize(("length", "usual_at_most"), [(1, 1.0), (20, 0.5)])
-def test_the_true_share_is_inside_as_often_as_promised_also_for_runs(length: int, usual_at_most: float) -> None:
+def test_the_true_share_is_inside_as_often_as_promised_also_for_runs(
+    length: int, usual_at_most: float
+) -> None:
     rng = np.random.default_rng(7)
     ours = usual = 0
     for _ in range(300):

@@ -17,7 +17,12 @@ from orchestrator.report.launches import launch_document, launches_text
 from orchestrator.results.store import Manifest, Store
 from tests.unit.results.builders import deployment_row, table
 
-PREDICTED = {"weight_bytes": 990, "kv_cache_tokens": 1050, "kv_cache_memory_bytes": 5, "max_concurrency": 2.0}
+PREDICTED = {
+    "weight_bytes": 990,
+    "kv_cache_tokens": 1050,
+    "kv_cache_memory_bytes": 5,
+    "max_concurrency": 2.0,
+}
 REPORTED = {"weight_bytes": 1000, "kv_cache_tokens": 1000, "kv_cache_bytes": 5, "proofs": "key"}
 QUANTIZED = {"checkpoint_bytes": 32_212_255, "quantization_kernel": "CPUInt8ScaledMMLinearKernel"}
 EMULATOR_LOG = """\
@@ -36,7 +41,10 @@ def commit(store: Store, launch_id: str, deployment: dict[str, Any] | None, **la
     } | launch  # fmt: skip
     rows = {"launches": [row], "deployments": [deployment] if deployment else []}
     keys = {"measurement_id": launch_id, "attempt_id": launch_id}
-    files = [store.write_part(name, table(name, found), writer="driver", **keys) for name, found in rows.items()]
+    files = [
+        store.write_part(name, table(name, found), writer="driver", **keys)
+        for name, found in rows.items()
+    ]
     manifest = Manifest(
         kind="launch",
         status="failed" if row["status"] == "failed" else "ok",
@@ -66,14 +74,24 @@ def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Pa
     assert one["engine_version"] == {"asked": "0.32", "reported": "0.32.0"}
     assert (one["label"], one["ready_s"], one["placed_s"]) == ("label-d0", 12.5, 0.5)
     figures = one["figures"]
-    assert figures["weight_bytes"] == {"predicted": 990, "reported": 1000, "difference_percent": pytest.approx(-1)}
+    assert figures["weight_bytes"] == {
+        "predicted": 990,
+        "reported": 1000,
+        "difference_percent": pytest.approx(-1),
+    }
     assert figures["kv_cache_tokens"]["difference_percent"] == pytest.approx(5)
     assert figures["kv_cache_bytes"] == {"predicted": 5, "reported": 5, "difference_percent": 0}
-    assert figures["max_concurrency"] == {"predicted": 2.0, "reported": None, "difference_percent": None}
+    assert figures["max_concurrency"] == {
+        "predicted": 2.0,
+        "reported": None,
+        "difference_percent": None,
+    }
     assert "secret-flag" not in json.dumps(one)
 
 
-def test_what_was_read_and_the_kernel_that_was_taken_are_shown_where_an_engine_says_it(store: Store) -> None:
+def test_what_was_read_and_the_kernel_that_was_taken_are_shown_where_an_engine_says_it(
+    store: Store,
+) -> None:
     commit(store, "L0", deployment_row())
     assert "kernel" not in "\n".join(launches_text(load_launches(store)))
     commit(store, "L1", deployment_row(), engine_reported_json=json.dumps(QUANTIZED))
@@ -84,16 +102,28 @@ def test_what_was_read_and_the_kernel_that_was_taken_are_shown_where_an_engine_s
     assert launch_document(launches[1])["reported"] == QUANTIZED
 
 
-def test_failed_launches_and_ones_without_a_deployment_are_there_in_order_of_time(store: Store, tmp_path: Path) -> None:
+def test_failed_launches_and_ones_without_a_deployment_are_there_in_order_of_time(
+    store: Store, tmp_path: Path
+) -> None:
     commit(store, "L1", deployment_row(), started_unix_ns=9)
-    failed = {"status": "failed", "reason": "It died.", "failure_class": "engine_crash", "engine_reported_json": None}
+    failed = {
+        "status": "failed",
+        "reason": "It died.",
+        "failure_class": "engine_crash",
+        "engine_reported_json": None,
+    }
     commit(store, "L2", None, started_unix_ns=3, **failed)
     commit(store, "L3", None, started_unix_ns=5, deployment_id="gone")
     found = [(one["launch_id"], one["label"], one["reason"]) for one in loaded(tmp_path)]
     assert found == [("L3", "gone", None), ("L2", "label-d0", "It died."), ("L1", "label-d0", None)]
 
 
-@given(*[st.dictionaries(st.sampled_from([*FIGURES, *FIGURES.values()]), st.integers(0, 10**15)) for _ in range(2)])
+@given(
+    *[
+        st.dictionaries(st.sampled_from([*FIGURES, *FIGURES.values()]), st.integers(0, 10**15))
+        for _ in range(2)
+    ]
+)
 def test_any_figures_compare_and_what_is_missing_has_no_difference(
     ours: dict[str, int], theirs: dict[str, int]
 ) -> None:
@@ -103,14 +133,18 @@ def test_any_figures_compare_and_what_is_missing_has_no_difference(
         if mine is None or not other:
             assert figure.difference_percent is None
         else:
-            assert other * (1 + figure.difference_percent / 100) == pytest.approx(mine, rel=1e-9, abs=other * 1e-9)
+            assert other * (1 + figure.difference_percent / 100) == pytest.approx(
+                mine, rel=1e-9, abs=other * 1e-9
+            )
 
 
 def test_engines_report_by_the_names_that_are_compared() -> None:
     for engine in ("vllm", "emulator"):
         said = ENGINES[engine].reported(EMULATOR_LOG)
         figures = compared({}, said)
-        known = {name: figure.reported for name, figure in figures.items() if figure.reported is not None}
+        known = {
+            name: figure.reported for name, figure in figures.items() if figure.reported is not None
+        }
         assert known["kv_cache_tokens"] == 100_000
         assert known["max_concurrency"] == 100.0
         assert known["weight_bytes"] == pytest.approx(12.55 * 2**30, abs=1)

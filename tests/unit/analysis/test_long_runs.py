@@ -1,4 +1,6 @@
-"""Runs of more requests than are in memory at once: the same answers, and memory for a few columns only."""
+"""Runs of more requests than are in memory at once: the same answers, and memory for a few columns
+only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ COUNT = 500
 
 
 def one_run(count: int = COUNT) -> tuple[pa.Table, pa.Table]:
-    """Every third request failed; of the others every second has gaps. In the order in which they ended."""
+    """Every third request failed; of the others every second has gaps. In the order in which they
+    ended.
+    """
     rng = np.random.default_rng(3)
     took_s = rng.lognormal(0, 0.5, count)
     numbers = np.arange(count)
@@ -61,7 +65,12 @@ def answers(requests: Rows, token_events: Rows) -> tuple[Any, ...]:
     verdict = judge(requests, (CALM,), OPEN, window_ns[0])
     lists = {"ok": values.ok, **values.seconds}
     found = asdict(figures(observe(requests, token_events, window_ns)))
-    return window_ns, found, repr([(name, one.tolist()) for name, one in lists.items()]), asdict(verdict)
+    return (
+        window_ns,
+        found,
+        repr([(name, one.tolist()) for name, one in lists.items()]),
+        asdict(verdict),
+    )
 
 
 def few_at_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
@@ -77,9 +86,16 @@ def test_some_requests_after_the_others_give_what_all_of_them_give(
     if reordered:  # not as clients write them
         token_events = token_events.sort_by("request_index")
     window_ns, found, lists, verdict = answers(requests, token_events)
-    assert found["requests"]["ok"] > 100 and found["throughput_basis"] == "mixed" and verdict["reasons"]
+    assert (
+        found["requests"]["ok"] > 100
+        and found["throughput_basis"] == "mixed"
+        and verdict["reasons"]
+    )
     few_at_once(monkeypatch, 7)
-    for rows in ((requests, token_events), (lazy("requests", requests), lazy("token_events", token_events))):
+    for rows in (
+        (requests, token_events),
+        (lazy("requests", requests), lazy("token_events", token_events)),
+    ):
         some = answers(*rows)
         assert (some[0], some[2]) == (window_ns, lists)
         assert flat(some[1]) == pytest.approx(flat(found), rel=1e-12)
@@ -109,7 +125,9 @@ def test_memory_grows_with_few_columns_of_the_requests(
     few_at_once(monkeypatch, 1_000)
     peaks = []
     for count in (20_000, 80_000):
-        rows, gaps = (lazy(*one) for one in zip(("requests", "token_events"), one_run(count), strict=True))
+        rows, gaps = (
+            lazy(*one) for one in zip(("requests", "token_events"), one_run(count), strict=True)
+        )
         tracemalloc.start()
         call(rows, gaps)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -120,5 +138,9 @@ def test_memory_grows_with_few_columns_of_the_requests(
 def flat(found: Any, path: str = "") -> dict[str, float]:
     """Nested figures by their path, of which a text is a part."""
     if isinstance(found, dict):
-        return {key: one for name, some in found.items() for key, one in flat(some, f"{path}.{name}").items()}
+        return {
+            key: one
+            for name, some in found.items()
+            for key, one in flat(some, f"{path}.{name}").items()
+        }
     return {path: found} if isinstance(found, int | float) else {f"{path}={found}": 0.0}

@@ -43,7 +43,9 @@ FIVE = requests(
 GAPS = events({0: [50] * 4, 1: [], 2: [100] * 8, 3: [], 4: [50, 50]})
 
 
-def summarize(rows: pa.Table, token_events: pa.Table | None, window_ns: tuple[int, int]) -> dict[str, Any]:
+def summarize(
+    rows: pa.Table, token_events: pa.Table | None, window_ns: tuple[int, int]
+) -> dict[str, Any]:
     return asdict(figures(observe(rows, token_events, window_ns)))
 
 
@@ -102,7 +104,16 @@ def test_e2e_ends_with_the_last_content_token(five: dict[str, Any]) -> None:
 
 def test_tpot_is_the_mean_gap_of_requests_with_more_than_one_token(five: dict[str, Any]) -> None:
     assert five["tpot_ms"] == pytest.approx(
-        {"mean": 75, "std": 25, "min": 50, "max": 100, "p50": 75, "p90": 95, "p95": 97.5, "p99": 99.5}
+        {
+            "mean": 75,
+            "std": 25,
+            "min": 50,
+            "max": 100,
+            "p50": 75,
+            "p90": 95,
+            "p95": 97.5,
+            "p99": 99.5,
+        }
     )
 
 
@@ -122,17 +133,22 @@ def test_itl_is_over_all_gaps_of_all_requests(five: dict[str, Any]) -> None:
     assert five["itl_kind"] == "token"
 
 
-def test_throughput_counts_what_was_completed_in_the_window_whoever_it_belonged_to(five: dict[str, Any]) -> None:
+def test_throughput_counts_what_was_completed_in_the_window_whoever_it_belonged_to(
+    five: dict[str, Any],
+) -> None:
     assert five["request_throughput"] == 3  # 0, 1 and the warm-up request; 2 ends after the window
     assert five["requests_per_minute"] == 180
-    assert five["output_token_throughput"] == 5 + 1 + 6 + 3  # of request 2 the tokens at 400, 500, … 900 ms
+    # of request 2 the tokens at 400, 500, … 900 ms
+    assert five["output_token_throughput"] == 5 + 1 + 6 + 3
     assert five["input_token_throughput"] == 10 + 20 + 40 + 30
     assert five["total_token_throughput"] == 115
     assert (five["window_s"], five["throughput_basis"]) == (1.0, "chunk_times")
 
 
 def test_prefill_decode_and_normalized_ttft_are_per_request(five: dict[str, Any]) -> None:
-    assert five["prefill_throughput"]["mean"] == pytest.approx((10 / 0.09 + 20 / 0.15 + 40 / 0.19) / 3)
+    assert five["prefill_throughput"]["mean"] == pytest.approx(
+        (10 / 0.09 + 20 / 0.15 + 40 / 0.19) / 3
+    )
     assert five["decode_throughput"]["mean"] == pytest.approx((4 / 0.2 + 8 / 0.8) / 2)
     assert five["normalized_ttft_ms"]["mean"] == pytest.approx((100 / 10 + 150 / 20 + 200 / 40) / 3)
 
@@ -140,7 +156,8 @@ def test_prefill_decode_and_normalized_ttft_are_per_request(five: dict[str, Any]
 def test_the_object_is_json_and_has_every_latency(five: dict[str, Any]) -> None:
     names = ("ttft_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms", "itl_ms", "tpot_ms")
     assert all(
-        set(json.loads(json.dumps(five))[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
+        set(json.loads(json.dumps(five))[name])
+        == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
         for name in names
     )
 
@@ -148,7 +165,10 @@ def test_the_object_is_json_and_has_every_latency(five: dict[str, Any]) -> None:
 def test_nothing_to_compute_is_null() -> None:
     empty = summarize(requests(failed_request(0, 10, sent_ms=None)), None, WINDOW)
     assert empty["requests"] == {"scheduled": 1, "ok": 0, "failed": 1}
-    assert all(empty[name] is None for name in ("ttft_ms", "itl_ms", "tpot_ms", "decode_throughput", "itl_kind"))
+    assert all(
+        empty[name] is None
+        for name in ("ttft_ms", "itl_ms", "tpot_ms", "decode_throughput", "itl_kind")
+    )
     assert empty["output_token_throughput"] == 0
     none = summarize(requests(), events({}), (5, 5))
     assert none["request_throughput"] is none["total_token_throughput"] is None
@@ -162,8 +182,12 @@ def test_prompts_that_nobody_counted_have_no_throughput_instead_of_none_at_all()
     assert found["output_token_throughput"] == 2
     assert found["input_tokens"]["mean"] == 10
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    later = summarize(requests(counted, request(1, 2000, input_tokens=None, input_tokens_asked=0)), None, WINDOW)
-    assert later["input_token_throughput"] == 10, "an unknown one outside the window takes nothing away"
+    later = summarize(
+        requests(counted, request(1, 2000, input_tokens=None, input_tokens_asked=0)), None, WINDOW
+    )
+    assert later["input_token_throughput"] == 10, (
+        "an unknown one outside the window takes nothing away"
+    )
     asked = summarize(requests(request(0, 0, input_tokens=None)), None, WINDOW)
     assert asked["input_token_throughput"] == 10, "else as asked"
 
@@ -177,7 +201,8 @@ def test_without_token_events_tokens_are_spread_evenly_and_the_basis_says_so() -
 
 def test_token_events_of_some_requests_only_are_used_and_the_basis_says_so() -> None:
     uneven = requests(
-        request(0, 0, first_ms=100, last_ms=1100, tokens=3), request(1, 0, first_ms=100, last_ms=1100, tokens=3)
+        request(0, 0, first_ms=100, last_ms=1100, tokens=3),
+        request(1, 0, first_ms=100, last_ms=1100, tokens=3),
     )
     found = summarize(uneven, events({0: [950, 50]}), WINDOW)
     assert found["output_token_throughput"] == 1 + 2  # of request 1 also the token at 600 ms
@@ -213,9 +238,18 @@ def test_tokens_in_the_window_add_up_to_the_engines_count_not_to_the_chunks() ->
 
 
 def test_the_window_holds_its_start_and_not_its_end() -> None:
-    rows = requests(request(0, 0, first_ms=0, last_ms=10, tokens=2), request(1, 10, first_ms=10, tokens=1))
-    assert summarize(rows, events({0: [10], 1: []}), (0, 10_000_000))["output_token_throughput"] == 100
-    assert summarize(rows, events({0: [10], 1: []}), (10_000_000, 20_000_000))["output_token_throughput"] == 200
+    rows = requests(
+        request(0, 0, first_ms=0, last_ms=10, tokens=2), request(1, 10, first_ms=10, tokens=1)
+    )
+    assert (
+        summarize(rows, events({0: [10], 1: []}), (0, 10_000_000))["output_token_throughput"] == 100
+    )
+    assert (
+        summarize(rows, events({0: [10], 1: []}), (10_000_000, 20_000_000))[
+            "output_token_throughput"
+        ]
+        == 200
+    )
 
 
 def test_rows_of_two_attempts_are_refused() -> None:
@@ -257,7 +291,9 @@ GAP_LISTS = st.lists(st.integers(0, 5) | st.integers(0, 2**31 - 1), min_size=1, 
 
 @settings(deadline=None)
 @given(GAP_LISTS, GAP_LISTS, st.lists(st.floats(0, 1), min_size=1, max_size=5))
-def test_quantiles_from_counts_are_numpys_of_the_values(left: list[int], right: list[int], wanted: list[float]) -> None:
+def test_quantiles_from_counts_are_numpys_of_the_values(
+    left: list[int], right: list[int], wanted: list[float]
+) -> None:
     parts = [observe(*_one_request(gaps), WINDOW).gaps for gaps in (left, right)]
     merged = merge_gaps(parts)
     values = np.array(left + right, float)
@@ -283,13 +319,22 @@ def test_percentiles_are_ordered_and_within_the_values(values: list[float]) -> N
     found = distribution(np.array(values))
     assert found is not None
     ordered = [found.p50, found.p90, found.p95, found.p99]
-    assert ordered == sorted(ordered) == np.quantile(values, QUANTILES).tolist(), "to the last digit"
+    assert ordered == sorted(ordered) == np.quantile(values, QUANTILES).tolist(), (
+        "to the last digit"
+    )
     assert min(values) <= ordered[0] <= ordered[-1] <= max(values)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.lists(st.floats(0, 1), min_size=1, max_size=3))
-def test_quantiles_of_values_in_any_order_are_numpys(values: list[float], wanted: list[float]) -> None:
-    assert quantiles(np.array(values), wanted).tolist() == np.quantile(values, wanted).tolist(), "to the last digit"
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30),
+    st.lists(st.floats(0, 1), min_size=1, max_size=3),
+)
+def test_quantiles_of_values_in_any_order_are_numpys(
+    values: list[float], wanted: list[float]
+) -> None:
+    assert quantiles(np.array(values), wanted).tolist() == np.quantile(values, wanted).tolist(), (
+        "to the last digit"
+    )
 
 
 @st.composite
@@ -299,7 +344,9 @@ def traffic(draw: st.DrawFn) -> tuple[pa.Table, pa.Table | None, list[float]]:
     for index in range(draw(st.integers(0, 6))):
         first = draw(st.integers(0, 900))
         between = draw(st.lists(st.integers(0, 300), max_size=6))
-        chunks = draw(st.lists(st.integers(1, 4), min_size=len(between) + 1, max_size=len(between) + 1))
+        chunks = draw(
+            st.lists(st.integers(1, 4), min_size=len(between) + 1, max_size=len(between) + 1)
+        )
         times = np.cumsum([first, *between])
         rows.append(request(index, 0, first_ms=first, last_ms=int(times[-1]), tokens=sum(chunks)))
         gaps[index], tokens[index] = between, chunks
@@ -348,5 +395,7 @@ def test_importing_the_metrics_brings_neither_pandas_nor_scipy() -> None:
 
 def test_a_sweep_that_searches_nothing_starts_without_scipy() -> None:
     """It takes a tenth of the time that finding nothing left to do in 30,000 attempts takes."""
-    code = "import sys, orchestrator.runner.sweep; assert not {'pandas', 'scipy'} & set(sys.modules)"
+    code = (
+        "import sys, orchestrator.runner.sweep; assert not {'pandas', 'scipy'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,6 @@
-"""The sequential test of one load level: against simulated queues and against misses in runs, all seeded."""
+"""The sequential test of one load level: against simulated queues and against misses in runs, all
+seeded.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ def runs_of_misses(rng: np.random.Generator, share: float, length: float, count:
 def watched(
     due: Floats, done: Floats, limits: list[list[tuple[float, float]]], until_s: float = 600.0
 ) -> tuple[float, tuple[Outcome | None, ...], Probe]:
-    """Seconds until every tier has a verdict, looked at each second. ``limits``: (limit in s, target) of every test."""
+    """Seconds until every tier has a verdict, looked at each second. ``limits``: (limit in s,
+    target) of every test.
+    """
     targets = [[target for _, target in tier] for tier in limits]
-    before = [[Before(seen=(Clumps(1 - target, 8.0, 10**9),)) for target in tier] for tier in targets]
+    before = [
+        [Before(seen=(Clumps(1 - target, 8.0, 10**9),)) for target in tier] for tier in targets
+    ]
     probe, told = Probe(targets, before), np.zeros(len(due), bool)
     flat = np.array([limit for tier in limits for limit, _ in tier])
     for now in np.arange(1.0, until_s):
@@ -53,7 +59,9 @@ def m_d_c(rate: float, seed: int, seconds: float = 600.0) -> tuple[Floats, Float
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(8.0, "holds"), (20.0, "fails")])
-def test_a_level_far_from_the_edge_is_decided_in_two_minutes(rate: float, expected: Outcome) -> None:
+def test_a_level_far_from_the_edge_is_decided_in_two_minutes(
+    rate: float, expected: Outcome
+) -> None:
     for seed in range(5):
         seconds, verdicts, _ = watched(*m_d_c(rate, seed), [[(0.5, TARGET)]])
         assert verdicts == (expected,)
@@ -85,7 +93,9 @@ def test_an_engine_that_fills_up_with_long_answers_is_no_backlog(seed: int) -> N
 
 def test_tiers_share_a_probe_and_one_with_two_tests_holds_when_both_do() -> None:
     due, done = m_d_c(8.0, 3, 900.0)
-    _, verdicts, _ = watched(due, done, [[(0.3, 0.9)], [(2.0, TARGET)], [(2.0, 0.99), (0.3, 0.5)], [(2.0, 0.98)]])
+    _, verdicts, _ = watched(
+        due, done, [[(0.3, 0.9)], [(2.0, TARGET)], [(2.0, 0.99), (0.3, 0.5)], [(2.0, 0.98)]]
+    )
     assert verdicts == ("fails", "holds", "fails", "holds")
 
 
@@ -109,7 +119,9 @@ def test_a_saturated_probe_never_holds(saturated: bool, expected: Outcome | None
 
 
 @pytest.mark.parametrize("length", [1, 5])
-def test_looking_after_every_batch_makes_false_verdicts_no_more_likely_than_stated(length: float) -> None:
+def test_looking_after_every_batch_makes_false_verdicts_no_more_likely_than_stated(
+    length: float,
+) -> None:
     rng, repetitions, false = np.random.default_rng(length), 60, 0
     for _ in range(repetitions):
         flags = runs_of_misses(rng, 0.945, length, 3000)
@@ -139,7 +151,9 @@ def test_a_target_of_all_requests_is_never_shown_to_hold() -> None:
     st.floats(0.01, 0.999),
     st.integers(0, 50),
 )
-def test_more_requests_that_met_it_never_make_it_look_worse(runs: list[list[bool]], target: float, more: int) -> None:
+def test_more_requests_that_met_it_never_make_it_look_worse(
+    runs: list[list[bool]], target: float, more: int
+) -> None:
     flags = [np.array(run, bool) for run in runs]
     before = evidence(flags, target)
     after = evidence([*flags, np.ones(more, bool)], target)
@@ -155,7 +169,9 @@ def test_two_slow_requests_of_a_cold_engine_are_no_verdict() -> None:
 
 
 def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
-    """All 200 prompts come at once and are prefilled one after the other; then each is alone, and meets the limit."""
+    """All 200 prompts come at once and are prefilled one after the other; then each is alone, and
+    meets the limit.
+    """
     answers, wait_s = 20.0, 0.02
     first = np.arange(200) * wait_s + wait_s
     due = np.concatenate([np.full(200, 0.0), *[first + answers * turn for turn in range(1, 16)]])
@@ -165,7 +181,9 @@ def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_be(share: float) -> None:
+def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_be(
+    share: float,
+) -> None:
     rng, probe = np.random.default_rng(3), Probe([[TARGET]])
     due = np.arange(60.0)
     probe.tell(due, due + 0.2, rng.random((60, 1)) < share)
@@ -173,7 +191,9 @@ def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_
 
 
 @pytest.mark.parametrize(("share", "longer"), [(0.95, True), (0.99, False), (0.8, False)])
-def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(share: float, longer: bool) -> None:
+def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(
+    share: float, longer: bool
+) -> None:
     rng, probe = np.random.default_rng(3), Probe([[TARGET]], [[Before(quick=True)]], expected=300.0)
     due = np.cumsum(rng.exponential(0.1, 2000))
     probe.tell(due, due + 0.2, rng.random((2000, 1)) < share)
@@ -196,7 +216,9 @@ def requests_to_a_verdict(before: Before) -> tuple[int, Outcome | None]:
     probe, now = Probe([[TARGET]], [[before]]), 0.0
     due = np.arange(20_000) / 10
     probe.tell(due, due + 0.2, flags_with_few_misses(20_000)[:, None])
-    while (verdict := probe.look(now := now + 5.0, np.zeros(0), np.zeros((0, 1), bool))[0]) is None and now < due[-1]:
+    while (
+        verdict := probe.look(now := now + 5.0, np.zeros(0), np.zeros((0, 1), bool))[0]
+    ) is None and now < due[-1]:
         pass
     return int(np.searchsorted(due, now)), verdict
 
@@ -210,7 +232,9 @@ def test_a_probe_goes_on_where_the_ones_before_it_at_its_level_ended() -> None:
 
 
 def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
-    """Nothing is known of that in the first case, as much as can be in the other: 20 and 1 are far from one another."""
+    """Nothing is known of that in the first case, as much as can be in the other: 20 and 1 are far
+    from one another.
+    """
     nothing, verdict = requests_to_a_verdict(Before())
     ignorant, _ = requests_to_a_verdict(Before(seen=(Clumps(0.05, 20.0, 10**6),)))
     assert verdict == "holds"

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.slo import LimitValues, Verdicts, format_slo, limit_values, parse_slo, shares
+from orchestrator.analysis.slo import (
+    LimitValues,
+    Verdicts,
+    format_slo,
+    limit_values,
+    parse_slo,
+    shares,
+)
 from orchestrator.analysis.slo import judge as judge_values
 from orchestrator.analysis.slo import tests as of_slo
 from orchestrator.errors import InputError, ProblemsError
@@ -28,7 +35,9 @@ FIVE = requests(  # TTFT 100, 300, 100, failed, 100 ms; TPOT 50, 50, 150 ms, fai
 GAPS = events({0: [40, 60], 1: [50, 50], 2: [290, 10], 3: [], 4: []})
 
 
-def judge(rows: pa.Table, token_events: pa.Table | None, slo: Slo, window: tuple[int, int] = WINDOW) -> Verdicts:
+def judge(
+    rows: pa.Table, token_events: pa.Table | None, slo: Slo, window: tuple[int, int] = WINDOW
+) -> Verdicts:
     return judge_values(limit_values(rows, token_events, window), slo)
 
 
@@ -38,13 +47,17 @@ def met(*args: Any) -> list[bool]:
 
 def test_limits_are_read_with_their_units() -> None:
     slo = parse_slo(" ttft<=500ms , TPOT <= 50ms,e2e<=10s,itl_p99<=0.1s,attainment>=99% ")
-    assert (slo.ttft, slo.tpot, slo.e2e, slo.itl_p99, slo.attainment) == pytest.approx((0.5, 0.05, 10, 0.1, 0.99))
+    assert (slo.ttft, slo.tpot, slo.e2e, slo.itl_p99, slo.attainment) == pytest.approx(
+        (0.5, 0.05, 10, 0.1, 0.99)
+    )
     assert parse_slo("ttft<=1s").attainment == 0.95
 
 
 def test_every_problem_of_a_limit_is_said_at_once() -> None:
     with pytest.raises(ProblemsError) as caught:
-        parse_slo("ttfd<=500ms,tpot<=50,e2e>=1s,attainment>=1.5,ttft<=1s,ttft<=2s,what,attainment<=0.9,itl_p99<=x")
+        parse_slo(
+            "ttfd<=500ms,tpot<=50,e2e>=1s,attainment>=1.5,ttft<=1s,ttft<=2s,what,attainment<=0.9,itl_p99<=x"
+        )
     texts = [str(problem) for problem in caught.value.problems]
     assert len(texts) == 8
     for expected in (
@@ -92,13 +105,18 @@ def test_limits_that_mean_nothing_are_refused_with_what_to_write(text: str, said
 
 
 PERCENTILES = st.dictionaries(
-    st.tuples(st.sampled_from(LIMITS), st.integers(1, 999)).map(lambda one: f"{one[0]}_p{one[1] / 10:g}"),
+    st.tuples(st.sampled_from(LIMITS), st.integers(1, 999)).map(
+        lambda one: f"{one[0]}_p{one[1] / 10:g}"
+    ),
     st.integers(1, 10**6).map(lambda us: us / 1e6),
     max_size=4,
 )
 
 
-@given(st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 10**6).map(lambda us: us / 1e6)), PERCENTILES)
+@given(
+    st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 10**6).map(lambda us: us / 1e6)),
+    PERCENTILES,
+)
 def test_any_limits_read_back_as_they_are_written_out_and_in_json(
     plain: dict[str, float], percentiles: dict[str, float]
 ) -> None:
@@ -106,28 +124,49 @@ def test_any_limits_read_back_as_they_are_written_out_and_in_json(
         slo = Slo.model_validate(plain | percentiles)
         assert Slo.model_validate_json(slo.model_dump_json(exclude_defaults=True)) == slo
         back = parse_slo(format_slo(slo)).limits
-        assert [(one.name, one.of, one.share) for one in back] == [(one.name, one.of, one.share) for one in slo.limits]
-        assert [one.seconds for one in back] == pytest.approx([one.seconds for one in slo.limits], rel=1e-5)
+        assert [(one.name, one.of, one.share) for one in back] == [
+            (one.name, one.of, one.share) for one in slo.limits
+        ]
+        assert [one.seconds for one in back] == pytest.approx(
+            [one.seconds for one in slo.limits], rel=1e-5
+        )
 
 
-REQUEST = st.tuples(st.booleans(), *[st.sampled_from([0.1, 0.2, 0.3, float("nan"), -np.inf])] * len(LIMITS))
+REQUEST = st.tuples(
+    st.booleans(), *[st.sampled_from([0.1, 0.2, 0.3, float("nan"), -np.inf])] * len(LIMITS)
+)
 
 
-@given(st.lists(REQUEST, min_size=1), PERCENTILES, st.dictionaries(st.sampled_from(LIMITS), st.just(0.2)))
+@given(
+    st.lists(REQUEST, min_size=1),
+    PERCENTILES,
+    st.dictionaries(st.sampled_from(LIMITS), st.just(0.2)),
+)
 def test_tests_are_the_joint_one_first_then_each_percentile_over_all_requests(
     made: list[tuple[Any, ...]], percentiles: dict[str, float], plain: dict[str, float]
 ) -> None:
     if not plain and not percentiles:
         return
     ok, *columns = (np.array(column) for column in zip(*made, strict=True))
-    found = of_slo(LimitValues(ok, dict(zip(LIMITS, columns, strict=True))), Slo.model_validate(plain | percentiles))
+    found = of_slo(
+        LimitValues(ok, dict(zip(LIMITS, columns, strict=True))),
+        Slo.model_validate(plain | percentiles),
+    )
     expected = {"attainment": (plain, 0.95)} if plain else {}
-    expected |= {name: ({name: limit}, float(name.rpartition("_p")[2]) / 100) for name, limit in percentiles.items()}
+    expected |= {
+        name: ({name: limit}, float(name.rpartition("_p")[2]) / 100)
+        for name, limit in percentiles.items()
+    }
     assert [one.name for one in found] == list(expected)
     for test, (limits, target) in zip(found, expected.values(), strict=True):
         assert test.target == pytest.approx(target)
         held = [
-            one[0] and all(one[1 + LIMITS.index(at)] <= limits[name] for name in limits for at in [_column(name)])
+            one[0]
+            and all(
+                one[1 + LIMITS.index(at)] <= limits[name]
+                for name in limits
+                for at in [_column(name)]
+            )
             for one in made
         ]
         assert test.met.tolist() == held
@@ -139,7 +178,10 @@ def _column(name: str) -> str:
 
 def test_time_to_the_first_token_per_prompt_token_is_unknown_where_nobody_counted() -> None:
     rows = requests(
-        *(request(at, 0, first_ms=100, input_tokens=n, input_tokens_asked=0) for at, n in enumerate([1000, 50, None]))
+        *(
+            request(at, 0, first_ms=100, input_tokens=n, input_tokens_asked=0)
+            for at, n in enumerate([1000, 50, None])
+        )
     )
     assert met(rows, None, parse_slo("normalized_ttft<=1ms")) == [True, False, False]
 
@@ -152,7 +194,9 @@ def test_a_limit_written_out_reads_back(limits: tuple[float | None, ...], percen
     names = ("ttft", "tpot", "e2e", "itl_p99")
     slo = Slo(**dict(zip(names, limits, strict=True)), attainment=percent / 100)
     back = parse_slo(format_slo(slo))
-    assert [getattr(back, name) or 0 for name in names] == pytest.approx([limit or 0 for limit in limits], rel=1e-5)
+    assert [getattr(back, name) or 0 for name in names] == pytest.approx(
+        [limit or 0 for limit in limits], rel=1e-5
+    )
     assert back.attainment == pytest.approx(slo.attainment)
 
 
@@ -205,7 +249,13 @@ def test_itl_needs_the_gaps() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 3)), max_size=8), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 3)), max_size=8),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_itl_p99_is_numpys_of_each_requests_own_gaps(made: list[list[tuple[int, int]]]) -> None:
     rows, gaps, tokens, expected = [], {}, {}, []
     for index, chunks in enumerate(made):

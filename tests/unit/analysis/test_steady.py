@@ -1,4 +1,6 @@
-"""The begin of the steady part of a run, where nobody gave a warm-up: seeded simulations whose truth is known."""
+"""The begin of the steady part of a run, where nobody gave a warm-up: seeded simulations whose
+truth is known.
+"""
 
 from __future__ import annotations
 
@@ -44,24 +46,34 @@ def window_s(due_s: Floats, done_s: Floats, duration_s: float) -> tuple[float, f
 
 
 @pytest.mark.parametrize(
-    ("run", "off"), [(pipe, 0.03), (pipe_of_many_lengths, 0.11), (shared_steps, 0.12), (closed_loop, 0.03)]
+    ("run", "off"),
+    [(pipe, 0.03), (pipe_of_many_lengths, 0.11), (shared_steps, 0.12), (closed_loop, 0.03)],
 )
 @pytest.mark.parametrize("duration_s", [50.0, 100.0, 500.0])
-def test_from_where_a_run_is_steady_its_throughput_is_the_true_one(run: Run, off: float, duration_s: float) -> None:
-    """Counted from the empty server on it would be too low by one end-to-end time (10 s) of the run, or more."""
+def test_from_where_a_run_is_steady_its_throughput_is_the_true_one(
+    run: Run, off: float, duration_s: float
+) -> None:
+    """Counted from the empty server on it would be too low by one end-to-end time (10 s) of the
+    run, or more.
+    """
     found = []
     for seed in range(10):
         due_s, done_s = run(duration_s, seed)
         start_s, end_s = window_s(due_s, done_s, duration_s)
         assert 3.0 <= start_s <= duration_s / 2
         assert end_s == duration_s
-        found.append(np.mean((done_s >= start_s) & (done_s < end_s)) * len(done_s) / (end_s - start_s) / 10.0)
+        found.append(
+            np.mean((done_s >= start_s) & (done_s < end_s)) * len(done_s) / (end_s - start_s) / 10.0
+        )
     assert np.mean(found) == pytest.approx(1.0, abs=off)
 
 
 def test_little_is_cut_off_a_run_that_is_steady_from_the_start() -> None:
     """Answers of 50 ms in a minute."""
-    begins = [window_s(due_s, due_s + 0.05, 60.0)[0] for due_s in (poisson(10.0, 60.0, seed) for seed in range(20))]
+    begins = [
+        window_s(due_s, due_s + 0.05, 60.0)[0]
+        for due_s in (poisson(10.0, 60.0, seed) for seed in range(20))
+    ]
     assert np.median(begins) < 1.0
     assert max(begins) < 30.0
 
@@ -73,7 +85,9 @@ def test_a_run_of_less_than_two_end_to_end_times_has_no_steady_part(duration_s: 
 
 
 def test_one_slow_first_answer_is_not_taken_for_how_long_answers_take() -> None:
-    """The first one waits for something that is made then; a second of the others is all that must be cut off."""
+    """The first one waits for something that is made then; a second of the others is all that must
+    be cut off.
+    """
     due_s = np.arange(0.0, 60.0, 1.0)
     assert 0 < window_s(due_s, due_s + np.where(due_s == 0, 35.0, 1.0), 60.0)[0] < 30.0
 

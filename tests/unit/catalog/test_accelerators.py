@@ -21,13 +21,19 @@ def test_every_figure_has_a_source_and_a_plausible_size(name: str) -> None:
     assert one.flops["float32"] < one.flops["float16"]
     assert ("bfloat16" in one.flops) == (one.capability is None or one.capability >= (8, 0))
     assert ("fp8" in one.flops) == (one.capability is None or one.capability >= (8, 9))
-    assert ("fp4" in one.flops) == (one.capability is not None and one.capability >= (10, 0)) or one.capability is None
+    assert ("fp4" in one.flops) == (
+        one.capability is not None and one.capability >= (10, 0)
+    ) or one.capability is None
     assert one.usd_per_hour is None or 0.1 < one.usd_per_hour < 20
 
 
 @pytest.mark.parametrize(
     ("name", "bandwidth", "bfloat16"),
-    [("H100", 3.35e12, 989.4e12), ("H200-141GB", 4.8e12, 989.4e12), ("A100-80GB", 2.039e12, 312e12)],
+    [
+        ("H100", 3.35e12, 989.4e12),
+        ("H200-141GB", 4.8e12, 989.4e12),
+        ("A100-80GB", 2.039e12, 312e12),
+    ],
 )
 def test_the_figures_of_the_data_sheets(name: str, bandwidth: float, bfloat16: float) -> None:
     one = find(name)
@@ -51,7 +57,13 @@ def test_unknown_names_are_not_guessed_but_have_neighbours() -> None:
 
 def test_the_users_figures_win() -> None:
     one = of_hardware(
-        Hardware(name="x", accelerator="H100-80GB", memory_gb=94, memory_bandwidth_gb_s=3900, usd_per_gpu_hour=1.5)
+        Hardware(
+            name="x",
+            accelerator="H100-80GB",
+            memory_gb=94,
+            memory_bandwidth_gb_s=3900,
+            usd_per_gpu_hour=1.5,
+        )
     )
     assert one is not None
     assert (one.memory_bytes, one.bandwidth_bytes_s, one.usd_per_hour) == (94 * 10**9, 3.9e12, 1.5)

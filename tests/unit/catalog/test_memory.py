@@ -13,7 +13,11 @@ from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 from orchestrator.spec.settings import EngineSettings
 
-LLAMA_70B, DEEPSEEK, GEMMA_3 = "meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3", "google/gemma-3-1b-it"
+LLAMA_70B, DEEPSEEK, GEMMA_3 = (
+    "meta-llama/Llama-3.3-70B-Instruct",
+    "deepseek-ai/DeepSeek-V3",
+    "google/gemma-3-1b-it",
+)
 
 
 def facts(name: str, **changes: Any) -> ModelFacts:
@@ -34,7 +38,10 @@ def test_a_token_of_a_70b_takes_320_kib_and_one_of_deepseek_v3_69() -> None:
 @pytest.mark.parametrize(("tensor", "share"), [(1, 8), (2, 4), (8, 1), (16, 1), (64, 1)])
 def test_a_rank_holds_its_kv_heads_and_at_least_one(tensor: int, share: int) -> None:
     one_head = 327_680 / 8
-    assert memory.kv_bytes_per_token(facts(LLAMA_70B), settings(tensor_parallel_size=tensor), 1) == share * one_head
+    assert (
+        memory.kv_bytes_per_token(facts(LLAMA_70B), settings(tensor_parallel_size=tensor), 1)
+        == share * one_head
+    )
 
 
 def test_pipeline_stages_hold_the_cache_of_their_own_layers() -> None:
@@ -90,7 +97,8 @@ def test_weights_in_memory_by_dtype_and_quantization() -> None:
     fp8 = memory.weights(facts(LLAMA_70B), quantization="fp8_per_tensor")
     assert fp8.embedding == plain.embedding  # embedding and lm_head stay as they are
     assert fp8.total == pytest.approx(72.7e9, rel=0.01)
-    assert memory.weights(facts("openai/gpt-oss-120b")).total == pytest.approx(65.25e9, rel=0.01)  # its files: 65.25 GB
+    # its files: 65.25 GB
+    assert memory.weights(facts("openai/gpt-oss-120b")).total == pytest.approx(65.25e9, rel=0.01)
     assert memory.weights(facts(DEEPSEEK)).total == pytest.approx(673e9, rel=0.01)
 
 
@@ -98,7 +106,9 @@ def test_tensor_parallel_ranks_hold_repeated_heads_norms_and_latents_whole() -> 
     model, parts = facts(LLAMA_70B), memory.weights(facts(LLAMA_70B))
     on_16 = memory.weight_bytes_per_rank(model, parts, settings(tensor_parallel_size=16))
     assert on_16 == pytest.approx(
-        (parts.embedding + parts.layers + parts.lm_head) / 16 + parts.kv_projection / 8 + parts.replicated
+        (parts.embedding + parts.layers + parts.lm_head) / 16
+        + parts.kv_projection / 8
+        + parts.replicated
     )
     latents = memory.weights(facts(DEEPSEEK)).replicated
     assert latents == pytest.approx(
@@ -110,7 +120,8 @@ def test_the_fullest_stage_counts() -> None:
     model, parts = facts(LLAMA_70B), memory.weights(facts(LLAMA_70B))
     inner = parts.layers + parts.kv_projection + parts.replicated
     three = memory.weight_bytes_per_rank(model, parts, settings(pipeline_parallel_size=3))
-    assert three == pytest.approx(inner * 27 / 80 + parts.embedding)  # stages of 26, 27 and 27 layers: 27, 27 and 26
+    # stages of 26, 27 and 27 layers: 27, 27 and 26
+    assert three == pytest.approx(inner * 27 / 80 + parts.embedding)
     assert memory.layers_per_stage(80, 3) == [27, 27, 26]
 
 
@@ -118,14 +129,19 @@ def test_experts_lie_in_the_later_stages_where_the_first_layers_are_dense() -> N
     model, parts = facts(DEEPSEEK), memory.weights(facts(DEEPSEEK))
     two = memory.weight_bytes_per_rank(model, parts, settings(pipeline_parallel_size=2))
     inner = parts.layers + parts.kv_projection + parts.replicated
-    first, last = inner * 31 / 61 + parts.experts * 28 / 58, inner * 30 / 61 + parts.experts * 30 / 58 + parts.lm_head
+    first, last = (
+        inner * 31 / 61 + parts.experts * 28 / 58,
+        inner * 30 / 61 + parts.experts * 30 / 58 + parts.lm_head,
+    )
     assert first + parts.embedding < last
     assert two == pytest.approx(last, rel=1e-3)
 
 
 def test_a_vocabulary_is_padded_to_64_in_the_embedding_and_in_the_head() -> None:
     even, odd = facts(LLAMA_70B), facts(LLAMA_70B, vocab_size=128256 - 63)
-    held = [memory.weight_bytes_per_rank(one, memory.weights(one), settings()) for one in (even, odd)]
+    held = [
+        memory.weight_bytes_per_rank(one, memory.weights(one), settings()) for one in (even, odd)
+    ]
     assert held[0] == held[1]
 
 
@@ -133,7 +149,9 @@ def test_experts_are_spread_over_expert_parallelism() -> None:
     model, parts = facts(DEEPSEEK), memory.weights(facts(DEEPSEEK))
     tensor = memory.weight_bytes_per_rank(model, parts, settings(tensor_parallel_size=8))
     wide = settings(tensor_parallel_size=8, data_parallel_size=4, enable_expert_parallel=True)
-    assert tensor - memory.weight_bytes_per_rank(model, parts, wide) == pytest.approx(parts.experts * (1 / 8 - 1 / 32))
+    assert tensor - memory.weight_bytes_per_rank(model, parts, wide) == pytest.approx(
+        parts.experts * (1 / 8 - 1 / 32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +163,8 @@ def test_experts_are_spread_over_expert_parallelism() -> None:
         ({"quantization": "awq"}, "bfloat16"),
         ({"quantization": "int8"}, "int8"),
         ({"quantization": "int8_per_channel_weight_only"}, "bfloat16"),
-        ({"quantization": "nvfp4_per_token"}, "bfloat16"),  # of experts alone: nothing of this model is quantized
+        # of experts alone: nothing of this model is quantized
+        ({"quantization": "nvfp4_per_token"}, "bfloat16"),
         ({"quantization": "experts_int8"}, "bfloat16"),
     ],
 )
@@ -168,11 +187,14 @@ def test_the_peak_of_compressed_tensors_is_that_of_weights_and_activations(
     scheme = {"group_0": {"weights": weights, "input_activations": activations}}
     stored = {"quant_method": "compressed-tensors", "config_groups": scheme}
     assert memory.compute_type(facts(LLAMA_70B, quantization_config=stored), settings()) == kind
-    assert memory.compute_type(facts(DEEPSEEK), settings(quantization="nvfp4_per_token")) == "fp8"  # the checkpoint's
+    # the checkpoint's
+    assert memory.compute_type(facts(DEEPSEEK), settings(quantization="nvfp4_per_token")) == "fp8"
 
 
 def test_a_prediction_of_what_an_engine_will_report() -> None:
-    small = memory.predict(facts("meta-llama/Llama-3.1-8B-Instruct"), settings(max_model_len=8192), find("H100-80GB"))
+    small = memory.predict(
+        facts("meta-llama/Llama-3.1-8B-Instruct"), settings(max_model_len=8192), find("H100-80GB")
+    )
     assert small.kv_cache_tokens == pytest.approx(456_000, rel=0.02)
     assert small.max_concurrency == pytest.approx(55.7, rel=0.02)
     nothing = memory.predict(facts(LLAMA_70B), settings(max_model_len=8192), None)
@@ -185,7 +207,9 @@ def test_a_share_of_free_memory_is_of_what_weights_leave() -> None:
 
     def room(share: float, share_of: memory.ShareOf) -> float:
         given = settings(max_model_len=8192, gpu_memory_utilization=share)
-        found = memory.predict(facts("meta-llama/Llama-3.1-8B-Instruct"), given, find("H100-80GB"), share_of)
+        found = memory.predict(
+            facts("meta-llama/Llama-3.1-8B-Instruct"), given, find("H100-80GB"), share_of
+        )
         return (found.kv_cache_memory_bytes or 0) / memory.GIB
 
     assert room(0.9, "free") == pytest.approx(0.9 * room(1.0, "all"))

@@ -1,6 +1,8 @@
-"""Parameter counts against published ones: config values written by hand from each model's repository on the hub.
+"""Parameter counts against published ones: config values written by hand from each model's
+repository on the hub.
 
-The published figure is the number of elements of its safetensors files, as the hub shows it, or the authors' own.
+The published figure is the number of elements of its safetensors files, as the hub shows it, or the
+authors' own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ Json = dict[str, Any]
 
 
 def config(
-    kind: str, hidden: int, layers: int, heads: int, kv: int, intermediate: int, vocab: int, **more: Any
+    kind: str,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv: int,
+    intermediate: int,
+    vocab: int,
+    **more: Any,
 ) -> Json:
     return {
         "model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
@@ -25,7 +34,13 @@ def config(
 
 UNTIED = {"tie_word_embeddings": False}
 TIED = {"tie_word_embeddings": True}
-MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, **UNTIED}
+MLA = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    **UNTIED,
+}
 
 LOCAL = ["sliding_attention"] * 5 + ["full_attention"]
 GEMMA_4 = {

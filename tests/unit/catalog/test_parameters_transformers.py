@@ -1,4 +1,6 @@
-"""Parameter counts against the models' own code: transformers builds each on torch's meta device, without memory."""
+"""Parameter counts against the models' own code: transformers builds each on torch's meta device,
+without memory.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
-        not PYTHON.exists(), reason=f"no environment with torch in {PYTHON.parent.parent}: make engines"
+        not PYTHON.exists(),
+        reason=f"no environment with torch in {PYTHON.parent.parent}: make engines",
     ),
 ]
 
@@ -39,9 +42,17 @@ pytestmark = [
 def test_the_models_own_code_has_as_many_parameters() -> None:
     lines = [json.dumps([name, config]) for name, (config, _) in PUBLISHED.items()]
     done = subprocess.run(
-        [str(PYTHON), "-c", COUNT], input="\n".join(lines), capture_output=True, text=True, timeout=580
+        [str(PYTHON), "-c", COUNT],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=580,
     )
-    counted = dict(json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("COUNT "))
+    counted = dict(
+        json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("COUNT ")
+    )
     assert set(counted) == set(PUBLISHED), done.stderr[-3000:]
     ours = {name: facts(name).parameters.total for name in PUBLISHED}
-    assert {name: (ours[name], count) for name, count in counted.items() if ours[name] != count} == {}
+    assert {
+        name: (ours[name], count) for name, count in counted.items() if ours[name] != count
+    } == {}

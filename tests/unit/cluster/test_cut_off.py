@@ -21,10 +21,13 @@ from orchestrator.cluster.ray_actors import (
     [
         ((), SILENT_LIMIT_S),
         ((True,) * 100, 100 * LOOK_EVERY_S + SILENT_LIMIT_S),
-        ((False, False, False, False, False, True), 6 * LOOK_EVERY_S + SILENT_LIMIT_S),  # back in time
+        # back in time
+        ((False, False, False, False, False, True), 6 * LOOK_EVERY_S + SILENT_LIMIT_S),
     ],
 )
-def test_it_is_cut_off_when_nobody_answered_for_a_minute(answers: tuple[bool, ...], ended_s: float) -> None:
+def test_it_is_cut_off_when_nobody_answered_for_a_minute(
+    answers: tuple[bool, ...], ended_s: float
+) -> None:
     now, said = 0.0, iter(answers)
 
     def sleep(seconds: float) -> None:

@@ -119,11 +119,15 @@ def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
 
 
 @pytest.mark.parametrize(("one", "other"), [("1", "GPU-b"), ("MIG-x", "MIG-x")])
-def test_agents_of_two_launches_do_not_get_one_gpu(one: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_of_two_launches_do_not_get_one_gpu(
+    one: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = [Gpu(0, "GPU-a0", "H100", 0), Gpu(1, "GPU-b0", "H100", 0)]
     monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", lambda: found)
     monkeypatch.setattr("orchestrator.cluster.engine_host.await_release", lambda _: ())
-    agents = [EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (one, other, "0")]
+    agents = [
+        EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (one, other, "0")
+    ]
     try:
         agents[0].lease("mine", exclusive=False, cores=0)
         agents[2].lease("mine", exclusive=False, cores=0)
@@ -149,7 +153,10 @@ def test_gpus_of_amd_are_leased_by_their_index_and_devices_of_nobody_are_not(
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    agents = [EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", devices) for devices in (("0", "1"), ("1",))]
+    agents = [
+        EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", devices)
+        for devices in (("0", "1"), ("1",))
+    ]
     try:
         agents[0].lease("mine", exclusive=False, cores=0)
         assert [list(one.gpus) for one in living() if one.sweep == "mine"] == [names]
@@ -175,7 +182,9 @@ def test_what_a_rank_waits_for_is_its_own_download_and_those_of_the_others(
     blobs = tmp_path / "models--acme--tiny" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / "part.incomplete").write_bytes(bytes(range(256)) * 4096)
-    settings = EngineSettings(engine="emulator", model="acme/tiny", env={"HF_HUB_CACHE": str(tmp_path)})
+    settings = EngineSettings(
+        engine="emulator", model="acme/tiny", env={"HF_HUB_CACHE": str(tmp_path)}
+    )
     agent.start(settings, Hardware(name="cpu"), Node(port=agent.reserve_ports(1)[0]), "")
     agent.begin_ready(1.0)
     assert isinstance(agent.poll_ready(10.0), Ready)
@@ -220,7 +229,9 @@ def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
     for file in files:
         os.utime(file, (0, 0))
     monkeypatch.setattr(agent._over, "wait", lambda _: next(looks))
-    agent._keep(SimpleNamespace(touch=lock.touch, log_path=Path(agent.allocation.log_path), ready_at=0))
+    agent._keep(
+        SimpleNamespace(touch=lock.touch, log_path=Path(agent.allocation.log_path), ready_at=0)
+    )
     assert [file.stat().st_mtime > 0 for file in files] == [True, True]
     lock.release()
 
@@ -297,7 +308,9 @@ def test_it_is_said_on_which_hosts_no_client_started() -> None:
     machines = Machines()
     machines.broken = "ac"
     pool = ClientPool(None, "x", machines.machines, machines.start)
-    with pytest.raises(NoClient, match="did not start on node a: its process ended; .* on node c") as caught:
+    with pytest.raises(
+        NoClient, match="did not start on node a: its process ended; .* on node c"
+    ) as caught:
         pool.borrow(3, {})
     assert caught.value.nodes == {"a", "c"}
     assert sorted(machines.killed) == ["a", "b", "c"]
@@ -324,7 +337,9 @@ def test_idle_clients_on_a_host_that_became_unfit_are_not_the_next_ones_taken() 
     assert machines.killed == ["a"] * 4
 
 
-def test_a_client_whose_disk_is_full_says_so_before_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_disk_is_full_says_so_before_a_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuses() -> None:
         raise NoRoom("/tmp of x")
 
@@ -419,7 +434,9 @@ def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
 
 
 def test_a_client_process_ignores_signals_from_its_very_beginning() -> None:
-    """A terminal sends Ctrl-C to it too, and it may still be importing: it would end, or print where it was."""
+    """A terminal sends Ctrl-C to it too, and it may still be importing: it would end, or print
+    where it was.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     client = ClientProcess()
     try:
@@ -464,7 +481,9 @@ def test_who_answers_is_waited_for_and_who_does_not_is_not(
 
 
 def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped process reads nothing: questions would fill its pipe until the driver blocks for ever."""
+    """A stopped process reads nothing: questions would fill its pipe until the driver blocks for
+    ever.
+    """
     monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
     clients = [Counting(True), Counting(False)]
     run = ClientRun(clients, [one.report for one in clients])
@@ -473,7 +492,9 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     assert [one.asked for one in clients] == [5, 1]
 
 
-def test_a_client_that_does_not_answer_has_no_more_room_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_answer_has_no_more_room_than_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
     clients = [Counting(True), Counting(True)]
     run = ClientRun(clients, [one.report for one in clients])
@@ -499,7 +520,9 @@ def point_for(url: str) -> LoadPoint:
     return LoadPoint(
         targets=(Target(url, "m", 0),),
         dialect=ENGINES["vllm"].dialects(EngineSettings(engine="vllm", model="m"))["completions"],
-        workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)),
+        workload=RandomWorkload(
+            name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)
+        ),
         level=Level(control="concurrency", value=2),
         arrivals=Arrivals(),
         duration_s=None,
@@ -535,21 +558,30 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
     """In a thread of this process: what a client's own process lacks cannot be patched there."""
     ours, theirs = Pipe()
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(ROOM, "limit_s", 0.0)  # a client's own process waits for room as long as it has to
+    # a client's own process waits for room as long as it has to
+    monkeypatch.setattr(ROOM, "limit_s", 0.0)
     monkeypatch.setattr(ClientHost, "wall_ns", lambda _: threading.Lock())
     threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
     ours.send((3, "wall_ns", ()))
     assert ours.poll(10)
     number, error, _ = _received(ours)
-    assert (number, str(error)) == (3, "wall_ns failed on its node: TypeError: cannot pickle '_thread.lock' object")
+    assert (number, str(error)) == (
+        3,
+        "wall_ns failed on its node: TypeError: cannot pickle '_thread.lock' object",
+    )
     ours.close()
 
 
 def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
-    parts = [part_of("requests", requests(request(0), request(1))), part_of("token_events", events({}))]
+    parts = [
+        part_of("requests", requests(request(0), request(1))),
+        part_of("token_events", events({})),
+    ]
     ours, theirs = Pipe()
     _Answer(3, None, parts).send(theirs)
-    for part, found, again in zip(parts, _received(ours)[2], pickle.loads(pickle.dumps(parts)), strict=True):
+    for part, found, again in zip(
+        parts, _received(ours)[2], pickle.loads(pickle.dumps(parts)), strict=True
+    ):
         for one in (found, again):
             assert isinstance(one.file, pa.Table)
             assert one.read().equals(part.read(), check_metadata=True)
@@ -557,7 +589,9 @@ def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
             assert one.rows == part.rows
 
 
-def test_many_rows_of_a_client_process_are_passed_on_as_an_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_of_a_client_process_are_passed_on_as_an_open_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.results.spool.SMALL_BYTES", 0)
     part = part_of("token_events", events({index: [20] * 500 for index in range(200)}))
     ours, theirs = Pipe()
@@ -569,7 +603,11 @@ def test_many_rows_of_a_client_process_are_passed_on_as_an_open_file(monkeypatch
     number, error, value = _received(ours)
     assert (number, error) == (3, None)
     for found in (value["rows"], pickle.loads(pickle.dumps(part))):
-        assert (found.table, found.rows, found.open().read()) == (part.table, part.rows, part.open().read())
+        assert (found.table, found.rows, found.open().read()) == (
+            part.table,
+            part.rows,
+            part.open().read(),
+        )
 
 
 def test_a_driver_may_open_as_many_files_as_the_system_permits() -> None:

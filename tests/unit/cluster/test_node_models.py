@@ -28,7 +28,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.send_response(200)
-        for name, value in (("X-Repo-Commit", "c" * 40), ("ETag", '"e"'), ("Content-Length", str(2 * len(HALF)))):
+        for name, value in (
+            ("X-Repo-Commit", "c" * 40),
+            ("ETag", '"e"'),
+            ("Content-Length", str(2 * len(HALF))),
+        ):
             self.send_header(name, value)
         self.end_headers()
 
@@ -52,13 +56,19 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-def test_what_a_download_has_written_so_far_counts(hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_download_has_written_so_far_counts(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    settings = EngineSettings(engine="vllm", model="acme/tiny", env={"HF_HUB_CACHE": f"{tmp_path}/{{host}}"})
+    settings = EngineSettings(
+        engine="vllm", model="acme/tiny", env={"HF_HUB_CACHE": f"{tmp_path}/{{host}}"}
+    )
     node = Node(host="h1")
     assert downloaded_bytes(settings, node) == 0
     given = {"cache_dir": tmp_path / "h1", "endpoint": hub}
-    thread = threading.Thread(target=hf_hub_download, args=("acme/tiny", "model.safetensors"), kwargs=given)
+    thread = threading.Thread(
+        target=hf_hub_download, args=("acme/tiny", "model.safetensors"), kwargs=given
+    )
     thread.start()
     half = wait_for(lambda: downloaded_bytes(settings, node), 20, "some of it is there")
     assert thread.is_alive()
@@ -66,7 +76,9 @@ def test_what_a_download_has_written_so_far_counts(hub: str, tmp_path: Path, mon
     Hub.may_go_on.set()
     thread.join(20)
     assert downloaded_bytes(settings, node) >= 2 * len(HALF)
-    assert downloaded_bytes(settings.model_copy(update={"model": "acme/tiny:Q4_K_M"}), node) >= 2 * len(HALF)
+    assert downloaded_bytes(
+        settings.model_copy(update={"model": "acme/tiny:Q4_K_M"}), node
+    ) >= 2 * len(HALF)
     assert downloaded_bytes(settings.model_copy(update={"model": str(tmp_path)}), node) == 0
 
 
@@ -83,7 +95,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def stored(cache: Path, files: dict[str, str], revision: str = "main", commit: str = "c" * 40) -> None:
+def stored(
+    cache: Path, files: dict[str, str], revision: str = "main", commit: str = "c" * 40
+) -> None:
     """Files of a revision, as the hub's library keeps them: links to blobs."""
     repository = cache / "models--acme--tiny"
     for name, content in files.items():
@@ -110,12 +124,22 @@ def stored(cache: Path, files: dict[str, str], revision: str = "main", commit: s
         ({"config.json": "{}", "pytorch_model.bin": "w"}, True),
         ({"config.json": "{}", "training_args.bin": "w"}, False),
         ({"tiny-Q4_K_M.gguf": "w"}, True),
-        ({"config.json": "{}", "consolidated.safetensors": "w"} | ONE, True),  # Mistral's, all that its engine takes
-        ({"config.json": "{}", "model.safetensors": "w", "pytorch_model-00001-of-00002.bin": "w"}, True),
+        # Mistral's, all that its engine takes
+        ({"config.json": "{}", "consolidated.safetensors": "w"} | ONE, True),
+        (
+            {
+                "config.json": "{}",
+                "model.safetensors": "w",
+                "pytorch_model-00001-of-00002.bin": "w",
+            },
+            True,
+        ),
         ({"config.json": "{}", INDEX: "[1]"} | dict.fromkeys(SHARDS, "w"), False),
     ],
 )
-def test_a_model_is_in_the_cache_if_all_of_its_weights_are(cache: Path, files: dict[str, str], there: bool) -> None:
+def test_a_model_is_in_the_cache_if_all_of_its_weights_are(
+    cache: Path, files: dict[str, str], there: bool
+) -> None:
     assert "HF_HUB_OFFLINE" in absent(MODEL, cache)[0]
     stored(cache, files)
     why, needed = absent(MODEL, cache)
@@ -140,7 +164,9 @@ def test_of_a_tokenizer_and_of_made_up_weights_what_describes_them_is_enough(cac
     assert absent(tokenizer, cache) == ("", 0)
 
 
-def test_what_the_cache_holds_of_the_weights_needs_no_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_cache_holds_of_the_weights_needs_no_room(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     stored(cache, {"config.json": "{}"} | ONE | {SHARDS[0]: "w"})
     asked = list[str]()
@@ -148,15 +174,23 @@ def test_what_the_cache_holds_of_the_weights_needs_no_room(cache: Path, monkeypa
     def model_info(_: object, name: str, **__: object) -> Any:
         asked.append(name)
         files = {"config.json": None, "old.bin": 900, SHARDS[0]: 70, SHARDS[1]: 60}
-        lfs = {name: SimpleNamespace(sha256=f"sha-{name}") if size else None for name, size in files.items()}
-        siblings = [SimpleNamespace(rfilename=name, size=size, lfs=lfs[name]) for name, size in files.items()]
+        lfs = {
+            name: SimpleNamespace(sha256=f"sha-{name}") if size else None
+            for name, size in files.items()
+        }
+        siblings = [
+            SimpleNamespace(rfilename=name, size=size, lfs=lfs[name])
+            for name, size in files.items()
+        ]
         return SimpleNamespace(siblings=siblings, gated=False)
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
     assert absent(MODEL, cache) == ("", 60)
     assert absent(Wanted("acme/tiny", "tokenizer"), cache) == ("", 0)
     assert absent(Wanted("acme/other:Q4_K_M", "weights"), cache) == ("", 130)
-    assert asked == ["acme/tiny", "acme/tiny", "acme/other"], "llama.cpp's quantization is no part of the name"
+    assert asked == ["acme/tiny", "acme/tiny", "acme/other"], (
+        "llama.cpp's quantization is no part of the name"
+    )
 
 
 def test_an_engine_wants_its_model_a_draft_and_a_tokenizer_and_a_router_nothing() -> None:
@@ -171,7 +205,9 @@ def test_an_engine_wants_its_model_a_draft_and_a_tokenizer_and_a_router_nothing(
     ]
     assert of(tokenizer="acme/tiny") == [MODEL]
     assert of(load_format="dummy") == [Wanted("acme/tiny", "config")]
-    assert of(engine="llama_cpp", tokenizer="acme/words") == [MODEL], "clients take it if it is there"
+    assert of(engine="llama_cpp", tokenizer="acme/words") == [MODEL], (
+        "clients take it if it is there"
+    )
     assert of(engine="emulator", tokenizer="acme/words") == []
     assert of(engine="emulator", model="/models/tiny") == [Wanted("/models/tiny", "weights")]
     assert of(engine="vllm_router") == []

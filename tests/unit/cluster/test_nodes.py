@@ -27,7 +27,9 @@ def test_a_folder_that_only_the_driver_sees_is_named_with_what_to_do(tmp_path: P
     assert "s3://" in problem
 
 
-def test_a_bucket_that_cannot_be_written_says_whose_credentials_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_cannot_be_written_says_whose_credentials_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = Store.open("s3://bucket/x?region=us-east-1", "x")
 
     def denied() -> None:
@@ -48,7 +50,11 @@ def test_a_bucket_that_cannot_be_written_says_whose_credentials_are_missing(monk
      ({"runtime_env": {"working_dir": "gcs://x.zip"}}, False, False)],
 )  # fmt: skip
 def test_only_a_jobs_working_dir_with_the_package_in_it_carries_the_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: dict[str, Any] | None, inside: bool, carried: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    config: dict[str, Any] | None,
+    inside: bool,
+    carried: bool,
 ) -> None:
     monkeypatch.delenv(ray_nodes.JOB_CONFIG, raising=False)
     if config is not None:
@@ -60,7 +66,9 @@ def test_only_a_jobs_working_dir_with_the_package_in_it_carries_the_package(
 def test_a_working_dir_that_vanished_under_its_job_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(ray_nodes.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://x.zip"}}))
+    monkeypatch.setenv(
+        ray_nodes.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://x.zip"}})
+    )
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()

@@ -1,4 +1,6 @@
-"""Notices of the three clouds as their metadata services give them, on loopback; and that of a hook's file."""
+"""Notices of the three clouds as their metadata services give them, on loopback; and that of a
+hook's file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ class Metadata(BaseHTTPRequestHandler):
     answers: dict[str, str]
 
     def do_PUT(self) -> None:
-        granted = self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        granted = (
+            self.path == "/latest/api/token"
+            and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        )
         self._say(200 if granted else 400, TOKEN)
 
     def do_GET(self) -> None:
@@ -40,7 +45,11 @@ class Metadata(BaseHTTPRequestHandler):
         }
         if not any(granted for start, granted in allowed.items() if path.startswith(f"{start}/")):
             return self._say(401, "")
-        return self._say(200, self.answers[path]) if path in self.answers else self._say(404, "not found")
+        return (
+            self._say(200, self.answers[path])
+            if path in self.answers
+            else self._say(404, "not found")
+        )
 
     def _say(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -95,17 +104,25 @@ def test_google_says_that_it_preempts_or_ends_and_a_migration_is_neither(
     preempted: str, event: str, left_s: float | None, serve: Serve
 ) -> None:
     paths = {"preempted": preempted, "maintenance-event": event}
-    notice = google(serve({f"/computeMetadata/v1/instance/{name}": said for name, said in paths.items()}))
+    notice = google(
+        serve({f"/computeMetadata/v1/instance/{name}": said for name, said in paths.items()})
+    )
     assert (notice and notice.left_s) == left_s
 
 
 @pytest.mark.parametrize(
-    ("kind", "vm", "gone"), [("Preempt", "me", True), ("Preempt", "other", False), ("Freeze", "me", False)]
+    ("kind", "vm", "gone"),
+    [("Preempt", "me", True), ("Preempt", "other", False), ("Freeze", "me", False)],
 )
-def test_azure_says_which_machine_of_a_set_goes(kind: str, vm: str, gone: bool, serve: Serve) -> None:
+def test_azure_says_which_machine_of_a_set_goes(
+    kind: str, vm: str, gone: bool, serve: Serve
+) -> None:
     before = format_datetime(in_seconds(30), usegmt=True)
     event = {"EventType": kind, "Resources": [vm], "EventStatus": "Scheduled", "NotBefore": before}
-    events = {"/metadata/scheduledevents": json.dumps({"Events": [event]}), "/metadata/instance/compute/name": "me"}
+    events = {
+        "/metadata/scheduledevents": json.dumps({"Events": [event]}),
+        "/metadata/instance/compute/name": "me",
+    }
     notice = azure(serve(events))
     assert (notice is not None) == gone
     assert notice is None or 20 < notice.left_s <= 30
@@ -113,7 +130,10 @@ def test_azure_says_which_machine_of_a_set_goes(kind: str, vm: str, gone: bool, 
 
 def test_azure_that_has_begun_names_no_time_and_leaves_none(serve: Serve) -> None:
     event = {"EventType": "Preempt", "Resources": ["me"], "EventStatus": "Started", "NotBefore": ""}
-    events = {"/metadata/scheduledevents": json.dumps({"Events": [event]}), "/metadata/instance/compute/name": "me"}
+    events = {
+        "/metadata/scheduledevents": json.dumps({"Events": [event]}),
+        "/metadata/instance/compute/name": "me",
+    }
     assert azure(serve(events)) == Notice(0.0, "Azure: Preempt")
 
 
@@ -133,9 +153,12 @@ def test_a_hook_writes_the_seconds_that_are_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "asked"), [("Amazon EC2", 1), ("Google", 1), ("Microsoft Corporation", 1), ("LENOVO", 0)]
+    ("vendor", "asked"),
+    [("Amazon EC2", 1), ("Google", 1), ("Microsoft Corporation", 1), ("LENOVO", 0)],
 )
-def test_only_the_cloud_that_a_machine_is_in_is_asked(vendor: str, asked: int, serve: Serve, tmp_path: Path) -> None:
+def test_only_the_cloud_that_a_machine_is_in_is_asked(
+    vendor: str, asked: int, serve: Serve, tmp_path: Path
+) -> None:
     (tmp_path / "sys_vendor").write_text(f"{vendor}\n")
     assert len(looks({}, tmp_path / "sys_vendor")) == asked
     assert looks({}, tmp_path / "no_dmi") == []
@@ -145,12 +168,16 @@ def test_only_the_cloud_that_a_machine_is_in_is_asked(vendor: str, asked: int, s
 
 
 def test_a_service_that_is_silent_or_talks_nonsense_gives_no_notice(serve: Serve) -> None:
-    nonsense = serve({"/latest/meta-data/spot/instance-action": "[]", "/metadata/scheduledevents": "[]"})
+    nonsense = serve(
+        {"/latest/meta-data/spot/instance-action": "[]", "/metadata/scheduledevents": "[]"}
+    )
     asked = [partial(aws, nonsense), partial(aws, "http://127.0.0.1:1"), partial(google, nonsense)]
     assert first([*asked, partial(azure, nonsense)]) is None
 
 
-def test_a_notice_that_cannot_be_passed_on_is_passed_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_that_cannot_be_passed_on_is_passed_on_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     heard, passed_on = list[Notice](), threading.Event()
 
     def act(notice: Notice) -> None:

@@ -1,4 +1,6 @@
-"""What the driver does on a Ray cluster whose nodes are taken back or no longer needed. Ray is a fake."""
+"""What the driver does on a Ray cluster whose nodes are taken back or no longer needed. Ray is a
+fake.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,17 @@ ONE = Footprint((Bundle(8, 4.0),))
 
 
 class Fake:
-    """Ray with the driver's node and n1. ``drains``: node -> when it is gone, in ms since 1970; 0: nobody knows."""
+    """Ray with the driver's node and n1. ``drains``: node -> when it is gone, in ms since 1970; 0:
+    nobody knows.
+    """
 
     def __init__(self) -> None:
-        self.drains, self.groups, self.agents, self.killed = dict[str, int](), list[object](), list[str](), list[str]()
+        self.drains, self.groups, self.agents, self.killed = (
+            dict[str, int](),
+            list[object](),
+            list[str](),
+            list[str](),
+        )
         self.util = SimpleNamespace(get_node_ip_address=lambda: "head")
 
     def is_initialized(self) -> bool:
@@ -31,13 +40,18 @@ class Fake:
         return SimpleNamespace(gcs_address="head:1")
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"NodeID": name, "NodeManagerAddress": name, "Resources": {}, "Alive": True} for name in ("head", "n1")]
+        return [
+            {"NodeID": name, "NodeManagerAddress": name, "Resources": {}, "Alive": True}
+            for name in ("head", "n1")
+        ]
 
     def placement_group(self, *_: object, **__: object) -> object:
         self.groups.append(group := object())
         return group
 
-    def agent(self, cluster: RayCluster, group: object, rank: int, launch_id: str, footprint: Footprint) -> None:
+    def agent(
+        self, cluster: RayCluster, group: object, rank: int, launch_id: str, footprint: Footprint
+    ) -> None:
         self.agents.append(launch_id)
         raise PlacementError("it would hang")
 
@@ -71,17 +85,30 @@ def test_no_agent_starts_on_a_node_that_drained_while_it_was_waited_for(
     assert (fake.agents, fake.groups) == ([], [])
 
 
-def test_of_the_nodes_of_a_gang_those_are_held_that_have_too_little_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = {"n1": {"CPU": 8.0, "GPU": 8.0}, "n2": {"CPU": 8.0, "GPU": 7.0}, "n3": {"CPU": 1.0, "GPU": 8.0}, "n4": {}}
+def test_of_the_nodes_of_a_gang_those_are_held_that_have_too_little_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = {
+        "n1": {"CPU": 8.0, "GPU": 8.0},
+        "n2": {"CPU": 8.0, "GPU": 7.0},
+        "n3": {"CPU": 1.0, "GPU": 8.0},
+        "n4": {},
+    }
     monkeypatch.setattr(ray_cluster, "free_resources", lambda: free)
     gang = Footprint((Bundle(8, 2.0),) * 4)
     assert ray_cluster._held(gang, ["n1", "n2", "n3", "gone"]) == {"n2", "n3"}
-    assert ray_cluster._held(Footprint((Bundle(4, 1.0),) * 2), ["n2", "n2"]) == {"n2"}, "both together"
-    assert ray_cluster._held(Footprint((Bundle(0, 1.0),)), ["n4"]) == {"n4"}, "Ray leaves out what is all taken"
+    assert ray_cluster._held(Footprint((Bundle(4, 1.0),) * 2), ["n2", "n2"]) == {"n2"}, (
+        "both together"
+    )
+    assert ray_cluster._held(Footprint((Bundle(0, 1.0),)), ["n4"]) == {"n4"}, (
+        "Ray leaves out what is all taken"
+    )
 
 
 @pytest.mark.parametrize("later_s", [0, 600])
-def test_a_node_that_drains_again_is_gone_no_later_than_was_said_first(later_s: int, fake: Fake) -> None:
+def test_a_node_that_drains_again_is_gone_no_later_than_was_said_first(
+    later_s: int, fake: Fake
+) -> None:
     cluster, now_ms = RayCluster(None), int(1e3 * time.time())
     fake.drains["n1"] = now_ms + 100_000
     assert cluster.leaving() == {"n1": pytest.approx(100, abs=30)}

@@ -1,4 +1,6 @@
-"""Which placement groups wait for nodes: as many as are desired, and none in the way of a launch. Groups are fakes."""
+"""Which placement groups wait for nodes: as many as are desired, and none in the way of a launch.
+Groups are fakes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ class Groups:
     there: list[tuple[str, str, tuple[dict[str, str], ...]]] = field(default_factory=list)
     made: int = 0
 
-    def make(self, bundles: list[dict[str, float]], strategy: str, bundle_label_selector: list[dict[str, str]]) -> str:
+    def make(
+        self,
+        bundles: list[dict[str, float]],
+        strategy: str,
+        bundle_label_selector: list[dict[str, str]],
+    ) -> str:
         assert all(bundle == {"GPU": 8, "CPU": 4.0} for bundle in bundles)
         self.made += 1
         name = f"group {self.made}"
@@ -64,12 +71,16 @@ def test_no_group_is_on_a_node_that_a_launch_takes(groups: Groups) -> None:
     desired = DesiredNodes()
     desired.desire([ONE])
     desired.hold(["n2", "n1"])
-    assert groups.there == [("group 2", "STRICT_PACK", ({"pool": "a", "ray.io/node-id": "!in(n1,n2)"},))]
+    assert groups.there == [
+        ("group 2", "STRICT_PACK", ({"pool": "a", "ray.io/node-id": "!in(n1,n2)"},))
+    ]
     desired.desire([ONE])
     assert groups.made == 2
     desired.give_back(["n2"])
     desired.desire([ONE, ONE])
-    assert [selectors for _, _, selectors in groups.there] == [({"pool": "a", "ray.io/node-id": "!in(n1)"},)] * 2
+    assert [selectors for _, _, selectors in groups.there] == [
+        ({"pool": "a", "ray.io/node-id": "!in(n1)"},)
+    ] * 2
 
 
 def test_no_group_is_ever_on_a_node_that_was_given_to_a_launch(groups: Groups) -> None:
@@ -129,7 +140,10 @@ def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None
     assert str(stopped.after(59.0)) == ""
     assert str(stopped.after(59.0)) == ""
     assert "has not reported" in str(stopped.after(5.0))
-    assert str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0)) == "the autoscaler ended: KeyError"
+    assert (
+        str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0))
+        == "the autoscaler ended: KeyError"
+    )
 
 
 def test_reports_are_counted_and_the_types_of_nodes_are_told_as_soon_as_they_are_known() -> None:
@@ -138,7 +152,9 @@ def test_reports_are_counted_and_the_types_of_nodes_are_told_as_soon_as_they_are
     now_s = iter(range(0, 100, 5))
     autoscaler = Autoscaler(lambda: reports.pop(0), lambda: float(next(now_s)), types=lambda: types)
     assert (first := autoscaler.growth(dict)).reports == 1 and first.types == ()
-    assert autoscaler.growth(dict).reports == 1, "it may be the last one of an autoscaler that is dead"
+    assert autoscaler.growth(dict).reports == 1, (
+        "it may be the last one of an autoscaler that is dead"
+    )
     types.append(NodeType("h8", 8, 96.0, 4))
     assert (later := autoscaler.growth(dict)).reports == 2 and later.types == tuple(types)
 
@@ -160,12 +176,16 @@ def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:
 
 def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() -> None:
     before, later = {"spot": (7, "no capacity")}, {"spot": (9, "quota"), "h8": (1, "")}
-    said = Saying(AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later))
+    said = Saying(
+        AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later)
+    )
     assert str(said.after(5.0)) == ""
     assert str(said.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
 
 
-def test_what_no_type_can_hold_is_believed_when_it_is_said_twice_and_nothing_is_in_the_way() -> None:
+def test_what_no_type_can_hold_is_believed_when_it_is_said_twice_and_nothing_is_in_the_way() -> (
+    None
+):
     def reports(*types: str) -> list[AutoscalerReport]:
         return [AutoscalerReport(types, stamp, infeasible=frozenset({"ab"})) for stamp in (1, 2)]
 

@@ -1,4 +1,6 @@
-"""What is taken of Ray's inside, and what happens where the next Ray has it no more. No cluster is started."""
+"""What is taken of Ray's inside, and what happens where the next Ray has it no more. No cluster is
+started.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from types import SimpleNamespace
 import pytest
 from ray.autoscaler._private.autoscaler import AutoscalerSummary
 from ray.autoscaler._private.kuberay.node_provider import node_data_from_pod
-from ray.autoscaler._private.node_provider_availability_tracker import NodeProviderAvailabilityTracker
+from ray.autoscaler._private.node_provider_availability_tracker import (
+    NodeProviderAvailabilityTracker,
+)
 from ray.autoscaler._private.node_tracker import NodeTracker
 from ray.autoscaler.batching_node_provider import NodeData
 from ray.autoscaler.node_launch_exception import NodeLaunchException
@@ -76,7 +80,8 @@ def version1(monkeypatch: pytest.MonkeyPatch, status: object, error: bytes = b""
     monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: False)
     raw = None if status is None else json.dumps(status).encode()
     monkeypatch.setattr(
-        "ray.experimental.internal_kv._internal_kv_get", {"__autoscaling_status": raw, "__autoscaling_error": error}.get
+        "ray.experimental.internal_kv._internal_kv_get",
+        {"__autoscaling_status": raw, "__autoscaling_error": error}.get,
     )
 
 
@@ -98,7 +103,8 @@ def test_the_first_autoscaler_is_known_by_the_types_it_reports(
 def test_the_first_autoscaler_says_what_is_set_up_and_what_failed_or_why_it_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tried = NodeProviderAvailabilityTracker()  # of Ray, as what follows: the report is in its own shapes
+    # of Ray, as what follows: the report is in its own shapes
+    tried = NodeProviderAvailabilityTracker()
     tried.update_node_availability("h8", int(time.time()), None)
     refusal = NodeLaunchException("InsufficientInstanceCapacity", "no capacity in this zone", None)
     tried.update_node_availability("spot", int(time.time()), refusal)
@@ -117,17 +123,24 @@ def test_the_first_autoscaler_says_what_is_set_up_and_what_failed_or_why_it_ende
     version1(monkeypatch, {"time": 7.0, "autoscaler_report": asdict(report)})
     said = ray_private.autoscaler_report("h:1")
     assert said is not None
-    assert (said.stamp, said.coming) == (7.0, {"h8": 1})  # what was only asked for is not on its way
+    # what was only asked for is not on its way
+    assert (said.stamp, said.coming) == (7.0, {"h8": 1})
     assert set(said.types) == {"head", "h8", "a100"}
     assert said.refused == {"h8": (2, "the node failed")}
-    assert {kind: why for kind, (_, why) in said.last_refused.items()} == {"spot": "no capacity in this zone"}
-    version1(monkeypatch, None, b"The autoscaler failed with the following error:\nKeyError: 'head'")
+    assert {kind: why for kind, (_, why) in said.last_refused.items()} == {
+        "spot": "no capacity in this zone"
+    }
+    version1(
+        monkeypatch, None, b"The autoscaler failed with the following error:\nKeyError: 'head'"
+    )
     ended = ray_private.autoscaler_report("h:1")
     assert ended is not None
     assert (ended.configured, ended.error) == (True, "KeyError: 'head'")
 
 
-def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = 1000.0
     tried = NodeProviderAvailabilityTracker(timer=lambda: now_s)
     autoscaler = Autoscaler(lambda: ray_private.autoscaler_report("h:1"), lambda: now_s)
@@ -137,7 +150,9 @@ def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(monkeypatch:
         nonlocal now_s
         now_s += 60.0
         if of is not None:
-            tried.update_node_availability("spot", int(now_s) - of, NodeLaunchException("X", "no capacity", None))
+            tried.update_node_availability(
+                "spot", int(now_s) - of, NodeLaunchException("X", "no capacity", None)
+            )
         report = AutoscalerSummary(
             {"head": 1}, None, [], {}, [], node_availability_summary=tried.summary(), legacy=True
         )
@@ -150,22 +165,33 @@ def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(monkeypatch:
     assert said(None) == "launches of nodes were refused: 1 x spot (no capacity)"
 
 
-def test_kuberays_first_autoscaler_reports_the_groups_of_its_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kuberays_first_autoscaler_reports_the_groups_of_its_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def pod(kind: str, group: str, ip: str | None, state: str) -> NodeData:
         labels = {"ray.io/node-type": kind, "ray.io/group": group}
         status = {"podIP": ip, "containerStatuses": [{"state": {state: {}}}]}
         return node_data_from_pod({"metadata": {"name": "p", "labels": labels}, "status": status})
 
-    head, worker = pod("head", "headgroup", "10.0.0.1", "running"), pod("worker", "h100-spot", None, "waiting")
+    head, worker = (
+        pod("head", "headgroup", "10.0.0.1", "running"),
+        pod("worker", "h100-spot", None, "waiting"),
+    )
     pending = [(worker.ip, worker.type, worker.status)]
     report = AutoscalerSummary({head.type: 1}, None, pending, {}, [], legacy=True)
     version1(monkeypatch, {"time": 7.0, "autoscaler_report": asdict(report)})
     said = ray_private.autoscaler_report("h:1")
     assert said is not None
-    assert (said.configured, said.types, said.coming) == (True, ("headgroup", "h100-spot"), {"h100-spot": 1})
+    assert (said.configured, said.types, said.coming) == (
+        True,
+        ("headgroup", "h100-spot"),
+        {"h100-spot": 1},
+    )
 
 
-def version2(monkeypatch: pytest.MonkeyPatch, reply: GetClusterStatusReply) -> ray_private.AutoscalerReport:
+def version2(
+    monkeypatch: pytest.MonkeyPatch, reply: GetClusterStatusReply
+) -> ray_private.AutoscalerReport:
     """What is made of a reply of the GCS."""
     asked = SimpleNamespace(get_cluster_status=lambda timeout_s: reply.SerializeToString())
     monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: True)
@@ -194,7 +220,8 @@ def test_the_second_autoscaler_says_what_comes_what_was_refused_and_what_it_has_
     state.pending_instance_requests.add(ray_node_type_name="h8", count=3)
     state.failed_instance_requests.add(ray_node_type_name="spot", count=1, reason="no capacity")
     state.failed_instance_requests.add(ray_node_type_name="spot", count=2, reason="quota")
-    for name, why in (("h8", "it is full"), ("h16", "")):  # as Ray 2.60 words it, with what KubeRay's provider says
+    # as Ray 2.60 words it, with what KubeRay's provider says
+    for name, why in (("h8", "it is full"), ("h16", "")):
         reason = f"launch failed with Failed to launch 1 nodes of type {name} with request id 3f-{name}: {why}"
         state.failed_instance_requests.add(ray_node_type_name=name, count=1, reason=reason)
     state.infeasible_gang_resource_requests.add(details="ab12:STRICT_PACK|PENDING")
@@ -210,7 +237,9 @@ def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.Mon
     assert ray_private.autoscaler_report("h:1") is None
 
 
-@pytest.mark.parametrize(("ray_drains", "head"), [(True, "n0"), (False, "n0"), (None, "n0"), (True, "n1")])
+@pytest.mark.parametrize(
+    ("ray_drains", "head"), [(True, "n0"), (False, "n0"), (None, "n0"), (True, "n1")]
+)
 def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
     monkeypatch: pytest.MonkeyPatch, ray_drains: bool | None, head: str
 ) -> None:
@@ -223,7 +252,9 @@ def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
     class Client:
         def __init__(self, address: str) -> None: ...
 
-        def drain_node(self, node_id: str, reason: int, why: str, deadline_ms: int) -> tuple[bool | None, str]:
+        def drain_node(
+            self, node_id: str, reason: int, why: str, deadline_ms: int
+        ) -> tuple[bool | None, str]:
             if ray_drains is None:
                 raise RpcError("unimplemented")
             drained.update({node_id: deadline_ms} if ray_drains else {})
@@ -238,7 +269,9 @@ def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
     monkeypatch.setattr(internal_kv, "_internal_kv_put", marks.__setitem__)
     monkeypatch.setattr(internal_kv, "_internal_kv_get", marks.get)
     monkeypatch.setattr(
-        internal_kv, "_internal_kv_list", lambda prefix: [key for key in marks if key.startswith(prefix)]
+        internal_kv,
+        "_internal_kv_list",
+        lambda prefix: [key for key in marks if key.startswith(prefix)],
     )
     ray_private.drain("n1", 60.0, "spot")
     assert list(ray_private.draining()) == ["n1"]
@@ -249,9 +282,13 @@ def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
 def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_path: Path) -> None:
     assert ray_private.node_types(str(tmp_path / "none.yaml")) == []
     file = tmp_path / "ray_bootstrap_config.yaml"
-    file.write_text("available_node_types: {h100: {resources: {CPU: 96, GPU: 8}, max_workers: 4, node_config: {}}}")
+    file.write_text(
+        "available_node_types: {h100: {resources: {CPU: 96, GPU: 8}, max_workers: 4, node_config: {}}}"
+    )
     assert ray_private.node_types(str(file)) == [NodeType("h100", 8, 96, 4, {})]
-    file.write_text("available_node_types: {a: {resources: {CPU: 2}, max_workers: 4, labels: {market: spot}}}")
+    file.write_text(
+        "available_node_types: {a: {resources: {CPU: 2}, max_workers: 4, labels: {market: spot}}}"
+    )
     assert ray_private.node_types(str(file)) == [NodeType("a", 0, 2, 4, {"market": "spot"})]
     file.write_text("available_node_types: 3")
     assert ray_private.node_types(str(file)) == []

@@ -15,7 +15,9 @@ LLAMA: dict[str, Any] = {
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,
 }  # fmt: skip
 # Nothing but reading and arithmetic at the device's peaks.
-IDEAL = Constants(**{name: 1.0 if name.endswith("efficiency") else 0.0 for name in Constants.model_fields})
+IDEAL = Constants(
+    **{name: 1.0 if name.endswith("efficiency") else 0.0 for name in Constants.model_fields}
+)
 
 
 def device(**changes: Any) -> Accelerator:
@@ -37,10 +39,17 @@ def facts(**changes: Any) -> ModelFacts:
 
 def settings(**changes: Any) -> EngineSettings:
     """An emulator deployment with 64 sequences and 2,048 tokens a step."""
-    base: dict[str, Any] = {"engine": "emulator", "model": "test", "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    base: dict[str, Any] = {
+        "engine": "emulator",
+        "model": "test",
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 2048,
+    }
     return EngineSettings(**base | changes)
 
 
-def a_replica(constants: Constants = IDEAL, config: dict[str, Any] | None = None, **changes: Any) -> Replica:
+def a_replica(
+    constants: Constants = IDEAL, config: dict[str, Any] | None = None, **changes: Any
+) -> Replica:
     """A replica of the small deployment on the round device."""
     return replica(settings(**changes), facts(**config or {}), device(), constants)

@@ -48,12 +48,20 @@ def events(raw: bytes) -> list[Any]:
 
 def stream(answer: Answer) -> list[Any]:
     tokens = answer.output_tokens
-    return events(b"".join(answer.event(index, index == tokens - 1) for index in range(tokens)) + answer.close())
+    return events(
+        b"".join(answer.event(index, index == tokens - 1) for index in range(tokens))
+        + answer.close()
+    )
 
 
 def test_a_prompt_of_token_ids_counts_as_many_tokens() -> None:
     asked = parse_completion(body(model="m", prompt=[1, 2, 3], max_tokens=7, stream=True), SERVING)
-    assert (asked.prompt_tokens, asked.output_tokens, asked.stream, asked.prompt) == (3, 7, True, [1, 2, 3])
+    assert (asked.prompt_tokens, asked.output_tokens, asked.stream, asked.prompt) == (
+        3,
+        7,
+        True,
+        [1, 2, 3],
+    )
 
 
 def test_requests_with_another_salt_share_no_prefix() -> None:
@@ -64,7 +72,11 @@ def test_requests_with_another_salt_share_no_prefix() -> None:
 
 @pytest.mark.parametrize("parse", [parse_completion, parse_chat])
 def test_a_salt_is_taken_as_vllm_takes_it(parse: Any) -> None:
-    content = {"prompt": [1]} if parse is parse_completion else {"messages": [{"role": "user", "content": "hi"}]}
+    content = (
+        {"prompt": [1]}
+        if parse is parse_completion
+        else {"messages": [{"role": "user", "content": "hi"}]}
+    )
     assert parse(body(**content), SERVING).cache_salt == ""
     assert parse(body(**content, cache_salt="01A"), SERVING).cache_salt == "01A"
     for wrong in ("", 3):
@@ -74,7 +86,8 @@ def test_a_salt_is_taken_as_vllm_takes_it(parse: Any) -> None:
 
 def test_a_text_prompt_is_counted_by_the_tokenizer_of_the_server() -> None:
     asked = parse_completion(
-        body(prompt="four words are here"), replace(SERVING, count_tokens=lambda text: len(text.split()))
+        body(prompt="four words are here"),
+        replace(SERVING, count_tokens=lambda text: len(text.split())),
     )
     assert (asked.prompt_tokens, asked.output_tokens) == (4, 16)
 
@@ -82,7 +95,9 @@ def test_a_text_prompt_is_counted_by_the_tokenizer_of_the_server() -> None:
 def test_chat_ends_by_itself_when_no_limit_is_given() -> None:
     asked = parse_chat(body(messages=[{"role": "user", "content": "hi"}]), SERVING)
     assert (asked.output_tokens, asked.finish_reason) == (256, "stop")
-    limited = parse_chat(body(messages=[{"role": "user", "content": "hi"}], max_completion_tokens=9), SERVING)
+    limited = parse_chat(
+        body(messages=[{"role": "user", "content": "hi"}], max_completion_tokens=9), SERVING
+    )
     assert (limited.output_tokens, limited.finish_reason) == (9, "length")
 
 
@@ -97,10 +112,16 @@ def test_chat_ends_by_itself_when_no_limit_is_given() -> None:
         ({"prompt": [1], "max_tokens": 0}, 400, "at least 1"),
         ({"prompt": [1] * 4000, "max_tokens": 2000}, 400, "KV cache"),
         ({"prompt": [1], "n": 2}, 400, "one completion"),
-        ({"prompt": [1], "stream_options": {"include_usage": True}}, 400, "only allowed when stream"),
+        (
+            {"prompt": [1], "stream_options": {"include_usage": True}},
+            400,
+            "only allowed when stream",
+        ),
     ],
 )
-def test_wrong_completion_requests_are_refused_with_the_reason(fields: dict[str, Any], status: int, words: str) -> None:
+def test_wrong_completion_requests_are_refused_with_the_reason(
+    fields: dict[str, Any], status: int, words: str
+) -> None:
     with pytest.raises(Refused, match=words) as caught:
         parse_completion(body(**fields), SERVING)
     assert caught.value.status == status
@@ -124,7 +145,9 @@ def test_bodies_that_are_no_json_objects_are_refused(raw: bytes) -> None:
         ({"inputs": 3}, ""),
     ],
 )
-def test_wrong_tgi_requests_are_validation_errors_or_not_even_understood(fields: dict[str, Any], kind: str) -> None:
+def test_wrong_tgi_requests_are_validation_errors_or_not_even_understood(
+    fields: dict[str, Any], kind: str
+) -> None:
     with pytest.raises(Refused) as caught:
         parse_tgi(body(**fields), SERVING, True)
     assert (caught.value.status, caught.value.kind) == (422, kind)
@@ -164,7 +187,11 @@ def shape(value: Any) -> Any:
     """Names and kinds of a JSON value, without what it says."""
     if isinstance(value, dict):
         return {name: shape(each) for name, each in value.items()}
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+    return (
+        "number"
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else type(value).__name__
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,15 +199,31 @@ def shape(value: Any) -> Any:
     [
         ("overloaded_generate", "/generate_stream", 0, {"inputs": "x"}, "Model is overloaded"),
         ("overloaded_whole", "/generate", 0, {"inputs": "x"}, "Model is overloaded"),
-        ("too_long_generate", "/generate_stream", 9, {"inputs": "x " * 9999}, "Input validation error: "),
-        ("zero_new_tokens", "/generate", 9, {"inputs": "x", "parameters": {"max_new_tokens": 0}}, "Input validation"),
+        (
+            "too_long_generate",
+            "/generate_stream",
+            9,
+            {"inputs": "x " * 9999},
+            "Input validation error: ",
+        ),
+        (
+            "zero_new_tokens",
+            "/generate",
+            9,
+            {"inputs": "x", "parameters": {"max_new_tokens": 0}},
+            "Input validation",
+        ),
         ("bad_json", "/generate_stream", 9, None, "Failed to parse the request body as JSON: "),
     ],
 )
 def test_refusals_are_answered_as_the_real_tgi_answers_them(
     name: str, path: str, limit: int, fields: dict[str, Any] | None, wording: str
 ) -> None:
-    options, loop, connection = replace(OPTIONS, max_concurrent_requests=limit), asyncio.new_event_loop(), Heard()
+    options, loop, connection = (
+        replace(OPTIONS, max_concurrent_requests=limit),
+        asyncio.new_event_loop(),
+        Heard(),
+    )
     app = App(replace(SERVING, options=options), loop, lambda text, level: None)
     try:
         raw = b'{"inputs":' if fields is None else body(**fields)
@@ -199,13 +242,22 @@ def test_refusals_are_answered_as_the_real_tgi_answers_them(
 
 
 def test_tgis_events_have_the_fields_of_the_real_ones() -> None:
-    real = [json.loads(line.removeprefix("data: ")) for line in recorded("generate_stream")[2].split("\n\n")]
-    ours = stream(TgiAnswer("id-1", "m", prompt_tokens=5, output_tokens=len(real), stream=True, vocab_size=1000))
+    real = [
+        json.loads(line.removeprefix("data: "))
+        for line in recorded("generate_stream")[2].split("\n\n")
+    ]
+    ours = stream(
+        TgiAnswer(
+            "id-1", "m", prompt_tokens=5, output_tokens=len(real), stream=True, vocab_size=1000
+        )
+    )
     assert [shape(event) for event in ours] == [shape(event) for event in real]
     assert [event["index"] for event in ours] == [event["index"] for event in real]
 
 
-COMPLETION = OpenAIAnswer("id-1", "m", prompt_tokens=5, output_tokens=3, stream=True, vocab_size=1000)
+COMPLETION = OpenAIAnswer(
+    "id-1", "m", prompt_tokens=5, output_tokens=3, stream=True, vocab_size=1000
+)
 CHAT = replace(COMPLETION, chat=True)
 
 
@@ -217,7 +269,13 @@ def test_a_completion_stream_has_one_event_per_token_then_the_end() -> None:
 
 
 def test_usage_and_token_ids_come_when_they_are_asked_for() -> None:
-    asked = replace(COMPLETION, include_usage=True, continuous_usage=True, return_token_ids=True, cached_tokens=4)
+    asked = replace(
+        COMPLETION,
+        include_usage=True,
+        continuous_usage=True,
+        return_token_ids=True,
+        cached_tokens=4,
+    )
     *tokens, usage, _ = stream(asked)
     assert [event["usage"]["completion_tokens"] for event in tokens] == [1, 2, 3]
     assert [len(event["choices"][0]["token_ids"]) for event in tokens] == [1, 1, 1]
@@ -228,16 +286,25 @@ def test_usage_and_token_ids_come_when_they_are_asked_for() -> None:
 
 
 def test_a_decode_replica_computes_nothing_of_a_prompt_whose_kv_cache_it_is_given() -> None:
-    prefill, decode = (replace(SERVING, options=replace(OPTIONS, role=role)) for role in ("prefill", "decode"))
+    prefill, decode = (
+        replace(SERVING, options=replace(OPTIONS, role=role)) for role in ("prefill", "decode")
+    )
     asked = parse_completion(
         body(prompt=[1] * 100, max_tokens=1, kv_transfer_params={"do_remote_decode": True}), prefill
     )
     given: Any = asked.whole()
     computed, loop = [], asyncio.new_event_loop()
-    for serving, transfer in ((decode, given["kv_transfer_params"]), (decode, None), (SERVING, asked.whole())):
+    for serving, transfer in (
+        (decode, given["kv_transfer_params"]),
+        (decode, None),
+        (SERVING, asked.whole()),
+    ):
         app = App(serving, loop, lambda text, level: None)
         app.handle(
-            HttpRequest("POST", "/v1/completions", {}, body(prompt=[1] * 100, kv_transfer_params=transfer)), Heard()
+            HttpRequest(
+                "POST", "/v1/completions", {}, body(prompt=[1] * 100, kv_transfer_params=transfer)
+            ),
+            Heard(),
         )
         (generation,) = app.active
         computed.append(100 - generation.sequence.cached)
@@ -249,11 +316,16 @@ def test_a_decode_replica_computes_nothing_of_a_prompt_whose_kv_cache_it_is_give
 
 
 def test_the_steps_of_every_rank_replica_and_start_vary_by_themselves_and_again_alike() -> None:
-    ranks, restless = settings(data_parallel_size=2), a_replica(IDEAL.model_copy(update={"jitter": 0.5}))
+    ranks, restless = (
+        settings(data_parallel_size=2),
+        a_replica(IDEAL.model_copy(update={"jitter": 0.5})),
+    )
     server = replace(OPTIONS, settings=ranks, model="m-launch1")
     seconds, loop = [], asyncio.new_event_loop()
     for options in (server, replace(server, port=8001), replace(server, model="m-launch2"), server):
-        app = App(replace(SERVING, options=options, replica=restless), loop, lambda text, level: None)
+        app = App(
+            replace(SERVING, options=options, replica=restless), loop, lambda text, level: None
+        )
         for pacer in app.pacers:
             pacer.batch.submit(0, 100, 1)
             pacer.batch.advance()
@@ -266,15 +338,25 @@ def test_the_steps_of_every_rank_replica_and_start_vary_by_themselves_and_again_
 
 def test_every_data_parallel_rank_has_a_prefix_cache_of_its_own() -> None:
     """Requests that wait are dealt to the ranks in turn."""
-    options, loop = replace(OPTIONS, settings=settings(data_parallel_size=2)), asyncio.new_event_loop()
+    options, loop = (
+        replace(OPTIONS, settings=settings(data_parallel_size=2)),
+        asyncio.new_event_loop(),
+    )
     app = App(replace(SERVING, options=options), loop, lambda text, level: None)
-    asked = HttpRequest("POST", "/v1/completions", {}, body(prompt=list(range(320)), max_tokens=1000))
+    asked = HttpRequest(
+        "POST", "/v1/completions", {}, body(prompt=list(range(320)), max_tokens=1000)
+    )
     for _ in range(6):
         app.handle(asked, Heard())
-    hits = {pacer: [one.answer.cached_tokens for one, at in app.active.items() if at is pacer] for pacer in app.pacers}
+    hits = {
+        pacer: [one.answer.cached_tokens for one, at in app.active.items() if at is pacer]
+        for pacer in app.pacers
+    }
     app.close()
     loop.close()
-    assert list(hits.values()) == [[0, 304, 304]] * 2, "the last block is computed for its last token"
+    assert list(hits.values()) == [[0, 304, 304]] * 2, (
+        "the last block is computed for its last token"
+    )
 
 
 def test_a_chat_stream_begins_with_a_role_that_is_no_token() -> None:
@@ -306,7 +388,9 @@ def test_names_with_quotes_stay_json() -> None:
 
 
 def test_metrics_have_types_and_labels_that_stay_text() -> None:
-    lines = exposition('a"b', {"vllm:num_requests_running": 3, "vllm:prompt_tokens_total": 9}).splitlines()
+    lines = exposition(
+        'a"b', {"vllm:num_requests_running": 3, "vllm:prompt_tokens_total": 9}
+    ).splitlines()
     assert 'vllm:num_requests_running{engine="0",model_name="a\\"b"} 3' in lines
     assert "# TYPE vllm:num_requests_running gauge" in lines
     assert "# TYPE vllm:prompt_tokens_total counter" in lines
@@ -317,14 +401,22 @@ def test_histograms_are_cumulative_and_end_with_everything() -> None:
     for value in (0.01, 0.02, 0.3):
         histograms.observe("inter_token_latency_seconds", value, times=2)
     lines = exposition("m", {}, histograms).splitlines()
-    found = {line.partition(" ")[0]: float(line.split()[-1]) for line in lines if "inter_token" in line and "{" in line}
+    found = {
+        line.partition(" ")[0]: float(line.split()[-1])
+        for line in lines
+        if "inter_token" in line and "{" in line
+    }
     at = 'vllm:inter_token_latency_seconds_bucket{engine="0",model_name="m",le="%s"}'
     assert [found[at % bound] for bound in (0.01, 0.025, 0.2, 0.3, "+Inf")] == [2, 4, 4, 6, 6]
-    assert found['vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"}'] == pytest.approx(0.66)
+    assert found[
+        'vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"}'
+    ] == pytest.approx(0.66)
     assert 'vllm:request_prompt_tokens_bucket{engine="0",model_name="m",le="1000.0"} 0' in lines
     assert not any('le="2000.0"' in line for line in lines if "prompt_tokens" in line)
 
 
 def test_every_metric_that_is_read_of_it_can_be_read() -> None:
     names = ENGINES["emulator"].metrics
-    assert normalize(exposition("m", dict.fromkeys(names.values(), 1.5)), names) == dict.fromkeys(names, 1.5)
+    assert normalize(exposition("m", dict.fromkeys(names.values(), 1.5)), names) == dict.fromkeys(
+        names, 1.5
+    )

@@ -1,4 +1,6 @@
-"""Continuous batching: the rules of the scheduler, and that a jump over many steps is the same as taking them."""
+"""Continuous batching: the rules of the scheduler, and that a jump over many steps is the same as
+taking them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def run(batch: Batch, max_steps: int = 2**31) -> None:
 
 
 def submitted(batch: Batch, requests: list[tuple[float, int, int, int]]) -> list[Sequence]:
-    return [batch.submit(arrival, prompt, output, cached) for arrival, prompt, output, cached in sorted(requests)]
+    return [
+        batch.submit(arrival, prompt, output, cached)
+        for arrival, prompt, output, cached in sorted(requests)
+    ]
 
 
 @given(
@@ -63,8 +68,11 @@ def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
 
 
 @pytest.mark.parametrize("jitter", [0.2, 0.5])
-def test_where_steps_vary_an_arrival_waits_no_longer_for_a_jump_than_for_single_steps(jitter: float) -> None:
-    arrivals = np.cumsum(np.random.default_rng(0).exponential(3, 500)).tolist()  # some 200 steps apart
+def test_where_steps_vary_an_arrival_waits_no_longer_for_a_jump_than_for_single_steps(
+    jitter: float,
+) -> None:
+    # some 200 steps apart
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(3, 500)).tolist()
     ttft_s = []
     for seed, max_steps in enumerate((2**31, 1)):
         batch = Batch(a_replica(IDEAL.model_copy(update={"jitter": jitter})), seed)
@@ -73,10 +81,14 @@ def test_where_steps_vary_an_arrival_waits_no_longer_for_a_jump_than_for_single_
         ttft_s.append([one.first_token_s - one.ready_s for one in sequences])
     jumping, stepping = ttft_s
     assert np.mean(jumping) == pytest.approx(np.mean(stepping), rel=0.05)
-    assert np.quantile(jumping, [0.5, 0.9, 0.99]) == pytest.approx(np.quantile(stepping, [0.5, 0.9, 0.99]), rel=0.15)
+    assert np.quantile(jumping, [0.5, 0.9, 0.99]) == pytest.approx(
+        np.quantile(stepping, [0.5, 0.9, 0.99]), rel=0.15
+    )
 
 
-@given(requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000]))
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000])
+)
 @hypothesis_settings(max_examples=60, deadline=None)
 def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
     requests: list[tuple[float, int, int, int]], kv_tokens: int
@@ -105,8 +117,12 @@ def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_of_requests_that_come_at_one_instant_an_idle_engine_starts_with_the_first_alone(busy: bool) -> None:
-    replica = a_replica(IDEAL.model_copy(update={"token_interval_s": 15e-6, "request_overhead_s": 1e-3}))
+def test_of_requests_that_come_at_one_instant_an_idle_engine_starts_with_the_first_alone(
+    busy: bool,
+) -> None:
+    replica = a_replica(
+        IDEAL.model_copy(update={"token_interval_s": 15e-6, "request_overhead_s": 1e-3})
+    )
     batch = Batch(replica)
     if busy:
         batch.submit(-1, 10, 50)
@@ -125,14 +141,18 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
     long = batch.submit(0, 250, 2)
     for _ in range(2):
         batch.advance(1)
-    assert (long.prefilled, batch.step) == (198, 3)  # 99 a step: one token of the budget goes to the decode
+    # 99 a step: one token of the budget goes to the decode
+    assert (long.prefilled, batch.step) == (198, 3)
     batch.advance(1)
     assert long.first_token_s == batch.clock
     assert short.tokens_at(batch.step) == 4
 
 
 def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
-    shared, first = (Batch(a_replica(IDEAL.model_copy(update={"prefill_first": rests}))) for rests in (False, True))
+    shared, first = (
+        Batch(a_replica(IDEAL.model_copy(update={"prefill_first": rests})))
+        for rests in (False, True)
+    )
     for batch in (shared, first):
         batch.submit(0, 10, 50)
         batch.advance(1)
@@ -143,8 +163,12 @@ def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
     assert ([one.tokens_at(first.step) for one in first.decoding], first.resting) == ([1, 1], 1)
 
 
-def test_with_an_interval_new_requests_are_looked_for_after_so_many_decodes_or_at_once_after_a_prompt() -> None:
-    replica = a_replica(IDEAL.model_copy(update={"prefill_first": True}), scheduler_recv_interval=10)
+def test_with_an_interval_new_requests_are_looked_for_after_so_many_decodes_or_at_once_after_a_prompt() -> (
+    None
+):
+    replica = a_replica(
+        IDEAL.model_copy(update={"prefill_first": True}), scheduler_recv_interval=10
+    )
     batch = Batch(replica)
     first = batch.submit(0, 100, 50)
     batch.advance(1)
@@ -159,13 +183,17 @@ def test_with_an_interval_new_requests_are_looked_for_after_so_many_decodes_or_a
     assert (first.tokens_at(batch.step), len(batch.decoding)) == (1 + 10, 3)
 
 
-@given(requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000]))
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000])
+)
 @hypothesis_settings(max_examples=60, deadline=None)
 def test_prefills_that_go_first_lose_no_token_either(
     requests: list[tuple[float, int, int, int]], kv_tokens: int
 ) -> None:
     constants = IDEAL.model_copy(update={"prefill_first": True})
-    batch = Batch(a_replica(constants, kv_cache_tokens=kv_tokens, max_num_seqs=8, max_num_batched_tokens=128))
+    batch = Batch(
+        a_replica(constants, kv_cache_tokens=kv_tokens, max_num_seqs=8, max_num_batched_tokens=128)
+    )
     sequences = submitted(batch, requests)
     given_out = dict.fromkeys(sequences, 0)
     while not batch.idle:
@@ -212,7 +240,8 @@ def computed(batch: Batch) -> int:
 
 def test_what_nobody_took_of_a_preempted_sequence_is_found_again() -> None:
     once = 100 + 59 + 100 + 59  # the last token of an answer is never read
-    for caching, again in ((False, 110), (True, 110 - 48)):  # of 110 tokens the older one took 50: 3 blocks are left
+    # of 110 tokens the older one took 50: 3 blocks are left
+    for caching, again in ((False, 110), (True, 110 - 48)):
         batch = Batch(a_replica(kv_cache_tokens=220, enable_prefix_caching=caching))
         for _ in range(2):
             batch.submit(0, 100, 60)
@@ -228,7 +257,10 @@ def test_room_that_was_given_back_first_is_taken_first() -> None:
     while batch.preemptions < 2:
         batch.advance(1)
     first, second = batch.waiting[1], batch.waiting[0]
-    left = {one: sum(tokens for owner, tokens in batch._given_back if owner is one) for one in (first, second)}
+    left = {
+        one: sum(tokens for owner, tokens in batch._given_back if owner is one)
+        for one in (first, second)
+    }
     assert left[first] < left[second]
     batch.cancel(first)
     batch.cancel(second)
@@ -247,7 +279,11 @@ def test_cached_prompt_tokens_are_not_computed() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_a_cancelled_request_frees_its_place_whatever_it_was_doing(steps: int) -> None:
-    batch = Batch(a_replica(max_num_batched_tokens=100, config={"model_type": "mistral", "sliding_window": 32}))
+    batch = Batch(
+        a_replica(
+            max_num_batched_tokens=100, config={"model_type": "mistral", "sliding_window": 32}
+        )
+    )
     other, sequence = batch.submit(0, 10, 20), batch.submit(0, 150, 20)
     for _ in range(steps):
         batch.advance(1)
@@ -261,7 +297,11 @@ def test_a_cancelled_request_frees_its_place_whatever_it_was_doing(steps: int) -
 
 def test_the_newest_one_waiting_never_overtakes() -> None:
     batch = Batch(a_replica(kv_cache_tokens=300))
-    running, large, small = batch.submit(0, 200, 20), batch.submit(0, 200, 20), batch.submit(0, 10, 20)
+    running, large, small = (
+        batch.submit(0, 200, 20),
+        batch.submit(0, 200, 20),
+        batch.submit(0, 10, 20),
+    )
     run(batch)
     assert large.scheduled_s == running.last_token_s
     assert small.scheduled_s >= large.scheduled_s
@@ -269,10 +309,18 @@ def test_the_newest_one_waiting_never_overtakes() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "output", "words"),
-    [(8000, 193, "maximum context length is 8192"), (200, 200, "KV cache"), (120, 5, "without chunked prefill")],
+    [
+        (8000, 193, "maximum context length is 8192"),
+        (200, 200, "KV cache"),
+        (120, 5, "without chunked prefill"),
+    ],
 )
-def test_requests_that_can_never_run_are_refused_with_the_reason(prompt: int, output: int, words: str) -> None:
-    limits = a_replica(kv_cache_tokens=300, max_num_batched_tokens=100, enable_chunked_prefill=False).limits
+def test_requests_that_can_never_run_are_refused_with_the_reason(
+    prompt: int, output: int, words: str
+) -> None:
+    limits = a_replica(
+        kv_cache_tokens=300, max_num_batched_tokens=100, enable_chunked_prefill=False
+    ).limits
     assert words in (refusal(limits, prompt, output) or "")
 
 

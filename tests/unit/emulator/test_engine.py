@@ -42,7 +42,10 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"speculative": Speculative(method="ngram", num_speculative_tokens=3)}, "speculative decoding"),
+        (
+            {"speculative": Speculative(method="ngram", num_speculative_tokens=3)},
+            "speculative decoding",
+        ),
         ({"enable_lora": True}, "LoRA"),
         ({"image": "x"}, "part of this program"),
         ({"profile": "no-such-gpu"}, "unknown accelerator"),
@@ -50,11 +53,16 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
         ({"extra_args": {"--no-such-flag": 1}}, "has no flag"),
         ({"extra_args": {"--port": 1}}, "set by this program"),
         ({"extra_args": {"--fault": "explode"}}, "--fault"),
-        ({"extra_args": {"--profile": "A100-80GB/meta-llama/Llama-3.1-8B-Instruct"}}, "the field profile"),
+        (
+            {"extra_args": {"--profile": "A100-80GB/meta-llama/Llama-3.1-8B-Instruct"}},
+            "the field profile",
+        ),
         ({"extra_args": {"--set": ["max_num_seqs=1"]}}, "the fields themselves"),
     ],
 )
-def test_what_has_no_place_in_the_model_is_refused_with_the_reason(changes: dict[str, Any], words: str) -> None:
+def test_what_has_no_place_in_the_model_is_refused_with_the_reason(
+    changes: dict[str, Any], words: str
+) -> None:
     problems = EMULATOR.problems(settings(**changes), H100)
     assert len(problems) == 1
     assert words in problems[0]
@@ -66,14 +74,25 @@ def test_a_batch_without_chunked_prefill_holds_the_longest_prompt_as_vllms_does(
 
 
 def test_all_problems_are_found_at_once() -> None:
-    assert len(EMULATOR.problems(settings(enable_lora=True, cpu_offload_gb=1, extra_args={"--x": 1}), H100)) == 3
+    assert (
+        len(
+            EMULATOR.problems(
+                settings(enable_lora=True, cpu_offload_gb=1, extra_args={"--x": 1}), H100
+            )
+        )
+        == 3
+    )
 
 
 def test_the_command_names_its_config_and_keeps_the_key_out_of_argv(tmp_path: Path) -> None:
     node = Node(port=21234, workdir=str(tmp_path), launch_id="L1", devices=("0",))
     faults = {"--fault": ["stall_at_request=3", "orphan"]}
-    command = EMULATOR.command(settings(env={"A": "b"}, extra_args=faults), H100, node, "secret-key")
-    assert "secret-key" not in " ".join(command.argv) + json.dumps(command.files) + json.dumps(command.env)
+    command = EMULATOR.command(
+        settings(env={"A": "b"}, extra_args=faults), H100, node, "secret-key"
+    )
+    assert "secret-key" not in " ".join(command.argv) + json.dumps(command.files) + json.dumps(
+        command.env
+    )
     assert "secret-key" in command.secrets.values()
     assert command.env["A"] == "b"
     for name, text in command.files.items():
@@ -89,7 +108,10 @@ def test_the_command_names_its_config_and_keeps_the_key_out_of_argv(tmp_path: Pa
 
 
 def test_ranks_above_zero_serve_nothing(tmp_path: Path) -> None:
-    assert "--headless" in EMULATOR.command(settings(), H100, Node(rank=1, workdir=str(tmp_path)), "k").argv
+    assert (
+        "--headless"
+        in EMULATOR.command(settings(), H100, Node(rank=1, workdir=str(tmp_path)), "k").argv
+    )
 
 
 def test_what_is_said_at_start_is_read_back() -> None:
@@ -103,13 +125,21 @@ def test_what_is_said_at_start_is_read_back() -> None:
 
 @pytest.mark.parametrize(
     ("memory_bytes", "words"),
-    [(8 * 10**9, "CUDA out of memory"), (17 * 10**9, "No available memory for the cache blocks"), (80 * 10**9, None)],
+    [
+        (8 * 10**9, "CUDA out of memory"),
+        (17 * 10**9, "No available memory for the cache blocks"),
+        (80 * 10**9, None),
+    ],
 )
-def test_a_model_that_does_not_fit_fails_at_start_in_vllms_words(memory_bytes: int, words: str | None) -> None:
+def test_a_model_that_does_not_fit_fails_at_start_in_vllms_words(
+    memory_bytes: int, words: str | None
+) -> None:
     from orchestrator.emulator.model import replica
 
     small = device(memory_bytes=memory_bytes)
-    failure = start_failure(small, replica(settings(), facts(), small, load_profile(None).constants))
+    failure = start_failure(
+        small, replica(settings(), facts(), small, load_profile(None).constants)
+    )
     assert (words is None and failure is None) or (words is not None and words in (failure or ""))
 
 
@@ -128,7 +158,9 @@ def test_every_wrong_line_of_a_profile_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError) as caught:
         profile_from(tmp_path, wrong)
     assert {one.file for one in caught.value.problems} == {str(tmp_path / "profile.yaml")}
-    assert [(one.line, one.message.partition(" must")[0], one.hint) for one in caught.value.problems] == [
+    assert [
+        (one.line, one.message.partition(" must")[0], one.hint) for one in caught.value.problems
+    ] == [
         (2, "'bandwidth_efficiency'", None),
         (4, "'die_at_request'", None),
         (5, "unknown key 'stat'", "did you mean 'start'?"),
@@ -137,7 +169,9 @@ def test_every_wrong_line_of_a_profile_is_reported(tmp_path: Path) -> None:
 
 def test_a_wrong_figure_of_a_profiles_device_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError, match="2: 'memory_gb' must be greater than 0, not -3"):
-        profile_from(tmp_path, "accelerator:\n  {memory_gb: -3, bandwidth_gb_s: 1, tflops: {fp8: 1}}\n")
+        profile_from(
+            tmp_path, "accelerator:\n  {memory_gb: -3, bandwidth_gb_s: 1, tflops: {fp8: 1}}\n"
+        )
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "constants: {}\n"])
@@ -146,7 +180,12 @@ def test_an_empty_profile_is_that_of_the_deployment(tmp_path: Path, text: str) -
 
 
 def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -> None:
-    constants = {"step_overhead_s": 1e-3, "sequence_overhead_s": 2.5e-06, "link_efficiency": 1.0, "prefill_first": True}
+    constants = {
+        "step_overhead_s": 1e-3,
+        "sequence_overhead_s": 2.5e-06,
+        "link_efficiency": 1.0,
+        "prefill_first": True,
+    }
     given = {"constants": constants, "model": {"rms_norm_eps": 1e-6}, "default_output_tokens": 7}
     expected = Profile.model_validate(given)
     texts = {
@@ -162,7 +201,9 @@ def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -
 
 def bomb(depth: int) -> str:
     """Mappings of ten merged mappings each, of ten merged ones each, and so on."""
-    merged = (f"a{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 10)}]}}\n" for at in range(1, depth))
+    merged = (
+        f"a{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 10)}]}}\n" for at in range(1, depth)
+    )
     return "a0: &a0 {x: 1}\n" + "".join(merged)
 
 
@@ -173,10 +214,16 @@ def bomb(depth: int) -> str:
         ("merges.yaml", bomb(12), "holds more than 200,000 values"),
         ("deep.yaml", "[" * 3000, "is nested too deeply"),
         ("deep.json", '{"a":' * 100_000, "is nested too deeply"),
-        ("closed.json", '{"model": ' + '{"a":' * 150 + "1" + "}" * 151, "1: is nested too deeply: 100 mappings"),
+        (
+            "closed.json",
+            '{"model": ' + '{"a":' * 150 + "1" + "}" * 151,
+            "1: is nested too deeply: 100 mappings",
+        ),
     ],
 )
-def test_a_profile_that_asks_for_too_much_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_profile_that_asks_for_too_much_is_refused(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
     with pytest.raises(ProblemsError, match=said):
         profile_from(tmp_path, text, name)
 

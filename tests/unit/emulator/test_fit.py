@@ -87,24 +87,45 @@ def measured(
     """A results root as a sweep leaves it, measured on an engine that behaves exactly as TRUE says."""
     store = Store.open(str(folder), "exp")
     for tensor in tensor_parallel:
-        settings = EngineSettings(engine=engine, model=LLAMA, tensor_parallel_size=tensor, max_num_seqs=64)
+        settings = EngineSettings(
+            engine=engine, model=LLAMA, tensor_parallel_size=tensor, max_num_seqs=64
+        )
         hardware = Hardware(name="h", accelerator=accelerator)
-        model = replica(settings, facts(max_position_embeddings=131072), device_of(Profile(), hardware), TRUE)
+        model = replica(
+            settings, facts(max_position_embeddings=131072), device_of(Profile(), hardware), TRUE
+        )
         row = deployment_row(
-            f"d{tensor}", settings_json=settings.model_dump_json(), model=LLAMA, accelerator=accelerator
+            f"d{tensor}",
+            settings_json=settings.model_dump_json(),
+            model=LLAMA,
+            accelerator=accelerator,
         )
         for control, level in LEVELS:
             load = schedule(level)
             if control == "concurrency":
-                load, outcome = run_closed(model, load.prompt_tokens, load.output_tokens, int(level))
+                load, outcome = run_closed(
+                    model, load.prompt_tokens, load.output_tokens, int(level)
+                )
             else:
                 outcome = run(model, load)
             measurement = f"m{tensor}-{control}-{level:g}"
-            point = point_row(measurement, "a0", deployment_id=f"d{tensor}", control=control, level=level)
+            point = point_row(
+                measurement, "a0", deployment_id=f"d{tensor}", control=control, level=level
+            )
             point["emulated"] = emulated
-            tables = {"requests": rows(measurement, load, outcome), "points": [point], "deployments": [row]}
+            tables = {
+                "requests": rows(measurement, load, outcome),
+                "points": [point],
+                "deployments": [row],
+            }
             parts = tuple(
-                store.write_part(name, table(name, content), measurement_id=measurement, attempt_id="a0", writer="w")
+                store.write_part(
+                    name,
+                    table(name, content),
+                    measurement_id=measurement,
+                    attempt_id="a0",
+                    writer="w",
+                )
                 for name, content in tables.items()
             )
             store.commit(
@@ -127,7 +148,9 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
     assert found.held_out_error is not None
     assert max(found.held_out_error.values()) < 0.06
     assert found.profile.constants.jitter == 0
-    assert found.profile.constants.compute_efficiency == pytest.approx(TRUE.compute_efficiency, rel=0.1)
+    assert found.profile.constants.compute_efficiency == pytest.approx(
+        TRUE.compute_efficiency, rel=0.1
+    )
     assert set(found.by_field) == {"level", "tensor_parallel_size"}
     assert set(found.by_field["tensor_parallel_size"]) == {"1", "2"}
     # Two levels of parallelism of one model do not tell all that a step waits for apart.
@@ -140,7 +163,9 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
     told = {name: spread for name, spread in found.spread.items() if spread < 0.25}
     assert {"compute_efficiency", "bandwidth_efficiency"} <= set(told) < set(found.spread)
     for name, spread in told.items():
-        assert abs(np.log(getattr(found.profile.constants, name) / getattr(right, name))) < 3 * spread, name
+        assert (
+            abs(np.log(getattr(found.profile.constants, name) / getattr(right, name))) < 3 * spread
+        ), name
 
 
 def test_where_measurements_tell_all_constants_a_fit_gives_them_all_back() -> None:
@@ -163,10 +188,22 @@ def test_where_measurements_tell_all_constants_a_fit_gives_them_all_back() -> No
         for in_flight, requests in ((1, 6), (6, 24), (48, 48)):
             rng = np.random.default_rng(in_flight)
             prompts, outputs = rng.integers(50, 4000, requests), rng.integers(20, 60, requests)
-            load, outcome = run_closed(replica(settings, model, device, right), prompts, outputs, in_flight)
+            load, outcome = run_closed(
+                replica(settings, model, device, right), prompts, outputs, in_flight
+            )
             everything = np.ones(requests, np.bool_)
             samples.append(
-                FitSample("one", settings, model, device, load, everything, float(in_flight), in_flight, outcome)
+                FitSample(
+                    "one",
+                    settings,
+                    model,
+                    device,
+                    load,
+                    everything,
+                    float(in_flight),
+                    in_flight,
+                    outcome,
+                )
             )
     found, spread, held = calibrate(samples, resolved(Constants(), "vllm", device))
     assert (set(spread), held, found.jitter) == (set(FITTED), (), 0)
@@ -176,13 +213,19 @@ def test_where_measurements_tell_all_constants_a_fit_gives_them_all_back() -> No
 
 
 def sample(data_parallel: int, jitter: float = 0.0) -> FitSample:
-    """Ten conversations a rank in closed loop, half of each prompt in the prefix cache, on an engine as TRUE says."""
-    settings = EngineSettings(engine="vllm", model=LLAMA, data_parallel_size=data_parallel, max_num_seqs=64)
+    """Ten conversations a rank in closed loop, half of each prompt in the prefix cache, on an
+    engine as TRUE says.
+    """
+    settings = EngineSettings(
+        engine="vllm", model=LLAMA, data_parallel_size=data_parallel, max_num_seqs=64
+    )
     device = device_of(Profile(), Hardware(name="h", accelerator="H100-80GB"))
     model = replica(settings, facts(), device, TRUE.model_copy(update={"jitter": jitter}))
     load = schedule(1.0, requests=300)
     cached = load.prompt_tokens // 2
-    trace, outcome = run_closed(model, load.prompt_tokens, load.output_tokens, 20, data_parallel, cached)
+    trace, outcome = run_closed(
+        model, load.prompt_tokens, load.output_tokens, 20, data_parallel, cached
+    )
     everything = np.ones(300, np.bool_)
     return FitSample("one", settings, facts(), device, trace, everything, 20.0, 20, outcome)
 
@@ -200,7 +243,9 @@ def test_a_fit_finds_how_much_steps_vary() -> None:
 
 def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
     closed, everything = sample(1), np.ones(400, np.bool_)
-    model = replica(closed.settings, closed.facts, closed.device, TRUE.model_copy(update={"jitter": 0.2}))
+    model = replica(
+        closed.settings, closed.facts, closed.device, TRUE.model_copy(update={"jitter": 0.2})
+    )
     load = Trace(schedule(1.0, requests=400).arrival_s, np.full(400, 500), np.full(400, 200))
     for seed in (1, 2):
         batch = Batch(model, seed)
@@ -209,7 +254,9 @@ def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
             batch.advance(max_steps=1)  # as the server does
         first_s, last_s = np.array([(one.first_token_s, one.last_token_s) for one in answered]).T
         outcome = Outcome(load.arrival_s, first_s, last_s, np.zeros(400, np.int64))
-        measured = replace(closed, schedule=load, outcome=outcome, concurrency=None, measure=everything)
+        measured = replace(
+            closed, schedule=load, outcome=outcome, concurrency=None, measure=everything
+        )
         assert with_jitter([measured], TRUE).jitter == 0.2
 
 
@@ -236,7 +283,9 @@ def test_samples_hold_what_was_answered_and_compare_what_was_measured(tmp_path: 
 
 def test_the_command_writes_a_profile_that_the_emulator_takes(tmp_path: Path) -> None:
     output = tmp_path / "profile.yaml"
-    done = CliRunner().invoke(emulator, ["fit", measured(tmp_path / "results", (1,)), "--output", str(output)])
+    done = CliRunner().invoke(
+        emulator, ["fit", measured(tmp_path / "results", (1,)), "--output", str(output)]
+    )
     assert done.exit_code == 0, done.output
     assert "samples held out of the fit" in done.output
     held = yaml.safe_load(output.read_text())["fitted"]["held"]
@@ -265,6 +314,15 @@ def test_different_engines_are_not_fitted_together_but_one_can_be_chosen(tmp_pat
 
 def test_nothing_to_fit_is_an_input_error(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    store.commit(Manifest(kind="point", measurement_id="m", attempt_id="a", status="ok", created_unix_ns=1, files=()))
+    store.commit(
+        Manifest(
+            kind="point",
+            measurement_id="m",
+            attempt_id="a",
+            status="ok",
+            created_unix_ns=1,
+            files=(),
+        )
+    )
     with pytest.raises(InputError, match="nothing to fit"):
         fit(str(tmp_path))

@@ -62,7 +62,9 @@ def test_a_request_is_read_whole_wherever_the_network_cuts_it(cut: int) -> None:
     connection, _, seen = connected()
     connection.data_received(POST[:cut])
     connection.data_received(POST[cut:])
-    assert [(one.method, one.path, one.body, one.headers["x-key"]) for one in seen] == [("POST", "/a", b"hello", "v")]
+    assert [(one.method, one.path, one.body, one.headers["x-key"]) for one in seen] == [
+        ("POST", "/a", b"hello", "v")
+    ]
 
 
 def test_pipelined_requests_are_answered_one_after_the_other() -> None:

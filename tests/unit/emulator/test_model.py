@@ -20,7 +20,9 @@ def decode_s(costs: Costs, sequences: int, context: int) -> float:
 def step_s(**changes: Any) -> float:
     """What a step costs in any case, with one constant that is not ideal."""
     constants, settings_of = changes.pop("constants"), changes
-    return replica(settings(**settings_of), facts(), device(), IDEAL.model_copy(update=constants)).costs.step_s
+    return replica(
+        settings(**settings_of), facts(), device(), IDEAL.model_copy(update=constants)
+    ).costs.step_s
 
 
 def test_a_small_decode_takes_the_time_to_read_the_weights_once() -> None:
@@ -38,20 +40,27 @@ def test_context_adds_the_time_to_read_its_keys_and_values() -> None:
     assert decode_s(costs, 1, 1000) - decode_s(costs, 1, 0) == pytest.approx(1000 * kv_bytes / 1e12)
 
 
-def test_a_long_prefill_takes_its_flops_over_the_peak_and_its_activations_over_the_bandwidth() -> None:
+def test_a_long_prefill_takes_its_flops_over_the_peak_and_its_activations_over_the_bandwidth() -> (
+    None
+):
     model, costs = facts(), a_replica().costs
     head = model.shape.vocab_size * model.shape.hidden_size
-    products = math.hypot(costs.weights_s, (2 * (model.active_parameters - head) * 2048 + 2 * head) / 1e14)
+    products = math.hypot(
+        costs.weights_s, (2 * (model.active_parameters - head) * 2048 + 2 * head) / 1e14
+    )
     attention = 4 * 32 * 4096 * 2048 * 1024 / 1e14
     activations = 2048 * 32 * 2 * (8 * 4096 + 3 * 14336) / 1e12
-    assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(products + attention + activations, rel=1e-6)
+    assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(
+        products + attention + activations, rel=1e-6
+    )
 
 
 def test_tensor_parallelism_divides_the_work_and_adds_communication() -> None:
     one, two = a_replica().costs, a_replica(tensor_parallel_size=2).costs
     assert two.token_s == pytest.approx(one.token_s / 2)
     assert two.weights_s == pytest.approx(one.weights_s / 2, rel=0.01)  # norms are on every rank
-    assert one.traffic_s > two.traffic_s > one.traffic_s / 2  # what goes through norms is on every rank, too
+    # what goes through norms is on every rank, too
+    assert one.traffic_s > two.traffic_s > one.traffic_s / 2
     slow = replica(settings(tensor_parallel_size=2), facts(), device(link_bytes_s=1e9), IDEAL).costs
     assert slow.traffic_s - two.traffic_s == pytest.approx(64 * 4096 * 2 / 1e9, rel=1e-4)
     latency = {"collective_latency_s": 3e-6, "collective_rank_s": 1e-6}
@@ -79,7 +88,8 @@ def test_a_latent_is_read_by_decodes_and_expanded_by_prefills() -> None:
     }  # fmt: skip
     costs = a_replica(config=latent).costs
     assert costs.attend_s == pytest.approx(2 * 128 * (128 + 64 + 128) * 32 / 1e14)
-    assert costs.context_s == pytest.approx(2 * 128 * (512 + 64 + 512) * 32 / 1e14)  # 128 heads: longer than reading
+    # 128 heads: longer than reading
+    assert costs.context_s == pytest.approx(2 * 128 * (512 + 64 + 512) * 32 / 1e14)
 
 
 def test_experts_that_data_parallel_ranks_share_are_read_for_all_their_tokens() -> None:
@@ -91,19 +101,30 @@ def test_experts_that_data_parallel_ranks_share_are_read_for_all_their_tokens() 
 
 
 def test_constants_that_are_not_given_are_those_of_the_engine() -> None:
-    vllm, sglang = (replica(settings(engine=one), facts(), device(), Constants()) for one in ("vllm", "sglang"))
+    vllm, sglang = (
+        replica(settings(engine=one), facts(), device(), Constants()) for one in ("vllm", "sglang")
+    )
     assert vllm.costs != sglang.costs
     assert (vllm.limits.prefill_first, sglang.limits.prefill_first) == (False, True)
-    given = replica(settings(engine="sglang"), facts(), device(), Constants(sequence_overhead_s=1.0))
+    given = replica(
+        settings(engine="sglang"), facts(), device(), Constants(sequence_overhead_s=1.0)
+    )
     assert given.costs.sequence_s == 1.0
     assert given.costs.weights_s == sglang.costs.weights_s
 
 
-def test_constants_go_by_engine_and_architecture_and_those_of_others_are_inherited_without_a_known_error() -> None:
+def test_constants_go_by_engine_and_architecture_and_those_of_others_are_inherited_without_a_known_error() -> (
+    None
+):
     h100, b200, a100 = (find(name) for name in ("H100-80GB", "B200-180GB", "A100-80GB"))
     assert h100 and b200 and a100
     fitted, inherited, unknown = (typical("vllm", one) for one in (h100, b200, a100))
-    assert fitted.constants == inherited.constants == unknown.constants != typical("sglang", b200).constants
+    assert (
+        fitted.constants
+        == inherited.constants
+        == unknown.constants
+        != typical("sglang", b200).constants
+    )
     assert [one.fitted_on for one in (fitted, inherited, unknown)] == ["hopper"] * 3
     assert (fitted.architecture, inherited.architecture) == ("hopper", "blackwell")
     assert fitted.source != inherited.source and all(one.date for one in (fitted, inherited))
@@ -143,11 +164,15 @@ def test_fp8_weights_halve_the_reading_and_double_the_peak() -> None:
 
 
 def test_an_fp8_cache_holds_twice_the_tokens() -> None:
-    assert a_replica(kv_cache_dtype="fp8").limits.kv_tokens == pytest.approx(2 * a_replica().limits.kv_tokens, abs=2)
+    assert a_replica(kv_cache_dtype="fp8").limits.kv_tokens == pytest.approx(
+        2 * a_replica().limits.kv_tokens, abs=2
+    )
 
 
 def test_a_step_of_a_mixture_of_experts_reads_the_expected_number_of_distinct_experts() -> None:
-    costs = a_replica(config={"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}).costs
+    costs = a_replica(
+        config={"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    ).costs
     assert costs.experts_read(1) == pytest.approx(2 / 8)
     assert costs.experts_read(4) == pytest.approx(1 - 0.75**4)
     assert costs.experts_read(1000) == pytest.approx(1)
@@ -156,11 +181,15 @@ def test_a_step_of_a_mixture_of_experts_reads_the_expected_number_of_distinct_ex
 def test_sliding_layers_read_at_most_a_window() -> None:
     costs = a_replica(config={"model_type": "mistral", "sliding_window": 128}).costs
     assert costs.context_s == costs.attend_s == 0
-    assert costs.mixed(0, 0, 0.0, [(4000, 1)]) == pytest.approx(costs.mixed(0, 0, 0.0, [(128, 1)]), rel=0.01)
+    assert costs.mixed(0, 0, 0.0, [(4000, 1)]) == pytest.approx(
+        costs.mixed(0, 0, 0.0, [(128, 1)]), rel=0.01
+    )
 
 
 def test_eager_mode_costs_time_in_every_layer() -> None:
-    assert step_s(constants={"eager_layer_overhead_s": 6e-5}, enforce_eager=True) == pytest.approx(32 * 6e-5)
+    assert step_s(constants={"eager_layer_overhead_s": 6e-5}, enforce_eager=True) == pytest.approx(
+        32 * 6e-5
+    )
 
 
 def test_the_kv_capacity_is_what_the_user_fixed() -> None:
@@ -169,5 +198,7 @@ def test_the_kv_capacity_is_what_the_user_fixed() -> None:
 
 
 def test_what_nobody_says_of_batches_is_what_vllm_takes_on_large_gpus() -> None:
-    limits = replica(settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL).limits
+    limits = replica(
+        settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL
+    ).limits
     assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (8192, 1024)

@@ -75,10 +75,11 @@ def test_every_token_leaves_at_its_own_instant_and_the_last_one_where_the_model_
         assert client.at_s[0] == pytest.approx(sequence.first_token_s, abs=1e-5)
         assert client.at_s[-1] == pytest.approx(sequence.last_token_s, abs=1e-5)
         assert (len(client.at_s), client.ended) == (3, 1)
-    lasts_s = sorted(client.at_s[-1] for client in clients[1:])  # the first one was alone in its first step
-    assert [late - early for early, late in zip(lasts_s, lasts_s[1:], strict=False)] == pytest.approx(
-        [INTERVAL_S] * 3, abs=1e-5
-    )
+    # the first one was alone in its first step
+    lasts_s = sorted(client.at_s[-1] for client in clients[1:])
+    assert [
+        late - early for early, late in zip(lasts_s, lasts_s[1:], strict=False)
+    ] == pytest.approx([INTERVAL_S] * 3, abs=1e-5)
     assert pacer.lag.tokens == 15
     assert pacer.lag.worst_s < 1e-5
 
@@ -89,13 +90,16 @@ def test_nothing_leaves_before_its_time(pacer: Pacer, clock: Clock) -> None:
     clock.now_s = sequence.first_token_s - 1e-3
     pacer.catch_up()
     assert client.at_s == []
-    clock.now_s = sequence.first_token_s - 1e-4  # within the time a process needs to wake up: it waits for the instant
+    # within the time a process needs to wake up: it waits for the instant
+    clock.now_s = sequence.first_token_s - 1e-4
     pacer.catch_up()
     assert client.at_s == [pytest.approx(sequence.first_token_s, abs=5e-6)]
     pacer.close()
 
 
-def test_a_late_step_is_counted_as_late_and_does_not_move_the_next_ones(pacer: Pacer, clock: Clock) -> None:
+def test_a_late_step_is_counted_as_late_and_does_not_move_the_next_ones(
+    pacer: Pacer, clock: Clock
+) -> None:
     client = Client(clock)
     sequence = pacer.submit(100, 4, 0, client)
     clock.now_s = sequence.first_token_s + 3e-3
@@ -105,7 +109,9 @@ def test_a_late_step_is_counted_as_late_and_does_not_move_the_next_ones(pacer: P
     assert client.at_s[-1] == pytest.approx(sequence.last_token_s, abs=1e-5)
 
 
-def test_a_request_that_follows_on_the_end_of_another_waits_for_the_next_step(pacer: Pacer, clock: Clock) -> None:
+def test_a_request_that_follows_on_the_end_of_another_waits_for_the_next_step(
+    pacer: Pacer, clock: Clock
+) -> None:
     second = Client(clock)
 
     class Chained(Client):

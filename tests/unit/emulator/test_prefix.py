@@ -43,15 +43,21 @@ def test_a_conversation_finds_what_was_answered_before() -> None:
 def test_running_requests_keep_their_blocks_and_free_ones_give_way_to_them() -> None:
     cache = PrefixCache(128)
     held = cache.take(list(range(64)), "", used_tokens=0)
-    assert asked(cache, list(range(100, 164)), used=100) == 0  # 28 tokens are left: one block of it stays
+    # 28 tokens are left: one block of it stays
+    assert asked(cache, list(range(100, 164)), used=100) == 0
     assert asked(cache, list(range(64)), used=128) == 48  # nothing is left, but it is in use
     cache.give_back(held, [], used_tokens=0)
     assert asked(cache, list(range(100, 164))) == 0
-    assert asked(cache, list(range(64))) == 48  # the last token of a prompt is computed, and with it its block
+    # the last token of a prompt is computed, and with it its block
+    assert asked(cache, list(range(64))) == 48
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=80), st.integers(0, 100)), max_size=30))
-def test_free_blocks_never_outgrow_what_running_sequences_leave(requests: list[tuple[list[int], int]]) -> None:
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=80), st.integers(0, 100)), max_size=30)
+)
+def test_free_blocks_never_outgrow_what_running_sequences_leave(
+    requests: list[tuple[list[int], int]],
+) -> None:
     cache = PrefixCache(64)
     for prompt, used in requests:
         assert asked(cache, prompt, used=used) <= len(prompt)

@@ -82,20 +82,25 @@ def test_a_full_queue_refuses_in_open_and_in_closed_loop() -> None:
     for arrival_s, turned_away in zip(load.arrival_s, refused, strict=True):
         here = np.sum((load.arrival_s < arrival_s) & (full.last_token_s > arrival_s))
         assert (here == 4) == turned_away
-    trace, outcome = run_closed(a_replica(max_num_queued_reqs=4), load.prompt_tokens, load.output_tokens, 5)
+    trace, outcome = run_closed(
+        a_replica(max_num_queued_reqs=4), load.prompt_tokens, load.output_tokens, 5
+    )
     assert np.isnan(outcome.last_token_s).any()
     assert not np.isnan(trace.arrival_s).any()
 
 
 @pytest.mark.parametrize(
-    ("jitter", "rate", "output", "tail"), [(0.5, 0.05, 20, 1.2), (0.2, 0.3, 300, 1.05)], ids=["alone", "during decodes"]
+    ("jitter", "rate", "output", "tail"),
+    [(0.5, 0.05, 20, 1.2), (0.2, 0.3, 300, 1.05)],
+    ids=["alone", "during decodes"],
 )
 def test_steps_that_vary_by_themselves_spread_the_tail_but_not_the_mean(
     jitter: float, rate: float, output: int, tail: float
 ) -> None:
     load = schedule(rate, requests=1000, output=output)
     calm, restless, again = (
-        run(a_replica(IDEAL.model_copy(update={"jitter": value})), load).first_token_s - load.arrival_s
+        run(a_replica(IDEAL.model_copy(update={"jitter": value})), load).first_token_s
+        - load.arrival_s
         for value in (0.0, jitter, jitter)
     )
     assert restless.mean() == pytest.approx(calm.mean(), rel=0.05)
@@ -105,7 +110,9 @@ def test_steps_that_vary_by_themselves_spread_the_tail_but_not_the_mean(
 
 def test_the_steps_of_every_rank_vary_by_themselves() -> None:
     model = a_replica(IDEAL.model_copy(update={"jitter": 0.5}))
-    pair = Trace(*(np.repeat(column, 2) for column in (np.arange(9.0), np.full(9, 100), np.full(9, 20))))
+    pair = Trace(
+        *(np.repeat(column, 2) for column in (np.arange(9.0), np.full(9, 100), np.full(9, 20)))
+    )
     closed = run_closed(model, pair.prompt_tokens, pair.output_tokens, 2, ranks=2)[1]
     for outcome in (run(model, pair, ranks=2), closed):
         assert not np.any(outcome.last_token_s[::2] == outcome.last_token_s[1::2])
@@ -115,7 +122,9 @@ def test_a_deployment_is_simulated_by_the_name_of_its_device_and_model() -> None
     profile = load_profile("H100-80GB/Llama-3.1-8B")
     load = schedule(rate=5, requests=50, prompt=500, output=100)
     one = simulate(profile, EngineSettings(engine="emulator", model="any"), load)
-    two = simulate(profile, EngineSettings(engine="emulator", model="any", tensor_parallel_size=2), load)
+    two = simulate(
+        profile, EngineSettings(engine="emulator", model="any", tensor_parallel_size=2), load
+    )
     tpot = [(outcome.last_token_s - outcome.first_token_s).mean() / 99 for outcome in (one, two)]
     assert 0.005 < tpot[0] < 0.012  # an H100 streams 15 GB of weights in 4.5 ms at its peak
     assert tpot[1] < 0.75 * tpot[0]
@@ -130,6 +139,9 @@ def test_fifty_thousand_requests_take_seconds_at_most() -> None:
         rng.lognormal(5, 0.5, n).astype(np.int64) + 1,
     )
     started_s = time.process_time()
-    outcome = simulate(load_profile("H100-80GB/Llama-3.1-8B"), EngineSettings(engine="emulator", model="any"), load)
+    outcome = simulate(
+        load_profile("H100-80GB/Llama-3.1-8B"), EngineSettings(engine="emulator", model="any"), load
+    )
     assert not np.isnan(outcome.last_token_s).any()
-    assert time.process_time() - started_s < 4  # benchmarks/emulator/timing.py measures it: under 1 s on a quiet core
+    # benchmarks/emulator/timing.py measures it: under 1 s on a quiet core
+    assert time.process_time() - started_s < 4

@@ -18,14 +18,21 @@ SMALL, LARGE = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Ins
 
 
 def of(
-    model: str, tensor: int, sequences: int, batched: int, engine: str = "emulator", interval: int | None = None
+    model: str,
+    tensor: int,
+    sequences: int,
+    batched: int,
+    engine: str = "emulator",
+    interval: int | None = None,
 ) -> Replica:
     settings = EngineSettings(
         engine=engine, model=model, tensor_parallel_size=tensor, max_num_seqs=sequences,
         max_num_batched_tokens=batched, scheduler_recv_interval=interval,
     )  # fmt: skip
     profile, hardware = Profile(), Hardware(name="h", accelerator="H100-80GB")
-    return replica(settings, facts_of(profile, settings), device_of(profile, hardware), profile.constants)
+    return replica(
+        settings, facts_of(profile, settings), device_of(profile, hardware), profile.constants
+    )
 
 
 def lengths(mean: int, number: int, rng: np.random.Generator) -> np.ndarray:
@@ -34,7 +41,10 @@ def lengths(mean: int, number: int, rng: np.random.Generator) -> np.ndarray:
 
 def demand(prompt: int, output: int, spread: bool = True) -> Demand:
     rng = np.random.default_rng(1)
-    both = (lengths(mean, SAMPLES, rng) if spread else np.full(SAMPLES, mean) for mean in (prompt, output))
+    both = (
+        lengths(mean, SAMPLES, rng) if spread else np.full(SAMPLES, mean)
+        for mean in (prompt, output)
+    )
     asked, answered = (one.astype(float) for one in both)
     return Demand(asked, np.zeros(SAMPLES), answered)
 
@@ -47,9 +57,11 @@ def demand(prompt: int, output: int, spread: bool = True) -> Demand:
         (of(SMALL, 1, 64, 2048), 600, 250, "request_rate", 10.0),
         (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 1.0),
         (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 2.0),
-        (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "request_rate", 8.0),  # decodes rest while prompts are prefilled
+        # decodes rest while prompts are prefilled
+        (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "request_rate", 8.0),
         (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "concurrency", 32),
-        (of(SMALL, 1, 256, 8192, "sglang", 30), 600, 250, "request_rate", 8.0),  # new requests wait to be looked for
+        # new requests wait to be looked for
+        (of(SMALL, 1, 256, 8192, "sglang", 30), 600, 250, "request_rate", 8.0),
         (of(SMALL, 1, 256, 8192, "sglang", 10), 600, 250, "concurrency", 4),
         (of(SMALL, 1, 256, 8192, "sglang", 30), 600, 250, "concurrency", 32),
         (of(LARGE, 4, 256, 8192, "sglang", 30), 3000, 200, "concurrency", 16),
@@ -62,7 +74,9 @@ def demand(prompt: int, output: int, spread: bool = True) -> Demand:
 def test_it_is_what_a_long_simulation_shows(
     model: Replica, prompt: int, output: int, control: Control, level: float
 ) -> None:
-    """Medians of TPOT within a tenth (2 % in the median of these cases) and of TTFT within a third (10 %)."""
+    """Medians of TPOT within a tenth (2 % in the median of these cases) and of TTFT within a third
+    (10 %).
+    """
     rng = np.random.default_rng(2)
     asked = demand(prompt, output)
     drawn = rng.integers(0, SAMPLES, 4000)
@@ -94,15 +108,26 @@ def test_more_than_it_can_do_has_no_steady_state_in_open_loop_and_waits_in_close
     full = closed.under(100.0)
     assert full == closed.full
     waited = closed.latencies(full, 100.0)["ttft"].mean()
-    assert full.rate * (waited + closed._steps * full.step_s) == pytest.approx(100, rel=0.02)  # Little's law
+    # Little's law
+    assert full.rate * (waited + closed._steps * full.step_s) == pytest.approx(100, rel=0.02)
 
 
-@given(st.sampled_from(["request_rate", "concurrency"]), st.integers(20, 4000), st.integers(2, 2000), st.booleans())
-def test_a_busier_state_is_a_higher_load_and_slower(control: Control, prompt: int, output: int, spread: bool) -> None:
+@given(
+    st.sampled_from(["request_rate", "concurrency"]),
+    st.integers(20, 4000),
+    st.integers(2, 2000),
+    st.booleans(),
+)
+def test_a_busier_state_is_a_higher_load_and_slower(
+    control: Control, prompt: int, output: int, spread: bool
+) -> None:
     rank = Rank(of(SMALL, 1, 128, 2048), demand(prompt, output, spread), control)
     states = [rank.at(running) for running in np.geomspace(0.01, rank.most, 12)]
     loads = [rank.level(state) for state in states]
-    medians = [np.median(rank.latencies(state, load)["tpot"]) for state, load in zip(states, loads, strict=True)]
+    medians = [
+        np.median(rank.latencies(state, load)["tpot"])
+        for state, load in zip(states, loads, strict=True)
+    ]
     assert all(later > 0.93 * earlier for earlier, later in zip(loads, loads[1:], strict=False))
     assert all(later > 0.93 * earlier for earlier, later in zip(medians, medians[1:], strict=False))
     assert all(np.isfinite(loads)) and all(np.isfinite(medians))

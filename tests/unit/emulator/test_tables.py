@@ -1,4 +1,6 @@
-"""Step times from tables of measured kernels: how steps are put together, what the tables have no row for."""
+"""Step times from tables of measured kernels: how steps are put together, what the tables have no
+row for.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 
 
 class Kernels:
-    """As an EngineHandle answers, in milliseconds: products 5 + 0.01 a token, attention 1e-5 a pair of tokens, 1e-4 a
-    token of context; a batch of more than ``most`` is in no row."""
+    """As an EngineHandle answers, in milliseconds: products 5 + 0.01 a token, attention 1e-5 a pair
+    of tokens, 1e-4 a token of context; a batch of more than ``most`` is in no row.
+    """
 
     def __init__(self, most: int = 64) -> None:
         self.most = most
@@ -37,16 +40,25 @@ class Kernels:
     def decode_step_latency(self, sequences: int, length: int, _: int) -> float:
         return self.mixed_step_breakdown(0, sequences, length, 1, 0)[0]
 
-    def mixed_step_breakdown(self, prompt: int, decodes: int, length: int, _: int, cached: int) -> tuple[float, ...]:
+    def mixed_step_breakdown(
+        self, prompt: int, decodes: int, length: int, _: int, cached: int
+    ) -> tuple[float, ...]:
         if decodes > self.most:
             raise RuntimeError("no bracket\nfor this batch")
         new = length - cached if prompt else 0  # of one prompt, as it is asked for here
-        parts = (5 + 0.01 * (new + decodes), 1e-5 * new * (cached + new / 2), 1e-4 * decodes * length)
+        parts = (
+            5 + 0.01 * (new + decodes),
+            1e-5 * new * (cached + new / 2),
+            1e-4 * decodes * length,
+        )
         return sum(parts), *parts
 
 
 def a_replica(
-    constants: Constants = HOST, device: str = "H100", stored: dict[str, Any] | None = None, **changes: Any
+    constants: Constants = HOST,
+    device: str = "H100",
+    stored: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Replica:
     """Of Llama-3.1-8B in vLLM. ``stored``: the quantization_config of its checkpoint."""
     settings = EngineSettings(**{"engine": "vllm", "model": MODEL} | changes)
@@ -78,7 +90,9 @@ def test_a_step_is_its_kernels_and_its_host(in_the_tables: None) -> None:
 def test_requests_are_simulated_with_the_tables_steps(in_the_tables: None) -> None:
     prompts, outputs = np.full(4, 1000), np.full(4, 101)
     trace, outcome = run_closed(a_replica(), prompts, outputs, 1)
-    assert (outcome.first_token_s - trace.arrival_s) == pytest.approx(0.02 + 1e-3 + 1e-5 + 0.02, rel=1e-3)
+    assert (outcome.first_token_s - trace.arrival_s) == pytest.approx(
+        0.02 + 1e-3 + 1e-5 + 0.02, rel=1e-3
+    )
     tpot = (outcome.last_token_s - outcome.first_token_s) / 100
     assert tpot == pytest.approx(1e-3 + 1e-5 + (5.01 + 0.105) / 1e3, rel=1e-3)
 
@@ -96,14 +110,19 @@ def test_constants_that_are_not_given_are_those_fitted_on_the_tables(in_the_tabl
         ({"pipeline_parallel_size": 2}, "without pipeline stages"),
         ({"enforce_eager": True}, "with CUDA graphs"),
         ({"quantization": "bitsandbytes"}, "no quantization bitsandbytes"),
-        ({"quantization": "quark_mxfp4", "engine": "sglang", "stored": FP8}, "no quantization quark_mxfp4 of fp8"),
+        (
+            {"quantization": "quark_mxfp4", "engine": "sglang", "stored": FP8},
+            "no quantization quark_mxfp4 of fp8",
+        ),
         ({"dtype": "float32"}, "no dtype float32"),
         ({"kv_cache_dtype": "int8"}, "no KV cache in int8"),
         ({"kv_cache_dtype": "mxfp8", "engine": "sglang"}, "no KV cache in mxfp8"),
         ({"stored": FP8 | {"kv_cache_quant_algo": "nvfp4"}}, "no KV cache in nvfp4"),
     ],
 )
-def test_what_the_tables_have_no_row_for_is_said(in_the_tables: None, changes: dict[str, Any], why: str) -> None:
+def test_what_the_tables_have_no_row_for_is_said(
+    in_the_tables: None, changes: dict[str, Any], why: str
+) -> None:
     with pytest.raises(NoRow, match=why):
         a_replica(**changes)
 
@@ -115,7 +134,11 @@ def test_what_the_tables_have_no_row_for_is_said(in_the_tables: None, changes: d
         ({"kv_cache_dtype": "bf16", "engine": "sglang"}, "bfloat16", None),
         ({"kv_cache_dtype": "fp8_e4m3", "quantization": "fp8"}, "fp8", "fp8"),
         ({"stored": FP8 | {"kv_cache_quant_algo": "FP8"}}, "fp8", None),
-        ({"stored": FP8 | {"kv_cache_quant_algo": "FP8"}, "kv_cache_dtype": "bfloat16"}, "bfloat16", None),
+        (
+            {"stored": FP8 | {"kv_cache_quant_algo": "FP8"}, "kv_cache_dtype": "bfloat16"},
+            "bfloat16",
+            None,
+        ),
         ({"stored": FP8, "quantization": "fp8"}, "bfloat16", None),
     ],
 )
@@ -130,7 +153,9 @@ def test_kernels_are_those_of_the_kv_cache_and_of_what_is_quantized_while_loadin
 
     monkeypatch.setattr(tables, "_compiled", compiled)
     a_replica(**changes)
-    assert [(one["kvcache_quant_mode"], one.get("gemm_quant_mode")) for one in asked] == [(cache, products)]
+    assert [(one["kvcache_quant_mode"], one.get("gemm_quant_mode")) for one in asked] == [
+        (cache, products)
+    ]
 
 
 def test_without_the_package_the_tables_have_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +180,15 @@ class TestInstalled:
         pytest.importorskip("aiconfigurator_core", reason="the extra [tables] is not installed")
 
     @pytest.mark.filterwarnings("default")
-    def test_a_decode_step_of_llama_8b_on_an_h100_is_within_a_tenth_of_what_the_formula_says(self) -> None:
+    def test_a_decode_step_of_llama_8b_on_an_h100_is_within_a_tenth_of_what_the_formula_says(
+        self,
+    ) -> None:
         by_tables, by_formula = a_replica().costs, a_replica(Constants()).costs
         for sequences in (1, 32):
-            steps = [costs.decode(sequences, sequences * 1024, 0.0)[0] for costs in (by_tables, by_formula)]
+            steps = [
+                costs.decode(sequences, sequences * 1024, 0.0)[0]
+                for costs in (by_tables, by_formula)
+            ]
             assert steps[0] == pytest.approx(steps[1], rel=0.1)
 
     @pytest.mark.filterwarnings("default")

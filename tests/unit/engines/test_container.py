@@ -21,20 +21,26 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 CPU = Hardware(name="cpu")
 MI300X = Hardware(name="mi", accelerator="MI300X", gpus_per_node=8)
 # https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/vllm.html and
-# https://rocm.docs.amd.com/en/7.12.0-preview/rocm-for-ai/vllm.html, "Start the Docker container"; what is ours to say
-# (names, terminals, mounts, memory shared with the host) left out
+# https://rocm.docs.amd.com/en/7.12.0-preview/rocm-for-ai/vllm.html, "Start the Docker container";
+# what is ours to say (names, terminals, mounts, memory shared with the host) left out
 DOCUMENTED_ROCM = (
     "--network=host --group-add=video --cap-add=SYS_PTRACE --security-opt=seccomp=unconfined --device=/dev/kfd "
     "--device=/dev/dri"
 )
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
-NODE = Node(rank=1, workdir="/run/l", launch_id="01L", devices=("0", "3"), model_path="/models/tiny")
+NODE = Node(
+    rank=1, workdir="/run/l", launch_id="01L", devices=("0", "3"), model_path="/models/tiny"
+)
 INSIDE = Command(
-    ("vllm", "serve", "/models/tiny"), {"CUDA_VISIBLE_DEVICES": "0,3", "HF_HOME": "/hub", "A": "b c"}, {"KEY": "s3"}
+    ("vllm", "serve", "/models/tiny"),
+    {"CUDA_VISIBLE_DEVICES": "0,3", "HF_HOME": "/hub", "A": "b c"},
+    {"KEY": "s3"},
 )
 
 
-def made(runtime: str | None, hardware: Hardware = H100, node: Node = NODE, image: str = "vllm/vllm:1") -> Command:
+def made(
+    runtime: str | None, hardware: Hardware = H100, node: Node = NODE, image: str = "vllm/vllm:1"
+) -> Command:
     given = {"engine": "vllm", "model": "m", "image": image, "container_runtime": runtime}
     return in_container(INSIDE, EngineSettings.model_validate(given), hardware, node)
 
@@ -68,7 +74,9 @@ def test_golden_apptainer() -> None:
         "apptainer exec --nv --pwd /run/l --bind /models/tiny:/models/tiny:ro "
         "--bind /hub:/hub:rw --bind /run/l:/run/l:rw docker://vllm/vllm:1 vllm serve /models/tiny"
     )
-    assert command.env == {"PYTHONNOUSERSITE": "1"} | INSIDE.env, "packages in the user's home come before the image's"
+    assert command.env == {"PYTHONNOUSERSITE": "1"} | INSIDE.env, (
+        "packages in the user's home come before the image's"
+    )
     assert command.secrets == {"KEY": "s3"}
     assert command.after == ()
 
@@ -78,12 +86,21 @@ def test_apptainer_takes_files_folders_and_addresses_as_they_stand(image: str) -
     assert image in made("apptainer", image=image).argv
 
 
-def test_of_the_nodes_variables_an_apptainer_container_sees_what_apptainer_needs_and_no_path_of_the_node() -> None:
+def test_of_the_nodes_variables_an_apptainer_container_sees_what_apptainer_needs_and_no_path_of_the_node() -> (
+    None
+):
     wanted = made("apptainer").inherits
     assert wanted is not None
     for name in ("PATH", "HOME", "APPTAINER_CACHEDIR", "HTTPS_PROXY", "https_proxy", "HF_TOKEN"):
         assert name.startswith(wanted)
-    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_HOME", "SSL_CERT_FILE", "TMPDIR", "VLLM_USE_V1"):
+    for name in (
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "SSL_CERT_FILE",
+        "TMPDIR",
+        "VLLM_USE_V1",
+    ):
         assert not name.startswith(wanted)
     assert made("podman").inherits is None, "its containers see what is named to it"
 
@@ -101,17 +118,26 @@ def test_a_cpu_gets_no_gpu_flags_and_a_hub_model_no_mount(runtime: str) -> None:
 def test_secrets_travel_by_name(runtime: str) -> None:
     command = made(runtime)
     assert "s3" not in command.argv
-    assert "s3" not in " ".join([*command.argv, *command.env.values(), *command.files.values(), *command.after])
+    assert "s3" not in " ".join(
+        [*command.argv, *command.env.values(), *command.files.values(), *command.after]
+    )
 
 
-def test_without_a_cache_of_its_own_a_container_shares_the_nodes_hub_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_of_its_own_a_container_shares_the_nodes_hub_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     command = in_container(
-        Command(("vllm",)), EngineSettings(engine="vllm", model="m", image="i"), CPU, Node(workdir="/w", launch_id="l")
+        Command(("vllm",)),
+        EngineSettings(engine="vllm", model="m", image="i"),
+        CPU,
+        Node(workdir="/w", launch_id="l"),
     )
     assert command.env["HF_HOME"] == "/home/me/.cache/huggingface"
     assert "/home/me/.cache/huggingface:/home/me/.cache/huggingface:rw" in command.argv
-    assert command.folders == ("/home/me/.cache/huggingface",), "podman mounts nothing that is not there"
+    assert command.folders == ("/home/me/.cache/huggingface",), (
+        "podman mounts nothing that is not there"
+    )
 
 
 @pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
@@ -145,12 +171,17 @@ def test_docker_binds_the_engine_to_its_cores_and_podman_inherits_them() -> None
 
 @pytest.fixture
 def infiniband(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.engines.container.INFINIBAND", "/")  # a folder that every node has
+    # a folder that every node has
+    monkeypatch.setattr("orchestrator.engines.container.INFINIBAND", "/")
 
 
 @pytest.mark.parametrize("runtime", ["docker", "podman"])
-def test_amds_gpus_get_the_devices_that_rocm_documents_and_are_chosen_by_its_own_variable(runtime: str) -> None:
-    settings = EngineSettings(engine="vllm", model="m", image="rocm/vllm:1", container_runtime=runtime)  # type: ignore[arg-type]
+def test_amds_gpus_get_the_devices_that_rocm_documents_and_are_chosen_by_its_own_variable(
+    runtime: str,
+) -> None:
+    settings = EngineSettings(
+        engine="vllm", model="m", image="rocm/vllm:1", container_runtime=runtime
+    )  # type: ignore[arg-type]
     command = ENGINES["vllm"].command(settings, MI300X, NODE, "k3y")
     said = {f"{flag}={value}" for flag, value in itertools.pairwise(command.argv)}
     assert set(DOCUMENTED_ROCM.split()) <= said
@@ -205,12 +236,20 @@ def test_words_of_the_hardware_and_of_the_deployment_stand_before_the_image(runt
         (["-v"], "-v needs a value"),
         (["--privileged", "/dev/x"], "'/dev/x' would be read as the image"),
         (["--"], "'--' would be read as the image"),
-        (["--ulimits", "core=0"], "--ulimits: docker is not known to have it; if yours has, write it as one word"),
+        (
+            ["--ulimits", "core=0"],
+            "--ulimits: docker is not known to have it; if yours has, write it as one word",
+        ),
         (["--env\nx"], "one line"),
     ],
 )
-def test_words_that_would_take_the_container_away_are_refused(words: list[str], sentence: str) -> None:
-    for kind, given in ((EngineSettings, {"engine": "vllm", "model": "m", "image": "i"}), (Hardware, {"name": "h"})):
+def test_words_that_would_take_the_container_away_are_refused(
+    words: list[str], sentence: str
+) -> None:
+    for kind, given in (
+        (EngineSettings, {"engine": "vllm", "model": "m", "image": "i"}),
+        (Hardware, {"name": "h"}),
+    ):
         with pytest.raises(ValidationError, match=sentence):
             kind.model_validate(given | {"container_args": words})
 
@@ -218,14 +257,34 @@ def test_words_that_would_take_the_container_away_are_refused(words: list[str], 
 @pytest.mark.parametrize(
     ("runtime", "words"),
     [
-        ("docker", ("-v/data:/data:ro", "-e=A=b", "--memory-swap", "-1", "--privileged", "--a-newer-one=3", "-Pq")),
+        (
+            "docker",
+            (
+                "-v/data:/data:ro",
+                "-e=A=b",
+                "--memory-swap",
+                "-1",
+                "--privileged",
+                "--a-newer-one=3",
+                "-Pq",
+            ),
+        ),
         ("podman", ("--tls-verify=false", "--no-hosts", "-m", "8g", "--env-host")),
-        ("apptainer", ("--fakeroot", "-B", "/a:/b", "-ce", "--env", "A=b", "-W", "/scratch", "--nvccli")),
+        (
+            "apptainer",
+            ("--fakeroot", "-B", "/a:/b", "-ce", "--env", "A=b", "-W", "/scratch", "--nvccli"),
+        ),
     ],
 )
 def test_whole_options_are_taken(runtime: str, words: tuple[str, ...]) -> None:
     assert option_problem(words, runtime) is None
-    given = {"engine": "vllm", "model": "m", "image": "i.sif", "container_runtime": runtime, "container_args": words}
+    given = {
+        "engine": "vllm",
+        "model": "m",
+        "image": "i.sif",
+        "container_runtime": runtime,
+        "container_args": words,
+    }
     assert ENGINES["vllm"].problems(EngineSettings.model_validate(given), H100) == []
 
 
@@ -234,14 +293,20 @@ def test_options_of_another_runtime_are_a_problem_of_the_deployment() -> None:
     (problem,) = ENGINES["vllm"].problems(EngineSettings.model_validate(given), H100)
     assert problem.startswith("container_args: --no-hosts: docker is not known to have it")
     hardware = H100.model_copy(update={"container_args": ("--fakeroot",)})
-    assert "--fakeroot" in "\n".join(ENGINES["vllm"].problems(EngineSettings.model_validate(given), hardware))
+    assert "--fakeroot" in "\n".join(
+        ENGINES["vllm"].problems(EngineSettings.model_validate(given), hardware)
+    )
 
 
-@pytest.mark.parametrize("words", [("-e", "CUDA_VISIBLE_DEVICES=0"), ("--env=NVIDIA_VISIBLE_DEVICES=all",)])
+@pytest.mark.parametrize(
+    "words", [("-e", "CUDA_VISIBLE_DEVICES=0"), ("--env=NVIDIA_VISIBLE_DEVICES=all",)]
+)
 def test_the_devices_given_are_not_chosen_anew_inside(words: tuple[str, ...]) -> None:
     made = EngineSettings(engine="vllm", model="m", image="i", container_args=words)
     assert "the cluster gives the devices" in "\n".join(ENGINES["vllm"].problems(made, H100))
-    assert ENGINES["vllm"].problems(made, CPU) == [], "none are given there: NVIDIA_VISIBLE_DEVICES=void keeps them out"
+    assert ENGINES["vllm"].problems(made, CPU) == [], (
+        "none are given there: NVIDIA_VISIBLE_DEVICES=void keeps them out"
+    )
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -254,4 +319,6 @@ def test_recorded_options_take_a_value_or_none(runtime: str) -> None:
 
 def test_words_for_a_container_need_an_image() -> None:
     settings = EngineSettings(engine="vllm", model="m", container_args=("--privileged",))
-    assert "container_args: these are for an image" in "\n".join(ENGINES["vllm"].problems(settings, H100))
+    assert "container_args: these are for an image" in "\n".join(
+        ENGINES["vllm"].problems(settings, H100)
+    )

@@ -12,7 +12,9 @@ CPU = Hardware(name="cpu")
 
 
 def settings(**given: object) -> EngineSettings:
-    return EngineSettings.model_validate({"engine": "endpoint", "model": "m", "url": "http://h:1"} | given)
+    return EngineSettings.model_validate(
+        {"engine": "endpoint", "model": "m", "url": "http://h:1"} | given
+    )
 
 
 def test_a_url_and_a_name_are_enough() -> None:

@@ -40,12 +40,16 @@ ACME = Engine(
     drafts=Drafts(("ngram",)),
     pins=lambda settings, hardware: {"max_num_seqs": 64},
     start=lambda settings, hardware, node: Command(
-        ("acme", "--port", str(node.port), "--ranks", str(settings.tensor_parallel_size)), {"ACME": "1"}, notes=("so",)
+        ("acme", "--port", str(node.port), "--ranks", str(settings.tensor_parallel_size)),
+        {"ACME": "1"},
+        notes=("so",),
     ),
     key_variable="ACME_KEY",
     follower_grace_s=0.5,
     reported=reading({"kv_cache_tokens": (r"cache of ([\d,]+) tokens", int)}),
-    log=LogWords({FailureKind.OOM_KV: "no cache left"}, passing=r"note: ", consequences="all is lost"),
+    log=LogWords(
+        {FailureKind.OOM_KV: "no cache left"}, passing=r"note: ", consequences="all is lost"
+    ),
 )
 
 
@@ -54,7 +58,11 @@ def settings(**given: Any) -> EngineSettings:
 
 
 def test_a_command_has_the_engines_own_words_the_flags_of_its_fields_and_extra_args_last() -> None:
-    given = settings(dtype="half", extra_args={"--more": ["a", "b"], "--on": True, "--off": False}, env={"ACME": "2"})
+    given = settings(
+        dtype="half",
+        extra_args={"--more": ["a", "b"], "--on": True, "--off": False},
+        env={"ACME": "2"},
+    )
     made = ACME.command(given, GPU, Node(port=7, devices=("0", "3")), "k3y")
     assert by_flag(made.argv) == by_flag(
         "acme --port 7 --ranks 1 --batch 64 --half-batch 32 --type half --more a b --on"
@@ -81,22 +89,37 @@ def test_only_what_was_left_open_is_pinned() -> None:
         ({"tokenizer": "x"}, "tokenizer: Acme has no tokenizer"),
         ({"url": "http://x"}, "url: is for the engine `endpoint`; this one is launched"),
         ({"dtype": "int4"}, "dtype: 'int4' is none of half, float; Acme has no other"),
-        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "env: CUDA_VISIBLE_DEVICES is set by this program"),
+        (
+            {"env": {"CUDA_VISIBLE_DEVICES": "0"}},
+            "env: CUDA_VISIBLE_DEVICES is set by this program",
+        ),
         ({"nnodes": 2}, "nnodes: Acme runs on one node"),
-        ({"extra_args": {"--port": 1}}, "extra_args: --port is set by this program; Acme would get it twice"),
+        (
+            {"extra_args": {"--port": 1}},
+            "extra_args: --port is set by this program; Acme would get it twice",
+        ),
         ({"extra_args": {"--batch=3": True}}, "--batch=3 is set by the field max_num_seqs"),
-        ({"extra_args": {"--no-ranks": True}}, "--no-ranks is set by the field tensor_parallel_size"),
+        (
+            {"extra_args": {"--no-ranks": True}},
+            "--no-ranks is set by the field tensor_parallel_size",
+        ),
         ({"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
         ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
         ({"enable_lora": True}, "enable_lora: no workload asks for LoRA adapters, guided output"),
-        ({"extra_args": {"--lora-paths": "a=b"}}, "extra_args: --lora-paths: no workload asks for LoRA adapters"),
+        (
+            {"extra_args": {"--lora-paths": "a=b"}},
+            "extra_args: --lora-paths: no workload asks for LoRA adapters",
+        ),
         (
             {"extra_args": {"--mm-processor-kwargs": "{}"}},
             "no workload asks for LoRA adapters, guided output or images",
         ),
         ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
         ({"extra_args": {"more": 1}}, "'more' is not a flag; write '--more'"),
-        ({"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "Acme has no method mtp; it has ngram"),
+        (
+            {"speculative": {"method": "mtp", "num_speculative_tokens": 1}},
+            "Acme has no method mtp; it has ngram",
+        ),
         (
             {"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "/d"}},
             "speculative: method ngram has no model",
@@ -109,7 +132,11 @@ def test_what_has_no_place_is_refused_in_one_sentence(given: dict[str, Any], sen
 
 
 def test_flags_that_leave_out_what_no_request_uses_are_welcome() -> None:
-    leaving_out = {"--limit-mm-per-prompt": '{"image":0}', "--disable-grammar-support": True, "--no-enable-lora": True}
+    leaving_out = {
+        "--limit-mm-per-prompt": '{"image":0}',
+        "--disable-grammar-support": True,
+        "--no-enable-lora": True,
+    }
     assert ACME.problems(settings(extra_args=leaving_out), GPU) == []
 
 
@@ -128,16 +155,32 @@ def test_a_speculating_engine_makes_several_tokens_in_a_step() -> None:
 def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
     assert ACME.reported("a cache of 12,345 tokens") == {"kv_cache_tokens": 12345}
     assert classify(ACME.log, "start", "no cache left", 1).kind is FailureKind.OOM_KV
-    assert classify(ACME.log, "start", "note: no cache left\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
-    assert classify(ACME.log, "start", "ValueError: all is lost\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
-    assert classify(ACME.log, "start", "OSError: Address already in use", 1).kind is FailureKind.PORT_TAKEN
+    assert (
+        classify(ACME.log, "start", "note: no cache left\nKeyError: 'x'", 1).kind
+        is FailureKind.DIED_AT_START
+    )
+    assert (
+        classify(ACME.log, "start", "ValueError: all is lost\nKeyError: 'x'", 1).kind
+        is FailureKind.DIED_AT_START
+    )
+    assert (
+        classify(ACME.log, "start", "OSError: Address already in use", 1).kind
+        is FailureKind.PORT_TAKEN
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "salted"),
-    [("vllm", {"completions", "chat"}), ("sglang", {"completions", "chat"}), ("emulator", {"completions", "chat"})]
+    [
+        ("vllm", {"completions", "chat"}),
+        ("sglang", {"completions", "chat"}),
+        ("emulator", {"completions", "chat"}),
+    ]
     + [("tensorrt_llm", {"chat"})]
-    + [(name, set()) for name in ("tgi", "lmdeploy", "lightllm", "llama_cpp", "transformers", "endpoint")],
+    + [
+        (name, set())
+        for name in ("tgi", "lmdeploy", "lightllm", "llama_cpp", "transformers", "endpoint")
+    ],
 )
 def test_the_apis_that_take_a_cache_salt_are_recorded(name: str, salted: set[str]) -> None:
     dialects = ENGINES[name].dialects(EngineSettings(engine=name, model="m", url="http://x"))

@@ -1,4 +1,6 @@
-"""Leases of a host: one launch alone on it, cores and ports never twice, whoever holds them and however that dies."""
+"""Leases of a host: one launch alone on it, cores and ports never twice, whoever holds them and
+however that dies.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def as_user(uid: int, do: Callable[[], object]) -> str:
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """As /tmp is: everybody may write, nobody may remove what is another's."""
-    path = Path(f"/tmp/test-leases-{os.getpid()}-{time.monotonic_ns()}")  # tmp_path is its user's alone
+    # tmp_path is its user's alone
+    path = Path(f"/tmp/test-leases-{os.getpid()}-{time.monotonic_ns()}")
     path.mkdir()
     path.chmod(0o1777)
     return path
@@ -78,7 +81,9 @@ def test_a_load_client_keeps_its_host_from_becoming_anothers_alone(tmp_path: Pat
     other.take("t", exclusive=True)
 
 
-def test_a_load_client_is_told_that_its_host_is_anothers_alone_and_is_seen_there(tmp_path: Path) -> None:
+def test_a_load_client_is_told_that_its_host_is_anothers_alone_and_is_seen_there(
+    tmp_path: Path,
+) -> None:
     Lease("a", tmp_path).take("t", exclusive=True)
     assert Lease("client", tmp_path).share("s") is True
     assert sorted((one.launch, one.sweep, one.client) for one in living(tmp_path)) == [
@@ -122,7 +127,9 @@ def test_a_gpu_that_another_ray_gives_too_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(Occupied, match=f"GPU GPU-2 is held by launch a of user {os.getuid()}"):
         second.take("t", False, gpus=["GPU-2", "GPU-3"])
     third.take("t", False, gpus=["GPU-3"])
-    with pytest.raises(PlacementError, match="GPU GPU-1 was given to two ranks of this launch") as caught:
+    with pytest.raises(
+        PlacementError, match="GPU GPU-1 was given to two ranks of this launch"
+    ) as caught:
         Lease("a", tmp_path).take("s", False, gpus=["GPU-1"])
     assert not isinstance(caught.value, Occupied), "it would wait for itself"
     first.release()
@@ -131,7 +138,9 @@ def test_a_gpu_that_another_ray_gives_too_is_waited_for(tmp_path: Path) -> None:
 
 def test_ports_of_others_are_not_given(tmp_path: Path) -> None:
     first, second = Lease("a", tmp_path), Lease("b", tmp_path)
-    mine = first.take_ports(3, np.random.default_rng(0)) + first.take_ports(2, np.random.default_rng(0))
+    mine = first.take_ports(3, np.random.default_rng(0)) + first.take_ports(
+        2, np.random.default_rng(0)
+    )
     assert len(set(mine)) == 5
     assert not set(mine) & set(second.take_ports(5, np.random.default_rng(0)))
     first.release()
@@ -163,7 +172,9 @@ def test_a_lease_is_kept_from_being_taken_for_an_old_file(tmp_path: Path) -> Non
     assert path.stat().st_mtime > 1e9
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"launch": 1}', "[" * 50_000, '{"cores": "x"}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"launch": 1}', "[" * 50_000, '{"cores": "x"}', "\x00\xff"]
+)
 def test_files_of_others_that_are_no_leases_are_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / f"{PREFIX}x"
     path.write_text(text)
@@ -207,7 +218,9 @@ def test_another_user_sees_a_lease_and_can_neither_remove_nor_write_it(shared: P
     finally:
         os.umask(mask)
     (path,) = shared.glob(f"{PREFIX}*")
-    assert "is held by launch a of user 0" in as_user(NOBODY, lambda: Lease("b", shared).take("t", True))
+    assert "is held by launch a of user 0" in as_user(
+        NOBODY, lambda: Lease("b", shared).take("t", True)
+    )
     assert "PermissionError" in as_user(NOBODY, path.unlink)
     assert "PermissionError" in as_user(NOBODY, lambda: path.open("a"))
     assert path.exists()

@@ -11,7 +11,8 @@ import pytest
 from orchestrator.engines.networks import GLOO, NOT_SAID, doubt, for_gloo, of_kv_caches
 
 AT = "I1123 18:16:57.678692  5222 transfer_engine_impl.cpp"
-# Mooncake 0.3.13 on a machine without InfiniBand, asked for RDMA, and with MC_FORCE_TCP=1 (the last line)
+# Mooncake 0.3.13 on a machine without InfiniBand, asked for RDMA, and with MC_FORCE_TCP=1 (the last
+# line)
 NO_ADAPTER = f"""
 W1123 18:16:57.678675  5222 topology.cpp:201] No RDMA devices found, check your device installation
 {AT}:274] Topology discovery complete. Found 0 HCAs.
@@ -20,7 +21,8 @@ I1123 18:16:57.678717  5222 tcp_transport.cpp:391] TcpTransport: listen on port 
 FORCED = f"{AT}:219] MC_FORCE_TCP is set, using TCP transport only"
 
 
-# UCX 1.23 of NIXL 1.5.1 between two processes of one host, with UCX_PROTO_INFO as roles get it (and UCX_TLS=tcp,self)
+# UCX 1.23 of NIXL 1.5.1 between two processes of one host, with UCX_PROTO_INFO as roles get it (and
+# UCX_TLS=tcp,self)
 NIXL = """
 [1795458368.5] [vm:1790 :0]   +--------+-------------+-------------------------------------------+
 [1795458368.5] [vm:1790 :0]   | init intra-node cfg#1                                            |
@@ -34,7 +36,8 @@ NIXL = """
 OVER_TCP = NIXL.replace("zero-copy  ", "software emulation").replace("cma/memory", "tcp/lo    ")
 RAILS = "50% on rc_mlx5/mlx5_0:1 and 50% on rc_mlx5/mlx5_1:1"  # as its source (9466d10) writes it
 LONG = NIXL.replace(
-    "0..inf | zero-copy   | cma/memory", f"0..2038 | short | ud_mlx5/mlx5_0:1 |\n| 2039..inf | zero-copy | {RAILS}"
+    "0..inf | zero-copy   | cma/memory",
+    f"0..2038 | short | ud_mlx5/mlx5_0:1 |\n| 2039..inf | zero-copy | {RAILS}",
 )
 
 
@@ -62,7 +65,10 @@ def test_ucx_names_what_it_chose_for_a_transfer_not_what_it_has(log: str, said: 
         (NO_ADAPTER, "tcp"),
         (NO_ADAPTER + FORCED, "tcp"),
         # from its source (3b5a594), with adapters
-        (f"{AT}:274] Topology discovery complete. Found 8 HCAs.\n{AT}:429] installTransport, type=rdma", "rdma"),
+        (
+            f"{AT}:274] Topology discovery complete. Found 8 HCAs.\n{AT}:429] installTransport, type=rdma",
+            "rdma",
+        ),
         (f"{AT}:387] Using RDMA transport (RoCE/iWARP)", "rdma"),
         (f"{AT}:378] Using NVLink transport (forced or no HCA detected)", "nvlink"),
         (f"{AT}:253] Using cross-node NVLink transport (MC_FORCE_MNNVL set)", "nvlink"),
@@ -109,7 +115,10 @@ def test_gloo_is_told_the_interface_where_the_hosts_name_is_loopback(
             raise name_is
         return name_is
 
-    there = {"lo": [SimpleNamespace(address="127.0.0.1")], "eth1": [SimpleNamespace(address="10.0.0.7")]}
+    there = {
+        "lo": [SimpleNamespace(address="127.0.0.1")],
+        "eth1": [SimpleNamespace(address="10.0.0.7")],
+    }
     monkeypatch.setattr(socket, "gethostbyname", resolve)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
     assert for_gloo(address) == told

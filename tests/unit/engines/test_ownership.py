@@ -53,7 +53,9 @@ def test_a_lock_stays_for_the_reaper_where_processes_are_left(tmp_path: Path) ->
 def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
     held = FileLock("a", tmp_path)
     code = "import time; print(flush=True); time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-S", "-c", code], close_fds=False, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", code], close_fds=False, stdout=subprocess.PIPE
+    )
     try:
         assert child.stdout is not None
         child.stdout.readline()  # it runs: what is closed on exec is closed
@@ -64,7 +66,9 @@ def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
         child.communicate()
 
 
-def test_a_lock_taken_while_its_file_is_being_removed_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_taken_while_its_file_is_being_removed_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, calls = ownership.fcntl.flock, []
 
     def flock(file: int, kind: int) -> None:
@@ -87,9 +91,15 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
         FileLock(name, tmp_path)
 
 
-def test_a_process_that_is_stuck_in_the_kernel_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_stuck_in_the_kernel_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lines, freed = "7f00-7f01 rw-s 0 00:19 99 /dev/shm/vllm_queue", threading.Event()
-    monkeypatch.setattr(Path, "read_text", lambda path, errors: lines if path.parent.name == "1" else str(freed.wait()))
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, errors: lines if path.parent.name == "1" else str(freed.wait()),
+    )
     try:
         assert mapped([1, 2, 1], limit_s=0.3) == {("/dev/shm/vllm_queue", 99)}
     finally:
@@ -106,7 +116,10 @@ def test_a_folder_that_belongs_to_someone_else_is_refused(monkeypatch: pytest.Mo
         Path(f"/tmp/orchestrator-{stranger}").rmdir()
 
 
-NAMES = [f"orchestrator-{name}" for name in ("held-8000-0", "lost-8000-0", "lost-8001-0", "spared-8002-0")]
+NAMES = [
+    f"orchestrator-{name}"
+    for name in ("held-8000-0", "lost-8000-0", "lost-8001-0", "spared-8002-0")
+]
 DOCKER = """#!/bin/sh
 echo "$@" >> {log}
 if [ "$1" = ps ]; then cat {containers}; fi
@@ -143,7 +156,9 @@ def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> 
         Leftover(0, "lost", f"docker {NAMES[1]}"),
         Leftover(0, "lost", f"docker {NAMES[2]}"),
     ]
-    assert [path.name for path in locks.iterdir()] == ["held.lock"], "locks of the dead go with what they left"
+    assert [path.name for path in locks.iterdir()] == ["held.lock"], (
+        "locks of the dead go with what they left"
+    )
     held.release()
     asked = (docker / "asked").read_text()
     assert f"--filter label=orchestrator.locks={docker / 'locks'}" in asked
@@ -159,11 +174,15 @@ def test_engines_their_guards_and_what_docker_runs_for_them_are_a_launchs(
     tags = {ownership.LAUNCH: "held", ownership.LOCKS: str(docker / "locks")}
     engine = f"import os, subprocess, sys; subprocess.Popen(['sleep', '60'], env=os.environ | {tags!r}, stdout=2)"
     guard = f"{engine}; print(flush=True); sys.stdin.read()  # {reaper.guard.__name__}"
-    parent = subprocess.Popen([sys.executable, "-c", guard], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", guard], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         assert parent.stdout is not None
         parent.stdout.readline()
-        (child,) = wait_for(lambda: [process.pid for process, _ in ownership.tagged(tags)], 10.0, "the engine")
+        (child,) = wait_for(
+            lambda: [process.pid for process, _ in ownership.tagged(tags)], 10.0, "the engine"
+        )
         assert reaper.processes_of({"held"}) == {parent.pid, child}
         assert reaper.processes_of({"held"}, in_docker=True) == {parent.pid, child, 4711}
         assert reaper.processes_of({"another"}, in_docker=True) == set()
@@ -172,7 +191,9 @@ def test_engines_their_guards_and_what_docker_runs_for_them_are_a_launchs(
         parent.communicate()
 
 
-def test_work_folders_of_the_dead_are_kept_for_days_and_those_of_the_living_for_ever(tmp_path: Path) -> None:
+def test_work_folders_of_the_dead_are_kept_for_days_and_those_of_the_living_for_ever(
+    tmp_path: Path,
+) -> None:
     locks, work = tmp_path / "locks", tmp_path / "work"
     locks.mkdir()
     held = FileLock("held", locks)

@@ -35,7 +35,12 @@ class FakeProcess:
     """Ends with ``status`` after ``lives`` looks; its log grows for ``talks`` looks."""
 
     def __init__(
-        self, keyed: bool = True, status: int = 1, lives: int = 10**9, log: str = "", talks: int = 10**9
+        self,
+        keyed: bool = True,
+        status: int = 1,
+        lives: int = 10**9,
+        log: str = "",
+        talks: int = 10**9,
     ) -> None:
         self.command = Command((), secrets={"VLLM_API_KEY": KEY} if keyed else {})
         self.pid: int | None = 4242
@@ -57,7 +62,9 @@ class FakeProcess:
 
 
 class FakeServer:
-    """``answers``: path -> answer with the key; ``open_to_all``: paths that are answered without the key too."""
+    """``answers``: path -> answer with the key; ``open_to_all``: paths that are answered without
+    the key too.
+    """
 
     def __init__(self, answers: dict[str, Answer], open_to_all: str = "-", after: int = 0) -> None:
         self.answers, self.open_to_all, self.after = answers, open_to_all, after
@@ -84,7 +91,9 @@ class Time:
 
 
 def models(*names: str) -> Answer:
-    return Answer(200, json.dumps({"data": [{"id": name, "max_model_len": 2048} for name in names]}).encode())
+    return Answer(
+        200, json.dumps({"data": [{"id": name, "max_model_len": 2048} for name in names]}).encode()
+    )
 
 
 def vllm_answers(**changes: Answer) -> dict[str, Answer]:
@@ -115,9 +124,17 @@ def wait(
 ) -> Ready:
     time = Time()
     settings = EngineSettings(engine=engine.name, model="acme/tiny", **given)
-    expected = Expected(engine, settings, NODE, "http://127.0.0.1:21001", KEY, cast(EngineProcess, process))
+    expected = Expected(
+        engine, settings, NODE, "http://127.0.0.1:21001", KEY, cast(EngineProcess, process)
+    )
     return wait_ready(
-        expected, timeout_s, silence_s=20.0, clock=time, sleep=time.sleep, ask=server, downloaded=downloaded
+        expected,
+        timeout_s,
+        silence_s=20.0,
+        clock=time,
+        sleep=time.sleep,
+        ask=server,
+        downloaded=downloaded,
     )
 
 
@@ -134,7 +151,9 @@ def test_a_server_with_our_name_our_key_and_our_socket_is_ready() -> None:
     assert ready.version == "0.32.0"
 
 
-def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     misreading = replace(VLLM, reported=lambda log: {"kv_cache_bytes": int("1.5GB")})
     ready = wait(misreading, FakeServer(vllm_answers()), FakeProcess())
     assert {*ready.reported} == {"unreadable", "max_model_len", "proofs"}
@@ -144,12 +163,16 @@ def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(cap
 
 
 def test_an_engine_that_dies_is_classified_by_its_log() -> None:
-    failure = failed(VLLM, FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x"))
+    failure = failed(
+        VLLM, FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x")
+    )
     assert failure.kind == "bad_flag"
     assert failure.failure_class is FailureClass.BAD_CONFIG
 
 
-def test_a_death_with_a_stranger_on_the_port_is_told_as_the_taken_port(ours: dict[str, set[int]]) -> None:
+def test_a_death_with_a_stranger_on_the_port_is_told_as_the_taken_port(
+    ours: dict[str, set[int]],
+) -> None:
     ours["listeners"] = {99999999}
     failure = failed(VLLM, FakeServer({}), FakeProcess(lives=3))
     assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
@@ -171,14 +194,20 @@ def test_a_server_that_needs_no_key_is_not_ours() -> None:
 
 def loading(name: str = "Loading model") -> dict[str, Answer]:
     """llama.cpp's answers to anyone while it loads, the key or not."""
-    busy = Answer(503, json.dumps({"error": {"message": name, "type": "unavailable_error", "code": 503}}).encode())
+    busy = Answer(
+        503,
+        json.dumps({"error": {"message": name, "type": "unavailable_error", "code": 503}}).encode(),
+    )
     return dict.fromkeys(("/health", "/v1/models", "/v1/completions"), busy)
 
 
 def test_a_server_that_says_503_to_all_while_it_loads_is_waited_for_as_long_as_it_says_so() -> None:
     process = FakeProcess(talks=0)  # its log is silent meanwhile, for longer than a hang is given
     assert failed(LLAMA_CPP, FakeServer(loading(), open_to_all="/"), process).kind == "never_ready"
-    assert failed(LLAMA_CPP, FakeServer(loading("out of order"), open_to_all="/"), process).kind == "silent"
+    assert (
+        failed(LLAMA_CPP, FakeServer(loading("out of order"), open_to_all="/"), process).kind
+        == "silent"
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,8 +226,12 @@ def test_every_engine_is_asked_for_its_version_where_it_says_it(
 ) -> None:
     (tmp_path / "lib/python3.11/site-packages/transformers-5.19.0.dist-info").mkdir(parents=True)
     said = {path: Answer(200, json.dumps(answer).encode())} if answer is not None else {}
-    card = {"id": "tiny-01L", "meta": {"n_vocab": 2048} if engine is LLAMA_CPP else None}  # as it is recorded
-    served = {engine.ready_path: Answer(200), "/v1/models": Answer(200, json.dumps({"data": [card]}).encode())}
+    # as it is recorded
+    card = {"id": "tiny-01L", "meta": {"n_vocab": 2048} if engine is LLAMA_CPP else None}
+    served = {
+        engine.ready_path: Answer(200),
+        "/v1/models": Answer(200, json.dumps({"data": [card]}).encode()),
+    }
     server = FakeServer(served | said, open_to_all="/v1/models")
     executable = {"executable": str(tmp_path)} if version == "5.19.0" else {}
     ready = wait(engine, server, FakeProcess(), **executable)
@@ -208,7 +241,9 @@ def test_every_engine_is_asked_for_its_version_where_it_says_it(
 
 def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
     assert (
-        wait(VLLM, FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).reported["proofs"].split()[1]
+        wait(VLLM, FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess())
+        .reported["proofs"]
+        .split()[1]
         == "key"
     )
 
@@ -219,7 +254,10 @@ def test_in_dockers_container_the_name_must_be_ours(ours: dict[str, set[int]]) -
     failure = failed(VLLM, other, FakeProcess(), image="vllm/vllm:1")
     assert failure.kind == "wrong_server"
     assert "tiny-OTHER" in failure.sentence
-    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), image="i").reported["proofs"] == "key name"
+    assert (
+        wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), image="i").reported["proofs"]
+        == "key name"
+    )
 
 
 def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
@@ -228,11 +266,19 @@ def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
 
 
 @pytest.mark.parametrize("listening", [set(), {99999999}])
-def test_podmans_processes_are_ours_or_the_name_must_be(listening: set[int], ours: dict[str, set[int]]) -> None:
+def test_podmans_processes_are_ours_or_the_name_must_be(
+    listening: set[int], ours: dict[str, set[int]]
+) -> None:
     podman = {"image": "i", "container_runtime": "podman"}
-    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"] == "socket key name"
+    assert (
+        wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"]
+        == "socket key name"
+    )
     ours["listeners"] = listening
-    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"] == "key name"
+    assert (
+        wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"]
+        == "key name"
+    )
     server = FakeServer({"/health": Answer(200)}, open_to_all="/")
     assert failed(TRANSFORMERS, server, FakeProcess(keyed=False), **podman).kind == "wrong_server"
 
@@ -263,7 +309,9 @@ def test_no_time_counts_in_which_weights_are_downloaded() -> None:
     )
 
 
-def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(ours: dict[str, set[int]]) -> None:
+def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(
+    ours: dict[str, set[int]],
+) -> None:
     ours["listeners"] = {1}  # it takes connections and never answers
     log = "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind: address already in use"
     failure = failed(SGLANG, FakeServer({}), FakeProcess(log=log))
@@ -274,16 +322,26 @@ def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(ours: 
 def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
     ready = wait(ENDPOINT, FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
     assert ready.reported["proofs"] == "name"
-    card = Answer(200, b'{"data": [{"id": "other", "owned_by": "x"}, {"id": "acme/tiny", "owned_by": "vllm"}]}')
-    assert wait(ENDPOINT, FakeServer({"/v1/models": card}), None, url="http://h").reported["owned_by"] == "vllm"
+    card = Answer(
+        200,
+        b'{"data": [{"id": "other", "owned_by": "x"}, {"id": "acme/tiny", "owned_by": "vllm"}]}',
+    )
+    assert (
+        wait(ENDPOINT, FakeServer({"/v1/models": card}), None, url="http://h").reported["owned_by"]
+        == "vllm"
+    )
 
 
 def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
     failure = failed(ENDPOINT, FakeServer({"/v1/models": models("other")}), None, url="http://h")
     assert failure.failure_class is FailureClass.BAD_CONFIG
     assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other"
-    failure = failed(ENDPOINT, FakeServer({"/v1/models": models("\x1b[2Jother")}), None, url="http://h")
-    assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other", "a server writes no terminal"
+    failure = failed(
+        ENDPOINT, FakeServer({"/v1/models": models("\x1b[2Jother")}), None, url="http://h"
+    )
+    assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other", (
+        "a server writes no terminal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -294,8 +352,12 @@ def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
         (Answer(404, location="/elsewhere"), "HTTP 404"),
     ],
 )
-def test_an_endpoint_that_lists_nothing_is_a_failure_that_says_what_it_answered(answer: Answer, said: str) -> None:
-    failure = failed(ENDPOINT, FakeServer({"/v1/models": answer}, open_to_all="/"), None, url="http://h")
+def test_an_endpoint_that_lists_nothing_is_a_failure_that_says_what_it_answered(
+    answer: Answer, said: str
+) -> None:
+    failure = failed(
+        ENDPOINT, FakeServer({"/v1/models": answer}, open_to_all="/"), None, url="http://h"
+    )
     assert failure.kind == "never_ready"
     assert failure.sentence == f"the endpoint did not list its models within 60 s: {said}"
 
@@ -307,11 +369,19 @@ def test_an_endpoint_that_lists_nothing_is_a_failure_that_says_what_it_answered(
         (302, "https://u:hunter2@h/\x1b[31m?token=hunter2", "https://***@h/?token=***"),
     ],
 )
-def test_an_endpoint_that_is_elsewhere_is_a_wrong_url_at_once(status: int, location: str, shown: str) -> None:
+def test_an_endpoint_that_is_elsewhere_is_a_wrong_url_at_once(
+    status: int, location: str, shown: str
+) -> None:
     server = FakeServer({"/v1/models": Answer(status, location=location)}, open_to_all="/")
     time, settings = Time(), EngineSettings(engine="endpoint", model="acme/tiny", url="http://h")
     with pytest.raises(EngineFailure) as caught:
-        wait_ready(Expected(ENDPOINT, settings, NODE, "http://h", KEY), 60.0, clock=time, sleep=time.sleep, ask=server)
+        wait_ready(
+            Expected(ENDPOINT, settings, NODE, "http://h", KEY),
+            60.0,
+            clock=time,
+            sleep=time.sleep,
+            ask=server,
+        )
     assert (caught.value.failure.failure_class, time.now) == (FailureClass.BAD_CONFIG, 0.0)
     said = f"the endpoint does not list its models: HTTP {status}: it is at {shown} (give that URL)"
     assert caught.value.failure.sentence == said

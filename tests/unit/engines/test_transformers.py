@@ -53,24 +53,43 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size: transformers serve has no tensor parallelism"),
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: transformers serve has no pipeline parallelism"),
+        (
+            {"tensor_parallel_size": 2},
+            "tensor_parallel_size: transformers serve has no tensor parallelism",
+        ),
+        (
+            {"pipeline_parallel_size": 2},
+            "pipeline_parallel_size: transformers serve has no pipeline parallelism",
+        ),
         ({"nnodes": 2, "data_parallel_size": 2}, "nnodes: transformers serve runs on one node"),
         ({"max_model_len": 5}, "max_model_len: transformers serve takes what the model takes"),
         ({"max_num_seqs": 5}, "max_num_seqs: transformers serve limits a batch by tokens only"),
-        ({"quantization": "awq"}, "quantization: 'awq' is none of bitsandbytes, bnb-4bit, bnb-8bit"),
-        ({"enable_prefix_caching": False}, "enable_prefix_caching: transformers serve always does this"),
+        (
+            {"quantization": "awq"},
+            "quantization: 'awq' is none of bitsandbytes, bnb-4bit, bnb-8bit",
+        ),
+        (
+            {"enable_prefix_caching": False},
+            "enable_prefix_caching: transformers serve always does this",
+        ),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: transformers serve has no such setting"),
         ({"image": "x/y"}, "nothing would prove that the server in a docker container is ours"),
         ({"extra_args": {"--no-continuous-batching": True}}, "is set by this program"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(given: dict[str, object], sentence: str) -> None:
+def test_what_it_cannot_do_is_refused_with_the_reason(
+    given: dict[str, object], sentence: str
+) -> None:
     assert sentence in "\n".join(TRANSFORMERS.problems(settings(**given), CPU))
 
 
 def test_what_it_always_does_may_be_asked_for() -> None:
-    assert TRANSFORMERS.problems(settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU) == []
+    assert (
+        TRANSFORMERS.problems(
+            settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU
+        )
+        == []
+    )
 
 
 def test_requests_carry_only_fields_that_it_knows_and_the_name_that_it_is_pinned_to() -> None:
@@ -78,6 +97,9 @@ def test_requests_carry_only_fields_that_it_knows_and_the_name_that_it_is_pinned
         dialect = TRANSFORMERS.dialects(settings())[name]
         assert dialect.allowed_fields is not None
         assert {content, "model", "stream", "generation_config"} <= dialect.allowed_fields
-        assert not {"ignore_eos", "min_tokens", "stream_options", "return_token_ids"} & dialect.allowed_fields
+        assert (
+            not {"ignore_eos", "min_tokens", "stream_options", "return_token_ids"}
+            & dialect.allowed_fields
+        )
         assert not dialect.done_marker
     assert TRANSFORMERS.served_name(settings(revision="abc"), NODE) == "/models/tiny@abc"

@@ -31,7 +31,9 @@ def problems(hardware: Hardware = H100, **given: object) -> str:
 
 
 def test_golden_one_rank_on_the_cpu() -> None:
-    made = command(dtype="float32", max_model_len=2048, executable="/opt/vllm/bin/vllm", enforce_eager=True)
+    made = command(
+        dtype="float32", max_model_len=2048, executable="/opt/vllm/bin/vllm", enforce_eager=True
+    )
     assert by_flag(made.argv) == by_flag(
         "/opt/vllm/bin/vllm serve /models/tiny --host 127.0.0.1 --port 21001 --served-model-name tiny-01L "
         "--tensor-parallel-size 1 --pipeline-parallel-size 1 --dtype float32 --max-model-len 2048 --enforce-eager "
@@ -110,7 +112,13 @@ def test_golden_every_feature() -> None:
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details "
         "--seed 7 --async-scheduling --middleware a b"
     )
-    assert problems(scheduling_policy="priority", speculative={"method": "ngram", "num_speculative_tokens": 3}) == ""
+    assert (
+        problems(
+            scheduling_policy="priority",
+            speculative={"method": "ngram", "num_speculative_tokens": 3},
+        )
+        == ""
+    )
 
 
 def test_data_parallel_ranks_are_dealt_to_nodes_in_whole() -> None:
@@ -163,7 +171,12 @@ def test_batches_are_pinned_as_vllm_would_choose_them_for_the_gpu(
 
 def test_what_is_said_is_not_pinned() -> None:
     assert VLLM.pinned(settings(max_num_seqs=5, max_num_batched_tokens=9), H100) == {}
-    assert VLLM.pinned(settings(kv_cache_memory_bytes="2GiB", max_num_seqs=5, max_num_batched_tokens=9), CPU) == {}
+    assert (
+        VLLM.pinned(
+            settings(kv_cache_memory_bytes="2GiB", max_num_seqs=5, max_num_batched_tokens=9), CPU
+        )
+        == {}
+    )
 
 
 def test_on_a_cpu_the_variable_that_wins_over_the_flag_is_no_pin_and_no_second_word() -> None:
@@ -188,7 +201,12 @@ def test_without_chunked_prefill_a_batch_can_hold_the_longest_prompt() -> None:
 
 
 def test_the_users_environment_wins() -> None:
-    assert command(env={"VLLM_ENGINE_READY_TIMEOUT_S": "5", "MINE": "1"}).env["VLLM_ENGINE_READY_TIMEOUT_S"] == "5"
+    assert (
+        command(env={"VLLM_ENGINE_READY_TIMEOUT_S": "5", "MINE": "1"}).env[
+            "VLLM_ENGINE_READY_TIMEOUT_S"
+        ]
+        == "5"
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,26 +224,43 @@ def test_the_users_environment_wins() -> None:
         ({"kv_cache_tokens": 9, "kv_cache_memory_bytes": 9}, "leave one out"),
         ({"lora_modules": {"a": "b"}}, "lora_modules: no workload asks for LoRA adapters"),
         ({"scheduling_policy": "lpm"}, "scheduling_policy: 'lpm' is none of fcfs, priority"),
-        ({"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "method eagle needs a model"),
-        ({"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "m"}}, "method ngram has no model"),
+        (
+            {"speculative": {"method": "eagle", "num_speculative_tokens": 1}},
+            "method eagle needs a model",
+        ),
+        (
+            {"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "m"}},
+            "method ngram has no model",
+        ),
         (
             {"speculative": {"method": "mtp", "num_speculative_tokens": 1, "prompt_lookup_max": 2}},
             "prompt_lookup_min and prompt_lookup_max are for ngram, not for mtp",
         ),
         ({"extra_args": {"--max-num-seqs": 3}}, "--max-num-seqs is set by the field max_num_seqs"),
-        ({"extra_args": {"--max_model_len=4": True}}, "--max_model_len=4 is set by the field max_model_len"),
-        ({"extra_args": {"--no-enable-prefix-caching": True}}, "is set by the field enable_prefix_caching"),
+        (
+            {"extra_args": {"--max_model_len=4": True}},
+            "--max_model_len=4 is set by the field max_model_len",
+        ),
+        (
+            {"extra_args": {"--no-enable-prefix-caching": True}},
+            "is set by the field enable_prefix_caching",
+        ),
         ({"extra_args": {"-tp": 2}}, "-tp is set by the field tensor_parallel_size"),
         ({"extra_args": {"--port": 2}}, "--port is set by this program"),
         ({"extra_args": {"seed": 2}}, "extra_args: 'seed' is not a flag; write '--seed'"),
     ],
 )
-def test_what_vllm_cannot_do_is_refused_with_the_reason(given: dict[str, object], sentence: str) -> None:
+def test_what_vllm_cannot_do_is_refused_with_the_reason(
+    given: dict[str, object], sentence: str
+) -> None:
     assert sentence in problems(**given)
 
 
 def test_all_problems_come_at_once() -> None:
-    assert len(problems(max_input_len=5, url="x", quantization="gguf", max_lora_rank=7).splitlines()) == 4
+    assert (
+        len(problems(max_input_len=5, url="x", quantization="gguf", max_lora_rank=7).splitlines())
+        == 4
+    )
 
 
 def test_offloading_from_a_cpu_is_refused() -> None:
@@ -233,9 +268,13 @@ def test_offloading_from_a_cpu_is_refused() -> None:
 
 
 def test_a_speculative_model_reaches_the_engine_whole() -> None:
-    spec = Speculative(method="eagle3", num_speculative_tokens=4, model="acme/draft", draft_tensor_parallel_size=1)
+    spec = Speculative(
+        method="eagle3", num_speculative_tokens=4, model="acme/draft", draft_tensor_parallel_size=1
+    )
     argv = command(H100, speculative=spec).argv
-    assert json.loads(argv[argv.index("--speculative-config") + 1]) == spec.model_dump(exclude_none=True)
+    assert json.loads(argv[argv.index("--speculative-config") + 1]) == spec.model_dump(
+        exclude_none=True
+    )
 
 
 def test_tokens_are_counted_exactly_and_prompts_are_token_ids() -> None:

@@ -1,4 +1,6 @@
-"""What a client does that needs no server: leaves rows of a run that is ended before it began, tells how far it is."""
+"""What a client does that needs no server: leaves rows of a run that is ended before it began,
+tells how far it is.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_progress_looks_for_silences_only_now_and_then(monkeypatch: pytest.Monke
 def test_a_run_that_ends_while_it_is_asked_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread asks; the run may end after any look at it."""
     looks: list[Driver | None] = []
-    monkeypatch.setattr(LoadClient, "_driver", property(lambda _: looks.pop(), lambda *_: None), raising=False)
+    monkeypatch.setattr(
+        LoadClient, "_driver", property(lambda _: looks.pop(), lambda *_: None), raising=False
+    )
     client = LoadClient()
     with driver(point()) as made:
         looks[:] = [None, made]
@@ -87,7 +91,9 @@ def test_a_run_that_ends_while_it_is_asked_is_no_error(monkeypatch: pytest.Monke
 
 
 def test_a_request_is_ended_without_a_look_at_all_others() -> None:
-    """Of 10,000 that time out together, each would be looked for among all, and the loop would stop for seconds."""
+    """Of 10,000 that time out together, each would be looked for among all, and the loop would stop
+    for seconds.
+    """
 
     class Unlisted(dict[int, Connection]):
         def values(self) -> Any:
@@ -97,7 +103,9 @@ def test_a_request_is_ended_without_a_look_at_all_others() -> None:
         origin = parse_url(f"http://127.0.0.1:{server.getsockname()[1]}")
         transport = Transport(poller, [resolve(origin)])
         transport._connections = Unlisted()
-        flights = [InFlight(Entry(at, at, 0, 0), Request(0, b"x", "measure", 1, 1)) for at in range(3)]
+        flights = [
+            InFlight(Entry(at, at, 0, 0), Request(0, b"x", "measure", 1, 1)) for at in range(3)
+        ]
         for flight in flights:
             transport.start(flight)
         transport.cancel(flights[1], ErrorClass.TIMEOUT, "too late")
@@ -107,10 +115,16 @@ def test_a_request_is_ended_without_a_look_at_all_others() -> None:
         transport.close()
 
 
-def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 2)
     talk = ConversationsWorkload(
-        name="w", kind="conversations", turns=1, input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=4)
+        name="w",
+        kind="conversations",
+        turns=1,
+        input_tokens=Lengths(fixed=4),
+        output_tokens=Lengths(fixed=4),
     )
     crowded = []
     with driver(point(workload=talk)) as made:

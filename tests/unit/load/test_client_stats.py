@@ -36,10 +36,23 @@ def test_lags_are_those_of_beats_and_sends(transport: Transport) -> None:
         meter.sent(late * MS // 10)
     meter.coalesced_reads = 4
     stats = meter.stats(transport, "nice")
-    assert (stats.client, stats.pid, stats.start_error_ms, stats.priority) == (3, os.getpid(), 2.0, "nice")
+    assert (stats.client, stats.pid, stats.start_error_ms, stats.priority) == (
+        3,
+        os.getpid(),
+        2.0,
+        "nice",
+    )
     assert (stats.loop_lag_p99_ms, stats.loop_lag_max_ms) == (pytest.approx(98.01), 99.0)
-    assert (stats.send_lag_p50_ms, stats.send_lag_p99_ms) == (pytest.approx(4.95), pytest.approx(9.801))
-    assert (stats.reads, stats.coalesced_reads, stats.sockets_opened, stats.sockets_max) == (100, 4, 7, 5)
+    assert (stats.send_lag_p50_ms, stats.send_lag_p99_ms) == (
+        pytest.approx(4.95),
+        pytest.approx(9.801),
+    )
+    assert (stats.reads, stats.coalesced_reads, stats.sockets_opened, stats.sockets_max) == (
+        100,
+        4,
+        7,
+        5,
+    )
     assert stats.in_flight_max == 9
     assert stats.wall_s > 0
 
@@ -84,7 +97,9 @@ S = 1_000_000_000
 
 
 def flight(target: int, started_s: int, *heard_s: int) -> InFlight:
-    made = InFlight(Entry(0, 0, 0, 0), Request(target, b"", "measure", 1, 1), started_ns=started_s * S)
+    made = InFlight(
+        Entry(0, 0, 0, 0), Request(target, b"", "measure", 1, 1), started_ns=started_s * S
+    )
     made.times = [at * S for at in heard_s]
     return made
 
@@ -97,7 +112,8 @@ def flight(target: int, started_s: int, *heard_s: int) -> InFlight:
         ([], [flight(0, 10), flight(0, 20, 30, 95)], [5]),  # another one is served
         ([flight(0, 5, 40)], [flight(0, 10)], [60]),  # another one was
         ([flight(0, 5, 6)], [flight(0, 97)], [3]),  # nobody had asked for long
-        ([flight(0, 10), flight(0, 50)], [flight(0, 90)], [90]),  # those before it had their timeout, without a byte
+        # those before it had their timeout, without a byte
+        ([flight(0, 10), flight(0, 50)], [flight(0, 90)], [90]),
         ([flight(0, 10), flight(0, 50, 60)], [flight(0, 90)], [10]),
         ([flight(1, 1, 99)], [flight(0, 40)], [60, 1]),  # another replica
     ],
@@ -113,5 +129,9 @@ def test_a_target_is_silent_while_requests_are_open_and_nothing_comes(
 
 def test_a_target_is_silent_only_where_no_client_has_heard_of_it() -> None:
     one, two = Progress(1, 1, silences=(Silence(0, 4, 300.0), Silence(1, 0, 500.0))), Progress(2, 1)
-    assert ((one + two).scheduled, (one + two).silent(120.0), (one + two).silent(301.0)) == (3, [0], [])
+    assert ((one + two).scheduled, (one + two).silent(120.0), (one + two).silent(301.0)) == (
+        3,
+        [0],
+        [],
+    )
     assert (one + Progress(silences=(Silence(0, 0, 5.0),))).silent(120.0) == []

@@ -22,7 +22,9 @@ from orchestrator.load.workloads.content import (
 )
 from tests.unit.load.test_schedule import point
 
-TEXT = ["the quick brown fox jumps over the lazy dog and runs away from the other animals of that forest"] * 50
+TEXT = [
+    "the quick brown fox jumps over the lazy dog and runs away from the other animals of that forest"
+] * 50
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False
+    )
     tokenizer.train_from_iterator(TEXT, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
     path = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save(str(path / "tokenizer.json"))
     return path
@@ -75,14 +81,19 @@ def test_what_a_point_offers_decides_the_form(folder: Path) -> None:
     assert unknown.max() < SAFE_IDS[1]
     given: Any = prompter(replace(plain, dialect=ids, vocabulary=(5, 8))).make(rng(), 100)
     assert set(given.tolist()) == {5, 6, 7}
-    known: Any = prompter(replace(plain, dialect=ids, tokenizer=str(folder), vocabulary=(0, 1))).make(rng(), 5000)
+    known: Any = prompter(
+        replace(plain, dialect=ids, tokenizer=str(folder), vocabulary=(0, 1))
+    ).make(rng(), 5000)
     assert known.min() >= 2  # neither <s> nor </s>
 
 
 @pytest.mark.parametrize(
-    ("size", "ids"), [(None, None), (128_256, SAFE_IDS), (31_000, SAFE_IDS), (2048, (300, 1_500)), (99, None)]
+    ("size", "ids"),
+    [(None, None), (128_256, SAFE_IDS), (31_000, SAFE_IDS), (2048, (300, 1_500)), (99, None)],
 )
-def test_ids_are_drawn_from_what_a_vocabulary_of_that_size_holds(size: int | None, ids: tuple[int, int] | None) -> None:
+def test_ids_are_drawn_from_what_a_vocabulary_of_that_size_holds(
+    size: int | None, ids: tuple[int, int] | None
+) -> None:
     assert ids_within(size) == ids
 
 

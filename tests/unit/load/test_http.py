@@ -36,7 +36,12 @@ def test_a_head_is_read_when_it_is_whole_and_not_before() -> None:
         assert parse_head(raw[:cut]) is None
     found = parse_head(raw)
     assert found is not None
-    assert (found.status, found.reason, found.headers["x-y"], found.size) == (200, "Fine", "z", len(raw) - 5)
+    assert (found.status, found.reason, found.headers["x-y"], found.size) == (
+        200,
+        "Fine",
+        "z",
+        len(raw) - 5,
+    )
     assert (found.chunked, found.length, found.keep_alive) == (False, 5, True)
 
 
@@ -44,7 +49,10 @@ def test_a_head_is_read_when_it_is_whole_and_not_before() -> None:
     ("lines", "expected"),
     [
         (("HTTP/1.1 200 OK", "Transfer-Encoding: chunked"), (True, None, True)),
-        (("HTTP/1.1 200 OK", "transfer-encoding: gzip, Chunked", "content-length: 7"), (True, None, True)),
+        (
+            ("HTTP/1.1 200 OK", "transfer-encoding: gzip, Chunked", "content-length: 7"),
+            (True, None, True),
+        ),
         (("HTTP/1.1 200 OK",), (False, None, False)),
         (("HTTP/1.1 200 OK", "Content-Length: 3", "Connection: close"), (False, 3, False)),
         (("HTTP/1.0 200 OK", "Content-Length: 3"), (False, 3, False)),
@@ -76,7 +84,8 @@ def test_interim_responses_are_passed_over() -> None:
         b"HTTP/1.1 abc\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n",  # more digits than int() takes
+        # more digits than int() takes
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n",
         b"HTTP/1.1 \xb2\xb2\xb2 OK\r\n\r\n",  # superscript digits, which int() does not take
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES,
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
@@ -90,7 +99,11 @@ def test_what_is_not_http_is_refused(raw: bytes) -> None:
 @settings(max_examples=200, deadline=None)
 @given(raw=st.binary(max_size=200))
 def test_random_bytes_never_raise_anything_else(raw: bytes) -> None:
-    for start in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
+    for start in (
+        b"",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ):
         try:
             found = parse_head(start + raw)
             if found is not None:
@@ -99,8 +112,12 @@ def test_random_bytes_never_raise_anything_else(raw: bytes) -> None:
             continue
 
 
-def chunks_of(pieces: list[bytes], digits: str = "%x", extension: bytes = b"", trailers: bytes = b"") -> bytes:
-    framed = [(digits % len(piece)).encode() + extension + b"\r\n" + piece + b"\r\n" for piece in pieces]
+def chunks_of(
+    pieces: list[bytes], digits: str = "%x", extension: bytes = b"", trailers: bytes = b""
+) -> bytes:
+    framed = [
+        (digits % len(piece)).encode() + extension + b"\r\n" + piece + b"\r\n" for piece in pieces
+    ]
     return b"".join(framed) + b"0\r\n" + trailers + b"\r\n"
 
 
@@ -116,7 +133,8 @@ def check(raw: bytes, pieces: list[bytes]) -> None:
 
 
 PIECES = st.lists(
-    st.binary(min_size=1, max_size=20) | st.sampled_from([b"\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n"]),
+    st.binary(min_size=1, max_size=20)
+    | st.sampled_from([b"\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n"]),
     min_size=1,
     max_size=6,
 )
@@ -142,7 +160,9 @@ def test_chunks_are_taken_apart_whatever_they_hold(
 
 @settings(max_examples=100, deadline=None)
 @given(pieces=PIECES, data=st.data())
-def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(pieces: list[bytes], data: st.DataObject) -> None:
+def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(
+    pieces: list[bytes], data: st.DataObject
+) -> None:
     raw = chunks_of(pieces)
     cut = data.draw(st.integers(0, len(raw) - 1))
     body = unwrap([raw[:cut]], CHUNKED)
@@ -151,7 +171,15 @@ def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(pieces: list
 
 
 @pytest.mark.parametrize(
-    "raw", [b"zz\r\nhello\r\n", b"-5\r\nhello\r\n", b"3\r\nhello\r\n", b"\r\n\r\n", b"x" * 5000, b"0x3\r\nabc\r\n"]
+    "raw",
+    [
+        b"zz\r\nhello\r\n",
+        b"-5\r\nhello\r\n",
+        b"3\r\nhello\r\n",
+        b"\r\n\r\n",
+        b"x" * 5000,
+        b"0x3\r\nabc\r\n",
+    ],
 )
 def test_broken_chunks_are_refused(raw: bytes) -> None:
     with pytest.raises(BadHttp):
@@ -172,7 +200,9 @@ def test_a_body_of_known_length_ends_there() -> None:
     after=st.lists(st.binary(min_size=1, max_size=40), max_size=20),
     end=st.sampled_from([b"0\r\n\r\n", b"0\r\n\r", b"0\r\nx: y\r\n\r\n", b""]),
 )
-def test_what_follows_an_event_says_where_the_body_ends(before: list[bytes], after: list[bytes], end: bytes) -> None:
+def test_what_follows_an_event_says_where_the_body_ends(
+    before: list[bytes], after: list[bytes], end: bytes
+) -> None:
     framed = [b"%x\r\n%b\r\n" % (len(data), data) for data in after]
     event = b'data: {"x":1}\n\n'
     last_read = b"".join(framed[1:]) + end
@@ -183,7 +213,8 @@ def test_what_follows_an_event_says_where_the_body_ends(before: list[bytes], aft
     whole = unwrap(reads[len(before) :], CHUNKED)
     assert body.complete == whole.complete
     assert (event + b"".join(after)).endswith(body.content)
-    if not any(data.startswith(b"data: {") for data in after):  # otherwise the last event of all may be one of these
+    # otherwise the last event of all may be one of these
+    if not any(data.startswith(b"data: {") for data in after):
         assert b"".join(tail) == b"".join(framed) + end
         assert since_event_chunk([*framed, end]) is None
 
@@ -197,7 +228,9 @@ def test_what_follows_an_event_says_where_the_body_ends(before: list[bytes], aft
         ("http://h", "h", 80, False, "h", ""),
     ],
 )
-def test_urls_are_split(url: str, host: str, port: int, tls: bool, authority: str, prefix: str) -> None:
+def test_urls_are_split(
+    url: str, host: str, port: int, tls: bool, authority: str, prefix: str
+) -> None:
     origin = parse_url(url)
     assert (origin.host, origin.port, origin.tls, origin.authority, origin.prefix) == (
         host,
@@ -210,8 +243,17 @@ def test_urls_are_split(url: str, host: str, port: int, tls: bool, authority: st
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost:8000", "ftp://h", "http://", "http://h:99999", "http://u:secret@h", "http://h?x=1", "http://h:0"]
-    + ["http://h/a b", "http://h/\u65e5\u672c", "http://\u65e5\u672c.jp"],  # no request line or header could hold these
+    [
+        "localhost:8000",
+        "ftp://h",
+        "http://",
+        "http://h:99999",
+        "http://u:secret@h",
+        "http://h?x=1",
+        "http://h:0",
+    ]
+    # no request line or header could hold these
+    + ["http://h/a b", "http://h/\u65e5\u672c", "http://\u65e5\u672c.jp"],
 )
 def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -227,7 +269,8 @@ def test_a_host_that_has_no_address_is_bad_input(host: str) -> None:
 
 def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
     raw = with_body(
-        request_head(parse_url("http://h:81/p"), "/v1/completions", Target("", "m", api_key="key")), b'{"a":1}'
+        request_head(parse_url("http://h:81/p"), "/v1/completions", Target("", "m", api_key="key")),
+        b'{"a":1}',
     )
     text = raw.decode()
     assert text.startswith("POST /p/v1/completions HTTP/1.1\r\nHost: h:81\r\n")
@@ -238,7 +281,12 @@ def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
 
 
 def test_headers_of_the_user_are_added_and_replace_ours() -> None:
-    target = Target("", "m", api_key="k", headers=(("X-Team", "a b"), ("authorization", "Basic zz"), ("Accept", "*/*")))
+    target = Target(
+        "",
+        "m",
+        api_key="k",
+        headers=(("X-Team", "a b"), ("authorization", "Basic zz"), ("Accept", "*/*")),
+    )
     head = request_head(parse_url("http://h"), "/", target).decode()
     assert "\r\nX-Team: a b\r\n" in head and "\r\nauthorization: Basic zz\r\n" in head
     assert "Bearer" not in head and head.count("Accept:") == 1

@@ -84,7 +84,9 @@ def test_the_nearest_niceness_that_is_allowed_is_taken(monkeypatch):
 def test_a_thread_that_needs_all_of_its_core_is_not_always_real_time(monkeypatch, share, realtime):
     """The kernel would stop it for 50 ms of every second."""
     policies = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy)
+    )
     monkeypatch.setattr(priority, "lower_niceness", lambda _wanted: None)
     beat_ns, beats = priority.WINDOW_NS // 5, 100
     with priority.scheduled("realtime") as given:

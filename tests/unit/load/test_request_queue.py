@@ -33,7 +33,9 @@ def simulate(
             heapq.heappush(running, (now + service_ns, len(given_out), entry))
 
 
-def queue(turns: int = 1, think_time_s: float = 0.0, client: int = 0, clients: int = 1, **fields: Any) -> RequestQueue:
+def queue(
+    turns: int = 1, think_time_s: float = 0.0, client: int = 0, clients: int = 1, **fields: Any
+) -> RequestQueue:
     return RequestQueue(Schedule(point(**fields), Each(turns), client, clients), think_time_s)
 
 
@@ -41,7 +43,9 @@ def queue(turns: int = 1, think_time_s: float = 0.0, client: int = 0, clients: i
 @given(service_s=st.floats(0.001, 20), rate=st.floats(0.5, 50))
 def test_the_open_loop_does_not_care_how_long_answers_take(service_s: float, rate: float) -> None:
     found = simulate(queue(value=rate), round(service_s * SECOND))
-    assert [entry.due_ns for entry, _ in found] == Schedule(point(value=rate), Each(1)).due_ns.tolist()
+    assert [entry.due_ns for entry, _ in found] == Schedule(
+        point(value=rate), Each(1)
+    ).due_ns.tolist()
     assert all(at == entry.due_ns for entry, at in found)
 
 
@@ -84,7 +88,9 @@ def test_a_slot_waits_its_think_time_after_the_answer() -> None:
 
 
 def test_turns_of_a_conversation_follow_each_other() -> None:
-    found = simulate(queue(turns=3, think_time_s=2.0, value=3.0, requests=6, duration_s=None), SECOND)
+    found = simulate(
+        queue(turns=3, think_time_s=2.0, value=3.0, requests=6, duration_s=None), SECOND
+    )
     due = {entry.index: entry.due_ns for entry, _ in found}
     assert sorted(due) == list(range(6))
     for first in (0, 3):
@@ -93,7 +99,9 @@ def test_turns_of_a_conversation_follow_each_other() -> None:
 
 
 def test_a_turn_that_would_come_after_the_end_is_not_scheduled() -> None:
-    found = simulate(queue(turns=4, think_time_s=4.0, control="concurrency", value=1.0, duration_s=10.0), SECOND)
+    found = simulate(
+        queue(turns=4, think_time_s=4.0, control="concurrency", value=1.0, duration_s=10.0), SECOND
+    )
     assert [(entry.session, entry.turn) for entry, _ in found] == [(0, 0), (0, 1)]
 
 
@@ -139,8 +147,15 @@ def test_the_last_instant_is_known_when_nothing_more_can_follow() -> None:
 def test_a_point_that_is_closed_early_is_the_same_as_one_that_was_asked_to_be_so_short(
     turns: int, closed_s: float, control: str, requests: int | None
 ) -> None:
-    fields: dict[str, Any] = {"turns": turns, "control": control, "value": 3.0, "requests": requests}
-    whole, short = (queue(duration_s=length_s, **fields) for length_s in (10.0, min(closed_s, 10.0)))
+    fields: dict[str, Any] = {
+        "turns": turns,
+        "control": control,
+        "value": 3.0,
+        "requests": requests,
+    }
+    whole, short = (
+        queue(duration_s=length_s, **fields) for length_s in (10.0, min(closed_s, 10.0))
+    )
     whole.close(round(closed_s * SECOND))
     assert simulate(whole, SECOND) == simulate(short, SECOND)
     assert whole.last_ns(20 * SECOND) == short.last_ns(20 * SECOND)
@@ -148,11 +163,20 @@ def test_a_point_that_is_closed_early_is_the_same_as_one_that_was_asked_to_be_so
 
 
 @settings(max_examples=30, deadline=None)
-@given(turns=st.integers(1, 3), requests=st.integers(1, 40), taken=st.integers(0, 10), open_loop=st.booleans())
+@given(
+    turns=st.integers(1, 3),
+    requests=st.integers(1, 40),
+    taken=st.integers(0, 10),
+    open_loop=st.booleans(),
+)
 def test_giving_up_names_every_request_that_was_not_handed_out(
     turns: int, requests: int, taken: int, open_loop: bool
 ) -> None:
-    control = {"control": "request_rate", "value": 5.0} if open_loop else {"control": "concurrency", "value": 3.0}
+    control = (
+        {"control": "request_rate", "value": 5.0}
+        if open_loop
+        else {"control": "concurrency", "value": 3.0}
+    )
     made = queue(turns=turns, requests=requests, duration_s=None, **control)
     out = []
     for _ in range(taken):

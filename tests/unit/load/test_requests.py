@@ -22,12 +22,16 @@ TARGETS = (Target("http://a:1", "ma"), Target("http://b:2", "mb", api_key="k"))
 
 
 def make(given: LoadPoint) -> RequestWriter:
-    return RequestWriter(Assignment.of(given, 0, 1), [parse_url(target.url) for target in given.targets])
+    return RequestWriter(
+        Assignment.of(given, 0, 1), [parse_url(target.url) for target in given.targets]
+    )
 
 
 def ids_point(**fields: Any) -> LoadPoint:
     return point(
-        dialect=Dialect("openai_completions", "/v1/completions", prompt_token_ids=True), targets=TARGETS, **fields
+        dialect=Dialect("openai_completions", "/v1/completions", prompt_token_ids=True),
+        targets=TARGETS,
+        **fields,
     )
 
 
@@ -60,7 +64,11 @@ def test_sessions_go_round_the_replicas_each_with_its_own_name_and_key() -> None
 def test_memory_for_requests_written_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AHEAD_BYTES", 20_000)
     made = make(
-        ids_point(workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=500), output_tokens=Lengths(fixed=1)))
+        ids_point(
+            workload=RandomWorkload(
+                name="w", input_tokens=Lengths(fixed=500), output_tokens=Lengths(fixed=1)
+            )
+        )
     )
     made.ahead()
     assert not made.hungry
@@ -83,7 +91,10 @@ def test_a_closed_loop_by_time_writes_a_few_for_each_slot() -> None:
 
 def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_differs() -> None:
     shared = RandomWorkload(
-        name="w", input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=1), shared_prefix_tokens=8
+        name="w",
+        input_tokens=Lengths(fixed=4),
+        output_tokens=Lengths(fixed=1),
+        shared_prefix_tokens=8,
     )
     made = make(ids_point(control="concurrency", value=3.0, workload=shared, warmup_s=1.0))
     made.ahead()
@@ -96,7 +107,11 @@ def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_
 @pytest.mark.parametrize("given_ids", [[7, 8, 9], None, [7, 8, 2**40], [7, "8", 9], [-1, 8, 9]])
 def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: Any) -> None:
     talk = ConversationsWorkload(
-        name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=3)
+        name="w",
+        kind="conversations",
+        turns=2,
+        input_tokens=Lengths(fixed=5),
+        output_tokens=Lengths(fixed=3),
     )
     made = make(ids_point(workload=talk))
     first = made.take(entry(0, 0, 2))
@@ -111,7 +126,11 @@ def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: Any) -> Non
 
 def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn() -> None:
     talk = ConversationsWorkload(
-        name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=3)
+        name="w",
+        kind="conversations",
+        turns=2,
+        input_tokens=Lengths(fixed=5),
+        output_tokens=Lengths(fixed=3),
     )
     made = make(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
     first = made.take(entry(0, 0, 2))

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.load.requests import Request
-from orchestrator.load.response import MIN_READS, InFlight, Response, can_read_ahead, finish, read_ahead
+from orchestrator.load.response import (
+    MIN_READS,
+    InFlight,
+    Response,
+    can_read_ahead,
+    finish,
+    read_ahead,
+)
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import WIRES
@@ -80,7 +87,11 @@ def test_events_of_one_read_share_its_time_and_are_counted() -> None:
 def lumps(*sizes: int, apart_us: int = 50, every_ms: int = 80) -> list[int]:
     """Instants of events that come so many together, each in a write of its own."""
     starts = [1_000_000 * every_ms * lump for lump in range(1, len(sizes) + 1)]
-    return [start + 1000 * apart_us * at for start, size in zip(starts, sizes, strict=True) for at in range(size)]
+    return [
+        start + 1000 * apart_us * at
+        for start, size in zip(starts, sizes, strict=True)
+        for at in range(size)
+    ]
 
 
 def test_events_hard_on_each_other_came_together_although_each_has_a_read_of_its_own() -> None:
@@ -98,12 +109,18 @@ def test_the_events_of_one_speculative_step_are_one_chunk(apart_us: int) -> None
     assert (found.chunks, found.coalesced_chunks, found.itl_kind) == (3, 0, "chunk")
     assert (found.output_tokens, found.tokens_per_chunk) == (8, array("h", [4, 1, 3]))
     assert found.gaps_us == array("i", [80_000 - 3 * apart_us, 80_000 + 2 * apart_us])
-    assert (found.first_token_ns, found.last_token_ns) == (80_000_000 + 3000 * apart_us, 240_000_000 + 2000 * apart_us)
+    assert (found.first_token_ns, found.last_token_ns) == (
+        80_000_000 + 3000 * apart_us,
+        240_000_000 + 2000 * apart_us,
+    )
 
 
 def one_read_each(*sizes: int) -> InFlight:
     """The same, each lump in one write."""
-    reads = [(80_000_000 * at, b"".join([chunk(token())] * size)) for at, size in enumerate(sizes, start=1)]
+    reads = [
+        (80_000_000 * at, b"".join([chunk(token())] * size))
+        for at, size in enumerate(sizes, start=1)
+    ]
     tail = chunk(usage(8, sum(sizes))) + chunk(DONE) + END
     return in_flight((0, HEAD), *reads, (250_000_000, tail), asked=sum(sizes))
 
@@ -111,7 +128,8 @@ def one_read_each(*sizes: int) -> InFlight:
 def test_more_than_a_step_makes_is_a_lump_with_speculation_too() -> None:
     drafting = replace(DIALECT, tokens_per_step=4)
     assert done(stream(*lumps(4, 8, 1)), drafting).coalesced_chunks == 7
-    several = b"".join([chunk(token(token_ids=[1, 2, 3]))] * 2)  # an event holds a whole step: two of them are two
+    # an event holds a whole step: two of them are two
+    several = b"".join([chunk(token(token_ids=[1, 2, 3]))] * 2)
     tail = chunk(token(finish="length", token_ids=[4])) + chunk(usage(8, 7)) + chunk(DONE) + END
     found = done(in_flight((0, HEAD), (10_000, several), (50_000_000, tail), asked=7), drafting)
     assert (found.coalesced_chunks, found.tokens_per_chunk) == (1, array("h", [3, 3, 1]))
@@ -129,7 +147,9 @@ def test_an_event_over_two_reads_has_the_time_of_the_second() -> None:
 
 def test_a_known_total_over_fewer_chunks_says_that_nobody_knows_which_held_how_many() -> None:
     events = [(1000 * at, chunk(token(finish="length" if at == 3 else None))) for at in (1, 2, 3)]
-    found = done(in_flight((0, HEAD), *events, (9000, chunk(usage(8, 8)) + chunk(DONE) + END), asked=8))
+    found = done(
+        in_flight((0, HEAD), *events, (9000, chunk(usage(8, 8)) + chunk(DONE) + END), asked=8)
+    )
     assert (found.chunks, found.output_tokens, found.itl_kind) == (3, 8, "chunk")
     assert found.tokens_per_chunk is None
     assert found.status == "ok"
@@ -143,14 +163,18 @@ def test_ids_tell_how_many_tokens_a_chunk_holds_even_without_text() -> None:
         chunk(token(" b", finish="length", token_ids=[4])),
     ]
     reads = [(1000 * at, data) for at, data in enumerate(events, start=1)]
-    found = done(in_flight((0, HEAD), *reads, (9000, chunk(usage(8, 4)) + chunk(DONE) + END), asked=4))
+    found = done(
+        in_flight((0, HEAD), *reads, (9000, chunk(usage(8, 4)) + chunk(DONE) + END), asked=4)
+    )
     assert found.tokens_per_chunk == array("h", [2, 1, 1])
     assert (found.chunks, found.counted, found.source, found.status) == (3, 4, "token_ids", "ok")
     assert found.gaps_us == array("i", [1, 2])
 
 
 def test_what_came_of_a_cut_stream_is_kept() -> None:
-    made = in_flight((0, HEAD), (5000, chunk(token())), (7000, chunk(token())), (8000, b"33\r\ndata: {"))
+    made = in_flight(
+        (0, HEAD), (5000, chunk(token())), (7000, chunk(token())), (8000, b"33\r\ndata: {")
+    )
     made.response.fail(ErrorClass.TRUNCATED, "cut")
     found = done(made)
     assert (found.status, found.error_class, found.chunks) == ("invalid", "truncated", 2)
@@ -205,27 +229,39 @@ def test_what_is_not_plain_is_never_read_ahead(odd: str) -> None:
 
 
 def test_usage_with_cached_tokens_reaches_the_row() -> None:
-    details = {"prompt_tokens": 8, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}
+    details = {
+        "prompt_tokens": 8,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": 6},
+    }
     tail = chunk(event({"choices": [], "usage": details})) + chunk(DONE) + END
     found = done(in_flight((0, HEAD), (5, chunk(token(finish="length"))), (9, tail), asked=1))
     assert (found.parsed.input_tokens, found.parsed.cached_tokens) == (8, 6)
 
 
 @pytest.mark.parametrize(
-    ("thought", "ids", "hidden"), [(None, None, 6), ("Hm", None, 0), (None, [1], 6), (None, [1, 2, 3, 4], 0)]
+    ("thought", "ids", "hidden"),
+    [(None, None, 6), ("Hm", None, 0), (None, [1], 6), (None, [1, 2, 3, 4], 0)],
 )
 def test_tokens_that_were_thought_and_never_streamed_are_known(
     thought: str | None, ids: list[int] | None, hidden: int
 ) -> None:
-    """Two answer events of a chat; usage says 8 tokens (or what the ids and 6 more say), 6 of them thought."""
+    """Two answer events of a chat; usage says 8 tokens (or what the ids and 6 more say), 6 of them
+    thought.
+    """
     shown = 2 if ids is None else 2 * len(ids)
     total = 8 if ids is None or len(ids) == 1 else shown
     more = {} if ids is None else {"token_ids": ids}
     first = {"reasoning_content": thought} if thought else {"content": "a"}
-    choices = [{"delta": first, **more}, {"delta": {"content": "b"}, "finish_reason": "stop", **more}]
+    choices = [
+        {"delta": first, **more},
+        {"delta": {"content": "b"}, "finish_reason": "stop", **more},
+    ]
     details = {"completion_tokens": total, "completion_tokens_details": {"reasoning_tokens": 6}}
     events = [{"choices": [choice]} for choice in choices] + [{"choices": [], "usage": details}]
-    made = in_flight((0, HEAD), (1000, chunk(event(events[0]))), (2000, chunk(event(events[1]))), asked=total)
+    made = in_flight(
+        (0, HEAD), (1000, chunk(event(events[0]))), (2000, chunk(event(events[1]))), asked=total
+    )
     made.parts.append(chunk(event(events[2])) + chunk(DONE) + END)
     made.times.append(3000)
     for _ in finish(made, WIRES["openai_chat"], DIALECT):
@@ -238,17 +274,24 @@ def test_tokens_that_were_thought_and_never_streamed_are_known(
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["at the end", "while it runs"])
 @pytest.mark.parametrize("ids", [None, [7]], ids=["text", "token ids"])
-@pytest.mark.parametrize(("name", "thoughts"), [("reasoning_content", 300), ("reasoning", 3), ("", 0)])
+@pytest.mark.parametrize(
+    ("name", "thoughts"), [("reasoning_content", 300), ("reasoning", 3), ("", 0)]
+)
 def test_the_first_token_of_the_answer_is_told_from_the_first_thought(
     name: str, thoughts: int, ids: list[int] | None, ahead: bool
 ) -> None:
-    """A chat of a token each 20 us; thoughts come first, and an event that holds nothing lies between."""
+    """A chat of a token each 20 us; thoughts come first, and an event that holds nothing lies
+    between.
+    """
     more = {} if ids is None else {"token_ids": ids}
     deltas = [{name: "Hm"}] * thoughts + [{"role": "assistant"}] + [{"content": "a"}] * 300
     held = [more if "role" not in delta else {name: [] for name in more} for delta in deltas]
     choices = [{"delta": delta, **one} for delta, one in zip(deltas, held, strict=True)]
     choices[-1]["finish_reason"] = "length"
-    reads = [(20_000 * (at + 1), chunk(event({"choices": [choice]}))) for at, choice in enumerate(choices)]
+    reads = [
+        (20_000 * (at + 1), chunk(event({"choices": [choice]})))
+        for at, choice in enumerate(choices)
+    ]
     last = (reads[-1][0] + 1, chunk(DONE) + END)
     made = in_flight((0, HEAD), *reads, last, asked=thoughts + 300)
     while ahead and can_read_ahead(made):
@@ -262,16 +305,29 @@ def test_the_first_token_of_the_answer_is_told_from_the_first_thought(
 
 
 def test_thoughts_without_an_answer_have_no_first_one() -> None:
-    thought = [{"choices": [{"delta": {"reasoning": "Hm"}, "finish_reason": end}]} for end in (None, "length")]
-    made = in_flight((0, HEAD), *((at, chunk(event(one))) for at, one in zip((5, 9), thought, strict=True)), asked=2)
+    thought = [
+        {"choices": [{"delta": {"reasoning": "Hm"}, "finish_reason": end}]}
+        for end in (None, "length")
+    ]
+    made = in_flight(
+        (0, HEAD),
+        *((at, chunk(event(one))) for at, one in zip((5, 9), thought, strict=True)),
+        asked=2,
+    )
     made.parts[-1] += chunk(DONE) + END
     for _ in finish(made, WIRES["openai_chat"], DIALECT):
         pass
-    assert (made.response.status, made.response.first_token_ns, made.response.first_answer_ns) == ("ok", 5, None)
+    assert (made.response.status, made.response.first_token_ns, made.response.first_answer_ns) == (
+        "ok",
+        5,
+        None,
+    )
 
 
 def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
-    """A chunk of 4096 bytes that holds what looks like a chunk and an end: the connection's bytes are not ours."""
+    """A chunk of 4096 bytes that holds what looks like a chunk and an end: the connection's bytes
+    are not ours.
+    """
     inside = chunk(token()) + END
     found = done(in_flight((0, HEAD + b"1000\r\n"), (1_000_000, inside)))
     assert (found.status, found.error_class) == ("invalid", "garbage")
@@ -280,14 +336,27 @@ def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
 @pytest.mark.parametrize("said", [2**31, 2**70, -1, 1.5, "3", None, True])
 def test_numbers_that_no_server_can_mean_are_not_taken(said: object) -> None:
     """They would not fit the columns, and cost every other row of the client."""
-    event_bytes = event({"choices": [], "usage": {"prompt_tokens": said, "completion_tokens": said}})
-    found = done(in_flight((0, HEAD), (1, chunk(token())), (2, chunk(event_bytes) + chunk(DONE) + END), asked=1))
-    assert (found.parsed.input_tokens, found.parsed.output_tokens, found.output_tokens) == (None, None, 1)
+    event_bytes = event(
+        {"choices": [], "usage": {"prompt_tokens": said, "completion_tokens": said}}
+    )
+    found = done(
+        in_flight(
+            (0, HEAD), (1, chunk(token())), (2, chunk(event_bytes) + chunk(DONE) + END), asked=1
+        )
+    )
+    assert (found.parsed.input_tokens, found.parsed.output_tokens, found.output_tokens) == (
+        None,
+        None,
+        1,
+    )
 
 
 def test_a_sum_of_counts_fits_its_column_whatever_they_are() -> None:
     """A running count that falls and grows again."""
-    events = [event({"choices": [{"text": "a"}], "usage": {"completion_tokens": n}}) for n in (2**31 - 1, 0, 2**31 - 1)]
+    events = [
+        event({"choices": [{"text": "a"}], "usage": {"completion_tokens": n}})
+        for n in (2**31 - 1, 0, 2**31 - 1)
+    ]
     reads = [(at, chunk(one)) for at, one in enumerate(events, start=1)]
     found = done(in_flight((0, HEAD), *reads, (9, chunk(DONE) + END), asked=1))
     assert found.counted == 2**31 - 1

@@ -34,16 +34,22 @@ def answer(status: int, body: bytes) -> Response:
         (429, ("error", "http_429")), (500, ("error", "http_5xx")), (503, ("error", "http_5xx")),
     ],
 )  # fmt: skip
-def test_a_status_has_its_class_and_says_what_the_body_says(status: int, expected: tuple[str, str]) -> None:
+def test_a_status_has_its_class_and_says_what_the_body_says(
+    status: int, expected: tuple[str, str]
+) -> None:
     found = answer(status, b"the body")
     assert (found.status, found.error_class) == expected
     assert found.error == f"HTTP {status} Reason: the body"
     assert answer(200, b"").error_class == "no_end"
 
 
-@pytest.mark.parametrize("body", [b'{"message": "The request queue is full."}', b"Model is overloaded"])
+@pytest.mark.parametrize(
+    "body", [b'{"message": "The request queue is full."}', b"Model is overloaded"]
+)
 @pytest.mark.parametrize("status", [400, 422, 503])
-def test_a_server_that_says_it_is_full_refuses_whatever_its_status(status: int, body: bytes) -> None:
+def test_a_server_that_says_it_is_full_refuses_whatever_its_status(
+    status: int, body: bytes
+) -> None:
     """As within a stream of status 200: nothing died, the load is more than it takes."""
     found = answer(status, body)
     assert (found.status, found.error_class, found.http_status) == ("error", "http_429", status)
@@ -73,7 +79,11 @@ def test_errors_are_cut() -> None:
 def test_a_stream_is_ok_only_when_it_is_whole(
     parsed: Parsed, done: bool, dialect: Dialect, error_class: str | None
 ) -> None:
-    output = parsed.output_tokens if parsed.output_tokens is not None else sum(abs(count) for count in parsed.tokens)
+    output = (
+        parsed.output_tokens
+        if parsed.output_tokens is not None
+        else sum(abs(count) for count in parsed.tokens)
+    )
     found = Response(parsed, done=done, output_tokens=output)
     judge_stream(found, 2, dialect, framed=False)
     assert found.error_class == error_class
@@ -86,4 +96,8 @@ def test_every_class_belongs_to_one_status_of_the_schema() -> None:
         return {word.strip() for word in text.split("|")}
 
     assert {str(error_class) for error_class in ErrorClass} == named("error_class")
-    assert {str(error_class.status) for error_class in ErrorClass} | {"ok"} == named("status") == set(map(str, Status))
+    assert (
+        {str(error_class.status) for error_class in ErrorClass} | {"ok"}
+        == named("status")
+        == set(map(str, Status))
+    )

@@ -32,7 +32,9 @@ START = 5_000_000_000
 
 
 def filled() -> Rows:
-    rows = Rows(Assignment.of(point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9), 3, 4), START)
+    rows = Rows(
+        Assignment.of(point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9), 3, 4), START
+    )
     for index in (7, 2, 5):
         flight = InFlight(Entry(index, index, 0, 10 * index), Request(0, b"", "measure", 100, 4))
         flight.sent_ns, flight.ended_ns = START + 20 * index, START + 1000 * index
@@ -49,7 +51,9 @@ def filled() -> Rows:
 
 
 @pytest.mark.parametrize("letters", range(40, 60))
-def test_a_token_that_a_server_says_where_http_belongs_is_never_cut_before_it_is_hidden(letters: int) -> None:
+def test_a_token_that_a_server_says_where_http_belongs_is_never_cut_before_it_is_hidden(
+    letters: int,
+) -> None:
     said = f"{'x' * letters} hf_Pl4ntedT0kenQwErTyUiOpAsDf".encode()
     with pytest.raises(BadHttp) as no_http:
         parse_head(said)
@@ -80,19 +84,36 @@ def test_tables_have_the_schemas_and_are_ordered_by_request() -> None:
 
 def test_times_count_from_the_points_start_and_keys_are_the_points() -> None:
     row = tables(filled())[0].to_pylist()[0]
-    assert (row["measurement_id"], row["attempt_id"], row["client"], row["phase"]) == ("m1", "a1", 3, "measure")
-    assert (row["scheduled_ns"], row["sent_ns"], row["first_token_ns"], row["done_ns"]) == (20, 40, 100, 2000)
+    assert (row["measurement_id"], row["attempt_id"], row["client"], row["phase"]) == (
+        "m1",
+        "a1",
+        3,
+        "measure",
+    )
+    assert (row["scheduled_ns"], row["sent_ns"], row["first_token_ns"], row["done_ns"]) == (
+        20,
+        40,
+        100,
+        2000,
+    )
     assert (row["input_tokens"], row["cached_tokens"], row["finish_reason"]) == (100, 60, "length")
     assert row["session"] is None
 
 
 def test_a_request_that_was_never_sent_says_so() -> None:
     row = tables(filled())[0].to_pylist()[1]
-    assert (row["status"], row["error_class"], row["sent_ns"], row["done_ns"]) == ("timeout", "timeout", None, 99)
+    assert (row["status"], row["error_class"], row["sent_ns"], row["done_ns"]) == (
+        "timeout",
+        "timeout",
+        None,
+        99,
+    )
     assert (row["input_tokens_asked"], row["output_tokens_asked"], row["chunks"]) == (4, 4, 0)
 
 
-def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 100)
     mine = Assignment.of(point(), 0, 1)
     entries = [Entry(index, index, 0, index) for index in range(2_000)]
@@ -112,14 +133,18 @@ def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(monke
         assert stepwise.parts()[0].read().equals(at_once.parts()[0].read())
 
 
-def test_each_table_goes_to_disk_when_it_is_full_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_table_goes_to_disk_when_it_is_full_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 40)
     monkeypatch.setattr("orchestrator.load.rows.GAPS_AT_ONCE", 1_000)
     groups = []
     for gaps in (500, 0):  # long answers, and those of one token
         with closing(Rows(Assignment.of(point(), 0, 1), START)) as rows:
             for index in range(81):
-                flight = InFlight(Entry(index, index, 0, index), Request(0, b"", "measure", 1, 1), ended_ns=START)
+                flight = InFlight(
+                    Entry(index, index, 0, index), Request(0, b"", "measure", 1, 1), ended_ns=START
+                )
                 flight.response.gaps_us = array("i", range(gaps))
                 rows.add(flight)
                 rows.flush_full()
@@ -129,10 +154,15 @@ def test_each_table_goes_to_disk_when_it_is_full_of_its_own(monkeypatch: pytest.
 
 @pytest.mark.parametrize("length", [0, 495])
 def test_an_error_shows_no_secret_of_its_target_and_no_control_characters(length: int) -> None:
-    secrets = {"api_key": "key-of-mine", "headers": (("X-Key", "Basic hidden-word"), ("X-Team", "blue"))}
+    secrets = {
+        "api_key": "key-of-mine",
+        "headers": (("X-Key", "Basic hidden-word"), ("X-Team", "blue")),
+    }
     target = Target("http://h", "m", **secrets)  # type: ignore[arg-type]
     flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 1, 1), ended_ns=START)
-    flight.response.fail(ErrorClass.HTTP_4XX, "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07")
+    flight.response.fail(
+        ErrorClass.HTTP_4XX, "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07"
+    )
     rows = Rows(Assignment.of(point(targets=(target,)), 0, 1), START)
     rows.add(flight)
     assert tables(rows)[0]["error"].to_pylist() == [("x" * length + "blue ***, ***")[:500]]
@@ -145,7 +175,12 @@ def test_no_rows_make_empty_tables() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(requests=st.integers(1, 60), turns=st.integers(1, 3), clients=st.integers(1, 5), open_loop=st.booleans())
+@given(
+    requests=st.integers(1, 60),
+    turns=st.integers(1, 3),
+    clients=st.integers(1, 5),
+    open_loop=st.booleans(),
+)
 def test_what_dead_clients_had_to_do_is_known_without_them(
     requests: int, turns: int, clients: int, open_loop: bool
 ) -> None:
@@ -159,10 +194,14 @@ def test_what_dead_clients_had_to_do_is_known_without_them(
     control = ("request_rate", 9.0) if open_loop else ("concurrency", 4.0)
     given_point = point(*control, **fields)
     rows = [
-        row for index in range(clients) for row in lost_requests(given_point, index, clients, "gone").read().to_pylist()
+        row
+        for index in range(clients)
+        for row in lost_requests(given_point, index, clients, "gone").read().to_pylist()
     ]
     assert sorted(row["request_index"] for row in rows) == list(range(requests))
-    assert {(row["status"], row["error_class"], row["error"]) for row in rows} == {("lost", "lost", "gone")}
+    assert {(row["status"], row["error_class"], row["error"]) for row in rows} == {
+        ("lost", "lost", "gone")
+    }
 
 
 def test_a_lost_client_of_a_closed_loop_by_time_leaves_a_row_per_slot() -> None:
@@ -196,13 +235,19 @@ class Full:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_replies_that_must_be_counted_stay_in_memory_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_that_must_be_counted_stay_in_memory_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = SimpleNamespace(
-        encode_batch_fast=lambda texts, add_special_tokens: [SimpleNamespace(ids=text.split()) for text in texts]
+        encode_batch_fast=lambda texts, add_special_tokens: [
+            SimpleNamespace(ids=text.split()) for text in texts
+        ]
     )
     monkeypatch.setattr("orchestrator.load.rows.load_tokenizer", lambda _: words)
     assignment = Assignment.of(point(), 0, 1)
-    rows = Rows(replace(assignment, point=replace(assignment.point, count_text=True, tokenizer="x")), START)
+    rows = Rows(
+        replace(assignment, point=replace(assignment.point, count_text=True, tokenizer="x")), START
+    )
     rows._replies = Full(rows._replies)
     for index in range(4):
         flight = InFlight(Entry(index, index, 0, index), Request(0, b"", "measure", 1, 9))

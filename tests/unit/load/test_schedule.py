@@ -43,7 +43,9 @@ def point(control: str = "request_rate", value: float = 20.0, **fields: Any) -> 
     given_fields: dict[str, Any] = {
         "targets": (Target("http://127.0.0.1:1", "m"),),
         "dialect": Dialect("openai_completions", "/v1/completions"),
-        "workload": RandomWorkload(name="w", input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=4)),
+        "workload": RandomWorkload(
+            name="w", input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=4)
+        ),
         "level": Level(control=control, value=value),  # type: ignore[arg-type]
         "duration_s": 10.0,
         "seed": 11,
@@ -88,7 +90,10 @@ def test_any_number_of_clients_has_the_same_merged_schedule(
 @given(requests=st.integers(1, 300), turns=st.integers(1, 5), clients=st.integers(1, 8))
 def test_a_number_of_requests_is_kept_exactly(requests: int, turns: int, clients: int) -> None:
     schedules = of_clients(point(requests=requests, duration_s=None), turns, clients)
-    schedule, sessions = schedules[0], [session for one in schedules for session in one.own_sessions()]
+    schedule, sessions = (
+        schedules[0],
+        [session for one in schedules for session in one.own_sessions()],
+    )
     indices = [
         entry.index
         for session in sessions
@@ -108,7 +113,10 @@ def test_the_merged_schedule_of_poisson_has_dispersion_one_with_any_number_of_cl
 
 
 def test_sessions_arrive_at_the_rate_of_requests_over_turns() -> None:
-    plain, talks = Schedule(point(duration_s=500.0), Each(1)), Schedule(point(duration_s=500.0), Each(4))
+    plain, talks = (
+        Schedule(point(duration_s=500.0), Each(1)),
+        Schedule(point(duration_s=500.0), Each(4)),
+    )
     assert plain.sessions is not None
     assert talks.sessions is not None
     assert plain.sessions / talks.sessions == pytest.approx(4.0, rel=0.1)
@@ -129,7 +137,8 @@ def test_the_warm_up_comes_before_the_measured_part_and_both_end() -> None:
     assert phases == sorted(phases, reverse=True)  # all of warmup, then all of measure
     assert {"warmup", "measure"} == set(phases)
     assert schedule.due_ns[-1] < 5_000_000_000
-    assert schedule.entry(0, 0, due_ns=5_000_000_000) is None  # a turn that comes too late is not scheduled
+    # a turn that comes too late is not scheduled
+    assert schedule.entry(0, 0, due_ns=5_000_000_000) is None
 
 
 @given(total=st.integers(1, 500), clients=st.integers(1, 20))
@@ -140,16 +149,22 @@ def test_shares_add_up_and_differ_by_one_at_most(total: int, clients: int) -> No
 
 
 @given(slots=st.integers(1, 40), clients=st.integers(1, 12))
-def test_slots_of_a_closed_loop_are_split_also_when_they_do_not_divide(slots: int, clients: int) -> None:
+def test_slots_of_a_closed_loop_are_split_also_when_they_do_not_divide(
+    slots: int, clients: int
+) -> None:
     schedules = of_clients(point("concurrency", float(slots)), 1, clients)
     starts = [start for schedule in schedules for start in schedule.slot_starts]
     assert sorted(starts) == [slot * SLOT_STAGGER_NS for slot in range(slots)]
 
 
 @given(cap=st.integers(1, 20), clients=st.integers(1, 12))
-def test_max_in_flight_is_kept_over_all_clients_and_none_is_left_without_a_place(cap: int, clients: int) -> None:
+def test_max_in_flight_is_kept_over_all_clients_and_none_is_left_without_a_place(
+    cap: int, clients: int
+) -> None:
     schedules = of_clients(point(max_in_flight=cap), 1, clients)
-    caps = [schedule.cap for schedule in schedules if next(schedule.own_sessions(), None) is not None]
+    caps = [
+        schedule.cap for schedule in schedules if next(schedule.own_sessions(), None) is not None
+    ]
     assert all(caps)
     assert sum(part or 0 for part in caps) == cap
     assert len(merged(schedules)) == schedules[0].sessions
@@ -173,7 +188,9 @@ class Varying(Silent):
 
 @settings(max_examples=30, deadline=None)
 @given(requests=st.integers(1, 200), clients=st.integers(1, 5), open_loop=st.booleans())
-def test_sessions_may_have_different_numbers_of_turns(requests: int, clients: int, open_loop: bool) -> None:
+def test_sessions_may_have_different_numbers_of_turns(
+    requests: int, clients: int, open_loop: bool
+) -> None:
     level = ("request_rate", 50.0) if open_loop else ("concurrency", 8.0)
     given_point = point(*level, requests=requests, duration_s=None)
     schedule = Schedule(given_point, Varying())
@@ -208,5 +225,7 @@ def test_more_arrivals_than_memory_holds_are_refused() -> None:
 
 
 def test_arrivals_beyond_what_instants_can_hold_are_refused() -> None:
-    with pytest.raises(InputError, match="the last request would be due after .* a point may take 1e\\+09 s"):
+    with pytest.raises(
+        InputError, match="the last request would be due after .* a point may take 1e\\+09 s"
+    ):
         Schedule(point(value=1e-11, requests=5, duration_s=None), Each(1))

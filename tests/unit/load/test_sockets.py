@@ -10,7 +10,15 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.load.requests import parse_url
-from orchestrator.load.sockets import KEEPALIVE, MAX_EVENTS, READ, WRITE, Connection, Poller, resolve
+from orchestrator.load.sockets import (
+    KEEPALIVE,
+    MAX_EVENTS,
+    READ,
+    WRITE,
+    Connection,
+    Poller,
+    resolve,
+)
 
 MS = 1_000_000
 
@@ -126,6 +134,13 @@ def test_tcp_tells_what_it_sent_again_and_for_how_long_nothing_came() -> None:
             time.sleep(0.3)
             assert 250 < connection.silent_ms() < 2000
             assert connection.retransmitted() == 0
-            asked = [ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in KEEPALIVE]
-            assert (ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), asked) == (1, [1, 1, 127])
-        assert (connection.silent_ms(), connection.retransmitted()) == (0, 0), "of a closed one nothing is known"
+            asked = [
+                ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in KEEPALIVE
+            ]
+            assert (ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), asked) == (
+                1,
+                [1, 1, 127],
+            )
+        assert (connection.silent_ms(), connection.retransmitted()) == (0, 0), (
+            "of a closed one nothing is known"
+        )

@@ -1,4 +1,6 @@
-"""The verdict on a point: each kind of dishonest measurement is found, and an honest one is not accused."""
+"""The verdict on a point: each kind of dishonest measurement is found, and an honest one is not
+accused.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ CALM = ClientStats(
 )  # fmt: skip
 
 
-def table(rows: int = 400, rate: float = 20.0, service_s: Any = 1.0, warmup: int = 0, **columns: Any) -> pa.Table:
-    """Requests one after another at a rate, each over after ``service_s`` (one value or one per row)."""
+def table(
+    rows: int = 400, rate: float = 20.0, service_s: Any = 1.0, warmup: int = 0, **columns: Any
+) -> pa.Table:
+    """Requests one after another at a rate, each over after ``service_s`` (one value or one per
+    row).
+    """
     scheduled = (np.arange(rows) / rate * 1e9).astype(np.int64)
     sent = scheduled + 100_000
     done = scheduled + (np.broadcast_to(service_s, rows) * 1e9).astype(np.int64)
@@ -66,7 +72,9 @@ def test_an_honest_point_is_valid_and_its_evidence_is_there() -> None:
         ({"cpu_share": 0.99}, "99% of its core"),
     ],
 )
-def test_one_slow_client_of_two_makes_a_point_client_bound(change: dict[str, float], said: str) -> None:
+def test_one_slow_client_of_two_makes_a_point_client_bound(
+    change: dict[str, float], said: str
+) -> None:
     found = verdict(table(), CALM, replace(CALM, client=1, **change))
     assert found.validity == "client_bound"
     assert said in found.reasons[0]
@@ -126,10 +134,20 @@ def test_a_pipe_longer_than_the_window_is_said_and_is_no_backlog(warmup: int) ->
 def test_a_window_that_ends_with_the_last_answer_says_how_much_throughput_that_costs(
     requests: int, lost: float
 ) -> None:
-    """Eight in flight, answers of 10 s: 12 requests take 20 s and come out as 0.6/s where 0.8/s is true."""
+    """Eight in flight, answers of 10 s: 12 requests take 20 s and come out as 0.6/s where 0.8/s is
+    true.
+    """
     due_ns = (np.arange(requests) // 8 * 10e9).astype(np.int64)
-    rows = table(requests, service_s=10.0, scheduled_ns=due_ns, sent_ns=due_ns, done_ns=due_ns + 10_000_000_000)
-    found = verdict(rows, of=point(control="concurrency", value=8, requests=requests, duration_s=None))
+    rows = table(
+        requests,
+        service_s=10.0,
+        scheduled_ns=due_ns,
+        sent_ns=due_ns,
+        done_ns=due_ns + 10_000_000_000,
+    )
+    found = verdict(
+        rows, of=point(control="concurrency", value=8, requests=requests, duration_s=None)
+    )
     assert found.validity == "valid"
     assert found.evidence["lost_at_the_end"] == pytest.approx(lost)
     assert any(f"throughput is {lost:.0%} too low" in one for one in found.reasons) == (lost > 0)
@@ -150,7 +168,8 @@ def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) ->
     rows = 2400
     over = 1.0 + np.arange(rows) / capacity - np.arange(rows) / 20.0
     found = verdict(
-        table(rows, 20.0, over, warmup), of=replace(OPEN, warmup_s=warmup / 20, duration_s=120 - warmup / 20)
+        table(rows, 20.0, over, warmup),
+        of=replace(OPEN, warmup_s=warmup / 20, duration_s=120 - warmup / 20),
     )
     assert found.validity == "engine_bound_backlog"
     assert "does not keep up" in found.reasons[0]
@@ -159,21 +178,29 @@ def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) ->
 def of_a_run(due_s: Floats, done_s: Floats, warmup_s: float, window_s: float) -> Verdict:
     due_ns, done_ns = ((instants * 1e9).astype(np.int64) for instants in (due_s, done_s))
     rows = table(
-        len(due_s), warmup=int(np.sum(due_s < warmup_s)), scheduled_ns=due_ns, sent_ns=due_ns + 100_000, done_ns=done_ns
+        len(due_s),
+        warmup=int(np.sum(due_s < warmup_s)),
+        scheduled_ns=due_ns,
+        sent_ns=due_ns + 100_000,
+        done_ns=done_ns,
     )
     return verdict(rows, of=replace(OPEN, warmup_s=warmup_s, duration_s=window_s))
 
 
 def poisson(rate: float, until_s: float, seed: int) -> Floats:
-    due_s = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(2 * rate * until_s) + 50))
+    due_s = np.cumsum(
+        np.random.default_rng(seed).exponential(1 / rate, int(2 * rate * until_s) + 50)
+    )
     return due_s[due_s < until_s]
 
 
 def processor_sharing(due_s: Floats, rng: np.random.Generator | None = None) -> Floats:
-    """When requests are done whose engine makes a step for all: alone one takes 5.12 s, each other one adds 0.2 s.
-    At 5/s it is full; at 4/s requests take 25.6 s."""
+    """When requests are done whose engine makes a step for all: alone one takes 5.12 s, each other
+    one adds 0.2 s. At 5/s it is full; at 4/s requests take 25.6 s.
+    """
     work = np.ones(len(due_s)) if rng is None else rng.exponential(1.0, len(due_s))
-    done_s, running = np.empty(len(due_s)), list[tuple[float, int]]()  # the work that all of them had when it is done
+    # the work that all of them had when it is done
+    done_s, running = np.empty(len(due_s)), list[tuple[float, int]]()
     now_s, worked, coming = 0.0, 0.0, 0
     while coming < len(due_s) or running:
         step_s = 5.12 + 0.2 * len(running)
@@ -189,16 +216,22 @@ def processor_sharing(due_s: Floats, rng: np.random.Generator | None = None) -> 
 
 
 def slots(due_s: Floats, count: int = 64, service_s: Any = 6.4) -> Floats:
-    """When requests are done that wait for one of so many places, first come, first served: 10 in a second."""
+    """When requests are done that wait for one of so many places, first come, first served: 10 in a
+    second.
+    """
     done_s, free_s = np.empty(len(due_s)), [0.0] * count
-    for at, (due, takes) in enumerate(zip(due_s, np.broadcast_to(service_s, len(due_s)), strict=True)):
+    for at, (due, takes) in enumerate(
+        zip(due_s, np.broadcast_to(service_s, len(due_s)), strict=True)
+    ):
         done_s[at] = max(due, heapq.heappop(free_s)) + takes
         heapq.heappush(free_s, done_s[at])
     return done_s
 
 
 def batches(due_s: Floats, size: int = 16, service_s: float = 1.6) -> Floats:
-    """When requests are done that are answered so many at a time, once those before them are: 10 in a second."""
+    """When requests are done that are answered so many at a time, once those before them are: 10 in
+    a second.
+    """
     done_s, free_s, at = np.empty(len(due_s)), 0.0, 0
     while at < len(due_s):
         free_s = max(free_s, due_s[at])
@@ -208,7 +241,8 @@ def batches(due_s: Floats, size: int = 16, service_s: float = 1.6) -> Floats:
     return done_s
 
 
-ENGINES = {  # requests per second when full, seconds a request takes at 80 % of that, when requests are done
+# requests per second when full, seconds a request takes at 80 % of that, when requests are done
+ENGINES = {
     "M/M/64": (10.0, 6.4, lambda due_s, rng: slots(due_s, 64, rng.exponential(6.4, len(due_s)))),
     "M/M/8": (10.0, 1.0, lambda due_s, rng: slots(due_s, 8, rng.exponential(0.8, len(due_s)))),
     "M/D/1": (10.0, 0.3, lambda due_s, rng: slots(due_s, 1, 0.1)),
@@ -219,19 +253,25 @@ ENGINES = {  # requests per second when full, seconds a request takes at 80 % of
 
 
 def accused(engine: str, load: float, window: float, warm: float, seeds: int) -> list[bool]:
-    """The verdicts on so many runs. ``window``, ``warm``: in end-to-end times of the engine at 80 % load."""
+    """The verdicts on so many runs. ``window``, ``warm``: in end-to-end times of the engine at 80 %
+    load.
+    """
     full, e2e_s, serve = ENGINES[engine]
     found = []
     for seed in range(seeds):
         due_s = poisson(load * full, (window + warm) * e2e_s, seed)
         done_s = serve(due_s, np.random.default_rng([seed, 1]))
-        found.append(of_a_run(due_s, done_s, warm * e2e_s, window * e2e_s).validity == "engine_bound_backlog")
+        found.append(
+            of_a_run(due_s, done_s, warm * e2e_s, window * e2e_s).validity == "engine_bound_backlog"
+        )
     return found
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_that_keep_up_are_hardly_ever_accused(engine: str) -> None:
-    """Half of the runs without a warm-up; windows of 5 end-to-end times are short for an engine that is 80 % full."""
+    """Half of the runs without a warm-up; windows of 5 end-to-end times are short for an engine
+    that is 80 % full.
+    """
     seeds = {5: 8, 10: 8, 20: 4, 50: 2}
     runs = [(load, window, warm) for load in (0.5, 0.8) for window in seeds for warm in (0, 3)]
     found = [one for run in runs for one in accused(engine, *run, seeds[run[1]])]
@@ -243,22 +283,35 @@ def test_engines_that_keep_up_are_hardly_ever_accused(engine: str) -> None:
 def test_half_as_much_again_as_an_engine_can_do_is_found_from_300_requests_on(engine: str) -> None:
     full, e2e_s, _ = ENGINES[engine]
     least = max(10.0, 330 / (1.5 * full * e2e_s))  # end-to-end times
-    found = [one for window in (least, 2 * least) for warm in (0, 3) for one in accused(engine, 1.5, window, warm, 5)]
+    found = [
+        one
+        for window in (least, 2 * least)
+        for warm in (0, 3)
+        for one in accused(engine, 1.5, window, warm, 5)
+    ]
     assert sum(found) >= 0.95 * len(found)
 
 
-@pytest.mark.parametrize(("warmup_s", "window_s"), [(0, 15), (0, 20), (0, 30), (10, 20), (10, 30), (0, 60), (0, 300)])
+@pytest.mark.parametrize(
+    ("warmup_s", "window_s"), [(0, 15), (0, 20), (0, 30), (10, 20), (10, 30), (0, 60), (0, 300)]
+)
 def test_a_batch_that_still_fills_up_is_no_backlog(warmup_s: float, window_s: float) -> None:
-    """The first requests see an empty batch: those after them are slower, however well the engine keeps up."""
+    """The first requests see an empty batch: those after them are slower, however well the engine
+    keeps up.
+    """
     for seed in range(4):
         due_s = poisson(4.0, warmup_s + window_s, seed)
         found = of_a_run(due_s, processor_sharing(due_s), warmup_s, window_s)
         assert found.validity == "valid", found.reasons
 
 
-@pytest.mark.parametrize(("warmup_s", "window_s"), [(0, 90), (10, 80), (60, 30), (120, 60), (300, 60)])
+@pytest.mark.parametrize(
+    ("warmup_s", "window_s"), [(0, 90), (10, 80), (60, 30), (120, 60), (300, 60)]
+)
 def test_a_backlog_is_found_however_long_it_grew_before(warmup_s: float, window_s: float) -> None:
-    """20 % more than the engine can do. After a long warm-up the last requests hardly wait longer than the first."""
+    """20 % more than the engine can do. After a long warm-up the last requests hardly wait longer
+    than the first.
+    """
     for seed in range(3):
         due_s = poisson(12.0, warmup_s + window_s, seed)
         found = of_a_run(due_s, slots(due_s), warmup_s, window_s)
@@ -270,12 +323,21 @@ def test_a_backlog_is_found_however_long_it_grew_before(warmup_s: float, window_
     [
         ({"status": ["error"] * 40 + ["ok"] * 360}, "10.0% of requests failed"),
         (
-            {"status": ["error"] * 240 + ["ok"] * 160, "error_class": ["http_429"] * 240 + [None] * 160},
+            {
+                "status": ["error"] * 240 + ["ok"] * 160,
+                "error_class": ["http_429"] * 240 + [None] * 160,
+            },
             "60.0% of requests were refused",
         ),
         ({"token_count_source": ["chunks"] * 400}, "100.0% of answers came without token counts"),
-        ({"output_tokens": [40] * 400, "hidden_tokens": [30] * 400}, "75.0% of output tokens were never streamed"),
-        ({"cached_tokens": [50] * 400}, "50.0% of prompt tokens came from the engine's prefix cache"),
+        (
+            {"output_tokens": [40] * 400, "hidden_tokens": [30] * 400},
+            "75.0% of output tokens were never streamed",
+        ),
+        (
+            {"cached_tokens": [50] * 400},
+            "50.0% of prompt tokens came from the engine's prefix cache",
+        ),
     ],
 )
 def test_what_a_reader_must_know_is_said(columns: dict[str, Any], said: str) -> None:
@@ -286,14 +348,18 @@ def test_what_a_reader_must_know_is_said(columns: dict[str, Any], said: str) -> 
 
 def test_answers_that_nobody_can_make_long_enough_are_said_to_be_short() -> None:
     free = replace(OPEN, dialect=replace(OPEN.dialect, length_control="none"))
-    assert any("answers were off by 50.0%" in said for said in verdict(table(output_tokens=[5] * 400), of=free).reasons)
+    assert any(
+        "answers were off by 50.0%" in said
+        for said in verdict(table(output_tokens=[5] * 400), of=free).reasons
+    )
     assert not any("answers" in said for said in verdict(table(), of=free).reasons)
 
 
 def test_a_tokenizer_that_counts_other_tokens_than_were_asked_for_is_said() -> None:
     found = verdict(table(output_tokens=[30] * 400, token_count_source=["tokenizer"] * 400))
     assert "answers were off by 200.0% from the length asked for" in found.reasons
-    hidden = verdict(table(output_tokens=[14] * 400, hidden_tokens=[4] * 400))  # the length was kept without them
+    # the length was kept without them
+    hidden = verdict(table(output_tokens=[14] * 400, hidden_tokens=[4] * 400))
     assert not any("answers were off" in said for said in hidden.reasons)
 
 
@@ -348,7 +414,9 @@ def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
 
 def test_only_the_measured_part_is_judged() -> None:
     failing_warmup = table(warmup=100, status=["error"] * 100 + ["ok"] * 300)
-    assert verdict(failing_warmup, of=replace(OPEN, warmup_s=5.0, duration_s=15.0)).validity == "valid"
+    assert (
+        verdict(failing_warmup, of=replace(OPEN, warmup_s=5.0, duration_s=15.0)).validity == "valid"
+    )
     assert verdict(table(warmup=400), of=replace(OPEN, warmup_s=20.0)).validity == "invalid"
 
 
@@ -361,7 +429,9 @@ def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() 
     sent = np.arange(400) * 100_000
     rows = table(scheduled_ns=zeros, sent_ns=sent, done_ns=sent + 10**9)
     found = verdict(
-        rows, replace(CALM, send_lag_p99_ms=40.0), of=point(value=float("inf"), requests=400, duration_s=None)
+        rows,
+        replace(CALM, send_lag_p99_ms=40.0),
+        of=point(value=float("inf"), requests=400, duration_s=None),
     )
     assert found.validity == "valid"
     assert "at once" in found.reasons[0]
@@ -375,7 +445,9 @@ def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() 
         ({"tcp_retransmits": 41}, "resend 0.10 segments per request"),
     ],
 )
-def test_a_network_that_was_silent_or_lost_much_is_found(stats: dict[str, Any], reason: str) -> None:
+def test_a_network_that_was_silent_or_lost_much_is_found(
+    stats: dict[str, Any], reason: str
+) -> None:
     found = verdict(table(), replace(CALM, **stats))
     assert found.validity == "network_bound"
     assert reason in found.reasons[0]
@@ -384,21 +456,40 @@ def test_a_network_that_was_silent_or_lost_much_is_found(stats: dict[str, Any], 
 
 
 def test_a_network_that_is_there_is_not_accused() -> None:
-    found = verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.3, tcp_retransmits=20), of=WARM)
+    found = verdict(
+        table(warmup=100), replace(CALM, network_silent_max_s=1.3, tcp_retransmits=20), of=WARM
+    )
     assert (found.validity, found.reasons) == ("valid", [])
-    assert (found.evidence["network_silent_max_s"], found.evidence["tcp_retransmits"]) == (1.3, 20.0)
+    assert (found.evidence["network_silent_max_s"], found.evidence["tcp_retransmits"]) == (
+        1.3,
+        20.0,
+    )
 
 
 def test_a_network_that_was_silent_for_less_than_it_takes_to_spoil_the_point_is_said() -> None:
-    (said,) = (short := verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.5), of=WARM)).reasons
+    (said,) = (
+        short := verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.5), of=WARM)
+    ).reasons
     assert short.validity == "valid"
-    assert said == "nothing came from a server's host for 1.5 s: the highest latencies are the network's"
-    assert len(verdict(table(warmup=100), replace(CALM, network_silent_max_s=2.1), of=WARM).reasons) == 1
+    assert (
+        said
+        == "nothing came from a server's host for 1.5 s: the highest latencies are the network's"
+    )
+    assert (
+        len(verdict(table(warmup=100), replace(CALM, network_silent_max_s=2.1), of=WARM).reasons)
+        == 1
+    )
 
 
 def test_one_lost_segment_of_a_few_requests_is_chance() -> None:
-    assert verdict(table(8), replace(CALM, tcp_retransmits=3)).evidence["tcp_retransmits_per_request"] == 0
-    assert verdict(table(8), replace(CALM, tcp_retransmits=4)).evidence["tcp_retransmits_per_request"] == 0.5
+    assert (
+        verdict(table(8), replace(CALM, tcp_retransmits=3)).evidence["tcp_retransmits_per_request"]
+        == 0
+    )
+    assert (
+        verdict(table(8), replace(CALM, tcp_retransmits=4)).evidence["tcp_retransmits_per_request"]
+        == 0.5
+    )
 
 
 def test_others_that_take_most_of_an_engines_host_are_found_and_a_burst_is_none() -> None:

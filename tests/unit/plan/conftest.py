@@ -28,10 +28,14 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
-    """Replaces the feasibility check: planning itself is under test, feasibility has tests of its own."""
+    """Replaces the feasibility check: planning itself is under test, feasibility has tests of its
+    own.
+    """
 
     def use(judge: Judge) -> None:
-        monkeypatch.setattr(made, "assess", lambda settings, facts, hardware, draft, role: judge(settings))
+        monkeypatch.setattr(
+            made, "assess", lambda settings, facts, hardware, draft, role: judge(settings)
+        )
 
     use(lambda settings: verdict("fits"))
     return use

@@ -16,7 +16,9 @@ def experiment(file: Path | str = "x.yaml", **changes: Any) -> Experiment:
     return parse_experiment(json.dumps({**GOOD, **changes}), str(file))
 
 
-def planned(file: Path | str = "x.yaml", *, cluster_nodes: int | None = None, **changes: Any) -> Plan:
+def planned(
+    file: Path | str = "x.yaml", *, cluster_nodes: int | None = None, **changes: Any
+) -> Plan:
     return make_plan(experiment(file, **changes), cluster_nodes=cluster_nodes)
 
 
@@ -34,4 +36,9 @@ def measurements(plan: Plan) -> list[Measurement]:
     counted = [(one.id, *known) for one in plan.deployments for known in plan.known_levels(one.id)]
     known = [(plan.point(name, load, level), times) for name, load, level, times in counted]
     most = max((times for _, times in known), default=0)
-    return [plan.measurement(point, repeat) for repeat in range(most) for point, times in known if repeat < times]
+    return [
+        plan.measurement(point, repeat)
+        for repeat in range(most)
+        for point, times in known
+        if repeat < times
+    ]

@@ -1,4 +1,6 @@
-"""A thousand files that are wrong somewhere: each is planned (0) or refused (2) with a sentence, never a traceback."""
+"""A thousand files that are wrong somewhere: each is planned (0) or refused (2) with a sentence,
+never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,23 @@ FILES, PARTS = 1000, 10
 SECRET = "hf_" + "a" * 30
 EXPERIMENTS = sorted((Path(__file__).parents[3] / "experiments").glob("*.yaml"))
 NASTY: list[Any] = [
-    *(None, True, False, "", " ", "~", "no", [], {}, [[]], {"": None}, [None], "nan", ".inf", "-.inf"),
+    *(
+        None,
+        True,
+        False,
+        "",
+        " ",
+        "~",
+        "no",
+        [],
+        {},
+        [[]],
+        {"": None},
+        [None],
+        "nan",
+        ".inf",
+        "-.inf",
+    ),
     *(0, -1, 1, 3, 2**31, 2**63, 10**18, 10**40, -(10**18), 0.5, 1e-300, 1e300, 1e308, -0.0),
     *("1e999", "1e308h", "9" * 500 + "s", "-5s", "5", "0s", "1ns", "inf", "300 days", "1e9s"),
     *(
@@ -43,8 +61,33 @@ NASTY: list[Any] = [
         "${NOT_SET_AT_ALL}",
         "x\\y",
     ),
-    *("\x1b[31mred", "a\x00b", "\ud800", "\u202e", "\x9b", "\r\n", "a\nb", "\t", "é" * 50, "\U0001f600", "x" * 5000),
-    *("$(touch PWNED)", "; rm -rf /", "`id`", "<b>", "[red]x[/]", "{0.__class__}", "%s%n", "'", '"', "\\", "# x", "&a"),
+    *(
+        "\x1b[31mred",
+        "a\x00b",
+        "\ud800",
+        "\u202e",
+        "\x9b",
+        "\r\n",
+        "a\nb",
+        "\t",
+        "é" * 50,
+        "\U0001f600",
+        "x" * 5000,
+    ),
+    *(
+        "$(touch PWNED)",
+        "; rm -rf /",
+        "`id`",
+        "<b>",
+        "[red]x[/]",
+        "{0.__class__}",
+        "%s%n",
+        "'",
+        '"',
+        "\\",
+        "# x",
+        "&a",
+    ),
     *(
         "__import__('os')",
         "1/0",
@@ -55,16 +98,47 @@ NASTY: list[Any] = [
         "x := 1",
         "lambda: 0",
     ),
-    *(SECRET, "https://u:p@h/x", "http://h:99999", "http://[::1", "ftp://h", "http://", "host:1", "://"),
-    *(list(range(300)), ["a"] * 300, [[1, 2], [3]], [{"a": 1}], {"a": {"b": {"c": [1]}}}, {"fixed": 1}, {"x" * 300: 1}),
-    *({"uniform": {"min": 5, "max": 1}}, {"lognormal": {"mean": 1e300, "sigma": 1e300}}, {"steps": [[0, "0s"]]}),
+    *(
+        SECRET,
+        "https://u:p@h/x",
+        "http://h:99999",
+        "http://[::1",
+        "ftp://h",
+        "http://",
+        "host:1",
+        "://",
+    ),
+    *(
+        list(range(300)),
+        ["a"] * 300,
+        [[1, 2], [3]],
+        [{"a": 1}],
+        {"a": {"b": {"c": [1]}}},
+        {"fixed": 1},
+        {"x" * 300: 1},
+    ),
+    *(
+        {"uniform": {"min": 5, "max": 1}},
+        {"lognormal": {"mean": 1e300, "sigma": 1e300}},
+        {"steps": [[0, "0s"]]},
+    ),
     *(
         {"process": "steps", "steps": [[1e300, "1ns"]]},
         {"process": "trace", "trace": "/dev/zero"},
         {"process": "gamma"},
     ),
-    *({"num_hidden_layers": "x"}, {"num_hidden_layers": -5}, {"hidden_size": 10**18}, {"vocab_size": None}),
-    *({"num_attention_heads": 0}, {"quantization_config": {"bits": "x"}}, {"text_config": 3}, {"architectures": [1]}),
+    *(
+        {"num_hidden_layers": "x"},
+        {"num_hidden_layers": -5},
+        {"hidden_size": 10**18},
+        {"vocab_size": None},
+    ),
+    *(
+        {"num_attention_heads": 0},
+        {"quantization_config": {"bits": "x"}},
+        {"text_config": 3},
+        {"architectures": [1]},
+    ),
 ]
 KEYS = [
     "hf_overrides",
@@ -106,7 +180,13 @@ KEYS += [
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Of all values below this one."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*at, key)
         yield from places(inner, (*at, key))
 
@@ -133,7 +213,9 @@ def in_tree(content: Any, chance: random.Random) -> Any:
         elif isinstance(around, list):
             around.insert(key, copy.deepcopy(chance.choice(NASTY)))
         elif way == 4:
-            around[chance.choice([*KEYS, str(key)[:-1], str(key) + "s", str(chance.choice(NASTY))])] = around.pop(key)
+            around[
+                chance.choice([*KEYS, str(key)[:-1], str(key) + "s", str(chance.choice(NASTY))])
+            ] = around.pop(key)
         else:
             around[chance.choice(KEYS)] = copy.deepcopy(chance.choice(NASTY))
     return content
@@ -161,13 +243,25 @@ def in_text(text: str, chance: random.Random) -> bytes:
             b"]",
         ]
         data[at:end] = chance.choice(
-            [*put, b"\x1b[2J", b"1e999", b"'", b'"', b"|\n", b"%", b"---\n", bytes(data[at:end] * 3)]
+            [
+                *put,
+                b"\x1b[2J",
+                b"1e999",
+                b"'",
+                b'"',
+                b"|\n",
+                b"%",
+                b"---\n",
+                bytes(data[at:end] * 3),
+            ]
         )
     return bytes(data)
 
 
 def small(content: dict[str, Any]) -> dict[str, Any]:
-    """The same experiment with at most two values on each axis: a thousand of them are planned within seconds."""
+    """The same experiment with at most two values on each axis: a thousand of them are planned
+    within seconds.
+    """
     blocks = content["deployments"]
     for block in blocks if isinstance(blocks, list) else [blocks]:
         for part in block.get("vary", ()):
@@ -184,7 +278,11 @@ def bad_file(seed: int, sources: list[str]) -> bytes:
         return in_text(text, chance)
     content = in_tree(yaml.safe_load(text), chance)
     as_json = text.startswith("{") or chance.random() < 0.5  # a frozen plan is JSON
-    written = json.dumps(content) if as_json else yaml.dump(content, Dumper=yaml.SafeDumper, sort_keys=False)
+    written = (
+        json.dumps(content)
+        if as_json
+        else yaml.dump(content, Dumper=yaml.SafeDumper, sort_keys=False)
+    )
     return written.encode("utf-8", "surrogatepass")
 
 
@@ -193,7 +291,9 @@ def sources() -> list[str]:
     """The experiments of this repository, made small, and one of them as a frozen plan."""
     contents = [small(yaml.safe_load(one.read_text())) for one in EXPERIMENTS]
     emulated = next(one for one in EXPERIMENTS if one.stem == "quickstart-emulated")
-    plan = make_plan(parse_experiment(yaml.safe_dump(small(yaml.safe_load(emulated.read_text()))), str(emulated)))
+    plan = make_plan(
+        parse_experiment(yaml.safe_dump(small(yaml.safe_load(emulated.read_text()))), str(emulated))
+    )
     return [*(yaml.safe_dump(one, sort_keys=False) for one in contents), plan.to_json()]
 
 
@@ -219,18 +319,26 @@ def orchestrator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
 
 
 def check(status: int, out: str, said: str) -> None:
-    """Planned, or refused with a sentence that is bounded, that no terminal obeys and that shows no secret."""
+    """Planned, or refused with a sentence that is bounded, that no terminal obeys and that shows no
+    secret.
+    """
     assert status in (0, 2), said
     assert (status == 0 and json.loads(out)) or said.count("error: ") >= 1
     assert "Traceback" not in said
     assert len(said) < 100_000
-    assert not [char for char in said if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t"]
+    assert not [
+        char for char in said if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t"
+    ]
     assert SECRET not in said + out
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_bad_file_is_planned_or_refused_with_a_sentence(
-    part: int, sources: list[str], orchestrator: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: int,
+    sources: list[str],
+    orchestrator: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file, statuses = tmp_path / "bad.yaml", []
@@ -248,6 +356,8 @@ def test_a_bad_file_is_planned_or_refused_with_a_sentence(
 
 @given(st.binary(max_size=200))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_are_refused_with_a_sentence(orchestrator: Command, tmp_path: Path, data: bytes) -> None:
+def test_any_bytes_are_refused_with_a_sentence(
+    orchestrator: Command, tmp_path: Path, data: bytes
+) -> None:
     (tmp_path / "any.yaml").write_bytes(data)
     check(*orchestrator("plan", str(tmp_path / "any.yaml"), "--format", "json"))

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan.cost import DOWNLOAD_BYTES_S, EMULATED_START_S, START_S, Estimate, estimated_start_s
+from orchestrator.plan.cost import (
+    DOWNLOAD_BYTES_S,
+    EMULATED_START_S,
+    START_S,
+    Estimate,
+    estimated_start_s,
+)
 from orchestrator.plan.model import Plan
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import grid, planned
@@ -35,10 +41,14 @@ def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> Non
     assert estimated_start_s(spread) == START_S + 20.0
 
 
-def test_an_engine_whose_node_has_no_weights_yet_is_given_time_to_download_them(judged: Callable[..., None]) -> None:
+def test_an_engine_whose_node_has_no_weights_yet_is_given_time_to_download_them(
+    judged: Callable[..., None],
+) -> None:
     def limits(**more: Any) -> set[float]:
         return {
-            part.startup_timeout_s for one in sized([8], **more).deployments for part in one.settings.parts.values()
+            part.startup_timeout_s
+            for one in sized([8], **more).deployments
+            for part in one.settings.parts.values()
         }
 
     judged(lambda settings: verdict("fits", weight_bytes=84e9))
@@ -47,16 +57,27 @@ def test_an_engine_whose_node_has_no_weights_yet_is_given_time_to_download_them(
     before = {one.id for one in sized([8]).deployments}
     judged(lambda settings: verdict("fits", weight_bytes=2e9))
     assert limits() == {1800}
-    assert {one.id for one in sized([8]).deployments} == before, "it has no influence on measurements"
+    assert {one.id for one in sized([8]).deployments} == before, (
+        "it has no influence on measurements"
+    )
 
 
 def test_what_is_not_launched_needs_no_start_and_an_emulator_little() -> None:
-    deployments = [{"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}, {"engine": "emulator"}]
-    assert [estimated_start_s(one) for one in planned(deployments=deployments).deployments] == [0.0, EMULATED_START_S]
+    deployments = [
+        {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"},
+        {"engine": "emulator"},
+    ]
+    assert [estimated_start_s(one) for one in planned(deployments=deployments).deployments] == [
+        0.0,
+        EMULATED_START_S,
+    ]
 
 
 def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
-    plan = planned(deployments=[{"engine": "emulator"}, {"engine": "emulator", "hardware": "h100"}], hardware=H100)
+    plan = planned(
+        deployments=[{"engine": "emulator"}, {"engine": "emulator", "hardware": "h100"}],
+        hardware=H100,
+    )
     estimate = Estimate(plan)
     assert [estimate.cost(one).gpu_hours > 0 for one in plan.deployments] == [False, True]
     assert "engine starts are estimates: 5 s" in estimate.notes()
@@ -75,7 +96,10 @@ def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> No
 
 def test_starts_that_read_alike_are_said_once(judged: Callable[..., None]) -> None:
     judged(lambda settings: verdict("fits", weight_bytes=10e6 * settings.tensor_parallel_size))
-    assert "engine starts are estimates: 60 s, reading weights at 1 GB/s" in Estimate(sized([1, 2])).notes()
+    assert (
+        "engine starts are estimates: 60 s, reading weights at 1 GB/s"
+        in Estimate(sized([1, 2])).notes()
+    )
 
 
 def test_every_start_of_a_deployment_is_counted() -> None:
@@ -90,13 +114,17 @@ def test_deployments_share_the_nodes(nodes: int, minutes: float) -> None:
 
 
 @pytest.mark.parametrize("order", [True, False])
-def test_what_is_predicted_best_goes_first_as_in_the_sweep_however_long_it_takes(order: bool) -> None:
+def test_what_is_predicted_best_goes_first_as_in_the_sweep_however_long_it_takes(
+    order: bool,
+) -> None:
     sizes = {**grid(tensor_parallel_size=[1, 2, 4]), "hardware": "h100"}
     plan = planned(deployments=sizes, hardware=H100, load=MINUTE, predictions={"order": order})
     long = plan.deployments[2].id
     held = (900.0, 900.0, 300.0)  # the longest is predicted worst
     plan = plan.with_deployments(
-        one.model_copy(update={"predicted": {"capacity": {"s": {"w": {"output_throughput_per_gpu": value}}}}})
+        one.model_copy(
+            update={"predicted": {"capacity": {"s": {"w": {"output_throughput_per_gpu": value}}}}}
+        )
         for one, value in zip(plan.deployments, held, strict=True)
     )
     known = {one.id: 120.0 if one.id == long else 30.0 for one in plan.deployments}
@@ -117,36 +145,55 @@ def test_replicas_that_no_nodes_hold_together_are_impossible() -> None:
     (one,) = planned(deployments=deployments, hardware=H100, cluster_nodes=2).deployments
     assert one.reasons == ("needs 3 nodes; the cluster has 2",)
     two = {**deployments, "tensor_parallel_size": 4, "replicas": 4}
-    assert planned(deployments=two, hardware=H100, cluster_nodes=2).deployments[0].status == "planned"
+    assert (
+        planned(deployments=two, hardware=H100, cluster_nodes=2).deployments[0].status == "planned"
+    )
 
 
 def test_the_budget_of_time_is_held_against_the_nodes() -> None:
-    plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load=MINUTE, budget={"wall": "90s"})
+    plan = planned(
+        deployments=grid(tensor_parallel_size=[1, 2]), load=MINUTE, budget={"wall": "90s"}
+    )
     assert no_starts(plan, 2).over_budget() == []
     assert no_starts(plan, 1).over_budget() == ["it takes 2 min on 1 node; the budget is 90 s"]
 
 
 def test_a_budget_that_is_exceeded_by_little_is_not_said_to_be_what_it_takes() -> None:
     def over(wall: str) -> list[str]:
-        plan = planned(deployments=grid(tensor_parallel_size=[1, 2, 4]), load=MINUTE, budget={"wall": wall})
+        plan = planned(
+            deployments=grid(tensor_parallel_size=[1, 2, 4]), load=MINUTE, budget={"wall": wall}
+        )
         return no_starts(plan, 1).over_budget()
 
     assert over("170s") == ["it takes 10 s more on 1 node; the budget is 3 min"]
     assert over("179.9s") == []
 
 
-def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("SOME_KEY", raising=False)
-    endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m", "api_key_env": "SOME_KEY"}
+    endpoint = {
+        "engine": "endpoint",
+        "url": "http://h:1",
+        "served_model_name": "m",
+        "api_key_env": "SOME_KEY",
+    }
     plan = planned(deployments=endpoint)
     assert plan.unset_keys() == ["SOME_KEY"]
-    assert any(note.startswith("SOME_KEY (api_key_env) is not set here") for note in Estimate(plan).notes())
+    assert any(
+        note.startswith("SOME_KEY (api_key_env) is not set here") for note in Estimate(plan).notes()
+    )
     monkeypatch.setenv("SOME_KEY", "x")
     assert plan.unset_keys() == []
 
 
 def routed(engine: str, router: str) -> dict[str, Any]:
-    return {"engine": engine, "router": {"engine": router, "executable": "/opt/router"}, "replicas": 2}
+    return {
+        "engine": engine,
+        "router": {"engine": router, "executable": "/opt/router"},
+        "replicas": 2,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The version of an engine as an axis of a plan: where each lives, what identifies it, what it may not be."""
+"""The version of an engine as an axis of a plan: where each lives, what identifies it, what it may
+not be.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,15 @@ def versions(environments: dict[str, Any], *, file: Path | str = "x.yaml", **mor
     return planned(file, environments={"vllm": environments}, deployments=deployments)
 
 
-def refused(environments: dict[str, Any], *, engine: str = "vllm", file: Path | str = "x.yaml") -> list[Problem]:
+def refused(
+    environments: dict[str, Any], *, engine: str = "vllm", file: Path | str = "x.yaml"
+) -> list[Problem]:
     with pytest.raises(ProblemsError) as caught:
-        planned(file, environments={engine: environments}, deployments=grid(engine_version=list(environments)))
+        planned(
+            file,
+            environments={engine: environments},
+            deployments=grid(engine_version=list(environments)),
+        )
     return caught.value.problems
 
 
@@ -33,7 +41,9 @@ def installed(folder: Path, version: str) -> str:
 
 
 def test_a_deployment_holds_where_its_version_lives(tmp_path: Path) -> None:
-    plan = versions({"0.31": {"executable": "./vllm-0.31"}, "0.32": {"image": "i"}}, file=tmp_path / "x.yaml")
+    plan = versions(
+        {"0.31": {"executable": "./vllm-0.31"}, "0.32": {"image": "i"}}, file=tmp_path / "x.yaml"
+    )
     found = [(one.label, one.settings.executable, one.settings.image) for one in plan.deployments]
     assert found == [
         ("vllm version=0.31", str(tmp_path / "vllm-0.31"), None),
@@ -43,18 +53,25 @@ def test_a_deployment_holds_where_its_version_lives(tmp_path: Path) -> None:
 
 def test_labels_say_the_place_where_the_version_does_not_tell_it() -> None:
     deployments = [{"engine": "vllm", "image": name} for name in "ab"]
-    assert [one.label for one in planned(deployments=deployments).deployments] == ["vllm image=a", "vllm image=b"]
+    assert [one.label for one in planned(deployments=deployments).deployments] == [
+        "vllm image=a",
+        "vllm image=b",
+    ]
 
 
 def test_what_a_version_resolves_to_is_part_of_the_id() -> None:
     before = [one.id for one in versions(IMAGES).deployments]
-    after = [one.id for one in versions({**IMAGES, "0.32": {"image": "vllm:v0.32-rebuilt"}}).deployments]
+    after = [
+        one.id for one in versions({**IMAGES, "0.32": {"image": "vllm:v0.32-rebuilt"}}).deployments
+    ]
     assert before[0] == after[0]
     assert before[1] != after[1]
 
 
 def test_the_same_place_written_in_the_deployment_is_the_same_deployment() -> None:
-    direct = planned(deployments={"engine": "vllm", "engine_version": "0.31", "image": "vllm:v0.31"})
+    direct = planned(
+        deployments={"engine": "vllm", "engine_version": "0.31", "image": "vllm:v0.31"}
+    )
     assert direct.deployments[0].id == versions(IMAGES).deployments[0].id
 
 
@@ -72,7 +89,9 @@ def test_a_virtual_environment_of_another_version_is_an_error(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("version", ["0.32", "0.32.0", "v0.32", "nightly"])
-def test_a_virtual_environment_of_the_version_asked_for_is_planned(version: str, tmp_path: Path) -> None:
+def test_a_virtual_environment_of_the_version_asked_for_is_planned(
+    version: str, tmp_path: Path
+) -> None:
     plan = versions({version: {"executable": installed(tmp_path / "venv", "0.32.0+cpu")}})
     assert [one.status for one in plan.deployments] == ["planned"]
 

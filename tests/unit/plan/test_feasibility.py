@@ -20,7 +20,11 @@ A100 = Hardware(name="a100", accelerator="A100-80GB")
 CPU = Hardware(name="cpu")
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
 QWEN_MOE = "Qwen/Qwen3-30B-A3B"
-MIXTRAL, DEEPSEEK, GPT_OSS = "mistralai/Mixtral-8x7B-Instruct-v0.1", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b"
+MIXTRAL, DEEPSEEK, GPT_OSS = (
+    "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    "deepseek-ai/DeepSeek-V3",
+    "openai/gpt-oss-120b",
+)
 FP8_MOE = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -30,7 +34,9 @@ def facts(name: str = LLAMA_8B, **changes: Any) -> ModelFacts:
     return found
 
 
-def judge(model: ModelFacts | str = LLAMA_8B, hardware: Hardware = H100, **settings: Any) -> Feasibility:
+def judge(
+    model: ModelFacts | str = LLAMA_8B, hardware: Hardware = H100, **settings: Any
+) -> Feasibility:
     known = facts(model) if isinstance(model, str) else model
     values = {"engine": "vllm", "model": "m", "max_model_len": 4096} | settings
     return assess(EngineSettings(**values), known, hardware)
@@ -42,7 +48,10 @@ def test_a_common_deployment_fits_and_says_what_to_expect() -> None:
     assert verdict.predicted["weight_bytes"] == pytest.approx(16.06e9, rel=0.001)
     assert verdict.predicted["kv_cache_tokens"] == pytest.approx(450_000, rel=0.05)
     assert verdict.predicted["max_concurrency"] == pytest.approx(110, rel=0.05)
-    assert (verdict.predicted["max_num_batched_tokens"], verdict.predicted["max_num_seqs"]) == (8192, 1024)
+    assert (verdict.predicted["max_num_batched_tokens"], verdict.predicted["max_num_seqs"]) == (
+        8192,
+        1024,
+    )
 
 
 IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
@@ -54,7 +63,8 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     (LLAMA_8B, {"quantization": "awq"}, "needs a checkpoint made for it"),
     (DEEPSEEK, {"quantization": "gptq", "tensor_parallel_size": 8}, "with fp8, quantization=gptq does not match"),
     (LLAMA_8B, {"kv_cache_tokens": 4000}, "cannot hold one sequence of max_model_len=4096"),
-    (LLAMA_8B, {"kv_cache_tokens": 4096}, "cannot hold one sequence of max_model_len=4096"),  # vLLM keeps a block
+    # vLLM keeps a block
+    (LLAMA_8B, {"kv_cache_tokens": 4096}, "cannot hold one sequence of max_model_len=4096"),
     (LLAMA_8B, {"kv_cache_memory_bytes": 2**29 - 1}, "needs 0.5 GiB of KV cache, there are 0.5 GiB"),
     (LLAMA_8B, {"kv_cache_memory_bytes": 70 * 2**30}, "more than the 64."),
     (LLAMA_70B, {}, "of weights on each rank do not fit"),
@@ -64,7 +74,9 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("model", "changes", "words"), IMPOSSIBLE)
-def test_what_cannot_work_is_impossible_with_the_sentence_why(model: str, changes: dict[str, Any], words: str) -> None:
+def test_what_cannot_work_is_impossible_with_the_sentence_why(
+    model: str, changes: dict[str, Any], words: str
+) -> None:
     verdict = judge(model, **changes)
     assert verdict.status == "impossible"
     assert any(words in reason for reason in verdict.reasons), verdict.reasons
@@ -118,14 +130,19 @@ def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
     verdict = assess(settings, None, H100)
     assert (verdict.status, verdict.predicted) == ("fits", {})
     (reason,) = verdict.reasons
-    assert reason.startswith("nothing is known of who/knows (no config.json at hand): its weights, KV cache")
+    assert reason.startswith(
+        "nothing is known of who/knows (no config.json at hand): its weights, KV cache"
+    )
 
 
 def test_an_unknown_accelerator_is_named_with_its_neighbours_unless_its_memory_is_given() -> None:
     verdict = judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB"))
     assert verdict.status == "fits"
     assert "H100-80GB" in verdict.reasons[0]
-    assert judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB", memory_gb=80)).status == "impossible"
+    assert (
+        judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB", memory_gb=80)).status
+        == "impossible"
+    )
 
 
 def test_the_users_own_memory_wins_over_the_catalogue() -> None:
@@ -169,7 +186,9 @@ def test_offloaded_weights_need_no_room() -> None:
         ("tgi", 8, "fits"),
     ],
 )
-def test_kv_heads_are_repeated_by_all_engines_but_tgi(engine: str, tensor: int, status: str) -> None:
+def test_kv_heads_are_repeated_by_all_engines_but_tgi(
+    engine: str, tensor: int, status: str
+) -> None:
     big = Hardware(name="big", accelerator="H100-80GB", gpus_per_node=16)
     assert judge(LLAMA_8B, big, engine=engine, tensor_parallel_size=tensor).status == status
 
@@ -179,19 +198,25 @@ def test_kv_heads_that_neither_divide_nor_repeat_cannot_be_loaded() -> None:
     assert judge(odd, tensor_parallel_size=3).status == "impossible"  # 14336 / 3
     assert "3 KV heads can neither" in judge(odd, tensor_parallel_size=2).reasons[0]
     assert (
-        judge(facts(DEEPSEEK, quantization_config=None), CPU, tensor_parallel_size=128).status == "fits"
+        judge(facts(DEEPSEEK, quantization_config=None), CPU, tensor_parallel_size=128).status
+        == "fits"
     )  # a latent has no heads
 
 
 @pytest.mark.parametrize(
-    ("engine", "status"), [("vllm", "impossible"), ("sglang", "impossible"), ("tgi", "risky"), ("llama_cpp", "risky")]
+    ("engine", "status"),
+    [("vllm", "impossible"), ("sglang", "impossible"), ("tgi", "risky"), ("llama_cpp", "risky")],
 )
-def test_more_tokens_than_positions_is_refused_by_some_engines_only(engine: str, status: str) -> None:
+def test_more_tokens_than_positions_is_refused_by_some_engines_only(
+    engine: str, status: str
+) -> None:
     assert judge(facts(LLAMA_8B, max_position_embeddings=2048), engine=engine).status == status
 
 
 def test_a_slot_of_llama_cpp_holds_no_more_than_the_models_positions() -> None:
-    verdict = judge(facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", kv_cache_dtype="q8_0")
+    verdict = judge(
+        facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", kv_cache_dtype="q8_0"
+    )
     assert verdict.predicted["max_model_len"] == 2048
     assert verdict.predicted["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 34 / 32
     assert "max_model_len=4096 is more than the model's 2048 positions" in verdict.reasons
@@ -205,7 +230,9 @@ def test_a_slot_of_llama_cpp_holds_no_more_than_the_models_positions() -> None:
     ],
 )
 def test_other_positions_given_to_llama_cpp_are_those_that_count(given: dict[str, Any]) -> None:
-    verdict = judge(facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", extra_args=given)
+    verdict = judge(
+        facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", extra_args=given
+    )
     assert (verdict.predicted["max_model_len"], verdict.status) == (4096, "fits")
 
 
@@ -221,10 +248,15 @@ def test_other_positions_given_to_llama_cpp_are_those_that_count(given: dict[str
         ({"--mlock": True}, True),
     ],
 )
-def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(given: dict[str, Any], judged: bool) -> None:
+def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(
+    given: dict[str, Any], judged: bool
+) -> None:
     verdict = judge(LLAMA_70B, engine="llama_cpp", extra_args=given)
     assert verdict.status == ("impossible" if judged else "fits")
-    assert any(f"memory is not judged with {next(iter(given))}" in one for one in verdict.reasons) is not judged
+    assert (
+        any(f"memory is not judged with {next(iter(given))}" in one for one in verdict.reasons)
+        is not judged
+    )
     assert judge(LLAMA_70B, extra_args=given).status == "impossible", "another engine"
 
 
@@ -243,7 +275,9 @@ def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(given: dict[str,
         ("sglang", {"--decode-context-parallel-size": 8}),
     ],
 )
-def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(engine: str, given: dict[str, Any]) -> None:
+def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(
+    engine: str, given: dict[str, Any]
+) -> None:
     verdict = judge(LLAMA_70B, engine=engine, extra_args=given)
     assert verdict.status == "fits"
     assert f"memory is not judged with {next(iter(given))}" in verdict.reasons
@@ -253,13 +287,16 @@ def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(engine: str, giv
 
 
 @pytest.mark.parametrize(
-    ("engine", "given"), [("sglang", {"--attn-dp-size": 8}), ("tensorrt_llm", {"enable_attention_dp": True})]
+    ("engine", "given"),
+    [("sglang", {"--attn-dp-size": 8}), ("tensorrt_llm", {"enable_attention_dp": True})],
 )
 @pytest.mark.parametrize("heads", [(28, 4), (24, 3)])
 def test_ranks_that_each_have_all_of_attention_do_not_divide_its_heads(
     engine: str, given: dict[str, Any], heads: tuple[int, int]
 ) -> None:
-    model = facts(LLAMA_8B, num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=128)
+    model = facts(
+        LLAMA_8B, num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=128
+    )
     assert judge(model, engine=engine, tensor_parallel_size=8, extra_args=given).status == "fits"
     assert judge(model, engine=engine, tensor_parallel_size=8).status == "impossible"
 
@@ -337,17 +374,24 @@ def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
         ("sglang", 4, False, "fits"),
         ("sglang", 8, False, "impossible"),
         ("sglang", 8, True, "fits"),
-        ("vllm", 8, False, "risky"),  # blocks of 64: 0.32 has kernels for them, earlier releases refuse
+        # blocks of 64: 0.32 has kernels for them, earlier releases refuse
+        ("vllm", 8, False, "risky"),
         ("vllm", 64, False, "impossible"),  # 24 on each: no whole block of 32
     ],
 )
 def test_the_classic_failure_of_fp8_blocks_over_narrow_experts_is_found(
     engine: str, tensor: int, expert: bool, status: str
 ) -> None:
-    """moe_intermediate_size 1536 over 8 ranks is 192, no multiple of 128: use 4 ranks or expert parallelism."""
+    """moe_intermediate_size 1536 over 8 ranks is 192, no multiple of 128: use 4 ranks or expert
+    parallelism.
+    """
     qwen = facts("Qwen/Qwen3-235B-A22B", quantization_config=FP8_MOE)
     big = Hardware(name="b300", accelerator="B300-288GB")
-    given = {"engine": engine, "tensor_parallel_size": tensor, "enable_expert_parallel": expert or None}
+    given = {
+        "engine": engine,
+        "tensor_parallel_size": tensor,
+        "enable_expert_parallel": expert or None,
+    }
     assert judge(qwen, big, **given).status == status
 
 
@@ -356,12 +400,25 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
 
 
 def compressed(bits: int, kind: str, strategy: str, activations: bool) -> dict[str, Any]:
-    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": 128 if strategy == "group" else None}
-    groups = {"group_0": {"weights": weights, "input_activations": {"num_bits": 8} if activations else None}}
+    weights = {
+        "num_bits": bits,
+        "type": kind,
+        "strategy": strategy,
+        "group_size": 128 if strategy == "group" else None,
+    }
+    groups = {
+        "group_0": {
+            "weights": weights,
+            "input_activations": {"num_bits": 8} if activations else None,
+        }
+    }
     return {"quant_method": "compressed-tensors", "config_groups": groups}
 
 
-INT8, PACKED4 = compressed(8, "int", "channel", activations=True), compressed(4, "int", "group", activations=False)
+INT8, PACKED4 = (
+    compressed(8, "int", "channel", activations=True),
+    compressed(4, "int", "group", activations=False),
+)
 CHANNEL_FP8 = compressed(8, "float", "channel", activations=True)
 
 
@@ -370,8 +427,10 @@ CHANNEL_FP8 = compressed(8, "float", "channel", activations=True)
     [
         ({"intermediate_size": 14400}, "vllm", "impossible"),  # 56.25 groups on each rank
         ({"intermediate_size": 14400}, "sglang", "risky"),  # not tried
-        ({"num_attention_heads": 24, "head_dim": 80}, "vllm", "impossible"),  # o_proj's inputs: 7.5 groups
-        ({"num_key_value_heads": 2, "head_dim": 64, "num_attention_heads": 64}, "vllm", "fits"),  # K and V: outputs
+        # o_proj's inputs: 7.5 groups
+        ({"num_attention_heads": 24, "head_dim": 80}, "vllm", "impossible"),
+        # K and V: outputs
+        ({"num_key_value_heads": 2, "head_dim": 64, "num_attention_heads": 64}, "vllm", "fits"),
         ({}, "vllm", "fits"),
     ],
 )
@@ -379,7 +438,9 @@ CHANNEL_FP8 = compressed(8, "float", "channel", activations=True)
 def test_groups_may_not_be_cut_by_two_ranks(
     grouped: dict[str, Any], changes: dict[str, Any], engine: str, status: str
 ) -> None:
-    """GPTQ and AWQ then answer token 0 for ever, packed weights are refused: groups run along a layer's inputs."""
+    """GPTQ and AWQ then answer token 0 for ever, packed weights are refused: groups run along a
+    layer's inputs.
+    """
     model = facts(LLAMA_8B, **changes, quantization_config=grouped)
     assert judge(model, tensor_parallel_size=2, engine=engine).status == status
 
@@ -392,8 +453,10 @@ def test_groups_may_not_be_cut_by_two_ranks(
         (GPTQ | {"quant_method": "auto-round"}, QWEN_MOE, {}, H100, "risky"),
         (GPTQ, QWEN_MOE, {"moe_intermediate_size": 1024}, H100, "fits"),
         (GPTQ, QWEN_MOE, {"moe_intermediate_size": 800}, H100, "impossible"),  # 100 wide
-        (GPTQ, QWEN_MOE, {"head_dim": 80}, H100, "impossible"),  # a linear layer's groups are not halved
-        (GPTQ, "deepseek-ai/DeepSeek-V2-Lite-Chat", {}, H100, "impossible"),  # nor those of its dense layer
+        # a linear layer's groups are not halved
+        (GPTQ, QWEN_MOE, {"head_dim": 80}, H100, "impossible"),
+        # nor those of its dense layer
+        (GPTQ, "deepseek-ai/DeepSeek-V2-Lite-Chat", {}, H100, "impossible"),
         (PACKED4, QWEN_MOE, {}, H100, "impossible"),
         (GPTQ, QWEN_MOE, {}, CPU, "impossible"),
     ],
@@ -449,7 +512,9 @@ def test_vllm_halves_the_groups_of_experts_in_some_checkpoints(
         (INT8 | {"kv_cache_scheme": {"num_bits": 4, "type": "float"}}, {}, "impossible"),
     ],
 )
-def test_what_vllm_computes_on_a_cpu(stored: dict[str, Any] | None, changes: dict[str, Any], status: str) -> None:
+def test_what_vllm_computes_on_a_cpu(
+    stored: dict[str, Any] | None, changes: dict[str, Any], status: str
+) -> None:
     assert judge(facts(LLAMA_8B, quantization_config=stored), CPU, **changes).status == status
 
 
@@ -463,19 +528,34 @@ def test_what_vllm_computes_on_a_cpu(stored: dict[str, Any] | None, changes: dic
         (None, "fits"),
     ],
 )
-def test_float32_is_refused_beside_most_methods_on_every_device(stored: dict[str, Any] | None, status: str) -> None:
+def test_float32_is_refused_beside_most_methods_on_every_device(
+    stored: dict[str, Any] | None, status: str
+) -> None:
     for hardware in (H100, CPU):
-        assert judge(facts(LLAMA_8B, quantization_config=stored), hardware, dtype="float32").status == status
+        assert (
+            judge(facts(LLAMA_8B, quantization_config=stored), hardware, dtype="float32").status
+            == status
+        )
 
 
 def test_a_checkpoint_brings_its_own_kv_type_along() -> None:
     def tokens(stored: dict[str, Any], **changes: Any) -> float:
         model = facts(LLAMA_8B, quantization_config=stored)
-        return float(judge(model, CPU, kv_cache_memory_bytes=1 << 30, **changes).predicted["kv_cache_tokens"])
+        return float(
+            judge(model, CPU, kv_cache_memory_bytes=1 << 30, **changes).predicted["kv_cache_tokens"]
+        )
 
     scheme = {"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}
-    modelopt = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
-    assert tokens(INT8 | scheme) == tokens(modelopt) == tokens(INT8, kv_cache_dtype="fp8") == 2 * tokens(INT8)
+    modelopt = {
+        "quant_method": "modelopt",
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    }
+    assert (
+        tokens(INT8 | scheme)
+        == tokens(modelopt)
+        == tokens(INT8, kv_cache_dtype="fp8")
+        == 2 * tokens(INT8)
+    )
     assert tokens(INT8 | scheme, kv_cache_dtype="bfloat16") == tokens(INT8)
 
 
@@ -492,7 +572,9 @@ def test_a_checkpoint_brings_its_own_kv_type_along() -> None:
         (A100, {"engine": "sglang", "quantization": "w8a8_fp8"}, "impossible"),
     ],
 )
-def test_the_devices_capability_is_checked(hardware: Hardware, changes: dict[str, Any], status: str) -> None:
+def test_the_devices_capability_is_checked(
+    hardware: Hardware, changes: dict[str, Any], status: str
+) -> None:
     assert judge(facts("meta-llama/Llama-3.2-1B-Instruct"), hardware, **changes).status == status
 
 
@@ -502,7 +584,8 @@ NVFP4, FP8 = ({"quant_method": "modelopt", "quant_algo": name} for name in ("NVF
 @pytest.mark.parametrize(
     ("engine", "stored", "accelerator", "status"),
     [
-        # vLLM 0.32 takes CUTLASS for INT8, which has none for Blackwell (its issue 54311); nor has SGLang's
+        # vLLM 0.32 takes CUTLASS for INT8, which has none for Blackwell (its issue 54311); nor has
+        # SGLang's
         ("vllm", INT8, "B200", "risky"),
         ("vllm", INT8, "RTX 5090", "risky"),
         ("vllm", INT8, "H100", "fits"),
@@ -524,7 +607,11 @@ NVFP4, FP8 = ({"quant_method": "modelopt", "quant_algo": name} for name in ("NVF
 def test_kernels_that_an_engine_lacks_for_a_device_are_said(
     engine: str, stored: dict[str, Any], accelerator: str, status: str
 ) -> None:
-    verdict = judge(facts(quantization_config=stored), Hardware(name="x", accelerator=accelerator), engine=engine)
+    verdict = judge(
+        facts(quantization_config=stored),
+        Hardware(name="x", accelerator=accelerator),
+        engine=engine,
+    )
     assert verdict.status == status, verdict.reasons
 
 
@@ -547,16 +634,27 @@ def test_data_parallel_ranks_of_vllm_span_nodes_if_the_model_has_experts() -> No
 def test_a_draft_model_must_speak_the_same_vocabulary() -> None:
     speculative = Speculative(method="draft_model", num_speculative_tokens=3, model="draft")
     settings = EngineSettings(
-        engine="vllm", model="m", speculative=speculative, tensor_parallel_size=4, max_model_len=4096
+        engine="vllm",
+        model="m",
+        speculative=speculative,
+        tensor_parallel_size=4,
+        max_model_len=4096,
     )
-    assert assess(settings, facts(LLAMA_70B), H100, draft=facts("meta-llama/Llama-3.2-1B-Instruct")).status == "fits"
+    assert (
+        assess(
+            settings, facts(LLAMA_70B), H100, draft=facts("meta-llama/Llama-3.2-1B-Instruct")
+        ).status
+        == "fits"
+    )
     wrong = assess(settings, facts(LLAMA_70B), H100, draft=facts("Qwen/Qwen2.5-0.5B-Instruct"))
     assert "vocabulary has 151936 tokens, the model's 128256" in wrong.reasons[0]
     assert "14 heads cannot be divided by 4" in wrong.reasons[1]
 
 
 @pytest.mark.parametrize(("tokens", "status"), [(128, "fits"), (-128, "fits"), (129, "impossible")])
-def test_a_draft_of_llama_cpp_may_have_some_tokens_more_or_less_and_stays_whole(tokens: int, status: str) -> None:
+def test_a_draft_of_llama_cpp_may_have_some_tokens_more_or_less_and_stays_whole(
+    tokens: int, status: str
+) -> None:
     speculative = Speculative(method="draft_model", num_speculative_tokens=3, model="draft")
     given = {"tensor_parallel_size": 4, "max_model_len": 4096, "max_num_seqs": 8}
     settings = EngineSettings(engine="llama_cpp", model="m", speculative=speculative, **given)
@@ -594,11 +692,13 @@ def test_more_memory_never_makes_a_deployment_less_feasible(
 
 
 @given(st.sampled_from(sorted(known_configs())), st.integers(1, 8), st.integers(1, 8))
-def test_ranks_share_the_weights_and_never_hold_less_than_their_part(name: str, tensor: int, pipeline: int) -> None:
+def test_ranks_share_the_weights_and_never_hold_less_than_their_part(
+    name: str, tensor: int, pipeline: int
+) -> None:
     whole = judge(facts(name), CPU).predicted["weight_bytes"]
-    part = judge(facts(name), CPU, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline).predicted[
-        "weight_bytes"
-    ]
+    part = judge(
+        facts(name), CPU, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline
+    ).predicted["weight_bytes"]
     assert isinstance(whole, int)
     assert isinstance(part, int)
     assert whole / tensor / pipeline * 0.999 <= part <= whole + 1
@@ -608,14 +708,19 @@ def test_ten_thousand_combinations_take_a_few_seconds() -> None:
     base, model = EngineSettings(engine="vllm", model="m"), facts(DEEPSEEK)
     started_s = time.process_time()
     for number in range(10_000):
-        changes = {"tensor_parallel_size": 1 + number % 8, "max_model_len": 1024 * (1 + number % 64)}
+        changes = {
+            "tensor_parallel_size": 1 + number % 8,
+            "max_model_len": 1024 * (1 + number % 64),
+        }
         assess(base.model_copy(update=changes), model, H100)
     assert time.process_time() - started_s < 5
 
 
 def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> None:
     plain = judge(facts(DEEPSEEK), CPU).predicted["weight_bytes"]
-    sized = judge(replace(facts(DEEPSEEK), checkpoint_bytes=700_000_000_000), CPU).predicted["weight_bytes"]
+    sized = judge(replace(facts(DEEPSEEK), checkpoint_bytes=700_000_000_000), CPU).predicted[
+        "weight_bytes"
+    ]
     assert plain == pytest.approx(673e9, rel=0.01)
     assert sized == pytest.approx(700e9, rel=0.001)
 
@@ -640,7 +745,9 @@ def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> N
         ("transformers", "bnb-4bit", False),
     ],
 )
-def test_a_method_needs_its_checkpoint_or_quantizes_while_it_loads(engine: str, method: str, needed: bool) -> None:
+def test_a_method_needs_its_checkpoint_or_quantizes_while_it_loads(
+    engine: str, method: str, needed: bool
+) -> None:
     reasons = judge(LLAMA_8B, engine=engine, quantization=method).reasons
     assert any("needs a checkpoint made for it" in reason for reason in reasons) is needed
 
@@ -656,14 +763,18 @@ def test_a_method_needs_its_checkpoint_or_quantizes_while_it_loads(engine: str, 
         (CHANNEL_FP8, "w8a8_fp8", "fits"),
         ({"quant_method": "w8a8_int8"}, "w8a8_int8", "fits"),
         ({"quant_method": "w8a8_int8"}, "awq", "impossible"),
-        (PACKED4, "w8a8_int8", "risky"),  # it allows these, and its parameters are of another type than the file's
+        # it allows these, and its parameters are of another type than the file's
+        (PACKED4, "w8a8_int8", "risky"),
         (CHANNEL_FP8, "w8a8_int8", "risky"),
     ],
 )
 def test_sglangs_kernels_of_8_bits_take_compressed_tensors_alone(
     stored: dict[str, Any], asked: str, status: str
 ) -> None:
-    assert judge(facts(quantization_config=stored), engine="sglang", quantization=asked).status == status
+    assert (
+        judge(facts(quantization_config=stored), engine="sglang", quantization=asked).status
+        == status
+    )
 
 
 @pytest.mark.parametrize(
@@ -679,7 +790,9 @@ def test_sglangs_kernels_of_8_bits_take_compressed_tensors_alone(
 def test_sglang_makes_nvfp4_of_experts_while_they_load(
     model: str, stored: dict[str, Any] | None, status: str, words: str
 ) -> None:
-    verdict = judge(facts(model, quantization_config=stored), engine="sglang", quantization="modelopt_fp4")
+    verdict = judge(
+        facts(model, quantization_config=stored), engine="sglang", quantization="modelopt_fp4"
+    )
     assert (verdict.status, words in "".join(verdict.reasons)) == (status, True), verdict.reasons
 
 
@@ -689,9 +802,16 @@ def test_methods_that_an_engine_dropped_or_never_had_are_said() -> None:
     allowed = {"--allow-deprecated-quantization": True}
     assert judge(facts(quantization_config=fbgemm), extra_args=allowed).status == "fits"
     assert judge(facts(quantization_config=torchao)).status == "fits"
-    for engine, stored in (("sglang", torchao), ("sglang", fbgemm), ("vllm", {"quant_method": "bitsandbytes"})):
+    for engine, stored in (
+        ("sglang", torchao),
+        ("sglang", fbgemm),
+        ("vllm", {"quant_method": "bitsandbytes"}),
+    ):
         verdict = judge(facts(quantization_config=stored), engine=engine)
-        assert (verdict.status, "is not part of this engine" in verdict.reasons[0]) == ("risky", True), verdict.reasons
+        assert (verdict.status, "is not part of this engine" in verdict.reasons[0]) == (
+            "risky",
+            True,
+        ), verdict.reasons
 
 
 @pytest.mark.parametrize(
@@ -701,7 +821,8 @@ def test_methods_that_an_engine_dropped_or_never_had_are_said() -> None:
         (LLAMA_8B, 2, "impossible"),
         (LLAMA_8B, 1.1, "risky"),
         ("acme/R1-Channel-INT8", 2, "impossible"),
-        ("acme/R1-Channel-INT8", 1.03, "risky"),  # published ones say nothing of their integers in config.json
+        # published ones say nothing of their integers in config.json
+        ("acme/R1-Channel-INT8", 1.03, "risky"),
         ("acme/R1-Channel-INT8", None, "risky"),
     ],
 )
@@ -713,8 +834,13 @@ def test_integers_that_a_config_does_not_name_are_known_by_the_checkpoints_size(
         known = replace(known, checkpoint_bytes=int(bytes_per_parameter * known.parameters.total))
     verdict = judge(known, engine="sglang", quantization="w8a8_int8")
     assert verdict.status == status
-    assert any("quantization w8a8_int8 needs a checkpoint made for it" in reason for reason in verdict.reasons)
-    assert verdict.predicted["weight_bytes"] == pytest.approx(9.1e9, rel=0.03), "never 2 bytes a weight"
+    assert any(
+        "quantization w8a8_int8 needs a checkpoint made for it" in reason
+        for reason in verdict.reasons
+    )
+    assert verdict.predicted["weight_bytes"] == pytest.approx(9.1e9, rel=0.03), (
+        "never 2 bytes a weight"
+    )
 
 
 def test_vllm_makes_room_for_so_many_tokens_whatever_there_is() -> None:

@@ -1,8 +1,9 @@
-"""Feasibility against real vLLM's own validator, both ways, over five hundred random configurations of tiny models.
+"""Feasibility against real vLLM's own validator, both ways, over five hundred random configurations
+of tiny models.
 
-The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process (engines/vllm_check.py): no weights are
-loaded. What only loading or a GPU can show is our rule alone; those rules are listed in ONLY_AT_LOAD, each with what
-real vLLM does.
+The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process
+(engines/vllm_check.py): no weights are loaded. What only loading or a GPU can show is our rule
+alone; those rules are listed in ONLY_AT_LOAD, each with what real vLLM does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ ONLY_AT_LOAD = {
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not PYTHON.exists(), reason=f"no vLLM environment in {ENVIRONMENT}: make engines"),
+    pytest.mark.skipif(
+        not PYTHON.exists(), reason=f"no vLLM environment in {ENVIRONMENT}: make engines"
+    ),
 ]
 
 
@@ -58,15 +61,34 @@ def random_config(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.2:
         config["quantization_config"] = rng.choice(
             [
-                {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
-                {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
-                {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+                {
+                    "quant_method": "gptq",
+                    "bits": 4,
+                    "group_size": 32,
+                    "desc_act": False,
+                    "sym": True,
+                },
+                {
+                    "quant_method": "awq",
+                    "bits": 4,
+                    "group_size": 32,
+                    "zero_point": True,
+                    "version": "gemm",
+                },
+                {
+                    "quant_method": "fp8",
+                    "activation_scheme": "dynamic",
+                    "weight_block_size": [128, 128],
+                },
             ]
         )
     if rng.random() < 0.2:
         positions = config["max_position_embeddings"]
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": positions}
-        config |= {"rope_scaling": rng.choice([{"rope_type": "linear", "factor": 2.0}, yarn]), "rope_theta": 10000.0}
+        config |= {
+            "rope_scaling": rng.choice([{"rope_type": "linear", "factor": 2.0}, yarn]),
+            "rope_theta": 10000.0,
+        }
     return config
 
 
@@ -74,20 +96,36 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "tensor_parallel_size": rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 8]),
         "pipeline_parallel_size": rng.choice([1, 1, 1, 2, 3, 4, 8]),
-        "max_num_seqs": rng.choice([1, 16, 128, 128, 256, 4096]),  # always said: our engine pins both
+        # always said: our engine pins both
+        "max_num_seqs": rng.choice([1, 16, 128, 128, 256, 4096]),
         "max_num_batched_tokens": rng.choice([8, 512, 2048, 2048, 8192, 8192]),
     }
     choices: dict[str, tuple[float, list[Any]]] = {
         "max_model_len": (0.4, [256, 1024, 2048, 4096, 8192]),
         "enable_chunked_prefill": (0.4, [True, False]),
-        "quantization": (0.2, ["fp8", "fp8_per_tensor", "fp8_per_block", "mxfp8", "awq", "gptq", "compressed-tensors"]),
+        "quantization": (
+            0.2,
+            [
+                "fp8",
+                "fp8_per_tensor",
+                "fp8_per_block",
+                "mxfp8",
+                "awq",
+                "gptq",
+                "compressed-tensors",
+            ],
+        ),
         "nnodes": (0.1, [2, 3]),
         "enable_expert_parallel": (0.15, [True]),
         "data_parallel_size": (0.1, [2]),
         "kv_cache_dtype": (0.1, ["fp8", "auto"]),
         "block_size": (0.1, [16, 32, 128]),
     }
-    return settings | {name: rng.choice(values) for name, (share, values) in choices.items() if rng.random() < share}
+    return settings | {
+        name: rng.choice(values)
+        for name, (share, values) in choices.items()
+        if rng.random() < share
+    }
 
 
 def arguments(settings: dict[str, Any]) -> list[str]:
@@ -95,7 +133,11 @@ def arguments(settings: dict[str, Any]) -> list[str]:
     words = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
-        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+        words += (
+            [f"--{'' if value else 'no-'}{flag}"]
+            if isinstance(value, bool)
+            else [f"--{flag}", str(value)]
+        )
     return words
 
 
@@ -116,8 +158,13 @@ def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding
     facts = facts_from_config("tiny", config)
     assert facts is not None
     made, hardware = EngineSettings(engine="vllm", model="tiny", **settings), Hardware(name="cpu")
-    refused = [one for one in VLLM.problems(made, hardware) if one.startswith("max_num_batched_tokens")]
-    unplaced = [Finding("impossible", "start", text) for text in (*refused, *placement_problems(made, hardware))]
+    refused = [
+        one for one in VLLM.problems(made, hardware) if one.startswith("max_num_batched_tokens")
+    ]
+    unplaced = [
+        Finding("impossible", "start", text)
+        for text in (*refused, *placement_problems(made, hardware))
+    ]
     found = findings_of(case_of(made, facts, hardware))
     return unplaced + [finding for finding in found if finding.status == "impossible"]
 
@@ -128,7 +175,13 @@ Cases = list[tuple[dict[str, Any], dict[str, Any]]]
 def cases(seed: int) -> Cases:
     """Half of the five hundred: model configurations, and settings for them."""
     rng = random.Random(seed)
-    return list(zip([random_config(rng) for _ in range(250)], [random_settings(rng) for _ in range(250)], strict=True))
+    return list(
+        zip(
+            [random_config(rng) for _ in range(250)],
+            [random_settings(rng) for _ in range(250)],
+            strict=True,
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +199,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str | None]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_real_vllm_and_we_refuse_the_same_configurations(seed: int, said: dict[int, list[str | None]]) -> None:
+def test_real_vllm_and_we_refuse_the_same_configurations(
+    seed: int, said: dict[int, list[str | None]]
+) -> None:
     wrong = []
     for (config, given), error in zip(cases(seed), said[seed], strict=True):
         ours = impossible(config, given)
@@ -156,4 +211,6 @@ def test_real_vllm_and_we_refuse_the_same_configurations(seed: int, said: dict[i
             wrong.append(f"we accept {given} of {config}, vLLM says {error}")
     assert not wrong, "\n".join(wrong)
     accepted = sum(error is None for error in said[seed])
-    assert 60 < accepted < 190, f"{accepted} of {len(said[seed])} accepted: the cases no longer try both sides"
+    assert 60 < accepted < 190, (
+        f"{accepted} of {len(said[seed])} accepted: the cases no longer try both sides"
+    )

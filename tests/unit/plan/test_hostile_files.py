@@ -30,13 +30,23 @@ LOGNORMAL = {"lognormal": {"mean": 30, "sigma": 1}}
 
 
 def conversations(name: str, **keys: Any) -> dict[str, Any]:
-    return {"name": name, "kind": "conversations", "input_tokens": LOGNORMAL, "output_tokens": 20, **keys}
+    return {
+        "name": name,
+        "kind": "conversations",
+        "input_tokens": LOGNORMAL,
+        "output_tokens": 20,
+        **keys,
+    }
 
 
 @pytest.mark.parametrize(("turns", "prefix"), [(1, 0), (2, 17), (7, 5)])
-def test_the_share_of_longer_prompts_is_that_of_a_thousand_sessions_counted_one_by_one(turns: int, prefix: int) -> None:
+def test_the_share_of_longer_prompts_is_that_of_a_thousand_sessions_counted_one_by_one(
+    turns: int, prefix: int
+) -> None:
     asked, answered = Lengths.model_validate(LOGNORMAL), Lengths(fixed=20)
-    one = ConversationsWorkload.model_validate(conversations("w", turns=turns, shared_prefix_tokens=prefix))
+    one = ConversationsWorkload.model_validate(
+        conversations("w", turns=turns, shared_prefix_tokens=prefix)
+    )
     drawn = SessionLengths(asked, answered, turns, seed=0)
     prompts = []
     for session in range(1000):
@@ -47,10 +57,14 @@ def test_the_share_of_longer_prompts_is_that_of_a_thousand_sessions_counted_one_
             said += drawn.input_tokens(session, turn) + drawn.output_tokens(session, turn)
     for tokens in (30, 50, 51, 100, 2**31 - 1):
         least = 1 / len(prompts)
-        assert one.longer_prompts(tokens) == np.clip(np.mean(np.array(prompts) > tokens), least, 1 - least)
+        assert one.longer_prompts(tokens) == np.clip(
+            np.mean(np.array(prompts) > tokens), least, 1 - least
+        )
 
 
-def test_lengths_of_a_workload_are_drawn_once_for_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_of_a_workload_are_drawn_once_for_all_deployments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drawn = []
 
     def sample(lengths: SessionLengths) -> Any:
@@ -60,7 +74,9 @@ def test_lengths_of_a_workload_are_drawn_once_for_all_deployments(monkeypatch: p
     monkeypatch.setattr(SessionLengths, "sample", sample)
     grid = {"max_input_len": [4096, 8192], "max_model_len": [16_384, 32_768]}
     engine = {"engine": "tgi", "vary": [{"grid": grid}]}
-    plan = planned(deployments=engine, workloads=[conversations("w", turns=MOST_TURNS, output_tokens=21)])
+    plan = planned(
+        deployments=engine, workloads=[conversations("w", turns=MOST_TURNS, output_tokens=21)]
+    )
     assert len(plan.deployments) == 4
     assert all("about 50% of the prompts" in " ".join(one.reasons) for one in plan.deployments)
     assert len(drawn) == 1
@@ -68,13 +84,19 @@ def test_lengths_of_a_workload_are_drawn_once_for_all_deployments(monkeypatch: p
 
 def test_turns_of_all_workloads_are_added_before_any_length_is_drawn() -> None:
     count = MOST_TURNS_OF_ALL // MOST_TURNS + 1
-    said = problem(workloads=[conversations(f"w{index}", turns=MOST_TURNS) for index in range(count)])
+    said = problem(
+        workloads=[conversations(f"w{index}", turns=MOST_TURNS) for index in range(count)]
+    )
     assert said == "sessions of all workloads have 21,000 turns; at most 20,000 are allowed"
 
 
 def test_a_single_turn_is_a_request_alone() -> None:
-    alone = RandomWorkload.model_validate({"name": "w", "input_tokens": LOGNORMAL, "output_tokens": 20})
-    assert alone.longer_prompts(40) == ConversationsWorkload.model_validate(conversations("w")).longer_prompts(40)
+    alone = RandomWorkload.model_validate(
+        {"name": "w", "input_tokens": LOGNORMAL, "output_tokens": 20}
+    )
+    assert alone.longer_prompts(40) == ConversationsWorkload.model_validate(
+        conversations("w")
+    ).longer_prompts(40)
 
 
 @pytest.fixture
@@ -100,7 +122,9 @@ def test_nothing_is_read_of_a_trace_that_may_have_no_end(pipe: str) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_nothing_is_read_of_a_profile_or_a_models_config_that_may_have_no_end(tmp_path: Path) -> None:
+def test_nothing_is_read_of_a_profile_or_a_models_config_that_may_have_no_end(
+    tmp_path: Path,
+) -> None:
     for name in ("profile.yaml", "config.json"):
         os.mkfifo(tmp_path / name)
     said = refused(predictions={"profile": str(tmp_path / "profile.yaml")})
@@ -170,12 +194,18 @@ def test_an_expression_of_a_level_is_parsed_once_for_deployments_with_the_same_n
 
     monkeypatch.setattr("orchestrator.plan.levels.parse_expression", parse)
     deployments = {"engine": "vllm", "vary": [{"grid": {"max_num_seqs": list(range(1, 101))}}]}
-    plan = planned(deployments=deployments, load={"levels": {"concurrency": ["max_num_seqs * 2", 7]}})
-    assert [one.levels[0].value for one in plan.deployments] == [2.0 * seqs for seqs in range(1, 101)]
+    plan = planned(
+        deployments=deployments, load={"levels": {"concurrency": ["max_num_seqs * 2", 7]}}
+    )
+    assert [one.levels[0].value for one in plan.deployments] == [
+        2.0 * seqs for seqs in range(1, 101)
+    ]
     assert read == ["max_num_seqs * 2"]
 
 
-def test_steps_are_added_once_for_all_levels_of_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_added_once_for_all_levels_of_all_deployments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     added: list[int] = []
 
     class Steps(list[Any]):
@@ -196,7 +226,9 @@ def test_steps_are_added_once_for_all_levels_of_all_deployments(monkeypatch: pyt
     assert (fresh, fresh.model_dump()) == (arrivals, arrivals.model_dump())
 
 
-def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
 
     def identity(one: RandomWorkload) -> dict[str, Any]:
@@ -207,11 +239,15 @@ def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(monkeyp
     some = [{"name": f"w{index}", "input_tokens": 4, "output_tokens": 2} for index in range(10, 60)]
     with pytest.raises(ProblemsError) as caught:
         planned(workloads=[*some, some[3] | {"name": "w13 again"}])
-    assert [one.message for one in caught.value.problems] == ["'w13 again' asks for the same as 'w13'"]
+    assert [one.message for one in caught.value.problems] == [
+        "'w13 again' asks for the same as 'w13'"
+    ]
     assert len(asked) == 51
 
 
-def test_the_nearest_name_is_not_looked_for_after_enough_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_name_is_not_looked_for_after_enough_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compared: list[str] = []
 
     def compare(name: str, known: Any, n: int) -> list[str]:
@@ -229,7 +265,9 @@ def test_the_nearest_name_is_not_looked_for_after_enough_was_found(monkeypatch: 
     assert compared == wanted[:MOST_PROBLEMS]
 
 
-def test_one_mistake_in_every_line_is_compared_once_and_with_no_endless_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_mistake_in_every_line_is_compared_once_and_with_no_endless_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compared: list[str] = []
 
     def compare(name: str, known: Any, n: int) -> list[str]:

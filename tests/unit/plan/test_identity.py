@@ -1,4 +1,6 @@
-"""What changes an id and what does not: running again must continue, and never mix different things."""
+"""What changes an id and what does not: running again must continue, and never mix different
+things.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,20 @@ pytestmark = pytest.mark.usefixtures("judged")
 
 RATE = {"levels": {"request_rate": [1]}}
 HARDWARE = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
-BASE: dict[str, Any] = {"deployments": {"engine": "vllm", "hardware": "h100"}, "hardware": HARDWARE, "load": RATE}
+BASE: dict[str, Any] = {
+    "deployments": {"engine": "vllm", "hardware": "h100"},
+    "hardware": HARDWARE,
+    "load": RATE,
+}
 
 
 def ids(plan: Plan) -> tuple[list[str], list[str], list[str]]:
     deployments = [one.id for one in plan.deployments]
-    return deployments, [point.point_id for point in plan.points], [one.measurement_id for one in measurements(plan)]
+    return (
+        deployments,
+        [point.point_id for point in plan.points],
+        [one.measurement_id for one in measurements(plan)],
+    )
 
 
 def model_folder(path: Path, layers: int = 2) -> Path:
@@ -64,7 +74,13 @@ def test_what_changes_no_measurement_changes_no_id(change: dict[str, Any]) -> No
     [
         {"deployments": {"engine": "vllm", "hardware": "h100", "max_num_seqs": 8}},
         {"deployments": {"engine": "vllm", "hardware": "h100", "engine_version": "0.31"}},
-        {"deployments": {"engine": "vllm", "hardware": "h100", "image": "vllm/vllm-openai:v0.32.0"}},
+        {
+            "deployments": {
+                "engine": "vllm",
+                "hardware": "h100",
+                "image": "vllm/vllm-openai:v0.32.0",
+            }
+        },
         {"deployments": {"engine": "vllm", "hardware": "h100", "env": {"A": "1"}}},
         {"deployments": {"engine": "vllm", "hardware": "cpu"}},
         {"model": {"id": "org/model", "revision": "abc"}},
@@ -113,13 +129,17 @@ def test_the_version_of_measuring_is_part_of_a_point_and_that_of_the_program_is_
     assert set(before[1]).isdisjoint(after[1])
 
 
-def test_what_is_pinned_is_part_of_a_deployment_like_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_pinned_is_part_of_a_deployment_like_what_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = ids(planned(**BASE))
     pinned = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
     written = {**BASE, "deployments": {"engine": "vllm", "hardware": "h100", **pinned}}
     assert ids(planned(**written)) == before, "the same command line"
     smaller = {"h100": {**HARDWARE["h100"], "memory_gb": 24}}
-    assert ids(planned(**{**BASE, "hardware": smaller}))[0] != before[0], "other batches are pinned there"
+    assert ids(planned(**{**BASE, "hardware": smaller}))[0] != before[0], (
+        "other batches are pinned there"
+    )
     other = replace(ENGINES["vllm"], pins=lambda settings, hardware: pinned | {"max_num_seqs": 512})
     monkeypatch.setattr("orchestrator.engines.vllm.ENGINE", other)
     after = ids(planned(**BASE))
@@ -131,7 +151,9 @@ def test_what_is_pinned_is_part_of_a_deployment_like_what_is_written(monkeypatch
 def test_what_will_be_pinned_on_hardware_that_nobody_named_is_not_known() -> None:
     """A GPU and a CPU get other batches: what is left open must not be taken for what is written."""
     written = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-    left_open, given = ({**BASE, "deployments": {"engine": "vllm", **more}} for more in ({}, written))
+    left_open, given = (
+        {**BASE, "deployments": {"engine": "vllm", **more}} for more in ({}, written)
+    )
     assert set(ids(planned(**left_open))[0]).isdisjoint(ids(planned(**given))[0])
 
 
@@ -147,14 +169,22 @@ def test_more_repeats_keep_the_measurements_there_are() -> None:
 
 def test_more_levels_and_deployments_keep_the_points_there_are() -> None:
     small = planned(deployments=grid(tensor_parallel_size=[1]), load=RATE)
-    large = planned(deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}})
+    large = planned(
+        deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}}
+    )
     assert set(ids(small)[1]) < set(ids(large)[1])
 
 
 def test_deployments_see_the_same_requests_and_repeats_do_not() -> None:
-    plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}}, repeats=3)
+    plan = planned(
+        deployments=grid(tensor_parallel_size=[1, 2]),
+        load={"levels": {"request_rate": [1, 2]}},
+        repeats=3,
+    )
     found = measurements(plan)
-    first, second = ([one.seed for one in found if one.deployment_id == made.id] for made in plan.deployments)
+    first, second = (
+        [one.seed for one in found if one.deployment_id == made.id] for made in plan.deployments
+    )
     assert first == second
     assert len(set(first)) == 6
     assert all(0 <= seed < 2**48 for seed in first)
@@ -177,7 +207,9 @@ def test_a_local_model_is_known_by_its_content_and_not_by_its_place(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_local_model_with_other_content_is_another_deployment(tmp_path: Path, change: str) -> None:
+def test_a_local_model_with_other_content_is_another_deployment(
+    tmp_path: Path, change: str
+) -> None:
     folder = model_folder(tmp_path / "m")
     before = ids(planned(tmp_path / "x.yaml", model={"id": "./m"}))
     (folder / change).write_text("something else")
@@ -186,15 +218,23 @@ def test_a_local_model_with_other_content_is_another_deployment(tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["m/model.safetensors", "m.gguf"])
 @pytest.mark.parametrize("place", [0, 3 << 20, -1], ids=["start", "inside", "end"])
-def test_weights_of_one_size_are_told_apart_by_their_content(tmp_path: Path, name: str, place: int) -> None:
-    """Another calibration, another fine-tune, another quantization of equal width: shapes and sizes are the same."""
+def test_weights_of_one_size_are_told_apart_by_their_content(
+    tmp_path: Path, name: str, place: int
+) -> None:
+    """Another calibration, another fine-tune, another quantization of equal width: shapes and sizes
+    are the same.
+    """
     model_folder(tmp_path / "m")
     weights = bytearray(b"GGUF" + bytes(6 << 20))
     (tmp_path / name).write_bytes(weights)
     model = {"id": name.removesuffix("/model.safetensors")}
     before = ids(planned(tmp_path / "x.yaml", model=model))[0]
     # a sixteenth of the file, as if one layer was trained further
-    part = slice(place, (place + len(weights) // 16)) if place >= 0 else slice(-len(weights) // 16, None)
+    part = (
+        slice(place, (place + len(weights) // 16))
+        if place >= 0
+        else slice(-len(weights) // 16, None)
+    )
     weights[part] = b"\1" * len(weights[part])
     (tmp_path / name).write_bytes(weights)
     assert set(before).isdisjoint(ids(planned(tmp_path / "x.yaml", model=model))[0])
@@ -206,7 +246,8 @@ def test_a_gguf_model_in_parts_is_all_of_its_parts_wherever_they_lie(tmp_path: P
         for part in (1, 2):
             (tmp_path / folder / f"x-0000{part}-of-00002.gguf").write_bytes(b"GGUF")
     first, moved = (
-        identity.model_digest(str(tmp_path / name)) for name in ("a/x-00001-of-00002.gguf", "b/x-00001-of-00002.gguf")
+        identity.model_digest(str(tmp_path / name))
+        for name in ("a/x-00001-of-00002.gguf", "b/x-00001-of-00002.gguf")
     )
     assert first == moved is not None
     (tmp_path / "a" / "x-00002-of-00002.gguf").write_bytes(b"GGUf")
@@ -313,11 +354,15 @@ def test_a_wheel_that_is_built_anew_under_its_version_is_another_deployment(
     found = []
     for lines in (["vllm/version.py,sha256=one,9"], [line, "vllm/version.py,sha256=one,9"]):
         record.write_text("\n".join(lines))
-        found += ids(planned(tmp_path / "x.yaml", deployments={"engine": "vllm", "executable": "./venv"}))[:1]
+        found += ids(
+            planned(tmp_path / "x.yaml", deployments={"engine": "vllm", "executable": "./venv"})
+        )[:1]
     assert (found[0] != found[1]) is is_other
 
 
-def test_who_writes_the_version_of_a_wheel_may_plan_where_it_is_not_installed(tmp_path: Path) -> None:
+def test_who_writes_the_version_of_a_wheel_may_plan_where_it_is_not_installed(
+    tmp_path: Path,
+) -> None:
     deployments = {"engine": "vllm", "executable": "./venv", "engine_version": "0.32.0"}
     before = ids(planned(tmp_path / "x.yaml", deployments=deployments))
     record = tmp_path / "venv/lib/python3.11/site-packages/vllm-0.32.0.dist-info/RECORD"
@@ -366,7 +411,9 @@ def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path:
     for name in ("here", "there"):
         model_folder(tmp_path / name)
         deployments = {"engine": "vllm", "executable": "../engines/vllm"}
-        found.append(ids(planned(tmp_path / name / "x.yaml", model={"id": "."}, deployments=deployments)))
+        found.append(
+            ids(planned(tmp_path / name / "x.yaml", model={"id": "."}, deployments=deployments))
+        )
     assert found[0] == found[1]
 
 
@@ -375,5 +422,8 @@ def test_settings_without_paths_are_shared_and_not_copied(tmp_path: Path) -> Non
     settings = EngineSettings(engine="vllm", model="org/model")
     assert identity.Paths(tmp_path).resolved(settings) is settings
     assert (
-        identity.Paths(tmp_path).resolved(settings.model_copy(update={"executable": "./venv"})).executable != "./venv"
+        identity.Paths(tmp_path)
+        .resolved(settings.model_copy(update={"executable": "./venv"}))
+        .executable
+        != "./venv"
     )

@@ -62,20 +62,35 @@ def test_values_are_short(fields: dict[str, Any], label: str) -> None:
 
 
 def test_hardware_is_shown_when_it_differs() -> None:
-    assert labels([(settings(), "h100"), (settings(), "a100")], ["1" * 16, "2" * 16]) == ["vllm h100", "vllm a100"]
+    assert labels([(settings(), "h100"), (settings(), "a100")], ["1" * 16, "2" * 16]) == [
+        "vllm h100",
+        "vllm a100",
+    ]
 
 
 def test_places_are_shown_by_as_many_names_as_tell_them_apart() -> None:
-    found = labelled(settings(model="/m/tiny/gptq4"), settings(model="/m/small/gptq4"), settings(model="/m/tiny/int8"))
+    found = labelled(
+        settings(model="/m/tiny/gptq4"),
+        settings(model="/m/small/gptq4"),
+        settings(model="/m/tiny/int8"),
+    )
     assert found == ["vllm model=tiny/gptq4", "vllm model=small/gptq4", "vllm model=tiny/int8"]
 
 
 def test_what_would_be_equal_gets_a_piece_of_its_id() -> None:
-    found = labels([(settings(model="a/m"), "h"), (settings(model="a//m"), "h")], ["a" * 16, "b" * 16])
+    found = labels(
+        [(settings(model="a/m"), "h"), (settings(model="a//m"), "h")], ["a" * 16, "b" * 16]
+    )
     assert found == ["vllm model=m #aaaaaa", "vllm model=m #bbbbbb"]
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.none() | st.integers(1, 3), st.booleans()), unique=True, min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.none() | st.integers(1, 3), st.booleans()),
+        unique=True,
+        min_size=1,
+    )
+)
 def test_labels_are_unique_and_short(rows: list[tuple[int, int | None, bool]]) -> None:
     every = [settings(tensor_parallel_size=a, max_num_seqs=b, enforce_eager=c) for a, b, c in rows]
     found = labels([(one, "h") for one in every], [f"{i:06x}" for i in range(len(every))])

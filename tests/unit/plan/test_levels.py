@@ -17,11 +17,17 @@ from orchestrator.runner.state import cost_of
 from tests.unit.plan.files import grid, planned
 from tests.unit.spec.files import GOOD
 
-TWO = grid(tensor_parallel_size=[1, 4]) | {"derive": {"half": "tensor_parallel_size // 2"}, "max_num_seqs": 64}
+TWO = grid(tensor_parallel_size=[1, 4]) | {
+    "derive": {"half": "tensor_parallel_size // 2"},
+    "max_num_seqs": 64,
+}
 
 
 def levels(plan: Plan) -> list[list[tuple[str, float]]]:
-    return [[(point.level.control, point.level.value) for point in plan.points_of(one.id)] for one in plan.deployments]
+    return [
+        [(point.level.control, point.level.value) for point in plan.points_of(one.id)]
+        for one in plan.deployments
+    ]
 
 
 def found(**load: Any) -> list[list[tuple[str, float]]]:
@@ -56,14 +62,20 @@ def test_points_at_equal_levels_have_equal_ids_however_the_file_says_them() -> N
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"request_rate": ["2 * tensor_paralel_size"]}, "unknown field 'tensor_paralel_size'; did you mean"),
+        (
+            {"request_rate": ["2 * tensor_paralel_size"]},
+            "unknown field 'tensor_paralel_size'; did you mean",
+        ),
         ({"request_rate": ["2 *"]}, "is not an expression"),
         ({"request_rate": ["half"]}, "'half' is 0, and a level is a number above 0"),
         ({"request_rate": ["max_model_len"]}, "is None, and a level is a number above 0"),
         ({"request_rate": ["max_model_len * 2"]}, "not set here: max_model_len"),
         ({"request_rate": ["'a'"]}, "a level is a number above 0"),
         ({"request_rate": ["1e9"]}, "a point may have"),
-        ({"concurrency": ["devices / 3"]}, "'devices / 3' is 0.333333, and concurrency is a whole number"),
+        (
+            {"concurrency": ["devices / 3"]},
+            "'devices / 3' is 0.333333, and concurrency is a whole number",
+        ),
         ({"concurrency": ["200000"]}, "at most 100000"),
         ({"concurrency_per_gpu": [60_000]}, "at most 100000"),
         ({"request_rate_per_gpu": [1, 1]}, "request_rate_per_gpu 1.0 is given twice"),
@@ -84,27 +96,41 @@ def test_what_is_no_level_is_refused_with_its_line(given: dict[str, Any], said: 
         ("1 if extra_args == extra_args else 2", 9),  # names a mapping, twice
     ],
 )
-def test_what_expressions_of_levels_read_has_a_limit(monkeypatch: pytest.MonkeyPatch, level: str, room: int) -> None:
+def test_what_expressions_of_levels_read_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch, level: str, room: int
+) -> None:
     deployments = TWO | {"extra_args": {"--seed": 1, "--other": [1, 2]}}
     load = {"levels": {"request_rate": [level]}}
     monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", room)
-    with pytest.raises(ProblemsError, match=f"read too much; those of all deployments may read {room} values"):
+    with pytest.raises(
+        ProblemsError, match=f"read too much; those of all deployments may read {room} values"
+    ):
         planned(deployments=deployments, load=load)
     monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", room * 3)
     assert len(levels(planned(deployments=deployments, load=load))) == 2
 
 
-def test_what_is_wrong_besides_is_said_with_what_reads_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_besides_is_said_with_what_reads_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", 3)
     hardware = {"h": {"accelerator": "H100-80GB"}}
     load = {"levels": {"request_rate": ["nope", "half", "1 + half"]}, "objective": "usd"}
     with pytest.raises(ProblemsError) as caught:
-        planned(hardware=hardware, deployments=TWO | {"hardware": "h"}, load=load | {"search": "capacity"})
+        planned(
+            hardware=hardware,
+            deployments=TWO | {"hardware": "h"},
+            load=load | {"search": "capacity"},
+        )
     said = "\n".join(map(str, caught.value.problems))
-    assert all(part in said for part in ("'nope'", "'half' is 0", "read too much", "price of all hardware"))
+    assert all(
+        part in said for part in ("'nope'", "'half' is 0", "read too much", "price of all hardware")
+    )
 
 
-def test_an_expression_that_is_none_is_parsed_once_for_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_that_is_none_is_parsed_once_for_all_deployments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parsed = list[str]()
 
     def parse(text: str, known: object) -> object:
@@ -118,17 +144,29 @@ def test_an_expression_that_is_none_is_parsed_once_for_all_deployments(monkeypat
 
 
 def test_an_endpoint_has_no_gpus_to_count() -> None:
-    with pytest.raises(ProblemsError, match=r"say how many GPUs the endpoint has \(endpoint_gpus: 8\)"):
+    with pytest.raises(
+        ProblemsError, match=r"say how many GPUs the endpoint has \(endpoint_gpus: 8\)"
+    ):
         planned(
             deployments={"engine": "endpoint", "url": "http://x:1", "model": "m"},
             load={"levels": {"request_rate_per_gpu": [1]}},
         )
 
 
-def test_an_endpoint_has_the_gpus_that_are_said_costs_the_sweep_nothing_and_is_not_ours_to_start() -> None:
+def test_an_endpoint_has_the_gpus_that_are_said_costs_the_sweep_nothing_and_is_not_ours_to_start() -> (
+    None
+):
     made = planned(
-        deployments={"engine": "endpoint", "url": "http://x:1", "model": "m", "endpoint_gpus": 16, "hardware": "h100"},
-        hardware={"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 3.0}},
+        deployments={
+            "engine": "endpoint",
+            "url": "http://x:1",
+            "model": "m",
+            "endpoint_gpus": 16,
+            "hardware": "h100",
+        },
+        hardware={
+            "h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 3.0}
+        },
         load={"levels": {"request_rate_per_gpu": [0.5]}},
         repeats=2,
         starts=2,
@@ -142,14 +180,19 @@ def test_an_endpoint_has_the_gpus_that_are_said_costs_the_sweep_nothing_and_is_n
 
 def test_excluded_deployments_need_no_levels() -> None:
     some = TWO | {"exclude": ["half == 0"]}
-    assert levels(planned(deployments=some, load={"levels": {"request_rate": ["half"]}})) == [[], [("request_rate", 2)]]
+    assert levels(planned(deployments=some, load={"levels": {"request_rate": ["half"]}})) == [
+        [],
+        [("request_rate", 2)],
+    ]
 
 
 def test_auto_is_a_curve_and_nothing_else() -> None:
     plan = planned(load={"levels": "auto", "control": "concurrency"})
     assert (plan.loads[0].search, plan.loads[0].levels) == ("curve", ())
     assert [one.level.value for one in plan.points] == [2**step for step in range(8)]
-    with pytest.raises(ProblemsError, match="'levels: auto' is search: curve, and the search is 'levels'"):
+    with pytest.raises(
+        ProblemsError, match="'levels: auto' is search: curve, and the search is 'levels'"
+    ):
         planned(load={"levels": "auto", "search": "levels"})
     with pytest.raises(ProblemsError, match="it finds levels by itself"):
         planned(load={"levels": {"request_rate": [1]}, "search": "curve"})
@@ -157,7 +200,9 @@ def test_auto_is_a_curve_and_nothing_else() -> None:
 
 def test_the_plan_shows_the_levels_of_each_deployment(tmp_path: Any) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text(json.dumps({**GOOD, "deployments": TWO, "load": {"levels": {"request_rate_per_gpu": [1]}}}))
+    file.write_text(
+        json.dumps({**GOOD, "deployments": TWO, "load": {"levels": {"request_rate_per_gpu": [1]}}})
+    )
     shown = CliRunner().invoke(plan_command, [str(file)]).output
     assert "levels: 1 req/s\n  vllm tp=1" in shown and "levels: 4 req/s\n  vllm tp=4" in shown
     document = json.loads(CliRunner().invoke(plan_command, [str(file), "--format", "json"]).output)

@@ -35,9 +35,14 @@ def only_problem(**changes: Any) -> tuple[int | None, str, str | None]:
 
 
 def test_every_deployment_gets_every_workload_at_every_level() -> None:
-    workloads = [{"name": name, "input_tokens": 10, "output_tokens": len(name)} for name in ("short", "others")]
+    workloads = [
+        {"name": name, "input_tokens": 10, "output_tokens": len(name)}
+        for name in ("short", "others")
+    ]
     plan = planned(
-        deployments=grid(tensor_parallel_size=[1, 2]), workloads=workloads, load={"levels": {"request_rate": [1, 2, 4]}}
+        deployments=grid(tensor_parallel_size=[1, 2]),
+        workloads=workloads,
+        load={"levels": {"request_rate": [1, 2, 4]}},
     )
     assert len(plan.points) == 2 * 2 * 3
     first = plan.points_of(plan.deployments[0].id)
@@ -48,7 +53,9 @@ def test_every_deployment_gets_every_workload_at_every_level() -> None:
 
 
 def test_two_names_make_no_two_workloads() -> None:
-    workloads = [{"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")]
+    workloads = [
+        {"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")
+    ]
     assert only_problem(workloads=workloads)[1] == "'other' asks for the same as 'short'"
 
 
@@ -56,9 +63,14 @@ def test_an_infinite_rate_needs_a_number_of_requests_and_goes_through_a_plan() -
     plan = planned(load={"levels": {"request_rate": [2, "inf"]}, "requests": 50})
     again = Plan.from_json(plan.to_json())
     assert [point.level.value for point in again.points] == [2.0, float("inf")]
-    assert [one.measurement_id for one in measurements(again)] == [one.measurement_id for one in measurements(plan)]
+    assert [one.measurement_id for one in measurements(again)] == [
+        one.measurement_id for one in measurements(plan)
+    ]
     assert plan.points[1].load.estimated_s(plan.points[1].level) == 0.0
-    assert "all requests are due at once" in only_problem(load={"levels": {"request_rate": ["inf"]}})[1]
+    assert (
+        "all requests are due at once"
+        in only_problem(load={"levels": {"request_rate": ["inf"]}})[1]
+    )
 
 
 def test_a_point_holds_all_that_the_load_says() -> None:
@@ -73,7 +85,9 @@ def test_a_point_holds_all_that_the_load_says() -> None:
 
 
 def test_a_search_that_nobody_knows_is_a_problem_with_its_line_and_the_nearest_name() -> None:
-    with pytest.raises(ProblemsError, match=r"x.yaml:\d+: unknown search 'level' \(did you mean 'levels'") as error:
+    with pytest.raises(
+        ProblemsError, match=r"x.yaml:\d+: unknown search 'level' \(did you mean 'levels'"
+    ) as error:
         planned(load={"levels": {"concurrency": [4]}, "search": "level"})
     assert len(error.value.problems) == 1
 
@@ -91,7 +105,9 @@ def test_measurements_go_through_all_points_once_before_any_again() -> None:
 
 
 def test_an_excluded_deployment_says_by_which_rule_and_has_no_points() -> None:
-    plan = planned(deployments={**grid(tensor_parallel_size=[1, 2]), "exclude": ["tensor_parallel_size > 1"]})
+    plan = planned(
+        deployments={**grid(tensor_parallel_size=[1, 2]), "exclude": ["tensor_parallel_size > 1"]}
+    )
     assert statuses(plan) == {"vllm tp=1": "planned", "vllm tp=2": "excluded"}
     assert plan.deployments[1].reasons == ("by the rule: tensor_parallel_size > 1",)
     assert plan.points_of(plan.deployments[1].id) == []
@@ -118,7 +134,9 @@ def test_what_the_engine_has_no_place_for_is_impossible() -> None:
         ({"tensor_parallel_size": 4, "nnodes": 3}, None, "3"),
     ],
 )
-def test_what_no_node_holds_is_impossible(settings: dict[str, Any], nodes: int | None, reason: str | None) -> None:
+def test_what_no_node_holds_is_impossible(
+    settings: dict[str, Any], nodes: int | None, reason: str | None
+) -> None:
     deployments = {"engine": "vllm", "hardware": "h100", **settings}
     (one,) = planned(hardware=H100, deployments=deployments, cluster_nodes=nodes).deployments
     assert one.status == ("impossible" if reason else "planned")
@@ -127,7 +145,12 @@ def test_what_no_node_holds_is_impossible(settings: dict[str, Any], nodes: int |
 
 
 def test_a_replica_larger_than_a_node_is_spread_by_itself_and_the_plan_says_so() -> None:
-    sizes = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
+    sizes = {
+        "engine": "vllm",
+        "hardware": "h100",
+        "tensor_parallel_size": 8,
+        "pipeline_parallel_size": 2,
+    }
     (made,) = planned(hardware=H100, deployments=sizes).deployments
     assert (made.status, made.settings.nnodes) == ("planned", 2)
     assert "spread over 2 nodes automatically: a node has 8 devices" in made.reasons
@@ -141,13 +164,18 @@ def test_predictions_are_of_the_command_that_runs(judged: Callable[..., None]) -
     seen: list[tuple[int, int, int | None]] = []
 
     def look(settings: Any) -> Any:
-        seen.append((settings.max_num_seqs, settings.max_num_batched_tokens, settings.kv_cache_memory_bytes))
+        seen.append(
+            (settings.max_num_seqs, settings.max_num_batched_tokens, settings.kv_cache_memory_bytes)
+        )
         return verdict("fits")
 
     judged(look)
     cpu = {"engine": "vllm", "hardware": "cpu"}
     space = {**cpu, "env": {"VLLM_CPU_KVCACHE_SPACE": "2"}}
-    plan = planned(hardware=H100, deployments=[{"engine": "vllm", "hardware": "h100", "max_num_seqs": 7}, cpu, space])
+    plan = planned(
+        hardware=H100,
+        deployments=[{"engine": "vllm", "hardware": "h100", "max_num_seqs": 7}, cpu, space],
+    )
     assert seen == [(7, 8192, None), (128, 2048, 1 << 30), (128, 2048, None)]
     assert [one.settings.max_num_batched_tokens for one in plan.deployments] == [None] * 3
 
@@ -177,24 +205,44 @@ def test_a_workload_longer_than_the_model_is_not_measured() -> None:
     plan = planned(deployments={"engine": "vllm", "max_model_len": 4096}, workloads=workloads)
     (one,) = plan.deployments
     assert one.status == "planned"
-    assert one.reasons == ("workload 'long' needs at least 4,097 tokens a request, max_model_len is 4,096",)
+    assert one.reasons == (
+        "workload 'long' needs at least 4,097 tokens a request, max_model_len is 4,096",
+    )
     assert {point.workload.name for point in plan.points} == {"fits"}
 
 
-def test_the_length_predicted_from_the_model_counts_where_none_is_given(judged: Callable[..., None]) -> None:
+def test_the_length_predicted_from_the_model_counts_where_none_is_given(
+    judged: Callable[..., None],
+) -> None:
     judged(lambda settings: verdict("fits", max_model_len=settings.max_model_len or 119))
-    assert planned(deployments=grid(max_model_len=[None, 120])).deployments[0].status == "impossible"
+    assert (
+        planned(deployments=grid(max_model_len=[None, 120])).deployments[0].status == "impossible"
+    )
     assert planned(deployments=grid(max_model_len=[None, 120])).deployments[1].status == "planned"
 
 
 def test_when_no_workload_fits_the_deployment_is_impossible() -> None:
-    workloads = [{"name": "talk", "kind": "conversations", "turns": 10, "input_tokens": 100, "output_tokens": 100}]
+    workloads = [
+        {
+            "name": "talk",
+            "kind": "conversations",
+            "turns": 10,
+            "input_tokens": 100,
+            "output_tokens": 100,
+        }
+    ]
     plan = planned(deployments=grid(max_model_len=[1999, 2000]), workloads=workloads)
     assert [one.status for one in plan.deployments] == ["impossible", "planned"]
 
 
 def test_when_some_requests_are_too_long_the_deployment_is_risky() -> None:
-    workloads = [{"name": "mixed", "input_tokens": {"uniform": {"min": 10, "max": 5000}}, "output_tokens": 100}]
+    workloads = [
+        {
+            "name": "mixed",
+            "input_tokens": {"uniform": {"min": 10, "max": 5000}},
+            "output_tokens": 100,
+        }
+    ]
     plan = planned(deployments={"engine": "vllm", "max_model_len": 4096}, workloads=workloads)
     assert plan.deployments[0].status == "risky"
     assert "up to 5,100 tokens" in plan.deployments[0].reasons[0]
@@ -203,14 +251,19 @@ def test_when_some_requests_are_too_long_the_deployment_is_risky() -> None:
 
 def test_an_api_that_the_engine_has_not_is_impossible() -> None:
     workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "tgi"}]
-    vllm, tgi = planned(workloads=workloads, deployments=[{"engine": "vllm"}, {"engine": "tgi"}]).deployments
+    vllm, tgi = planned(
+        workloads=workloads, deployments=[{"engine": "vllm"}, {"engine": "tgi"}]
+    ).deployments
     assert (vllm.status, tgi.status) == ("impossible", "planned")
     assert vllm.reasons == ("workload 'chat' needs the API 'tgi'; vllm has chat, completions",)
 
 
 def test_an_api_that_no_deployment_has_is_a_problem_with_the_nearest_name() -> None:
     workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "chatt"}]
-    assert only_problem(workloads=workloads)[1:] == ("no deployment has the API 'chatt'", "did you mean 'chat'?")
+    assert only_problem(workloads=workloads)[1:] == (
+        "no deployment has the API 'chatt'",
+        "did you mean 'chat'?",
+    )
 
 
 @pytest.mark.parametrize("api", ["completions", "chat", "tgi", "native"])
@@ -221,7 +274,9 @@ def test_a_server_that_already_runs_may_have_any_api(api: str) -> None:
 
 
 def test_a_problem_of_the_file_hides_no_name_that_nothing_answers_to() -> None:
-    """Unknown keys, engines, arrivals and search at once, in deployments with other problems too, of a file on disk."""
+    """Unknown keys, engines, arrivals and search at once, in deployments with other problems too,
+    of a file on disk.
+    """
     content = {
         **GOOD,
         "repeat": 2,
@@ -254,7 +309,8 @@ def test_planning_lets_go_of_what_it_has_planned() -> None:
     plan = make_plan(some)
     assert [one.settings.nnodes for one in plan.deployments] == [1, 1, 1, 2]
     assert some.combinations == []
-    assert [one() is not None for one in written] == [True, True, True, False]  # the last was spread over nodes
+    # the last was spread over nodes
+    assert [one() is not None for one in written] == [True, True, True, False]
 
 
 def test_equal_deployments_are_merged_with_a_note() -> None:
@@ -271,7 +327,9 @@ def test_of_equal_deployments_the_one_that_is_not_excluded_counts() -> None:
 
 def test_an_endpoint_needs_no_hardware_and_is_not_judged(judged: Callable[..., None]) -> None:
     judged(lambda settings: verdict("impossible", "would not fit"))
-    plan = planned(deployments={"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"})
+    plan = planned(
+        deployments={"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}
+    )
     (one,) = plan.deployments
     assert (one.status, one.hardware.name, one.devices) == ("planned", "none", 0)
 
@@ -281,17 +339,29 @@ def test_a_launched_engine_without_hardware_takes_any() -> None:
 
 
 def test_cpu_is_built_in() -> None:
-    (one,) = planned(deployments={"engine": "vllm", "hardware": "cpu", "tensor_parallel_size": 2}).deployments
+    (one,) = planned(
+        deployments={"engine": "vllm", "hardware": "cpu", "tensor_parallel_size": 2}
+    ).deployments
     assert one.hardware.is_cpu
     assert one.devices == 2
 
 
 def test_names_that_nothing_answers_to_are_problems_with_their_line() -> None:
-    assert only_problem(deployments={"engine": "vlm"}) == (1, "unknown engine 'vlm'", "did you mean 'vllm'?")
+    assert only_problem(deployments={"engine": "vlm"}) == (
+        1,
+        "unknown engine 'vlm'",
+        "did you mean 'vllm'?",
+    )
     line, message, hint = only_problem(deployments={"engine": "endpoint", "served_model_name": "m"})
-    assert (message, hint) == ("engine 'endpoint' needs the 'url' it runs at", "write url: http://host:port")
+    assert (message, hint) == (
+        "engine 'endpoint' needs the 'url' it runs at",
+        "write url: http://host:port",
+    )
     workload = {"name": "a", "kind": "randon", "input_tokens": 1, "output_tokens": 1}
-    assert only_problem(workloads=[workload])[1:] == ("unknown workload kind 'randon'", "did you mean 'random'?")
+    assert only_problem(workloads=[workload])[1:] == (
+        "unknown workload kind 'randon'",
+        "did you mean 'random'?",
+    )
     load = {"levels": {"request_rate": [1]}, "arrivals": "poison"}
     assert "did you mean 'poisson'?" in only_problem(load=load)[1]
 
@@ -302,7 +372,10 @@ def test_arrivals_that_lack_a_field_are_a_problem() -> None:
 
 def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
     (tmp_path / "arrivals.txt").write_text("0.0\n0.5\n1.25\n")
-    load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": "arrivals.txt"}}
+    load = {
+        "levels": {"request_rate": [1]},
+        "arrivals": {"process": "trace", "trace": "arrivals.txt"},
+    }
     (point,) = planned(tmp_path / "x.yaml", load=load).points
     assert point.load.arrivals.trace == str(tmp_path / "arrivals.txt")
 
@@ -322,7 +395,12 @@ def test_a_variable_that_is_not_set_is_a_problem(monkeypatch: pytest.MonkeyPatch
 
 def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
     plan: Plan = planned(
-        slos={"fast": {"ttft": "1s"}}, budget={"wall": "2h"}, isolation="shared", seed=7, clients=3, repeats=2
+        slos={"fast": {"ttft": "1s"}},
+        budget={"wall": "2h"},
+        isolation="shared",
+        seed=7,
+        clients=3,
+        repeats=2,
     )
     assert plan.name == "small"
     assert [slo.name for slo in plan.slos] == ["fast"]
@@ -331,7 +409,9 @@ def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
     assert (plan.isolation, plan.seed, plan.clients, plan.repeats) == ("shared", 7, 3, 2)
 
 
-def test_a_model_folder_without_a_tokenizer_is_found_before_an_engine_starts(tmp_path: Path) -> None:
+def test_a_model_folder_without_a_tokenizer_is_found_before_an_engine_starts(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "m").mkdir()
     (one,) = planned(tmp_path / "x.yaml", model="./m").deployments
     assert one.status == "impossible"
@@ -351,18 +431,28 @@ def test_requests_have_their_own_timeout_to_end_after_the_last_arrival() -> None
     assert planned(load=load | {"drain_timeout": "2s"}).points[0].load.drain_timeout_s == 2.0
 
 
-def test_a_reader_is_a_limit_on_time_per_token_of_the_tokenizer_that_makes_the_most_of_a_word(tmp_path: Path) -> None:
+def test_a_reader_is_a_limit_on_time_per_token_of_the_tokenizer_that_makes_the_most_of_a_word(
+    tmp_path: Path,
+) -> None:
     for name, pattern in (("words", "[^ ]+"), ("letters", "[^ ]")):
         tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{pattern}|[ ]+"), "removed", invert=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(
+            Regex(f"{pattern}|[ ]+"), "removed", invert=True
+        )
         (tmp_path / name).mkdir()
         tokenizer.save(str(tmp_path / name / "tokenizer.json"))
     slos = {"reading": {"reader": "silent", "ttft_p95": "1s"}}
-    both = [{"engine": "vllm", "model": "m", "tokenizer": f"./{name}"} for name in ("words", "letters")]
-    few, many = (planned(tmp_path / "x.yaml", deployments=some, slos=slos) for some in (both[:1], both))
+    both = [
+        {"engine": "vllm", "model": "m", "tokenizer": f"./{name}"} for name in ("words", "letters")
+    ]
+    few, many = (
+        planned(tmp_path / "x.yaml", deployments=some, slos=slos) for some in (both[:1], both)
+    )
     words = len(ENGLISH.split())
     tokens = [60 / 238 / plan.slos[0].tpot for plan in (few, many) if plan.slos[0].tpot]
-    assert tokens == pytest.approx([len(re.findall("[^ ]+|[ ]+", ENGLISH)) / words, len(ENGLISH) / words], rel=0.1)
+    assert tokens == pytest.approx(
+        [len(re.findall("[^ ]+|[ ]+", ENGLISH)) / words, len(ENGLISH) / words], rel=0.1
+    )
     assert "238 words per minute" in many.notes[-1] and str(tmp_path / "letters") in many.notes[-1]
     unknown = planned(slos=slos)
     assert unknown.slos[0].tpot == pytest.approx(60 / 238 * 3 / 4)

@@ -66,7 +66,9 @@ def test_a_plan_survives_json_exactly() -> None:
     st.sampled_from(["250ms", "0.1s", "3us", "1h"]),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_plans_of_any_numbers_survive_json(sizes: list[int], rate: float, requests: int, warmup: str) -> None:
+def test_plans_of_any_numbers_survive_json(
+    sizes: list[int], rate: float, requests: int, warmup: str
+) -> None:
     load = {"levels": {"request_rate": [rate]}, "requests": requests, "warmup": warmup}
     plan = planned(deployments=grid(tensor_parallel_size=sizes), load=load)
     assert Plan.from_json(plan.to_json()) == plan
@@ -88,7 +90,9 @@ def test_a_plan_of_another_version_is_refused_with_the_reason(tmp_path: Path) ->
     text = planned().to_json()
     content = json.loads(text) | {"program_version": "0.0.1"}
     (tmp_path / "plan.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"written by version 0\.0\.1, this is .*: plan the experiment again"):
+    with pytest.raises(
+        InputError, match=r"written by version 0\.0\.1, this is .*: plan the experiment again"
+    ):
         load_plan(tmp_path / "plan.json")
 
 
@@ -121,7 +125,9 @@ def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
         load_plan(tmp_path / "none.yaml")
 
 
-def test_of_a_plan_that_is_too_large_no_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_plan_that_is_too_large_no_more_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_plan(planned(), tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json").deployments
     monkeypatch.setattr(make, "MOST_PLAN_BYTES", 100)
@@ -134,13 +140,22 @@ def test_a_plan_that_cannot_be_written_says_why(tmp_path: Path) -> None:
         write_plan(planned(), tmp_path / "no" / "plan.json")
 
 
-def test_a_strategy_is_told_the_predicted_capacity_of_its_own_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strategy_is_told_the_predicted_capacity_of_its_own_deployment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan, asked = planned(slos={"fast": {"ttft": "1s"}, "slow": {"ttft": "9s"}}), []
-    monkeypatch.setattr(LevelsInOrder, "__init__", lambda self, question: asked.append(question.first_guess))
+    monkeypatch.setattr(
+        LevelsInOrder, "__init__", lambda self, question: asked.append(question.first_guess)
+    )
     load, (one, *_) = plan.loads[0], plan.deployments
-    capacity = {"slow": {load.workload.name: {"level": 9.0}}, "fast": {load.workload.name: {"level": 2.5}}}
+    capacity = {
+        "slow": {load.workload.name: {"level": 9.0}},
+        "fast": {load.workload.name: {"level": 2.5}},
+    }
     for predicted in (None, {"weight_bytes": 1}, {"capacity": capacity}):
-        changed = plan.model_copy(update={"deployments": (one.model_copy(update={"predicted": predicted}),)})
+        changed = plan.model_copy(
+            update={"deployments": (one.model_copy(update={"predicted": predicted}),)}
+        )
         Plan.from_json(changed.to_json()).strategy(load, one.id)
     assert asked == [None, None, 2.5]
 
@@ -153,7 +168,9 @@ def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() ->
     again = Plan.from_json(plan.to_json())
     assert again.point(deployment.id, again.loads[0], load.levels[0]) == asked[0]
     other = Level(control=load.levels[0].control, value=12345.0)
-    assert plan.point(deployment.id, load, other).point_id not in {point.point_id for point in asked}
+    assert plan.point(deployment.id, load, other).point_id not in {
+        point.point_id for point in asked
+    }
     with pytest.raises(KeyError):
         plan.deployment("none")
 
@@ -167,7 +184,9 @@ def test_more_starts_ask_for_measurements_of_their_own_and_keep_those_on_the_fir
 def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
     endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}
     plan = planned(deployments=[endpoint, {"engine": "vllm"}], repeats=2, starts=2)
-    starts = {plan.deployment(one.deployment_id).settings.engine: one.start for one in measurements(plan)}
+    starts = {
+        plan.deployment(one.deployment_id).settings.engine: one.start for one in measurements(plan)
+    }
     assert starts == {"endpoint": 0, "vllm": 1}  # of the last repeat
     assert [note for note in plan.notes if note.startswith("starts: 2 does not apply to endpoints")]
     assert not planned(repeats=2, starts=2).notes
@@ -204,8 +223,13 @@ def test_a_plan_without_points_says_so() -> None:
 
 def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
     load = {"levels": {"request_rate": [4], "concurrency": [2]}, "requests": 100, "warmup": "5s"}
-    assert [point.load.estimated_s(point.level) for point in planned(load=load).points] == [30.0, 65.0]
+    assert [point.load.estimated_s(point.level) for point in planned(load=load).points] == [
+        30.0,
+        65.0,
+    ]
 
 
 def test_cores_are_no_gpu_hours() -> None:
-    assert Estimate(planned(deployments={"engine": "vllm", "hardware": "cpu"})).totals().gpu_hours == 0
+    assert (
+        Estimate(planned(deployments={"engine": "vllm", "hardware": "cpu"})).totals().gpu_hours == 0
+    )

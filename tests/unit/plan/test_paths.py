@@ -20,11 +20,15 @@ from tests.unit.plan.files import planned
 
 
 def resolved(folder: Path, **fields: Any) -> EngineSettings:
-    return Paths(folder).resolved(EngineSettings.model_validate({"engine": "vllm", "model": "org/model", **fields}))
+    return Paths(folder).resolved(
+        EngineSettings.model_validate({"engine": "vllm", "model": "org/model", **fields})
+    )
 
 
 def test_relative_paths_start_at_the_experiment_file(tmp_path: Path) -> None:
-    one = resolved(tmp_path / "sub", executable="../engines/vllm", model="../model", tokenizer="./tokens")
+    one = resolved(
+        tmp_path / "sub", executable="../engines/vllm", model="../model", tokenizer="./tokens"
+    )
     assert one.executable == str(tmp_path / "engines" / "vllm")
     assert one.model == str(tmp_path / "model")
     assert one.tokenizer == str(tmp_path / "sub" / "tokens")
@@ -37,14 +41,18 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_hub_names_commands_and_catalogue_names_stay(tmp_path: Path) -> None:
-    one = resolved(tmp_path, executable="vllm", profile="H100-80GB/meta-llama/Llama-3.1-8B-Instruct")
+    one = resolved(
+        tmp_path, executable="vllm", profile="H100-80GB/meta-llama/Llama-3.1-8B-Instruct"
+    )
     assert (one.model, one.executable) == ("org/model", "vllm")
     assert one.profile == "H100-80GB/meta-llama/Llama-3.1-8B-Instruct"
 
 
 def test_an_image_is_a_path_only_when_it_is_written_like_one(tmp_path: Path) -> None:
     assert resolved(tmp_path, image="./images/vllm").image == str(tmp_path / "images" / "vllm")
-    assert resolved(tmp_path, image="images/vllm.sif").image == str(tmp_path / "images" / "vllm.sif")
+    assert resolved(tmp_path, image="images/vllm.sif").image == str(
+        tmp_path / "images" / "vllm.sif"
+    )
     for name in ("vllm/vllm-openai:v0.32.0", "docker://vllm/vllm-openai:v0.32.0"):
         assert resolved(tmp_path, image=name).image == name
 
@@ -62,7 +70,9 @@ def test_profiles_and_drafts_may_be_files(tmp_path: Path) -> None:
     assert one.speculative.model == str(tmp_path / "draft")
 
 
-def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_and_environment_are_filled_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("MODELS", "/data/models")
     one = resolved(tmp_path, model="${MODELS}/llama", executable="~/venv")
@@ -87,11 +97,17 @@ TRACE = {"process": "trace", "trace": "~nosuchuser/x"}
         {"deployments": {"engine": "vllm", "executable": "~nosuchuser/x"}},
         {"model": {"id": "~nosuchuser/x"}},
         {"load": {"levels": {"request_rate": [1]}, "arrivals": TRACE}},
-        {"workloads": [{"name": "w", "kind": "file", "prompts": "~nosuchuser/x", "output_tokens": 1}]},
+        {
+            "workloads": [
+                {"name": "w", "kind": "file", "prompts": "~nosuchuser/x", "output_tokens": 1}
+            ]
+        },
         {"predictions": {"profile": "~nosuchuser/x"}},
     ],
 )
-def test_a_plan_with_a_file_of_a_user_nobody_knows_is_refused_with_its_line(changes: dict[str, Any]) -> None:
+def test_a_plan_with_a_file_of_a_user_nobody_knows_is_refused_with_its_line(
+    changes: dict[str, Any],
+) -> None:
     with pytest.raises(ProblemsError, match=rf"x.yaml:1: .*{UNKNOWN}"):
         planned(**changes)
 
@@ -107,7 +123,9 @@ def test_other_paths_of_a_user_nobody_knows_are_bad_input_or_nowhere() -> None:
     assert token_counter("~nosuchuser/m") is four_bytes
 
 
-def test_a_variable_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MODELS", raising=False)
     with pytest.raises(ValueError, match="'MODELS' is not set"):
         resolved(tmp_path, model="${MODELS}/llama")

@@ -1,8 +1,10 @@
-"""Predicted weights and KV tokens against what real vLLM holds and reports, for small models of many architectures.
+"""Predicted weights and KV tokens against what real vLLM holds and reports, for small models of
+many architectures.
 
-vLLM for the CPU logs its KV tokens but not its weights, so each rank's own parameters are added up as soon as they are
-loaded, before the CPU's kernels pack them into buffers of their own. One process imports vLLM and forks for each case
-and its ranks; a case is over as soon as it has said its KV tokens.
+vLLM for the CPU logs its KV tokens but not its weights, so each rank's own parameters are added up
+as soon as they are loaded, before the CPU's kernels pack them into buffers of their own. One
+process imports vLLM and forks for each case and its ranks; a case is over as soon as it has said
+its KV tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ PYTHON = Path(__file__).resolve().parents[3] / ".engines" / "vllm" / "bin" / "py
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not PYTHON.exists(), reason=f"no vLLM environment in {PYTHON.parent.parent}: make engines"),
+    pytest.mark.skipif(
+        not PYTHON.exists(), reason=f"no vLLM environment in {PYTHON.parent.parent}: make engines"
+    ),
 ]
 KV_GIB = "1"
 BASE: dict[str, Any] = {
@@ -47,7 +51,11 @@ LATENTS = {
     "topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False, "routed_scaling_factor": 1.0,
     "n_group": 1, "topk_group": 1,
 }  # fmt: skip
-GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 32, "sliding_window": 256}
+GEMMA = {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 32,
+    "sliding_window": 256,
+}
 
 
 def config(model_type: str, architecture: str, **more: Any) -> dict[str, Any]:
@@ -60,14 +68,23 @@ DEEPSEEK = config("deepseek_v2", "DeepseekV2ForCausalLM", **LATENTS)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (LLAMA, {}),
     "llama-tied": (LLAMA | {"tie_word_embeddings": True}, {}),
-    "llama-biases-float32": (LLAMA | {"attention_bias": True, "mlp_bias": True}, {"dtype": "float32"}),
-    "mixtral": (config("mixtral", "MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2), {}),
+    "llama-biases-float32": (
+        LLAMA | {"attention_bias": True, "mlp_bias": True},
+        {"dtype": "float32"},
+    ),
+    "mixtral": (
+        config("mixtral", "MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2),
+        {},
+    ),
     "qwen2": (config("qwen2", "Qwen2ForCausalLM"), {}),
     "qwen3-tied": (config("qwen3", "Qwen3ForCausalLM", tie_word_embeddings=True), {}),
     "qwen3-moe": (QWEN3_MOE, {}),
     "gemma2": (config("gemma2", "Gemma2ForCausalLM", tie_word_embeddings=True, **GEMMA), {}),
     "gemma3": (config("gemma3_text", "Gemma3ForCausalLM", tie_word_embeddings=True, **GEMMA), {}),
-    "phi3": (config("phi3", "Phi3ForCausalLM", original_max_position_embeddings=1024, pad_token_id=0), {}),
+    "phi3": (
+        config("phi3", "Phi3ForCausalLM", original_max_position_embeddings=1024, pad_token_id=0),
+        {},
+    ),
     "deepseek-v2": (DEEPSEEK, {}),
     "llama-tied-pp2": (LLAMA | {"tie_word_embeddings": True}, {"pipeline_parallel_size": 2}),
     "qwen3-moe-one-kv-head-ep2": (
@@ -112,7 +129,9 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Said:
-    """What one engine holds: bytes of parameters of every rank, KV tokens and concurrency; and the end of its log."""
+    """What one engine holds: bytes of parameters of every rank, KV tokens and concurrency; and the
+    end of its log.
+    """
 
     weight_bytes: list[int]
     kv_cache_tokens: int | None
@@ -161,18 +180,25 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        used = {path for path, _ in mapped(psutil.pids(), limit_s=60)}  # others may run engines, too
+        # others may run engines, too
+        used = {path for path, _ in mapped(psutil.pids(), limit_s=60)}
         for name in names() - before:
-            if name.startswith("vllm_dist_") and FOLDER + name not in used:  # its workers leave 8 MB each
+            # its workers leave 8 MB each
+            if name.startswith("vllm_dist_") and FOLDER + name not in used:
                 os.unlink(FOLDER + name)
     parts = (part.partition("\n") for part in log.split("CASE ")[1:])
     return {name: said_in(text) for name, _, text in parts}
 
 
 def said_in(log: str) -> Said:
-    cache = re.search(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: (\S+)x", log)
+    cache = re.search(
+        r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: (\S+)x",
+        log,
+    )
     weights = [int(size) for size in re.findall(r"WEIGHTS (\d+)", log)]
-    tokens, concurrency = (int(cache[1].replace(",", "")), float(cache[2])) if cache else (None, 0.0)
+    tokens, concurrency = (
+        (int(cache[1].replace(",", "")), float(cache[2])) if cache else (None, 0.0)
+    )
     return Said(weights, tokens, concurrency, log[-3000:])
 
 
@@ -181,10 +207,14 @@ def test_weights_and_kv_tokens_are_what_real_vllm_holds(name: str, said: dict[st
     model, options = CASES[name]
     facts = facts_from_config(name, model)
     given = {"env": {"VLLM_CPU_KVCACHE_SPACE": KV_GIB}} | COMMON | options
-    predicted = assess(EngineSettings(engine="vllm", model=name, **given), facts, Hardware(name="cpu")).predicted
+    predicted = assess(
+        EngineSettings(engine="vllm", model=name, **given), facts, Hardware(name="cpu")
+    ).predicted
     held = said[name]
     assert held.kv_cache_tokens is not None, held.log
-    assert len(held.weight_bytes) == options.get("tensor_parallel_size", 1) * options.get("pipeline_parallel_size", 1)
+    assert len(held.weight_bytes) == options.get("tensor_parallel_size", 1) * options.get(
+        "pipeline_parallel_size", 1
+    )
     print(
         f"{name}: weights {max(held.weight_bytes):,} predicted {predicted['weight_bytes']:,}, "
         f"KV tokens {held.kv_cache_tokens:,} predicted {predicted['kv_cache_tokens']:,}"

@@ -44,7 +44,11 @@ def test_a_role_has_the_settings_of_all_and_its_own_and_the_router_serves_the_sa
     assert (made["decode"].replicas, made["decode"].tensor_parallel_size) == (1, 1)
     assert {part.max_model_len for part in (made["prefill"], made["decode"])} == {4096}
     assert made["decode"].env == {"A": "1", "B": "2"}
-    assert (made["router"].engine, made["router"].model, made["router"].env) == ("vllm_router", "org/model", {})
+    assert (made["router"].engine, made["router"].model, made["router"].env) == (
+        "vllm_router",
+        "org/model",
+        {},
+    )
 
 
 def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -> None:
@@ -58,22 +62,48 @@ def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"router": None}, "'roles' need a 'router' in front of them (write router: {engine: vllm_router})"),
-        ({"router": {"executable": "/x"}}, "'router' names no engine (write router: {engine: vllm_router})"),
-        ({"router": {"engine": "vllm_ruter"}}, "unknown router 'vllm_ruter' (did you mean 'vllm_router'?)"),
-        ({"router": {"engine": "vllm_router", "max_num_seqs": 3}}, "unknown key 'router.max_num_seqs' ("),
-        ({"roles": {"prefill": {}}}, "'roles.prefill' stands alone: it needs 'roles.decode' beside it"),
+        (
+            {"router": None},
+            "'roles' need a 'router' in front of them (write router: {engine: vllm_router})",
+        ),
+        (
+            {"router": {"executable": "/x"}},
+            "'router' names no engine (write router: {engine: vllm_router})",
+        ),
+        (
+            {"router": {"engine": "vllm_ruter"}},
+            "unknown router 'vllm_ruter' (did you mean 'vllm_router'?)",
+        ),
+        (
+            {"router": {"engine": "vllm_router", "max_num_seqs": 3}},
+            "unknown key 'router.max_num_seqs' (",
+        ),
+        (
+            {"roles": {"prefill": {}}},
+            "'roles.prefill' stands alone: it needs 'roles.decode' beside it",
+        ),
         ({"roles": {"prefill": {}, "decode": {}, "draft": {}}}, "unknown key 'roles.draft' ("),
-        ({"roles": {"prefill": {}, "decode": {"model": "m"}}}, "unknown key 'roles.decode.model' ("),
+        (
+            {"roles": {"prefill": {}, "decode": {"model": "m"}}},
+            "unknown key 'roles.decode.model' (",
+        ),
         ({"roles": {"prefill": {}, "decode": 3}}, "'roles.decode' must be a mapping of settings"),
         ({"roles": 3, "router": None}, "'roles' must be a mapping of settings"),
         ({"replicas": 2}, "'replicas' belongs to each role"),
-        ({"roles": {"prefill": {}, "decode": {"replicas": 0}}}, "'replicas' must be greater than or equal to 1, not 0"),
-        ({"exclude": ["roles.prefil.replicas > 1"]}, "in 'roles.prefil.replicas > 1': unknown field 'roles.prefil."),
+        (
+            {"roles": {"prefill": {}, "decode": {"replicas": 0}}},
+            "'replicas' must be greater than or equal to 1, not 0",
+        ),
+        (
+            {"exclude": ["roles.prefil.replicas > 1"]},
+            "in 'roles.prefil.replicas > 1': unknown field 'roles.prefil.",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_with_roles_is_said_before_anything_starts(changes: dict[str, Any], wanted: str) -> None:
+def test_what_is_wrong_with_roles_is_said_before_anything_starts(
+    changes: dict[str, Any], wanted: str
+) -> None:
     with pytest.raises(ProblemsError) as caught:
         plan(**changes)
     said = [one.message + (f" ({one.hint})" if one.hint else "") for one in caught.value.problems]
@@ -102,7 +132,10 @@ load: {levels: {concurrency: [1]}}
 
 def test_settings_of_roles_vary_are_excluded_by_and_shown_under_their_dotted_names() -> None:
     grid = {"roles.prefill.replicas": [1, 2], "roles.decode.tensor_parallel_size": [1, 4]}
-    made = plan(vary=[{"grid": grid}], exclude=["roles.prefill.replicas > roles.decode.tensor_parallel_size"])
+    made = plan(
+        vary=[{"grid": grid}],
+        exclude=["roles.prefill.replicas > roles.decode.tensor_parallel_size"],
+    )
     assert statuses(made) == {
         "vllm prefill.replicas=1 decode.tp=1": "planned",
         "vllm prefill.replicas=1 decode.tp=4": "planned",
@@ -120,11 +153,15 @@ def test_one_file_compares_roles_with_equal_replicas_behind_a_router_and_without
     assert [one.devices for one in made.deployments] == [5, 3, 3]
     labels = [one.label for one in made.deployments]
     assert labels[1:] == ["vllm tp=1 replicas=3 router=vllm_router", "vllm tp=1 replicas=3"]
-    assert labels[0].startswith("vllm seqs=64 prefill.tp=2 prefill.replicas=2 decode.tp=1 decode.replicas=1 ")
+    assert labels[0].startswith(
+        "vllm seqs=64 prefill.tp=2 prefill.replicas=2 decode.tp=1 decode.replicas=1 "
+    )
 
 
 def test_a_deployment_without_roles_has_the_id_of_its_settings_and_pins_alone() -> None:
-    (plain,) = planned(hardware=H100, deployments={"engine": "vllm", "hardware": "h100"}).deployments
+    (plain,) = planned(
+        hardware=H100, deployments={"engine": "vllm", "hardware": "h100"}
+    ).deployments
     assert plain.id == "556e1b3b545145d7"
 
 
@@ -146,7 +183,9 @@ def test_the_verdict_is_the_worst_of_the_roles_and_names_them(judged: Any) -> No
     (one,) = plan().deployments
     assert one.status == "planned"
     assert one.predicted == {"prefill.kv_cache_tokens": 2, "decode.kv_cache_tokens": 1}
-    judged(lambda settings: verdict("risky" if settings.tensor_parallel_size == 1 else "fits", "tight"))
+    judged(
+        lambda settings: verdict("risky" if settings.tensor_parallel_size == 1 else "fits", "tight")
+    )
     (one,) = plan().deployments
     assert (one.status, one.reasons) == ("risky", ("prefill: tight", "decode: tight"))
 
@@ -163,7 +202,10 @@ def test_sglang_has_roles_behind_its_own_router() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"router": TWO["router"]}, "roles: SGLang's prefill and decode replicas need sglang_router"),
+        (
+            {"router": TWO["router"]},
+            "roles: SGLang's prefill and decode replicas need sglang_router",
+        ),
         ({"hardware": "cpu"}, "roles: SGLang hands KV caches over between GPUs only"),
         (
             {"roles": {"prefill": {"block_size": 1}, "decode": {"block_size": 64}}},
@@ -173,12 +215,18 @@ def test_sglang_has_roles_behind_its_own_router() -> None:
             {"roles": {"prefill": {"kv_cache_dtype": "fp8"}, "decode": {"kv_cache_dtype": "bf16"}}},
             "roles: kv_cache_dtype: fp8 for prefill, bf16",
         ),
-        ({"extra_args": {BACKEND: "fake"}}, f"roles: extra_args: {BACKEND} fake hands nothing over"),
+        (
+            {"extra_args": {BACKEND: "fake"}},
+            f"roles: extra_args: {BACKEND} fake hands nothing over",
+        ),
         (
             {"roles": {"prefill": {"extra_args": {BACKEND: "nixl"}}, "decode": {}}},
             f"roles: extra_args: {BACKEND}: nixl for prefill, mooncake for decode",
         ),
-        ({"extra_args": {"--disaggregation-mode": "decode"}}, "prefill: extra_args: --disaggregation-mode is set by"),
+        (
+            {"extra_args": {"--disaggregation-mode": "decode"}},
+            "prefill: extra_args: --disaggregation-mode is set by",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -193,13 +241,24 @@ def test_what_sglang_cannot_hand_over_is_impossible(changes: dict[str, Any], rea
     ("changes", "reason"),
     [
         ({"engine": "tgi"}, "roles: TGI has no prefill and decode replicas here"),
-        ({"roles": {"prefill": {"tensor_parallel_size": 16}, "decode": {}}}, "prefill: needs 16 GPUs on one node"),
-        ({"roles": {"prefill": {"stream_interval": 2, "nnodes": 3}, "decode": {}}}, "prefill: 1 GPU cannot be spread"),
-        ({"router": {"engine": "vllm_router", "extra_args": {"--port": 1}}}, "router: extra_args: --port is set by"),
+        (
+            {"roles": {"prefill": {"tensor_parallel_size": 16}, "decode": {}}},
+            "prefill: needs 16 GPUs on one node",
+        ),
+        (
+            {"roles": {"prefill": {"stream_interval": 2, "nnodes": 3}, "decode": {}}},
+            "prefill: 1 GPU cannot be spread",
+        ),
+        (
+            {"router": {"engine": "vllm_router", "extra_args": {"--port": 1}}},
+            "router: extra_args: --port is set by",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_a_part_cannot_do_makes_the_deployment_impossible(changes: dict[str, Any], reason: str) -> None:
+def test_what_a_part_cannot_do_makes_the_deployment_impossible(
+    changes: dict[str, Any], reason: str
+) -> None:
     (one,) = plan(**changes).deployments
     assert one.status == "impossible"
     assert any(text.startswith(reason) for text in one.reasons), one.reasons
@@ -217,7 +276,13 @@ def test_a_plan_with_roles_is_the_same_after_it_was_written() -> None:
 
 
 def test_an_endpoint_has_no_roles() -> None:
-    message = problem(deployments={"engine": "endpoint", "url": "http://x", "roles": {"prefill": {}, "decode": {}}})
+    message = problem(
+        deployments={
+            "engine": "endpoint",
+            "url": "http://x",
+            "roles": {"prefill": {}, "decode": {}},
+        }
+    )
     assert message.startswith("'roles' need a 'router'")
     assert parsed().combinations[0].settings.parts == {"": parsed().combinations[0].settings}
 

@@ -1,4 +1,6 @@
-"""The second opinion: what is made of vLLM's verdicts, and that one process within a limit gives them."""
+"""The second opinion: what is made of vLLM's verdicts, and that one process within a limit gives
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8}}
 CPU = "0.32.0+cpu"
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, *verdicts: dict[str, str], device: str = "cpu") -> list[Any]:
+def answering(
+    monkeypatch: pytest.MonkeyPatch, *verdicts: dict[str, str], device: str = "cpu"
+) -> list[Any]:
     """Replaces vLLM by these verdicts; the cases it was asked about."""
     seen: list[Any] = []
 
@@ -39,7 +43,9 @@ def answering(monkeypatch: pytest.MonkeyPatch, *verdicts: dict[str, str], device
 
 def check_with_vllm(plan: Plan, environment: object) -> Plan:
     """As ``orchestrator plan --check-with-vllm`` does."""
-    found = opinion_of_vllm(str(environment), {one.id: (one.settings, one.hardware) for one in plan.runnable()})
+    found = opinion_of_vllm(
+        str(environment), {one.id: (one.settings, one.hardware) for one in plan.runnable()}
+    )
     return plan.refusing(found.refused, found.note)
 
 
@@ -49,7 +55,12 @@ def gpu_plan(**axes: list[Any]) -> Plan:
 
 @pytest.mark.usefixtures("judged")
 def test_what_vllm_refuses_is_impossible_and_has_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {}, {"refused": "No such thing."}, {"unknown": "no config.json of org/model at hand"})
+    answering(
+        monkeypatch,
+        {},
+        {"refused": "No such thing."},
+        {"unknown": "no config.json of org/model at hand"},
+    )
     plan = gpu_plan(max_num_seqs=[1, 2, 4])
     assert plan.points_of(plan.deployments[1].id)
     checked = check_with_vllm(plan, "venv")
@@ -67,7 +78,9 @@ def test_what_vllm_refuses_is_impossible_and_has_no_points(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("judged")
-def test_what_there_was_no_time_for_stays_planned_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_was_no_time_for_stays_planned_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answering(monkeypatch, {}, device="cuda")
     checked = check_with_vllm(gpu_plan(max_num_seqs=[1, 2, 4]), "venv")
     assert {one.status for one in checked.deployments} == {"planned"}
@@ -97,7 +110,9 @@ def test_only_runnable_vllm_deployments_of_that_version_are_asked_about(
     plan = planned(deployments=deployments, environments={"vllm": images})
     checked = check_with_vllm(plan, tmp_path)
     assert len(seen) == 1
-    assert "accepts 1 and refuses 0 of 2 vllm deployments; 1 could not be judged" in checked.notes[0]
+    assert (
+        "accepts 1 and refuses 0 of 2 vllm deployments; 1 could not be judged" in checked.notes[0]
+    )
     only_other = planned(deployments=grid(engine_version=["0.31"]), environments={"vllm": images})
     assert check_with_vllm(only_other, tmp_path).notes == (
         "vLLM 0.32.0 was not asked: no deployment runs that version",
@@ -105,7 +120,9 @@ def test_only_runnable_vllm_deployments_of_that_version_are_asked_about(
 
 
 def test_the_command_line_is_the_one_that_would_be_run_without_its_container() -> None:
-    settings = EngineSettings(engine="vllm", model="org/model", image="i", tensor_parallel_size=2, env={"A": "1"})
+    settings = EngineSettings(
+        engine="vllm", model="org/model", image="i", tensor_parallel_size=2, env={"A": "1"}
+    )
     case = case_of(settings, Hardware(name="h100", accelerator="H100-80GB"))
     assert case["argv"][0] == "org/model"
     assert case["argv"][case["argv"].index("--tensor-parallel-size") + 1] == "2"
@@ -113,8 +130,13 @@ def test_the_command_line_is_the_one_that_would_be_run_without_its_container() -
     assert case["env"]["A"] == "1"
     assert not case["cpu"]
     assert json.loads(json.dumps(case))
-    draft = {"speculative": {"method": "eagle3", "model": "org/draft", "num_speculative_tokens": 3}, "revision": "r"}
-    drafting = case_of(EngineSettings(engine="vllm", model="org/model", **draft), Hardware(name="cpu"))
+    draft = {
+        "speculative": {"method": "eagle3", "model": "org/draft", "num_speculative_tokens": 3},
+        "revision": "r",
+    }
+    drafting = case_of(
+        EngineSettings(engine="vllm", model="org/model", **draft), Hardware(name="cpu")
+    )
     assert drafting["models"] == [("org/model", "r"), ("org/draft", None)]
 
 
@@ -147,7 +169,11 @@ def test_verdicts_given_in_time_count_and_nothing_is_left_running(tmp_path: Path
     assert answer.verdicts == [{}]
     child = Path("/proc") / (tmp_path / "pid").read_text()
     until = time.monotonic() + 10
-    while child.exists() and "Z" not in (child / "stat").read_text().split()[2] and time.monotonic() < until:
+    while (
+        child.exists()
+        and "Z" not in (child / "stat").read_text().split()[2]
+        and time.monotonic() < until
+    ):
         time.sleep(0.05)
     assert not child.exists() or "Z" in (child / "stat").read_text().split()[2]
 
@@ -155,12 +181,17 @@ def test_verdicts_given_in_time_count_and_nothing_is_left_running(tmp_path: Path
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("raise SystemExit('ModuleNotFoundError: no vllm')", "cannot be asked: ModuleNotFoundError: no vllm"),
+        (
+            "raise SystemExit('ModuleNotFoundError: no vllm')",
+            "cannot be asked: ModuleNotFoundError: no vllm",
+        ),
         (HEADER.replace("cpu", ""), "finds no device here"),
         ("import time; time.sleep(600)", "no answer within 1 s"),
     ],
 )
-def test_an_environment_that_cannot_be_asked_says_why(script: str, message: str, tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_asked_says_why(
+    script: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=message):
         ask(environment(tmp_path, script), [{}], limit_s=1.0 if "sleep" in script else 60.0)
 
@@ -178,7 +209,11 @@ class Config(BaseModel):
     @field_validator("size")
     @classmethod
     def _check(cls, value: int) -> int:
-        texts = ["Size must be 1.", "Not supported on CUDA devices.", "Too long. This may cause CUDA errors."]
+        texts = [
+            "Size must be 1.",
+            "Not supported on CUDA devices.",
+            "Too long. This may cause CUDA errors.",
+        ]
         raise ValueError(texts[value])
 
 
@@ -202,7 +237,11 @@ def test_a_refusal_that_opens_with_a_device_is_about_it(size: int, about: bool) 
 
 
 def test_a_refusal_that_a_platform_raised_is_about_the_device() -> None:
-    code = compile("def check(): raise ValueError('not here')", "/x/site-packages/vllm/platforms/cpu.py", "exec")
+    code = compile(
+        "def check(): raise ValueError('not here')",
+        "/x/site-packages/vllm/platforms/cpu.py",
+        "exec",
+    )
     space: dict[str, Any] = {}
     exec(code, space)
     with pytest.raises(ValueError) as caught:
@@ -214,7 +253,12 @@ def test_a_refusal_that_a_platform_raised_is_about_the_device() -> None:
     ("error", "about"),
     [
         (ModuleNotFoundError("No module named 'torchvision'"), True),
-        (ValueError("Model architectures ['Gemma3ForConditionalGeneration'] failed to be inspected."), True),
+        (
+            ValueError(
+                "Model architectures ['Gemma3ForConditionalGeneration'] failed to be inspected."
+            ),
+            True,
+        ),
         (ValueError("Model architectures ['Nope'] are not supported for now."), False),
     ],
 )
@@ -235,13 +279,20 @@ def test_real_vllm_refuses_in_its_own_words_what_we_have_no_rule_for(tmp_path: P
     (tmp_path / "tokenizer.json").write_text("{}")
     cases = [
         {},
-        {"quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel_size": 8},  # a CPU has no such kernels
+        # a CPU has no such kernels
+        {"quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel_size": 8},
         {"nnodes": 2, "tensor_parallel_size": 2, "pipeline_parallel_size": 2},
         {"attention_backend": "NOPE"},
         {"extra_args": {"--no-such-flag": True}},
         {"extra_args": {"--max-logprobs": -2}},
         {"model": "org/model-that-nobody-has"},
-        {"speculative": {"method": "eagle3", "model": "org/draft-that-nobody-has", "num_speculative_tokens": 3}},
+        {
+            "speculative": {
+                "method": "eagle3",
+                "model": "org/draft-that-nobody-has",
+                "num_speculative_tokens": 3,
+            }
+        },
     ]
     deployments = {"engine": "vllm", "hardware": "h100", "vary": [{"cases": cases}]}
     plan = planned(hardware=H100, model=str(tmp_path), deployments=deployments)
@@ -259,10 +310,15 @@ def test_real_vllm_refuses_in_its_own_words_what_we_have_no_rule_for(tmp_path: P
     ]
     reasons = [one.reasons[0] for one in checked.deployments if one.status == "impossible"]
     for reason, words in zip(
-        reasons, ["NOPE", "unrecognized arguments: --no-such-flag", "greater than or equal to -1"], strict=True
+        reasons,
+        ["NOPE", "unrecognized arguments: --no-such-flag", "greater than or equal to -1"],
+        strict=True,
     ):
         assert reason.startswith(f"vLLM {CPU} refuses it: ")
         assert words in reason
         assert "pydantic" not in reason
         assert "judges no GPU memory and no kernels" in reason
-    assert "accepts 3 and refuses 3 of 8 vllm deployments; 2 could not be judged: no config.json of" in checked.notes[0]
+    assert (
+        "accepts 3 and refuses 3 of 8 vllm deployments; 2 could not be judged: no config.json of"
+        in checked.notes[0]
+    )

@@ -1,4 +1,6 @@
-"""Answers of stored experiments: what may win, what may share a ranking, and what is said where there is none."""
+"""Answers of stored experiments: what may win, what may share a ranking, and what is said where
+there is none.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ def changed(plan: Plan, label: str, **given: Any) -> Plan:
 
 
 @pytest.mark.parametrize(
-    "given", [{"status": "excluded"}, {"status": "impossible"}, {"unserved": ("chat",)}], ids=lambda given: str(given)
+    "given",
+    [{"status": "excluded"}, {"status": "impossible"}, {"unserved": ("chat",)}],
+    ids=lambda given: str(given),
 )
-def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(given: dict[str, Any], store: Store) -> None:
+def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(
+    given: dict[str, Any], store: Store
+) -> None:
     run(store, planned())
     store.write_plan(changed(planned(), "emulator seqs=16", **given).to_json())
     points = Experiment(store).points()
@@ -45,7 +51,9 @@ def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(given: dict[
 
 
 @pytest.mark.parametrize("lost", ["deleted", "of another version with other ids"])
-def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(lost: str, store: Store, tmp_path: Path) -> None:
+def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
+    lost: str, store: Store, tmp_path: Path
+) -> None:
     for tokens in (64, 8):
         run(store, planned(tokens=tokens), tokens=tokens)
     path = tmp_path / "exp" / "plan.json"
@@ -70,7 +78,9 @@ def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_pat
     assert "exp: it has no plan.json" in invoke("results", store.uri).stderr
 
 
-def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(store: Store, tmp_path: Path) -> None:
+def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(
+    store: Store, tmp_path: Path
+) -> None:
     run(store, planned(tokens=64, levels=[1, 2]), tokens=64)
     run(store, planned(tokens=8, levels=[3, 4]))
     (tmp_path / "exp" / "plan.json").unlink()
@@ -82,9 +92,13 @@ def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> Non
     store.write_plan(planned(levels=[2, 4]).to_json())
     (nothing, _) = answers(limits(None, [Experiment(store)]))
     assert nothing.why == "nothing that the plan asks for here is measured yet"
-    assert nothing.decide == ("run the experiment again: it goes on with emulator seqs=8, emulator seqs=16",)
+    assert nothing.decide == (
+        "run the experiment again: it goes on with emulator seqs=8, emulator seqs=16",
+    )
     run(store, planned(levels=[2, 4]))
-    assert "measured yet" not in " ".join(one.why for one in answers(limits(None, [Experiment(store)])))
+    assert "measured yet" not in " ".join(
+        one.why for one in answers(limits(None, [Experiment(store)]))
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,13 +109,21 @@ def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> Non
         (3, "run the experiment again: it goes on with emulator seqs=16, emulator seqs=32"),
     ],
 )
-def test_deployments_that_are_not_started_are_no_reason_to_run_again(most: int, advice: str, store: Store) -> None:
+def test_deployments_that_are_not_started_are_no_reason_to_run_again(
+    most: int, advice: str, store: Store
+) -> None:
     search = f"search: capacity, control: request_rate, max_deployments: {most}"
-    text = FILE.replace("levels: {{concurrency: {levels}}}", search).replace("[8, 16]", "[8, 16, 32]")
+    text = FILE.replace("levels: {{concurrency: {levels}}}", search).replace(
+        "[8, 16]", "[8, 16, 32]"
+    )
     plan = make_plan(parse_experiment(text.format(**VALUES)))
     store.write_plan(plan.to_json())
-    commit(store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id))
-    assert advice in [text for one in answers(limits(None, [Experiment(store)])) for text in one.decide]
+    commit(
+        store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id)
+    )
+    assert advice in [
+        text for one in answers(limits(None, [Experiment(store)])) for text in one.decide
+    ]
 
 
 def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> None:

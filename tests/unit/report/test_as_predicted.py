@@ -1,4 +1,6 @@
-"""Measured beside predicted: levels, ratios, and which deployments are worse than the known error explains."""
+"""Measured beside predicted: levels, ratios, and which deployments are worse than the known error
+explains.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def a_point(
     **changes: Any,
 ) -> Any:  # fmt: skip
     predicted = json.dumps({"weight_bytes": 1, "levels": LEVELS, "error": ERROR})
-    medians = {"ttft_ms": SimpleNamespace(p50=ttft), "tpot_ms": None if tpot is None else SimpleNamespace(p50=tpot)}
+    medians = {
+        "ttft_ms": SimpleNamespace(p50=ttft),
+        "tpot_ms": None if tpot is None else SimpleNamespace(p50=tpot),
+    }
     values: dict[str, Any] = {
         "deployment": SimpleNamespace(predicted_json=predicted, label="tp=2"),
         "head": SimpleNamespace(workload="chat", control=control, level=level),
@@ -48,7 +53,8 @@ def test_each_figure_is_measured_over_predicted() -> None:
 
 def test_a_level_between_two_that_were_predicted_is_interpolated_and_one_outside_is_not() -> None:
     found = beside(a_point(level=2))
-    assert found is not None and found.predicted["tpot_ms"] == pytest.approx(7.5)  # half way between 1 and 4
+    # half way between 1 and 4
+    assert found is not None and found.predicted["tpot_ms"] == pytest.approx(7.5)
     assert beside(a_point(level=5)) is None
     assert beside(a_point(level=4, control="request_rate")) is None
 
@@ -56,13 +62,24 @@ def test_a_level_between_two_that_were_predicted_is_interpolated_and_one_outside
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tpot": 11.5}, "TPOT is 1.28 times the predicted 9.00 at 4 in flight, where 9 in 10 are within 1.25 times"),
-        ({"ttft": 120.0}, "TTFT is 3.00 times the predicted 40.0 at 4 in flight, where 9 in 10 are within 2.70 times"),
+        (
+            {"tpot": 11.5},
+            "TPOT is 1.28 times the predicted 9.00 at 4 in flight, where 9 in 10 are within 1.25 times",
+        ),
+        (
+            {"ttft": 120.0},
+            "TTFT is 3.00 times the predicted 40.0 at 4 in flight, where 9 in 10 are within 2.70 times",
+        ),
         ({"rate": 200.0}, "output tokens/s is 0.50 of the predicted 400 at 4 in flight, where"),
-        ({"control": "request_rate", "level": 9.0, "rate": 500.0}, "output tokens/s is 0.62 of the predicted 800 at 9"),
+        (
+            {"control": "request_rate", "level": 9.0, "rate": 500.0},
+            "output tokens/s is 0.62 of the predicted 800 at 9",
+        ),
     ],
 )
-def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(changes: dict[str, Any], said: str) -> None:
+def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(
+    changes: dict[str, Any], said: str
+) -> None:
     worse, fine = a_point(**changes), a_point(level=1, ttft=10.0, tpot=6.0, rate=100.0)
     (line,) = beside_text([fine, worse])
     assert line.startswith("\x1b[33mlook at tp=2: ") and said in line
@@ -72,7 +89,10 @@ def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(chang
 
 
 def test_what_is_better_not_valid_or_as_much_as_was_sent_is_no_reason_to_look() -> None:
-    better, sent = a_point(ttft=1.0, tpot=1.0, rate=4000.0), a_point(control="request_rate", level=9.0, rate=790.0)
+    better, sent = (
+        a_point(ttft=1.0, tpot=1.0, rate=4000.0),
+        a_point(control="request_rate", level=9.0, rate=790.0),
+    )
     disturbed = a_point(tpot=90.0, validity="disturbed")
     short = a_point(control="request_rate", level=7.0, rate=400.0)  # few came in a short probe
     assert list(beside_text([better, sent, disturbed, short])) == []
@@ -92,24 +112,37 @@ def test_a_deployment_that_falls_behind_far_below_what_it_was_predicted_to_do_is
     point = a_point(level=level, rate=200.0, used=used(None), **BEHIND)
     (line,) = beside_text([point])
     amount = 200 / predicted
-    assert f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it fell behind" in line
+    assert (
+        f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it fell behind"
+        in line
+    )
     assert beside_fields(point)["worse_than_predicted"] is True
 
 
-def test_falling_behind_by_as_little_as_the_known_error_or_in_a_probe_that_ended_early_is_no_reason_to_look() -> None:
-    little = a_point(level=6.0, rate=500.0, used=used(None), **BEHIND)  # however long it took with a queue that grew
+def test_falling_behind_by_as_little_as_the_known_error_or_in_a_probe_that_ended_early_is_no_reason_to_look() -> (
+    None
+):
+    # however long it took with a queue that grew
+    little = a_point(level=6.0, rate=500.0, used=used(None), **BEHIND)
     early = a_point(level=6.0, rate=200.0, used=used("fails"), **BEHIND)
-    between = a_point(level=7.0, rate=200.0, used=used(None), **BEHIND)  # nobody knows what it should do there
+    # nobody knows what it should do there
+    between = a_point(level=7.0, rate=200.0, used=used(None), **BEHIND)
     assert list(beside_text([little, early, between])) == []
     assert not any(beside_fields(one)["worse_than_predicted"] for one in (little, early, between))
 
 
 def test_where_nothing_was_predicted_there_is_no_column() -> None:
     bare = a_point(deployment=SimpleNamespace(predicted_json=None, label="x"))
-    unknown = a_point(deployment=SimpleNamespace(predicted_json='{"not_predicted": "why"}', label="x"))
+    unknown = a_point(
+        deployment=SimpleNamespace(predicted_json='{"not_predicted": "why"}', label="x")
+    )
     failed = a_point(used=())
     assert beside_column([bare, unknown, failed]) == ([], [[], [], []])
-    assert beside_fields(failed) == {"predicted": None, "measured_over_predicted": None, "worse_than_predicted": None}
+    assert beside_fields(failed) == {
+        "predicted": None,
+        "measured_over_predicted": None,
+        "worse_than_predicted": None,
+    }
     assert list(beside_text([bare, unknown])) == []
 
 

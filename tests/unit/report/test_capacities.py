@@ -1,4 +1,6 @@
-"""Capacities that were searched: per GPU and per dollar with their bounds, and beside what the plan predicts."""
+"""Capacities that were searched: per GPU and per dollar with their bounds, and beside what the plan
+predicts.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,29 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
-def searched(store: Store, control: Any = "request_rate", predicted: Any = None, levels: Any = SEARCHED) -> None:
-    """The first of two deployments is searched, on two cores. ``predicted``: its capacity under ``interactive``."""
-    text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH.format(control=control))
-    plan = make_plan(parse_experiment(text.replace("cpu, vary", "cpu, tensor_parallel_size: 2, vary")))
+def searched(
+    store: Store, control: Any = "request_rate", predicted: Any = None, levels: Any = SEARCHED
+) -> None:
+    """The first of two deployments is searched, on two cores. ``predicted``: its capacity under
+    ``interactive``.
+    """
+    text = FILE.format(**VALUES).replace(
+        "levels: {concurrency: [2]}", SEARCH.format(control=control)
+    )
+    plan = make_plan(
+        parse_experiment(text.replace("cpu, vary", "cpu, tensor_parallel_size: 2, vary"))
+    )
     if predicted:
         first, *more = plan.deployments
         known = {"capacity": {"interactive": {"chat": predicted}}}
-        plan = plan.model_copy(update={"deployments": (first.model_copy(update={"predicted": known}), *more)})
+        plan = plan.model_copy(
+            update={"deployments": (first.model_copy(update={"predicted": known}), *more)}
+        )
     store.write_plan(plan.to_json())
     for value, ttft_ms, times in levels:
-        point = plan.point(plan.deployments[0].id, plan.loads[0], Level(control=control, value=value))
+        point = plan.point(
+            plan.deployments[0].id, plan.loads[0], Level(control=control, value=value)
+        )
         for repeat in range(times):
             commit(store, plan, point, repeat, ttft_ms, tokens=8)
 
@@ -62,11 +76,16 @@ def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Sto
     assert line.endswith("8,000 requests/USD (8,000 to 8,320)")
 
 
-def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed(store: Store) -> None:
+def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed(
+    store: Store,
+) -> None:
     searched(store, levels=((8, 300, 3),))
     document, line = shown(store)
     assert [document[f"{name}_per_usd"] for name in ("claim", "low", "high")] == [None, 0, 8000]
-    assert "no load was shown to hold it; between 0 and 8 req/s (budget), 0 to 4 req/s per core, 0 to 8,000" in line
+    assert (
+        "no load was shown to hold it; between 0 and 8 req/s (budget), 0 to 4 req/s per core, 0 to 8,000"
+        in line
+    )
 
 
 def test_without_a_level_that_failed_there_is_no_upper_bound(store: Store) -> None:
@@ -98,7 +117,9 @@ def test_nothing_is_compared_under_other_limits_with_another_control_or_where_no
     names = ("predicted", "measured_over_predicted", "worse_than_predicted")
     assert [document[name] for name in names] == [None, None, None]
     assert "predicted" not in line
-    searched(store, predicted=PREDICTED | {"level": 0.0, "output_throughput_per_gpu": 0.0}, levels=())
+    searched(
+        store, predicted=PREDICTED | {"level": 0.0, "output_throughput_per_gpu": 0.0}, levels=()
+    )
     document, line = shown(store)
     assert [document[name] for name in names[1:]] == [None, False]
     assert line.endswith("predicted that none holds")

@@ -43,8 +43,18 @@ def test_without_a_terminal_each_change_is_one_line() -> None:
         Phase(LONG, "start", elapsed_s=1.0),
         Phase(LONG, "measure", "chat 4 req/s"),
         Phase(LONG, "store", "chat 4 req/s"),
-        Event("measured", "measured chat 4 req/s: 402 tok/s, TTFT p99 151 ms", LONG, data={"left_s": 720}),
-        Event("measured", "measured chat 8 req/s: 640 tok/s, TTFT p99 260 ms", LONG, data={"left_s": 0}),
+        Event(
+            "measured",
+            "measured chat 4 req/s: 402 tok/s, TTFT p99 151 ms",
+            LONG,
+            data={"left_s": 720},
+        ),
+        Event(
+            "measured",
+            "measured chat 8 req/s: 640 tok/s, TTFT p99 260 ms",
+            LONG,
+            data={"left_s": 0},
+        ),
         Phase(LONG, "ended"),
     ) == [
         "2 measurements to do",
@@ -65,11 +75,21 @@ def test_why_a_launch_failed_is_said_once_and_all_its_measurements_are_counted()
     ) == ["3 measurements to do", f"one: {why}", "two: measured chat 4 req/s  [3/3]"]
 
 
-def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
     out = io.StringIO()
     with LiveSweep(Console(file=out, width=80)) as live:
-        live(Phase("vllm", "start", elapsed_s=125.0, total_s=1800.0, says="\x1b[32mLoading shards 3/15\x1b[0m\x07"))
+        live(
+            Phase(
+                "vllm",
+                "start",
+                elapsed_s=125.0,
+                total_s=1800.0,
+                says="\x1b[32mLoading shards 3/15\x1b[0m\x07",
+            )
+        )
         live(Phase("sweep", "store the plan"))
         wait_for(lambda: out.getvalue().count("\n") >= 6, 10.0, "lines")
     lines = {line[9:] for line in out.getvalue().splitlines()}
@@ -85,7 +105,9 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
         Event("sweep", "36 measurements to do", data={"total": 36}),
         Event("failed", "failed chat 1 req/s: it died", "vllm tp=2", data={"left_s": 7200}),
         Phase("vllm tp=2", "measure", "chat 6 in flight", 8.0, 15.0, counts),
-        Phase(LONG, "start", elapsed_s=125.0, total_s=1800.0, says="Loading shards " + "3/15 " * 40),
+        Phase(
+            LONG, "start", elapsed_s=125.0, total_s=1800.0, says="Loading shards " + "3/15 " * 40
+        ),
     )
     assert lines[0].startswith("1 of 36 measurements, 1 failed, ~120 min left"[: width - 1])
     assert set(lines[1]) <= {"━", "╌"}
@@ -101,8 +123,12 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
 
 
 def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
-    lines = shown(80, Phase("", "measure", "load 4 in flight", 3.0, 0.0, RequestCounts(30, 4, 0, 40)))
-    assert lines == ["measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"]
+    lines = shown(
+        80, Phase("", "measure", "load 4 in flight", 3.0, 0.0, RequestCounts(30, 4, 0, 40))
+    )
+    assert lines == [
+        "measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"
+    ]
 
 
 def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
@@ -116,7 +142,9 @@ def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
         while "measure" not in said and time.monotonic() < end:
             said += capsys.readouterr().err
     assert not live.drawn
-    assert said.splitlines()[0].endswith(" measure load 4 req/s: 12/60 s, 48 done, 3 in flight, 1 failed")
+    assert said.splitlines()[0].endswith(
+        " measure load 4 req/s: 12/60 s, 48 done, 3 in flight, 1 failed"
+    )
 
 
 def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> None:

@@ -18,7 +18,11 @@ from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM, table
 
 SECRET = "sk-not-for-anybody"
-POINT = replace(point(value=20.0, duration_s=20.0), targets=(Target("http://h:1", "m", api_key=SECRET),), warmup_s=0.0)
+POINT = replace(
+    point(value=20.0, duration_s=20.0),
+    targets=(Target("http://h:1", "m", api_key=SECRET),),
+    warmup_s=0.0,
+)
 
 
 def shown(form: str, **columns: Any) -> tuple[dict[str, Any], str]:
@@ -41,7 +45,10 @@ def test_the_document_is_json_without_secrets() -> None:
 
 
 def test_the_table_names_failures_and_reasons() -> None:
-    failed = {"status": ["error"] * 40 + ["ok"] * 360, "error_class": ["http_5xx"] * 40 + [None] * 360}
+    failed = {
+        "status": ["error"] * 40 + ["ok"] * 360,
+        "error_class": ["http_5xx"] * 40 + [None] * 360,
+    }
     _, out = shown("table", **failed)
     assert "360 ok, 40 failed" in out
     assert "http_5xx: 40" in out
@@ -51,7 +58,11 @@ def test_the_table_names_failures_and_reasons() -> None:
 
 
 def test_a_point_where_nothing_answered_still_prints() -> None:
-    dead = {"status": ["error"] * 400, "error_class": ["connect"] * 400, "output_tokens": [None] * 400}
+    dead = {
+        "status": ["error"] * 400,
+        "error_class": ["connect"] * 400,
+        "output_tokens": [None] * 400,
+    }
     found, out = shown("table", **dead)
     assert found["requests_all_phases"] == {"scheduled": 400, "ok": 0, "failed": 400}
     assert "connect: 400" in out
@@ -67,12 +78,17 @@ def test_the_first_token_of_the_answer_is_shown_where_some_thought_aloud() -> No
     assert "ttfo" in out
 
 
-def test_each_of_several_levels_is_shown_with_its_window_lengths_count_source_and_cached_tokens() -> None:
+def test_each_of_several_levels_is_shown_with_its_window_lengths_count_source_and_cached_tokens() -> (
+    None
+):
     found, _ = shown("table", cached_tokens=[3] * 400)
     more = found | {"level": 40.0, "token_count_sources": ["chunks"], "cached_tokens": None}
     lines = list(runs_text([found | {"level": 20.0}, more]))
     told = "window: from 0.0 s, 20.0 s long; tokens a request: 100 in, 10 out"
-    assert f"20 req/s: {told} (counted by: token_ids), 1,200 prompt tokens came from the prefix cache" in lines
+    assert (
+        f"20 req/s: {told} (counted by: token_ids), 1,200 prompt tokens came from the prefix cache"
+        in lines
+    )
     assert f"40 req/s: {told} (counted by: chunks)" in lines
 
 

@@ -53,7 +53,9 @@ def planned(**given: Any) -> Plan:
 
 
 def run(store: Store, plan: Plan, tokens: int = 8, **given: Any) -> None:
-    """What a sweep of this plan leaves, one attempt of each point. ``given``: of its rows in points, what differs."""
+    """What a sweep of this plan leaves, one attempt of each point. ``given``: of its rows in
+    points, what differs.
+    """
     store.write_plan(plan.to_json())
     for point in plan.points:
         if plan.measurement(point, 0).measurement_id not in store.winners():
@@ -61,10 +63,19 @@ def run(store: Store, plan: Plan, tokens: int = 8, **given: Any) -> None:
 
 
 def commit(
-    store: Store, plan: Plan, point: Point, repeat: int = 0, ttft_ms: float = 100, tokens: int = 8, **given: Any
+    store: Store,
+    plan: Plan,
+    point: Point,
+    repeat: int = 0,
+    ttft_ms: float = 100,
+    tokens: int = 8,
+    **given: Any,
 ) -> None:
     due = [n * 100 for n in range(100)]
-    rows = [request(n, at, first_ms=at + ttft_ms, last_ms=at + ttft_ms + 90, tokens=tokens) for n, at in enumerate(due)]
+    rows = [
+        request(n, at, first_ms=at + ttft_ms, last_ms=at + ttft_ms + 90, tokens=tokens)
+        for n, at in enumerate(due)
+    ]
     row = deployment_row(plan.deployment(point.deployment_id), plan.name)
     how = {"load_json": json.dumps(point.load.rules(point.level)), "repeat": repeat} | given
     commit_measurement(
@@ -98,13 +109,20 @@ def levels(store: Store) -> tuple[list[float], list[float]]:
     return [one.head.level for one in points.current], [one.head.level for one in points.superseded]
 
 
-def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(store: Store) -> None:
+def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(
+    store: Store,
+) -> None:
     run(store, planned(tokens=64), tokens=64)  # more tokens per second than what is asked for now
     run(store, planned(tokens=8), tokens=8)
-    done = invoke("best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment")
+    done = invoke(
+        "best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment"
+    )
     (comparison,) = json.loads(done.stdout)["comparisons"]
     assert [one["value"] < 100 for one in comparison["ranking"]] == [True, True]
-    assert "superseded: 2 points of earlier versions of its file or of the program (results" in done.stderr
+    assert (
+        "superseded: 2 points of earlier versions of its file or of the program (results"
+        in done.stderr
+    )
     shown = json.loads(invoke("results", store.uri, "--format", "json").stdout)
     assert [one["current"] for one in shown] == [True, True]
     every = invoke("results", store.uri, "--all")
@@ -116,10 +134,15 @@ def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(s
 
 def test_a_superseded_point_is_not_held_against_what_is_predicted_now(store: Store) -> None:
     level = {"workload": "chat", "control": "concurrency", "level": 2, "ttft_ms": 1, "tpot_ms": 1}
-    predicted = {"levels": [level | {"output_throughput": 1e6}], "error": {"within": {"ttft": 1.1, "tpot": 1.1}}}
+    predicted = {
+        "levels": [level | {"output_throughput": 1e6}],
+        "error": {"within": {"ttft": 1.1, "tpot": 1.1}},
+    }
     for tokens in (64, 8):
         plan = planned(tokens=tokens)
-        deployments = tuple(one.model_copy(update={"predicted": predicted}) for one in plan.deployments)
+        deployments = tuple(
+            one.model_copy(update={"predicted": predicted}) for one in plan.deployments
+        )
         run(store, plan.model_copy(update={"deployments": deployments}), tokens)
     both = json.loads(invoke("results", store.uri, "--all", "--format", "json").stdout)
     found = [(one["current"], one["worse_than_predicted"]) for one in both]
@@ -136,13 +159,20 @@ def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]
     assert levels(store)[0] == [2, 2]
 
 
-def test_a_workload_that_got_another_name_is_shown_under_it_and_not_measured_again(store: Store) -> None:
+def test_a_workload_that_got_another_name_is_shown_under_it_and_not_measured_again(
+    store: Store,
+) -> None:
     run(store, planned(levels=[2]))
     run(store, planned(levels=[2, 4], workload="talk"))  # the rows of level 2 say chat
     found = Experiment(store).points()
-    assert [(one.head.workload, one.head.level) for one in found.current] == [("talk", 2), ("talk", 4)] * 2
+    assert [(one.head.workload, one.head.level) for one in found.current] == [
+        ("talk", 2),
+        ("talk", 4),
+    ] * 2
     assert not found.superseded
-    done = invoke("best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment")
+    done = invoke(
+        "best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment"
+    )
     assert [one["workload"] for one in json.loads(done.stdout)["comparisons"]] == ["talk"]
 
 
@@ -157,7 +187,9 @@ def test_superseded_points_share_a_table_only_where_they_were_loaded_the_same(st
     assert tables_of_superseded(store) == 2
 
 
-@pytest.mark.parametrize("other", [{"arrivals": "constant"}, {"window_start_ns": 10**9, "window_end_ns": 11 * 10**9}])
+@pytest.mark.parametrize(
+    "other", [{"arrivals": "constant"}, {"window_start_ns": 10**9, "window_end_ns": 11 * 10**9}]
+)
 def test_rows_that_do_not_say_how_they_were_loaded_are_told_apart_as_far_as_they_tell(
     store: Store, other: dict[str, Any]
 ) -> None:
@@ -188,15 +220,27 @@ def test_results_hold_every_point_against_all_limits_of_the_file(store: Store) -
     first, *_ = json.loads(invoke("results", store.uri, "--format", "json").stdout)
     shares = {name: one["attainment"]["estimate"] for name, one in first["slos"].items()}
     assert shares == {"interactive": 1.0, "tight": 0.0}
-    assert (first["slo"], first["repeats"][0]["slos"]) == (first["slos"]["interactive"], first["slos"])
+    assert (first["slo"], first["repeats"][0]["slos"]) == (
+        first["slos"]["interactive"],
+        first["slos"],
+    )
     shown = invoke("results", store.uri).stdout
     assert "interactive (ttft<=150ms,attainment>=0.9)" in shown
     assert ("1.000 ✓ interactive" in shown, "0.000 ✗ tight" in shown) == (True, True)
-    (one, *_) = json.loads(invoke("results", store.uri, "--slo", "tight", "--format", "json").stdout)
+    (one, *_) = json.loads(
+        invoke("results", store.uri, "--slo", "tight", "--format", "json").stdout
+    )
     assert one["slos"].keys() == {"tight"}
 
 
-DAMAGED_PLANS = [b'{"plan_format": 1, "slos": 5}', b'{"name": "\xff"}', b"\xff", b"[" * 100_000, b"5", b""]
+DAMAGED_PLANS = [
+    b'{"plan_format": 1, "slos": 5}',
+    b'{"name": "\xff"}',
+    b"\xff",
+    b"[" * 100_000,
+    b"5",
+    b"",
+]
 
 
 @pytest.mark.parametrize("content", DAMAGED_PLANS, ids=lambda content: repr(content[:40]))
@@ -204,7 +248,9 @@ def test_a_damaged_plan_ends_no_command(store: Store, tmp_path: Path, content: b
     run(store, planned())
     (tmp_path / "exp" / "plan.json").write_bytes(content)
     assert "emulator" in invoke("results", store.uri).stdout
-    assert "emulator" in invoke("best", store.uri, "--slo", "ttft<=1s", "--per", "deployment").stdout
+    assert (
+        "emulator" in invoke("best", store.uri, "--slo", "ttft<=1s", "--per", "deployment").stdout
+    )
     assert "0 damaged" in invoke("verify", store.uri).stdout
     invoke("logs", store.uri)
 
@@ -218,11 +264,20 @@ def test_figures_whose_requests_were_lost_after_they_were_computed_say_so(
     assert before.return_value == 0
     lost = sorted((tmp_path / "exp" / "data" / "requests").rglob("*.parquet"))[0]
     damage(lost)
-    for command in (["results", store.uri], ["best", store.uri, "--slo", "ttft<=1s", "--per", "deployment"]):
+    for command in (
+        ["results", store.uri],
+        ["best", store.uri, "--slo", "ttft<=1s", "--per", "deployment"],
+    ):
         done = CliRunner().invoke(cli, command, standalone_mode=False)
-        assert (done.return_value, lost.name in done.stderr, "computed earlier" in done.stderr) == (3, True, True)
+        assert (done.return_value, lost.name in done.stderr, "computed earlier" in done.stderr) == (
+            3,
+            True,
+            True,
+        )
         assert done.stdout == before.stdout or command[0] == "best"
-    assert Store.open(store.uri, "exp").winners().keys() < {one.measurement_id for one in store.commits()}
+    assert Store.open(store.uri, "exp").winners().keys() < {
+        one.measurement_id for one in store.commits()
+    }
 
 
 def test_a_level_that_was_added_leaves_the_others_current(store: Store) -> None:
@@ -235,7 +290,9 @@ def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
     run(store, planned())
     other = Store.open(store.uri, "other")
     run(other, planned(name="other", tokens=64), tokens=64)
-    found = json.loads(invoke("best", store.uri, "--per", "deployment", "--format", "json").stdout)["comparisons"]
+    found = json.loads(invoke("best", store.uri, "--per", "deployment", "--format", "json").stdout)[
+        "comparisons"
+    ]
     assert [(one["experiment"], one["slo_name"], len(one["ranking"])) for one in found] == [
         ("exp", "interactive", 2),
         ("exp", "tight", 0),
@@ -248,16 +305,23 @@ def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
     assert "chat of other" not in invoke("results", store.uri, "--experiment", "exp").stdout
 
 
-def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_everything_counts(store: Store) -> None:
+def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_everything_counts(
+    store: Store,
+) -> None:
     run(store, planned())
     old = planned(tokens=64).to_json().replace('"program_version": "', '"program_version": "0.')
     store.write_plan(old)
     assert levels(store) == ([], [2, 2]), "it asks for 64 tokens, whichever version wrote that"
     assert [slo.name for slo in Experiment(store).slos] == ["interactive", "tight"]
-    assert "version 0.0.1.0 wrote its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
+    assert (
+        "version 0.0.1.0 wrote its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
+    )
     store.write_plan(re.sub(r'"id": "\w+"', '"id": "x"', old))  # a version that made other ids
     assert levels(store) == ([2, 2], [])
-    assert "this version cannot read its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
+    assert (
+        "this version cannot read its plan.json"
+        in invoke("best", store.uri, "--slo", "tight").stderr
+    )
 
 
 def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
@@ -280,19 +344,29 @@ def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(st
 
 
 @pytest.mark.parametrize("status", ["ok", "failed"])
-def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(status: str, store: Store) -> None:
+def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(
+    status: str, store: Store
+) -> None:
     plan = planned()
     store.write_plan(plan.to_json())
-    commit_launch(store, plan.deployments[0], replace(launch_row(plan.deployments[0], plan.name, 1), status=status))
+    commit_launch(
+        store,
+        plan.deployments[0],
+        replace(launch_row(plan.deployments[0], plan.name, 1), status=status),
+    )
     command = f"orchestrator logs '{store.uri}' --experiment exp"
     assert (command in "\n".join(answer_text(Experiment(store)))) == (status == "failed")
 
 
-def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(store: Store) -> None:
+def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(
+    store: Store,
+) -> None:
     run(store, planned(), validity_reasons=["12.0% of prompt tokens came from the cache"])
     shown = invoke("results", store.uri).stdout
     assert shown.count("100/100 *") == 2
-    assert "* emulator seqs=8, chat, 2 in flight: 12.0% of prompt tokens came from the cache" in shown
+    assert (
+        "* emulator seqs=8, chat, 2 in flight: 12.0% of prompt tokens came from the cache" in shown
+    )
 
 
 def test_answers_of_launches_are_not_looked_for_where_all_is_emulated(
@@ -320,18 +394,30 @@ def test_agreement_stands_beside_the_speed_with_its_n_and_its_reference(store: S
             token_ids=ids,
         )
         commit_launch(store, deployment, launch, answers=[answer])
-    (comparison, *_) = json.loads(invoke("best", store.uri, "--format", "json").stdout)["comparisons"]
-    for rows in (json.loads(invoke("results", store.uri, "--format", "json").stdout), comparison["ranking"]):
+    (comparison, *_) = json.loads(invoke("best", store.uri, "--format", "json").stdout)[
+        "comparisons"
+    ]
+    for rows in (
+        json.loads(invoke("results", store.uri, "--format", "json").stdout),
+        comparison["ranking"],
+    ):
         found = {one["agreement_n"]: (one["agreement"], one["agreement_note"]) for one in rows}
         assert found == {0: (None, "it is the reference"), 4: (0.5, None)}
         assert {one["agreement_reference"] for one in rows} == {plan.deployments[0].label}
     for command in ("results", "best"):
         shown = invoke(command, store.uri).stdout
-        assert all(part in shown for part in ("ref.", "0.500", "n=4", f"of {plan.deployments[0].label}, fixed prompts"))
+        assert all(
+            part in shown
+            for part in ("ref.", "0.500", "n=4", f"of {plan.deployments[0].label}, fixed prompts")
+        )
 
 
-def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(store: Store) -> None:
-    plan = make_plan(parse_experiment(FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)))
+def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
+    store: Store,
+) -> None:
+    plan = make_plan(
+        parse_experiment(FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH))
+    )
     store.write_plan(plan.to_json())
     deployment, load = plan.deployments[0].id, plan.loads[0]
     for level, ttft_ms, times in ((8, 100, 24), (9, 300, 3)):
@@ -340,21 +426,39 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
             commit(store, plan, point, repeat, ttft_ms, tokens=8)
     shown = CliRunner().invoke(cli, ["results", store.uri]).output
     claims = [line for line in shown.splitlines() if line.startswith("capacity of ")]
-    assert "under interactive: 8 in flight (between 8 and 9 in flight; cliff), 8 in flight per core" in claims[0], shown
+    assert (
+        "under interactive: 8 in flight (between 8 and 9 in flight; cliff), 8 in flight per core"
+        in claims[0]
+    ), shown
     assert "under tight: no load was shown to hold it; between 0 and 8 in flight" in claims[1]
-    answer = json.loads(CliRunner().invoke(cli, ["best", store.uri, "--slo", "interactive", "--format", "json"]).output)
-    assert answer["comparisons"][0]["ranking"][0]["capacity"] == {"claim": 8, "low": 8, "high": 9, "status": "cliff"}
+    answer = json.loads(
+        CliRunner()
+        .invoke(cli, ["best", store.uri, "--slo", "interactive", "--format", "json"])
+        .output
+    )
+    assert answer["comparisons"][0]["ranking"][0]["capacity"] == {
+        "claim": 8,
+        "low": 8,
+        "high": 9,
+        "status": "cliff",
+    }
     listed = json.loads(CliRunner().invoke(cli, ["results", store.uri, "--format", "json"]).output)
     listed = {one["slo"]["name"]: one for one in listed if one["row"] == "capacity"}
     known = [
-        listed["interactive"][name] for name in ("claim", "low", "high", "status", "claim_per_gpu", "claim_per_usd")
+        listed["interactive"][name]
+        for name in ("claim", "low", "high", "status", "claim_per_gpu", "claim_per_usd")
     ]
     assert known == [8, 8, 9, "cliff", 8, None]
-    assert [(one["level"], one["verdict"]) for one in listed["tight"]["levels"]] == [(8, "fails"), (9, "fails")]
+    assert [(one["level"], one["verdict"]) for one in listed["tight"]["levels"]] == [
+        (8, "fails"),
+        (9, "fails"),
+    ]
     lines = CliRunner().invoke(cli, ["results", store.uri, "--format", "csv"]).output.splitlines()
     assert sum(line.startswith("capacity,") for line in lines) == len(listed) == 2
     other = ["best", store.uri, "--slo", "ttft_p90<=400ms", "--format", "json"]
     found = json.loads(CliRunner().invoke(cli, other).output)["comparisons"][0]
-    assert found["ranking"][0]["capacity"]["claim"] == 8, "9 holds these limits, and 300 requests do not show it twice"
+    assert found["ranking"][0]["capacity"]["claim"] == 8, (
+        "9 holds these limits, and 300 requests do not show it twice"
+    )
     assert found["ranking"][0]["capacity"]["high"] is None
     assert not found["certain"]

@@ -9,8 +9,16 @@ import pytest
 
 from orchestrator.report.text import Cell, Column, echo, say, table
 
-COLUMNS = [Column("deployment", fold=True), *map(Column, ("load", "tokens/s\n95 %", "TTFT ms\np50, p99"))]
-ROW: list[str | Cell] = ["vllm tp=2 len=4096", "20 req/s", Cell("612\n±141", "green"), "13.6\n26.1 (n=78)"]
+COLUMNS = [
+    Column("deployment", fold=True),
+    *map(Column, ("load", "tokens/s\n95 %", "TTFT ms\np50, p99")),
+]
+ROW: list[str | Cell] = [
+    "vllm tp=2 len=4096",
+    "20 req/s",
+    Cell("612\n±141", "green"),
+    "13.6\n26.1 (n=78)",
+]
 
 
 @pytest.mark.parametrize("width", [48, 60, 80, 160])
@@ -21,7 +29,9 @@ def test_no_line_of_a_table_is_longer_than_the_terminal_is_wide(width: int) -> N
 
 
 def test_on_a_narrow_terminal_only_as_many_columns_as_needed_are_stacked_from_the_right() -> None:
-    wide, narrow = ("\n".join(map(click.unstyle, table(COLUMNS, [ROW], width))) for width in (44, 40))
+    wide, narrow = (
+        "\n".join(map(click.unstyle, table(COLUMNS, [ROW], width))) for width in (44, 40)
+    )
     assert "20 req/s" in wide and "26.1 (n=78)" in wide
     assert "20 req/s" in narrow and "26.1 (n=78)" not in narrow
 

@@ -1,4 +1,6 @@
-"""Rows and stores for tests, in the schemas of results/schemas.py. Times in ms where the name says so."""
+"""Rows and stores for tests, in the schemas of results/schemas.py. Times in ms where the name says
+so.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,24 @@ def part_of(name: str, data: pa.Table) -> Part:
 
 
 def request(index: int, scheduled_ms: float = 0.0, **given: Any) -> dict[str, Any]:
-    """One request that was answered. ``sent_ms``, ``first_ms``, ``last_ms``; ``tokens`` (N), ``prompt``."""
+    """One request that was answered. ``sent_ms``, ``first_ms``, ``last_ms``; ``tokens`` (N),
+    ``prompt``.
+    """
     sent = given.pop("sent_ms", scheduled_ms)
     first = given.pop("first_ms", scheduled_ms + 100)
     last = given.pop("last_ms", first)
     tokens, prompt = given.pop("tokens", 1), given.pop("prompt", 10)
-    times = {"scheduled_ns": scheduled_ms, "sent_ns": sent, "first_token_ns": first, "last_token_ns": last}
+    times = {
+        "scheduled_ns": scheduled_ms,
+        "sent_ns": sent,
+        "first_token_ns": first,
+        "last_token_ns": last,
+    }
     found = {name: None if value is None else round(value * 1e6) for name, value in times.items()}
     done = next(
-        value for value in (found["last_token_ns"], found["sent_ns"], found["scheduled_ns"]) if value is not None
+        value
+        for value in (found["last_token_ns"], found["sent_ns"], found["scheduled_ns"])
+        if value is not None
     )
     return {
         **KEYS, "request_index": index, "client": 0, "replica": 0, "phase": "measure", **found, "done_ns": done,
@@ -57,7 +68,9 @@ def requests(*rows: Mapping[str, Any]) -> pa.Table:
     return table("requests", rows)
 
 
-def events(gaps_ms: Mapping[int, Sequence[float]], tokens: Mapping[int, Sequence[int]] | None = None) -> pa.Table:
+def events(
+    gaps_ms: Mapping[int, Sequence[float]], tokens: Mapping[int, Sequence[int]] | None = None
+) -> pa.Table:
     """``token_events`` by request index."""
     rows = [
         {
@@ -106,7 +119,10 @@ def commit_measurement(
     """One attempt with its parts and its manifest; ``point``: fields of the points row that differ."""
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
     row = point_row(measurement_id, attempt_id, requests_scheduled=len(rows), **point)
-    tables = {"points": table("points", [row]), "requests": table("requests", [{**one, **keys} for one in rows])}
+    tables = {
+        "points": table("points", [row]),
+        "requests": table("requests", [{**one, **keys} for one in rows]),
+    }
     if deployment is not None:
         tables["deployments"] = table("deployments", [deployment])
     if token_events is not None:
@@ -116,7 +132,9 @@ def commit_measurement(
         kind="point",
         status=row["status"],
         created_unix_ns=created_unix_ns,
-        files=tuple(store.write_part(name, data, writer="driver", **keys) for name, data in tables.items()),
+        files=tuple(
+            store.write_part(name, data, writer="driver", **keys) for name, data in tables.items()
+        ),
         reason=row.get("reason"),
         failure_class=row.get("failure_class"),
         deployment_id=row["deployment_id"],
@@ -128,10 +146,16 @@ def commit_measurement(
     return store.commit(manifest)
 
 
-def commit_launch(store: Store, launch_id: str, *deployments: Mapping[str, Any], status: str = "ok") -> Manifest:
+def commit_launch(
+    store: Store, launch_id: str, *deployments: Mapping[str, Any], status: str = "ok"
+) -> Manifest:
     """One launch with the rows of its deployments."""
     keys = {"measurement_id": launch_id, "attempt_id": launch_id}
-    part = store.write_part("deployments", table("deployments", deployments), writer="driver", **keys)
-    manifest = Manifest(kind="launch", status=status, created_unix_ns=1, files=(part,), launch_id=launch_id, **keys)  # type: ignore[arg-type]
+    part = store.write_part(
+        "deployments", table("deployments", deployments), writer="driver", **keys
+    )
+    manifest = Manifest(
+        kind="launch", status=status, created_unix_ns=1, files=(part,), launch_id=launch_id, **keys
+    )  # type: ignore[arg-type]
     store.commit(manifest)
     return manifest

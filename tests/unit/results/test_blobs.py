@@ -21,13 +21,18 @@ from orchestrator.results.patience import Patience, Retry
 
 
 class ThirdRefused:
-    """A file system that refuses every third path that it is asked for, and with it the call it came in."""
+    """A file system that refuses every third path that it is asked for, and with it the call it
+    came in.
+    """
 
     def __init__(self, under: Any) -> None:
         self._under, self._asked = under, 0
 
     def get_file_info(self, paths: str | list[str]) -> Any:
-        before, self._asked = self._asked, self._asked + (1 if isinstance(paths, str) else len(paths))
+        before, self._asked = (
+            self._asked,
+            self._asked + (1 if isinstance(paths, str) else len(paths)),
+        )
         if before // 3 < self._asked // 3:
             raise OSError("slow down")
         return self._under.get_file_info(paths)
@@ -44,7 +49,9 @@ def test_many_objects_are_looked_up_where_every_third_call_is_refused(tmp_path: 
 
 
 class EveryThirdRefused:
-    """A bucket that takes objects; of all calls every third is refused, and a look for what is not there is two."""
+    """A bucket that takes objects; of all calls every third is refused, and a look for what is not
+    there is two.
+    """
 
     def __init__(self) -> None:
         self.calls, self.objects = 2, dict[str, bytes]()  # the next one is the third
@@ -67,8 +74,12 @@ class EveryThirdRefused:
 
 
 def test_an_object_is_written_where_every_third_call_is_refused() -> None:
-    """Looking whether it arrived all the same would make the next try the third call again, for ever."""
-    location = parse_location("s3://bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
+    """Looking whether it arrived all the same would make the next try the third call again, for
+    ever.
+    """
+    location = parse_location(
+        "s3://bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
+    )
     blobs = Blobs(location, Retry(sleep=lambda seconds: None))
     blobs.filesystem = bucket = EveryThirdRefused()
     blobs.put("part", b"rows")
@@ -82,12 +93,16 @@ def test_a_call_is_tried_again_however_often_it_was_refused() -> None:
         if len(pauses) < 1_100:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    Retry(local=True).run("writing it", call, Patience(limit_s=math.inf, wait=lambda s: bool(pauses.append(s))))
+    Retry(local=True).run(
+        "writing it", call, Patience(limit_s=math.inf, wait=lambda s: bool(pauses.append(s)))
+    )
     assert len(pauses) == 1_100
     assert max(pauses) <= patience_module.LONGEST_PAUSE_S
 
 
-def test_calls_that_are_not_answered_count_as_refused_until_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_are_not_answered_count_as_refused_until_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(patience_module, "SILENT_S", 0.01)
     said, told = list[str](), threading.Event()
 

@@ -22,12 +22,16 @@ def parquet(name: str, data: pa.Table) -> pq.ParquetFile:
 
 def column(file: pq.ParquetFile, path: str) -> pq.ColumnChunkMetaData:
     group = file.metadata.row_group(0)
-    return next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == path)
+    return next(
+        group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == path
+    )
 
 
 def token_events(gaps: np.ndarray, per_request: int = 200) -> pa.Table:
     count = gaps.size // per_request
-    lists = pa.ListArray.from_arrays(np.arange(0, gaps.size + 1, per_request, dtype=np.int32), gaps.astype(np.int32))
+    lists = pa.ListArray.from_arrays(
+        np.arange(0, gaps.size + 1, per_request, dtype=np.int32), gaps.astype(np.int32)
+    )
     keys = {name: pa.repeat(value, count) for name, value in KEYS.items()}
     return pa.table({**keys, "request_index": np.arange(count, dtype=np.int32), "gaps_us": lists})
 
@@ -44,7 +48,9 @@ def test_gaps_are_byte_stream_split_and_zstd() -> None:
 
 def test_a_file_of_few_rows_is_not_compressed_and_has_no_statistics() -> None:
     for rows, compression in ((1, "UNCOMPRESSED"), (99, "ZSTD")):
-        file = parquet("points", table("points", [point_row("m1", f"a{index}") for index in range(rows)]))
+        file = parquet(
+            "points", table("points", [point_row("m1", f"a{index}") for index in range(rows)])
+        )
         found = column(file, "evidence_json")
         assert (found.compression, found.is_stats_set) == (compression, compression == "ZSTD")
 
@@ -58,7 +64,11 @@ def test_a_gap_costs_at_most_1_9_bytes_whatever_its_spread(sigma: float) -> None
 
 def test_row_groups_of_gaps_stay_small() -> None:
     file = parquet("token_events", token_events(np.full(5_000, 7), per_request=1))
-    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2_000, 2_000, 1_000]
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [
+        2_000,
+        2_000,
+        1_000,
+    ]
 
 
 @settings(max_examples=30, deadline=None)
@@ -97,7 +107,9 @@ def test_columns_are_ordered_cast_and_filled() -> None:
         ("client", pa.array([70_000]), "70000 not in range"),
     ],
 )
-def test_what_does_not_fit_the_schema_is_refused(name: str, values: pa.Array | None, why: str) -> None:
+def test_what_does_not_fit_the_schema_is_refused(
+    name: str, values: pa.Array | None, why: str
+) -> None:
     data = requests(request(0))
     data = data.drop_columns([name]) if name in data.column_names else data
     data = data.append_column(name, values) if values is not None else data
@@ -108,7 +120,9 @@ def test_what_does_not_fit_the_schema_is_refused(name: str, values: pa.Array | N
 def test_rows_in_their_schema_pass_as_they_are_unless_a_value_is_missing() -> None:
     data = requests(request(0), request(1))
     assert conform("requests", data).equals(data)
-    broken = data.set_column(0, data.schema.field(0), pa.array([None, "m"], data.schema.field(0).type))
+    broken = data.set_column(
+        0, data.schema.field(0), pa.array([None, "m"], data.schema.field(0).type)
+    )
     assert broken.schema.equals(TABLES["requests"])
     with pytest.raises(ResultsError, match="null values"):
         conform("requests", broken)
@@ -138,15 +152,24 @@ def test_nothing_is_a_table_without_rows_in_the_schema() -> None:
 def test_what_is_nested_is_encoded_by_its_own_type() -> None:
     """A dictionary of as many doubles as there are requests would be larger than they are."""
     inner = pa.struct([("name", pa.string()), ("start_ns", pa.int64())])
-    fields = [("point", inner), ("errors", pa.map_(pa.string(), pa.int64())), ("seconds", pa.list_(pa.float64()))]
+    fields = [
+        ("point", inner),
+        ("errors", pa.map_(pa.string(), pa.int64())),
+        ("seconds", pa.list_(pa.float64())),
+    ]
     row = {"point": {"name": "a", "start_ns": 7}, "errors": [("x", 1)], "seconds": [0.5, 0.25]}
     sink = pa.BufferOutputStream()
     with parquet_writer(pa.schema(fields), sink) as writer:
         writer.write_table(pa.Table.from_pylist([row], schema=pa.schema(fields)))
     file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
     group = file.metadata.row_group(0)
-    found = {group.column(at).path_in_schema: set(group.column(at).encodings) for at in range(group.num_columns)}
+    found = {
+        group.column(at).path_in_schema: set(group.column(at).encodings)
+        for at in range(group.num_columns)
+    }
     texts = {"point.name", "errors.key_value.key"}
     assert {path for path, encodings in found.items() if "RLE_DICTIONARY" in encodings} == texts
-    assert {path for path, encodings in found.items() if "BYTE_STREAM_SPLIT" in encodings} == {"point.start_ns"}
+    assert {path for path, encodings in found.items() if "BYTE_STREAM_SPLIT" in encodings} == {
+        "point.start_ns"
+    }
     assert file.read().to_pylist() == [row]

@@ -19,7 +19,11 @@ from orchestrator.results.manifest import FilePart, Manifest
 from orchestrator.spec.load import Slo
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
@@ -49,7 +53,10 @@ class Thing:
 
 def test_a_digest_is_16_hex_digits_of_the_canonical_json() -> None:
     canonical = '{"a":[true,null,"é"],"b":1}'
-    assert digest({"b": 1, "a": [True, None, "é"]}) == hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    assert (
+        digest({"b": 1, "a": [True, None, "é"]})
+        == hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws nested values slowly
@@ -66,12 +73,16 @@ def test_different_values_have_different_digests(left: object, right: object) ->
 def test_models_dataclasses_sets_and_paths_have_digests() -> None:
     assert digest(Slo(ttft=0.5)) == digest(Slo(ttft=0.5).model_dump())
     assert digest(Thing("a", (1, 2))) == digest({"name": "a", "sizes": [1, 2]})
-    assert digest({"set": {"b", "a"}, "path": PurePosixPath("x/y")}) == digest({"set": ["a", "b"], "path": "x/y"})
+    assert digest({"set": {"b", "a"}, "path": PurePosixPath("x/y")}) == digest(
+        {"set": ["a", "b"], "path": "x/y"}
+    )
 
 
 def test_a_digest_is_the_same_in_another_process() -> None:
     code = "from orchestrator.results.ids import digest; print(digest({'set': {'x', 'y', 'z'}, 'f': 0.1}))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert other == digest({"f": 0.1, "set": {"x", "y", "z"}})
 
 
@@ -110,7 +121,9 @@ def test_a_torn_manifest_is_no_manifest(cut: int) -> None:
         Manifest.from_json(MANIFEST.to_json()[:cut])
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"files": {}}', '{"files": {}, "ids": {}}', '{"files": [], "ids": {}}'])
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"files": {}}', '{"files": {}, "ids": {}}', '{"files": [], "ids": {}}']
+)
 def test_other_json_is_no_manifest(text: str) -> None:
     with pytest.raises(ValueError, match="not a manifest"):
         Manifest.from_json(text)
@@ -142,7 +155,18 @@ def test_a_manifest_with_a_value_that_no_column_holds_is_none(change: dict[str, 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"path": path} for path in ("", ".", "data", "data/requests", "data/points/v=1/x.parquet", "plan.json", 5)),
+        *(
+            {"path": path}
+            for path in (
+                "",
+                ".",
+                "data",
+                "data/requests",
+                "data/points/v=1/x.parquet",
+                "plan.json",
+                5,
+            )
+        ),
         {"path": "data/requests/../../x.parquet"},
         {"path": "data/requests/\0x.parquet"},
         {"bytes": -1},

@@ -1,4 +1,6 @@
-"""Rows that stay in their files read like an Arrow table: whole or in slices, whichever version wrote them."""
+"""Rows that stay in their files read like an Arrow table: whole or in slices, whichever version
+wrote them.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,37 @@ def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_few_rows_are_read_once_and_many_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
     part = part_of("requests", requests(request(0), request(1)))
     read = Mock(side_effect=pq.ParquetFile.read_row_group, autospec=True)
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *given, **named: read(*given, **named))
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda *given, **named: read(*given, **named)
+    )
     for small_bytes, times in ((1 << 20, 1), (0, 3)):
         monkeypatch.setattr(lazy_rows, "SMALL_BYTES", small_bytes)
         found = LazyRows.of("requests", [part])
         read.reset_mock()
-        assert [found[name].to_pylist() for name in ("request_index", "status")] == [[0, 1], ["ok", "ok"]]
+        assert [found[name].to_pylist() for name in ("request_index", "status")] == [
+            [0, 1],
+            ["ok", "ok"],
+        ]
         assert found.slice(1, 1)["status"].to_pylist() == ["ok"]
         assert read.call_count == times
 
 
 def test_rows_of_several_clients_come_one_after_the_other_and_in_slices() -> None:
     rows = [requests(request(3), failed_request(0)), requests(request(2), request(1), request(4))]
-    found, wanted = LazyRows.of("requests", [part_of("requests", one) for one in rows]), pa.concat_tables(rows)
+    found, wanted = (
+        LazyRows.of("requests", [part_of("requests", one) for one in rows]),
+        pa.concat_tables(rows),
+    )
     assert (len(found), found.num_rows) == (5, 5)
     for start, length in ((0, 5), (1, 3), (3, 9), (2, 0), (7, 2)):
-        some, those = found.slice(start, length).slice(0, 2), wanted.slice(start, length).slice(0, 2)
+        some, those = (
+            found.slice(start, length).slice(0, 2),
+            wanted.slice(start, length).slice(0, 2),
+        )
         assert {name: some[name].to_pylist() for name in wanted.column_names} == those.to_pydict()
-        assert [row for batch in some.to_batches(1) for row in batch.to_pylist()] == those.to_pylist()
+        assert [
+            row for batch in some.to_batches(1) for row in batch.to_pylist()
+        ] == those.to_pylist()
 
 
 def test_rows_in_their_own_order_come_some_at_a_time() -> None:
@@ -64,13 +79,15 @@ def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
 def test_a_text_that_an_older_version_did_not_write_is_null_beside_those_of_newer_ones() -> None:
     sink, new = pa.BufferOutputStream(), requests(request(0))
     pq.write_table(new.drop_columns("error_class"), sink)
-    new = new.set_column(new.column_names.index("error_class"), new.schema.field("error_class"), [["reset"]])
+    new = new.set_column(
+        new.column_names.index("error_class"), new.schema.field("error_class"), [["reset"]]
+    )
     for files in ([sink.getvalue()], [sink.getvalue(), part_of("requests", new).open().read()]):
         found = LazyRows.open("requests", [pa.BufferReader(one) for one in files], rows=len(files))
         assert found["error_class"].to_pylist() == [None, "reset"][: len(files)]
-        assert [row["error_class"] for batch in found.to_batches(8) for row in batch.to_pylist()] == [None, "reset"][
-            : len(files)
-        ]
+        assert [
+            row["error_class"] for batch in found.to_batches(8) for row in batch.to_pylist()
+        ] == [None, "reset"][: len(files)]
 
 
 def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> None:

@@ -17,7 +17,9 @@ def _no_endpoint_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_relative_folder_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert parse_location("results/").uri == str(tmp_path / "results")
     assert parse_location("file:///a/b%20c").path == "/a/b c"
@@ -25,9 +27,15 @@ def test_a_relative_folder_becomes_absolute(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_s3_uri_names_bucket_prefix_and_endpoint() -> None:
-    location = parse_location("s3://bucket/some//prefix/?scheme=http&endpoint_override=127.0.0.1:9000&region=eu-1")
+    location = parse_location(
+        "s3://bucket/some//prefix/?scheme=http&endpoint_override=127.0.0.1:9000&region=eu-1"
+    )
     assert location.path == "bucket/some/prefix"
-    assert dict(location.options) == {"endpoint_override": "127.0.0.1:9000", "region": "eu-1", "scheme": "http"}
+    assert dict(location.options) == {
+        "endpoint_override": "127.0.0.1:9000",
+        "region": "eu-1",
+        "scheme": "http",
+    }
     assert isinstance(location.filesystem(), fs.S3FileSystem)
 
 
@@ -45,10 +53,16 @@ def test_a_canonical_uri_gives_the_same_location_again(uri: str) -> None:
     assert parse_location(location.uri) == location
 
 
-def test_the_endpoint_may_come_from_the_environment_but_the_uri_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_endpoint_may_come_from_the_environment_but_the_uri_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://10.0.0.1:9000")
     found = dict(parse_location("s3://bucket/p").options)
-    assert (found["endpoint_override"], found["scheme"], found["region"]) == ("10.0.0.1:9000", "http", "us-east-1")
+    assert (found["endpoint_override"], found["scheme"], found["region"]) == (
+        "10.0.0.1:9000",
+        "http",
+        "us-east-1",
+    )
     own = dict(parse_location("s3://bucket/p?endpoint_override=other:1&scheme=https").options)
     assert (own["endpoint_override"], own["scheme"]) == ("other:1", "https")
 
@@ -74,7 +88,9 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated(uri: str) -> None:
     assert "AKIAKEY" not in str(caught.value)
 
 
-def test_credentials_in_the_endpoint_of_the_environment_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_in_the_endpoint_of_the_environment_are_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://AKIAKEY:hunter2@10.0.0.1:9000")
     with pytest.raises(ProblemsError, match="its endpoint holds credentials") as caught:
         parse_location("s3://bucket/prefix")

@@ -100,7 +100,9 @@ def test_rows_that_are_held_back_are_few_files_and_all_there_at_the_end(tmp_path
         assert len(found(opened(tmp_path))) == 11
         store.add(rows(["last"]))
     assert len(files(tmp_path)) == 3
-    assert found(opened(tmp_path)) == {"first": 0, "late": 0, "last": 0} | {f"k{nth}": nth for nth in range(9)}
+    assert found(opened(tmp_path)) == {"first": 0, "late": 0, "last": 0} | {
+        f"k{nth}": nth for nth in range(9)
+    }
     store.add(rows(["after"]))
     assert "after" in found(opened(tmp_path))
 
@@ -127,7 +129,9 @@ def test_of_equal_keys_the_newest_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
-def test_a_damaged_file_counts_as_missing_and_is_no_reason_to_fail(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_counts_as_missing_and_is_no_reason_to_fail(
+    tmp_path: Path, damage: str
+) -> None:
     store = opened(tmp_path)
     for index in range(3):
         store.add(rows([f"k{index}"], index))
@@ -135,7 +139,9 @@ def test_a_damaged_file_counts_as_missing_and_is_no_reason_to_fail(tmp_path: Pat
     content = bytearray(path.read_bytes())
     middle = content.index(b"k1")
     content[middle] ^= 0xFF
-    path.write_bytes({"cut": path.read_bytes()[:-9], "empty": b"", "flipped": bytes(content)}[damage])
+    path.write_bytes(
+        {"cut": path.read_bytes()[:-9], "empty": b"", "flipped": bytes(content)}[damage]
+    )
     assert found(opened(tmp_path)) == {"k0": 0, "k2": 2}
     store.add(rows(["k1"], 1))  # which merges: 4 files
     assert found(opened(tmp_path)) == {"k0": 0, "k1": 1, "k2": 2}
@@ -157,7 +163,12 @@ def test_a_file_that_is_merged_while_it_is_read_is_found_again(tmp_path: Path) -
     store.add(rows(["k3"], 3))  # merges all four, and the three are gone
     assert len(files(tmp_path)) == 1
     seen += list(scan)
-    assert sorted(key for table in seen for key in table["key"].to_pylist()) == ["k0", "k1", "k2", "k3"]
+    assert sorted(key for table in seen for key in table["key"].to_pylist()) == [
+        "k0",
+        "k1",
+        "k2",
+        "k3",
+    ]
 
 
 def test_several_writers_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
@@ -183,7 +194,9 @@ def test_what_cannot_be_written_says_so_and_what_is_there_can_still_be_read(tmp_
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.lists(st.integers(0, 30), min_size=1, max_size=6, unique=True)),
+        st.tuples(
+            st.just("add"), st.lists(st.integers(0, 30), min_size=1, max_size=6, unique=True)
+        ),
         st.tuples(st.just("merge"), st.just([])),
         st.tuples(st.just("crash"), st.integers(0, 9).map(lambda at: [at])),
     ),
@@ -196,7 +209,9 @@ STEPS = st.lists(
 def test_whatever_order_and_wherever_a_merge_is_cut_off_every_row_counts_once(
     steps: list[tuple[str, list[int]]],
 ) -> None:
-    """``crash``: a merge wrote its file and was killed after it removed some of those it had merged."""
+    """``crash``: a merge wrote its file and was killed after it removed some of those it had
+    merged.
+    """
     with tempfile.TemporaryDirectory() as folder:
         wanted: set[str] = set()
         for what, numbers in steps:

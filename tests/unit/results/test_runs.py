@@ -1,4 +1,6 @@
-"""One active run per experiment: the second is refused, a dead one's place is taken, a race has one winner."""
+"""One active run per experiment: the second is refused, a dead one's place is taken, a race has one
+winner.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from orchestrator.errors import InputError, ResultsError
 from orchestrator.report.runs import run_text, state_of
 from orchestrator.results import runs as module
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.runs import EVERY_S, MOST_DEPLOYMENTS, SILENT_S, ActiveRun, Liveness, RunRecord, Runs, runs_at
+from orchestrator.results.runs import (
+    EVERY_S,
+    MOST_DEPLOYMENTS,
+    SILENT_S,
+    ActiveRun,
+    Liveness,
+    RunRecord,
+    Runs,
+    runs_at,
+)
 
 
 @pytest.fixture
@@ -116,7 +127,9 @@ def test_a_run_of_another_host_that_beats_is_refused_for(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_of_another_host_is_dead_when_its_record_did_not_change_for_a_minute(runs: Runs, damaged: bool) -> None:
+def test_a_run_of_another_host_is_dead_when_its_record_did_not_change_for_a_minute(
+    runs: Runs, damaged: bool
+) -> None:
     other = written(runs, place="elsewhere", began_unix_ns=2**62)  # its clock says nothing
     if damaged:
         runs.put(other.run_id, b'{"pid": "x"')
@@ -129,8 +142,22 @@ def test_a_run_of_another_host_is_dead_when_its_record_did_not_change_for_a_minu
 @pytest.mark.parametrize(
     "damaged",
     [
-        *({"deployments": {"a": 5}}, {"deployments": {"a": {"left": "x"}}}, {"events": [1]}, {"events": [{"text": 1}]}),
-        *({"began_unix_ns": 10**30}, {"began_unix_ns": -1}, {"left_s": "abc"}, {"pid": "x"}, {"pid": 1.5}, [], "x", 7),
+        *(
+            {"deployments": {"a": 5}},
+            {"deployments": {"a": {"left": "x"}}},
+            {"events": [1]},
+            {"events": [{"text": 1}]},
+        ),
+        *(
+            {"began_unix_ns": 10**30},
+            {"began_unix_ns": -1},
+            {"left_s": "abc"},
+            {"pid": "x"},
+            {"pid": 1.5},
+            [],
+            "x",
+            7,
+        ),
     ],
 )
 def test_a_damaged_record_is_that_of_an_unknown_run(runs: Runs, damaged: Any) -> None:
@@ -201,7 +228,9 @@ def test_of_several_that_start_at_the_same_time_exactly_one_runs(runs: Runs, see
     assert ids(runs) == won
 
 
-def entered(runs: Runs, stop: threading.Event | None = None) -> tuple[ActiveRun, list[Event | Phase]]:
+def entered(
+    runs: Runs, stop: threading.Event | None = None
+) -> tuple[ActiveRun, list[Event | Phase]]:
     told: list[Event | Phase] = []
     return ActiveRun(runs, stop or threading.Event(), told.append), told
 
@@ -217,7 +246,13 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
         active.beat()
         ((record, text),) = runs.all()
         assert text != before[1]
-        assert (record.state, record.total, record.skipped, record.measured, record.failed) == ("running", 2, 1, 1, 1)
+        assert (record.state, record.total, record.skipped, record.measured, record.failed) == (
+            "running",
+            2,
+            1,
+            1,
+            1,
+        )
         one = record.deployments["tp=2"]
         assert (one.doing, one.left, one.why) == ("measure chat 4 req/s", 0, "no kernel")
         shown = run_text("x", record, 3.0)
@@ -299,13 +334,17 @@ def test_storage_that_does_not_answer_ends_no_run(
     assert [one.state for one, _ in runs.all()] == ["ended"]
 
 
-def test_what_was_refused_before_it_started_leaves_no_record_and_what_failed_says_why(runs: Runs) -> None:
+def test_what_was_refused_before_it_started_leaves_no_record_and_what_failed_says_why(
+    runs: Runs,
+) -> None:
     with pytest.raises(InputError), entered(runs)[0]:
         raise InputError("a node cannot")
     assert ids(runs) == []
     with pytest.raises(ZeroDivisionError), entered(runs)[0]:
         raise ZeroDivisionError("by zero")
-    assert [(one.state, one.says) for one, _ in runs.all()] == [("ended", "ZeroDivisionError: by zero")]
+    assert [(one.state, one.says) for one, _ in runs.all()] == [
+        ("ended", "ZeroDivisionError: by zero")
+    ]
 
 
 def test_the_state_of_a_run_is_told_by_its_process_or_its_age(runs: Runs) -> None:
@@ -343,7 +382,10 @@ def test_status_shows_runs_as_text_and_json_and_obeys_no_terminal_sequence(runs:
         ({"state": "ended", "measured": 3, "total": 8}, 0, "x: ended: 3 of 8 measured"),
         (None, 0, "ended before it measured anything"),
         (
-            {"state": "ended", "events": [{"kind": "left_over", "text": "2 processes outlived their launch"}]},
+            {
+                "state": "ended",
+                "events": [{"kind": "left_over", "text": "2 processes outlived their launch"}],
+            },
             3,
             "2 processes outlived their launch",
         ),

@@ -1,4 +1,6 @@
-"""Rows that wait for their point's end on disk: all of them come back, none are left behind, no room is a sentence."""
+"""Rows that wait for their point's end on disk: all of them come back, none are left behind, no
+room is a sentence.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ def test_all_that_was_given_comes_back_in_its_order_and_as_it_would_be_stored() 
             spool.write("requests", one)
         spool.write("token_events", gaps)
         first, second = spool.parts()
-    assert (first.table, first.rows, second.table, second.rows) == ("requests", 3, "token_events", 2)
+    assert (first.table, first.rows, second.table, second.rows) == (
+        "requests",
+        3,
+        "token_events",
+        2,
+    )
     assert first.read().equals(pa.concat_tables(rows))
     assert second.read().equals(part_of("token_events", gaps).read())
     assert second.read().schema.equals(TOKEN_EVENTS, check_metadata=True)
@@ -47,7 +54,9 @@ def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
         "print('there', flush=True)\nos.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60
+    )
     assert (done.returncode, done.stdout) == (-9, "there\n"), done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -59,7 +68,9 @@ def test_no_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
     with closing(Spool("requests")) as spool:
-        with pytest.raises(ResultsError, match=r"cannot be kept in .*No space left on device.*TMPDIR"):
+        with pytest.raises(
+            ResultsError, match=r"cannot be kept in .*No space left on device.*TMPDIR"
+        ):
             write(spool)
         with pytest.raises(ResultsError, match="No space left"):
             spool.write("requests", requests(request(1)))
@@ -101,7 +112,9 @@ def test_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -
     assert all(one.endswith(f"of {socket.gethostname()}") for one in fills)
 
 
-def test_nobody_who_was_stopped_waits_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
+def test_nobody_who_was_stopped_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch, fills: list[str]
+) -> None:
     waits(monkeypatch, lambda _: True)
     with closing(Spool("requests")) as spool:
         spool.write("requests", requests(request(0)))
@@ -124,12 +137,26 @@ def test_only_so_many_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills:
     stopped.set()  # nobody waits for the writing thread
 
 
-def test_rows_that_nobody_waits_for_any_more_are_not_written(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
-    room, waiting, before, written = threading.Event(), threading.Event(), threading.enumerate(), list[int]()
-    waits(monkeypatch, lambda _: bool(waiting.set() or not room.wait(60) or fills.extend(["room"] * 3)))
+def test_rows_that_nobody_waits_for_any_more_are_not_written(
+    monkeypatch: pytest.MonkeyPatch, fills: list[str]
+) -> None:
+    room, waiting, before, written = (
+        threading.Event(),
+        threading.Event(),
+        threading.enumerate(),
+        list[int](),
+    )
+    waits(
+        monkeypatch,
+        lambda _: bool(waiting.set() or not room.wait(60) or fills.extend(["room"] * 3)),
+    )
     monkeypatch.setattr("orchestrator.results.spool.SINK_BYTES", 1)
-    monkeypatch.setattr("orchestrator.results.spool.write_rows", lambda writer, _, rows: written.append(rows.num_rows))
-    with closing(Spool("requests")) as spool:  # the writer of Parquet writes its first bytes, and there is no room
+    monkeypatch.setattr(
+        "orchestrator.results.spool.write_rows",
+        lambda writer, _, rows: written.append(rows.num_rows),
+    )
+    # the writer of Parquet writes its first bytes, and there is no room
+    with closing(Spool("requests")) as spool:
         assert waiting.wait(60)
         for _ in range(5):
             spool.write("requests", requests(request(0)))
@@ -146,14 +173,18 @@ def test_numbers_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]
     assert np.array_equal(column.values(), np.arange(AT_ONCE + 1.0))
 
 
-def test_rows_from_another_host_stay_in_memory_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_from_another_host_stay_in_memory_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     part = part_of("token_events", events({0: [20]}))
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
     received = _received("token_events", part.rows, part.open().read())
     assert received.read().equals(part.read())
 
 
-def test_that_there_is_no_room_for_a_point_is_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_there_is_no_room_for_a_point_is_known_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     check_room()
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
@@ -162,7 +193,9 @@ def test_that_there_is_no_room_for_a_point_is_known_before_it(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_no_usable_folder_means_no_room_only_where_one_is_full(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_usable_folder_means_no_room_only_where_one_is_full(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = tempfile.TemporaryFile
 
     def refused(dir: str | None = None) -> Any:
@@ -194,7 +227,9 @@ def test_what_no_room_would_help_against_is_not_waited_for(monkeypatch: pytest.M
         nameless_file()
 
 
-def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with closing(Spool("requests")) as spool:
         spool.write("requests", events({0: [20]}))  # not its schema
         with pytest.raises(ResultsError, match="rows cannot be written: .*schema"):
@@ -206,10 +241,14 @@ def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: 
             spool.parts()
 
 
-def test_without_any_usable_temporary_folder_there_is_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_usable_temporary_folder_there_is_a_sentence_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
-    with pytest.raises(ResultsError, match=r"kept in a temporary folder .*No usable temporary directory.*TMPDIR"):
+    with pytest.raises(
+        ResultsError, match=r"kept in a temporary folder .*No usable temporary directory.*TMPDIR"
+    ):
         nameless_file()
 
 

@@ -44,7 +44,13 @@ def store(tmp_path: Path) -> Store:
 
 
 def manifest(**given: object) -> Manifest:
-    fields = {"kind": "point", "measurement_id": "m0", "attempt_id": "a0", "status": "ok", "created_unix_ns": 1}
+    fields = {
+        "kind": "point",
+        "measurement_id": "m0",
+        "attempt_id": "a0",
+        "status": "ok",
+        "created_unix_ns": 1,
+    }
     return Manifest(**fields | given)  # type: ignore[arg-type]
 
 
@@ -72,7 +78,11 @@ def test_files_lie_where_the_data_format_says(store: Store, tmp_path: Path) -> N
 def test_a_part_tells_its_rows_bytes_and_hash(store: Store, tmp_path: Path) -> None:
     part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="c1", **KEYS)
     content = (tmp_path / "root" / "exp" / part.path).read_bytes()
-    assert (part.rows, part.bytes, part.sha256) == (1, len(content), hashlib.sha256(content).hexdigest())
+    assert (part.rows, part.bytes, part.sha256) == (
+        1,
+        len(content),
+        hashlib.sha256(content).hexdigest(),
+    )
 
 
 def test_a_part_without_its_manifest_is_invisible(store: Store) -> None:
@@ -90,7 +100,9 @@ def test_what_is_committed_is_read_and_done(store: Store) -> None:
     }
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"kind": "point"}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b'{"kind": "point"}', b"\xff\xfe", b"[" * 100_000]
+)
 def test_a_torn_manifest_is_ignored_with_a_warning(
     store: Store, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,7 +118,9 @@ def test_a_torn_manifest_is_ignored_with_a_warning(
     assert store.winners().keys() == {"m0", "m1"}
 
 
-def test_a_temporary_file_left_by_a_crash_is_no_part_and_no_manifest(store: Store, tmp_path: Path) -> None:
+def test_a_temporary_file_left_by_a_crash_is_no_part_and_no_manifest(
+    store: Store, tmp_path: Path
+) -> None:
     commit_measurement(store, "m0", [request(0)])
     folder = tmp_path / "root" / "exp" / "commits" / "m0"
     (folder / ".a1.json.01J.tmp").write_text("{")
@@ -126,16 +140,22 @@ def test_a_write_that_dies_half_way_leaves_nothing(
 
 
 def test_an_ok_attempt_wins_over_a_failed_one_before_and_after(store: Store) -> None:
-    commit_measurement(store, "m0", [failed_request(0)], attempt_id="a0", created_unix_ns=1, status="failed")
+    commit_measurement(
+        store, "m0", [failed_request(0)], attempt_id="a0", created_unix_ns=1, status="failed"
+    )
     assert store.winners().keys() == set()
     assert store.read("requests").num_rows == 0
     commit_measurement(store, "m0", [request(0), request(1)], attempt_id="a1", created_unix_ns=2)
-    commit_measurement(store, "m0", [failed_request(0)], attempt_id="a2", created_unix_ns=3, status="failed")
+    commit_measurement(
+        store, "m0", [failed_request(0)], attempt_id="a2", created_unix_ns=3, status="failed"
+    )
     assert set(store.read("requests")["attempt_id"].to_pylist()) == {"a1"}
     assert store.read("requests", include_failed=True).num_rows == 4
 
 
-def test_the_first_ok_attempt_to_exist_wins_for_ever_whatever_the_clocks_of_drivers_say(store: Store) -> None:
+def test_the_first_ok_attempt_to_exist_wins_for_ever_whatever_the_clocks_of_drivers_say(
+    store: Store,
+) -> None:
     commit_measurement(store, "m0", [request(0)], attempt_id="b", created_unix_ns=6)
     commit_measurement(store, "m0", [request(0)], attempt_id="a", created_unix_ns=5)
     assert [one.earlier for one in store.commits()] == [0, 1]
@@ -143,7 +163,9 @@ def test_the_first_ok_attempt_to_exist_wins_for_ever_whatever_the_clocks_of_driv
 
 
 @given(st.permutations([("a", 2), ("b", 1), ("c", 1), ("d", 3)]))
-def test_racing_attempts_have_one_winner_in_whatever_order_they_are_seen(order: list[tuple[str, int]]) -> None:
+def test_racing_attempts_have_one_winner_in_whatever_order_they_are_seen(
+    order: list[tuple[str, int]],
+) -> None:
     seen = [manifest(attempt_id=attempt, created_unix_ns=at) for attempt, at in order]
     failed = manifest(attempt_id="z", created_unix_ns=0, status="failed")
     assert first_ok([failed, *seen])["m0"].attempt_id == "b"
@@ -156,7 +178,9 @@ def test_a_launch_is_no_attempt_at_a_measurement(store: Store) -> None:
     assert store.manifests("point") == []
 
 
-def test_committing_the_same_again_changes_nothing_and_something_else_is_refused(store: Store) -> None:
+def test_committing_the_same_again_changes_nothing_and_something_else_is_refused(
+    store: Store,
+) -> None:
     first = manifest()
     assert store.commit(first) == store.commit(first) == first
     with pytest.raises(ResultsError, match="committed only once"):
@@ -164,8 +188,12 @@ def test_committing_the_same_again_changes_nothing_and_something_else_is_refused
     assert store.manifests() == [first]
 
 
-def test_a_manifest_is_refused_while_a_part_is_not_there_whole(store: Store, tmp_path: Path) -> None:
-    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
+def test_a_manifest_is_refused_while_a_part_is_not_there_whole(
+    store: Store, tmp_path: Path
+) -> None:
+    part = store.write_part(
+        "points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS
+    )
     (tmp_path / "root" / "exp" / part.path).write_bytes(b"PAR1")
     with pytest.raises(ResultsError, match="missing or cut off"):
         store.commit(manifest(files=(part,)))
@@ -197,7 +225,10 @@ def test_a_part_of_which_one_bit_has_changed_is_left_out_and_named(
     content[int(share * len(content))] ^= 1
     path.write_bytes(content)
     assert store.read(table)["measurement_id"].to_pylist() == ["m1"]
-    assert "m0-a0-driver.parquet is committed but cannot be read: its content has changed (SHA-256)" in caplog.text
+    assert (
+        "m0-a0-driver.parquet is committed but cannot be read: its content has changed (SHA-256)"
+        in caplog.text
+    )
 
 
 def test_a_manifest_that_lies_where_another_belongs_is_none(
@@ -240,7 +271,9 @@ def test_a_damaged_part_costs_its_own_measurement_and_is_named(
 
 
 @pytest.mark.parametrize("damage", [torn, zeroed, emptied, Path.unlink])
-def test_verify_names_every_damaged_file(store: Store, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_verify_names_every_damaged_file(
+    store: Store, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     part = commit_measurement(store, "m0", [request(0)]).files[1]
     commit_measurement(store, "m1", [request(0)])
     assert {problem for _, problem in store.verify()} == {None}
@@ -250,16 +283,26 @@ def test_verify_names_every_damaged_file(store: Store, tmp_path: Path, damage: C
     assert found.keys() == {part.path, "commits/m1/a0.json"}
 
 
-@pytest.mark.parametrize("path", ["../../../etc/passwd", "/etc/passwd", "data/../../other/x.parquet"])
-def test_a_manifest_that_points_elsewhere_is_none(store: Store, path: str, caplog: pytest.LogCaptureFixture) -> None:
-    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
-    store._blobs.put("exp/commits/m0/a0.json", manifest(files=(replace(part, path=path),)).to_json().encode())
+@pytest.mark.parametrize(
+    "path", ["../../../etc/passwd", "/etc/passwd", "data/../../other/x.parquet"]
+)
+def test_a_manifest_that_points_elsewhere_is_none(
+    store: Store, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = store.write_part(
+        "points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS
+    )
+    store._blobs.put(
+        "exp/commits/m0/a0.json", manifest(files=(replace(part, path=path),)).to_json().encode()
+    )
     assert store.manifests() == []
     assert "is not below the experiment's folder" in caplog.text
 
 
 def test_a_part_with_fewer_rows_than_its_manifest_says_is_an_error(store: Store) -> None:
-    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
+    part = store.write_part(
+        "points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS
+    )
     written = store.commit(manifest(files=(replace(part, rows=2),)))
     with pytest.raises(ResultsError, match="holds 1 rows; its manifest says 2"):
         store.read_manifests("points", [written])
@@ -290,7 +333,9 @@ def test_names_that_cannot_be_part_of_a_path_are_refused(store: Store, name: str
     with pytest.raises(InputError, match="cannot be part of a path"):
         Store.open(store.uri, name)
     with pytest.raises(InputError, match="cannot be part of a path"):
-        store.write_part("points", table("points", []), measurement_id="m", attempt_id="a", writer=name)
+        store.write_part(
+            "points", table("points", []), measurement_id="m", attempt_id="a", writer=name
+        )
     with pytest.raises(InputError, match="cannot be part of a path"):
         store.commit(manifest(measurement_id=name))
 
@@ -302,9 +347,19 @@ def test_logs_stay_below_their_folder(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["../secret", "exp/logs/../../../secret", "exp/../../secret", "other/secret", "/etc/hostname", "exp/logs/\0"]
+    "uri",
+    [
+        "../secret",
+        "exp/logs/../../../secret",
+        "exp/../../secret",
+        "other/secret",
+        "/etc/hostname",
+        "exp/logs/\0",
+    ],
 )
-def test_a_row_that_names_another_file_as_its_log_has_none(store: Store, tmp_path: Path, uri: str) -> None:
+def test_a_row_that_names_another_file_as_its_log_has_none(
+    store: Store, tmp_path: Path, uri: str
+) -> None:
     store.write_log("L0/rank0.log", b"ready")
     (tmp_path / "root" / "other").mkdir()
     for place in (tmp_path / "secret", tmp_path / "root" / "other" / "secret"):
@@ -312,7 +367,9 @@ def test_a_row_that_names_another_file_as_its_log_has_none(store: Store, tmp_pat
     assert store.read_log(uri) is None
 
 
-def test_logs_are_found_where_the_experiments_folder_was_renamed(store: Store, tmp_path: Path) -> None:
+def test_logs_are_found_where_the_experiments_folder_was_renamed(
+    store: Store, tmp_path: Path
+) -> None:
     log = store.write_log("L0/rank0.log", b"ready")
     (tmp_path / "root" / "exp").rename(tmp_path / "root" / "old")
     assert Store.open(store.uri, "old").read_log(log) == b"ready"
@@ -328,7 +385,9 @@ def test_a_place_is_tried_before_anything_starts(store: Store, tmp_path: Path) -
 
 def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        commit_measurement(Store.open(str(tmp_path), name), f"m-{name}", [request(0)], experiment=name)
+        commit_measurement(
+            Store.open(str(tmp_path), name), f"m-{name}", [request(0)], experiment=name
+        )
     (tmp_path / "unrelated").mkdir()
     found = open_results(str(tmp_path))
     assert found.experiments == ("one", "two")
@@ -337,15 +396,21 @@ def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
         found.store("three")
 
 
-def test_a_stray_folder_is_left_out_and_named(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stray_folder_is_left_out_and_named(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     commit_measurement(store, "m0", [request(0)])
     (tmp_path / "root" / "old stuff" / "commits").mkdir(parents=True)
     assert open_results(store.uri).read("points")["measurement_id"].to_pylist() == ["m0"]
     assert "old stuff' is left out" in caplog.text
 
 
-def test_experiments_are_found_where_folders_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Google Cloud Storage through pyarrow lists only folders that somebody made, and nobody has to."""
+def test_experiments_are_found_where_folders_are_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google Cloud Storage through pyarrow lists only folders that somebody made, and nobody has
+    to.
+    """
     commit_measurement(Store.open(str(tmp_path), "one"), "m0", [request(0)])
     listing = Blobs.listing
 
@@ -377,7 +442,9 @@ def test_a_frame_for_notebooks_keeps_nullable_integers(store: Store) -> None:
     assert frame.loc[0, "status"] == "ok"
 
 
-def test_a_frame_without_pandas_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_without_pandas_says_what_to_install(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit_measurement(store, "m0", [request(0)])
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[frames\]'"):
@@ -398,7 +465,10 @@ def test_what_dead_writers_left_beside_files_goes_after_a_day(
     commit_measurement(store, "m0", [request(0)])
     store = Store.open(store.uri, "exp")
     store.write_plan("{}")
-    root, names = tmp_path / "root" / "exp", (".a.json.01J.tmp", ".b.json.01J.tmp", ".gone.json.01J.tmp", "a.json")
+    root, names = (
+        tmp_path / "root" / "exp",
+        (".a.json.01J.tmp", ".b.json.01J.tmp", ".gone.json.01J.tmp", "a.json"),
+    )
     old, new, gone, whole = ([root / name, root / "commits" / "m0" / name] for name in names)
     for path in (*old, *new, *gone, *whole):
         path.write_text("{")
@@ -406,11 +476,19 @@ def test_what_dead_writers_left_beside_files_goes_after_a_day(
         os.utime(path, (time.time() - 90_000,) * 2)
     if listed:
         store.commits()
-        monkeypatch.setattr(blobs.os, "scandir", _but(root / "commits"))  # large folders are not listed twice
+        # large folders are not listed twice
+        monkeypatch.setattr(blobs.os, "scandir", _but(root / "commits"))
     for path in gone:
         path.unlink()
     store.write_plan("{}")
-    assert [path.exists() for path in (*old, *new, *whole)] == [False, False, True, True, True, True]
+    assert [path.exists() for path in (*old, *new, *whole)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
 
 
 def _but(folder: Path) -> Callable[[str], Any]:

@@ -1,4 +1,6 @@
-"""A cluster without Ray, processes or sleep: virtual time, nodes that come and go, and steps that fail as scripted."""
+"""A cluster without Ray, processes or sleep: virtual time, nodes that come and go, and steps that
+fail as scripted.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ FULL_S, LATER_S = 700.0, 30.0
 
 
 class VirtualClock(Clock):
-    """Time that jumps to the next moment somebody waits for. One thread runs at a time, so nothing races."""
+    """Time that jumps to the next moment somebody waits for. One thread runs at a time, so nothing
+    races.
+    """
 
     def __init__(self) -> None:
         self._now_s, self._order = 0.0, itertools.count()
@@ -94,7 +98,9 @@ class VirtualClock(Clock):
         """To whoever is next: who waits for something that happened, else whose time comes first."""
         if not self._waiting:
             return
-        first = min(self._waiting, key=lambda one: (self._now_s if one.ready else one.until_s, one.order))
+        first = min(
+            self._waiting, key=lambda one: (self._now_s if one.ready else one.until_s, one.order)
+        )
         self._waiting.remove(first)
         self._now_s = self._now_s if first.ready else max(self._now_s, first.until_s)
         first.turn.set()
@@ -118,12 +124,13 @@ def node(name: str, gpus: int = 8, cpus: float = 96.0, **labels: str) -> Machine
 
 @dataclass
 class World:
-    """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None for nothing.
+    """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None
+    for nothing.
 
-    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop (GPUs whose memory is still in
-    use). ``log`` has what was asked.
-    A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
-    refused, redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
+    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop (GPUs whose
+    memory is still in use). ``log`` has what was asked. A load says None (all well), a Failure (the
+    engine dies under it), ClientLost, or a word: slow (the client was), refused, redirected,
+    broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
     full (it ends FULL_S late, because the clients' disk is full until LATER_S before that).
     """
 
@@ -137,14 +144,18 @@ class World:
     ready_after_s: float = 10.0
     kv_transport: str = "rc_mlx5/mlx5_0:1"
     client_limit: int = 4
-    client_nodes: Sequence[str] = ()  # where clients run, the first first, until these are taken back
-    unfit: set[str] | None = None  # nodes without room for rows, once there is none for a client's; None: all
+    # where clients run, the first first, until these are taken back
+    client_nodes: Sequence[str] = ()
+    # nodes without room for rows, once there is none for a client's; None: all
+    unfit: set[str] | None = None
     keeps_cache: bool = False  # engines say that they do not empty it
-    replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
+    # to the fixed prompts, of each launch
+    replies: list[tuple[Reply, ...]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     ranks: list[Node] = field(default_factory=list)  # as they were started
     api_keys: list[str] = field(default_factory=list)  # the rank got this one
-    heard: list[tuple[str, int]] = field(default_factory=list)  # nodes told how much of the model others have
+    # nodes told how much of the model others have
+    heard: list[tuple[str, int]] = field(default_factory=list)
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
@@ -153,8 +164,10 @@ class World:
     loads: list[LoadPoint] = field(default_factory=list)
     firsts: list[LoadPoint] = field(default_factory=list)
     told: list[Event | Phase] = field(default_factory=list)
-    store: Store | None = None  # where clients write their rows, as real ones do; None: the driver does
-    gone_s: dict[str, float] = field(default_factory=dict)  # nodes that drain, and when they are gone
+    # where clients write their rows, as real ones do; None: the driver does
+    store: Store | None = None
+    # nodes that drain, and when they are gone
+    gone_s: dict[str, float] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # nodes that were lost; some came back
     _coming: int = 0
 
@@ -191,13 +204,17 @@ class World:
         self.desired = list(footprints)
         while self.grows_by and self._coming < len(self.desired):
             self._coming += 1
-            self.clock.at(self.clock.now_s() + self.grow_after_s, partial(self._join, self.grows_by.pop(0)))
+            self.clock.at(
+                self.clock.now_s() + self.grow_after_s, partial(self._join, self.grows_by.pop(0))
+            )
 
     def _join(self, machine: Machine) -> None:
         self._coming -= 1
         self.nodes.append(machine)
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object) -> Placed:
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object
+    ) -> Placed:
         self.step("place")
         assert nodes is not None, "admission chooses the nodes"
         self.clock.sleep(1.0)
@@ -240,11 +257,19 @@ class FakeAgent:
     @property
     def allocation(self) -> Allocation:
         return Allocation(
-            self.node, f"10.0.0.{self.node}", self.node, ("0",), tuple(range(8)), 1, (), "/tmp/engine.log"
+            self.node,
+            f"10.0.0.{self.node}",
+            self.node,
+            ("0",),
+            tuple(range(8)),
+            1,
+            (),
+            "/tmp/engine.log",
         )
 
     def _reach(self) -> None:
-        lost = self.node in self.world.lost  # most are not, and in a thousand nodes a search would take the cache
+        # most are not, and in a thousand nodes a search would take the cache
+        lost = self.node in self.world.lost
         if lost and all(one.node_id != self.node for one in self.world.nodes):
             raise HostLost(f"node {self.node} is gone")
 
@@ -254,7 +279,11 @@ class FakeAgent:
         return tuple(range(cores))
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
-        return [("01ABC-x", "01ABC/rank0.log", b"its last words")] if "dead_logs" in self.world.fails else []
+        return (
+            [("01ABC-x", "01ABC/rank0.log", b"its last words")]
+            if "dead_logs" in self.world.fails
+            else []
+        )
 
     def drop_dead(self, folder: str) -> None:
         self.world.log.append(f"drop {folder}")
@@ -263,7 +292,9 @@ class FakeAgent:
         self._reach()
         return list(range(21000, 21000 + count))
 
-    def start(self, settings: EngineSettings, hardware: object, node: Node, api_key: str) -> tuple[str, ...]:
+    def start(
+        self, settings: EngineSettings, hardware: object, node: Node, api_key: str
+    ) -> tuple[str, ...]:
         self._reach()
         self.world.ranks.append(node)
         self.world.api_keys.append(api_key)
@@ -341,7 +372,11 @@ class FakeClients:
 
     @property
     def unfit(self) -> set[str]:
-        return self.world.unfit if self.world.unfit is not None else {one.node_id for one in self.world.nodes}
+        return (
+            self.world.unfit
+            if self.world.unfit is not None
+            else {one.node_id for one in self.world.nodes}
+        )
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool]) -> int | None:
         self.world.step("prepare")
@@ -385,7 +420,9 @@ class FakeRun:
 
     def progress(self) -> Progress:
         full = self.outcome == "full" and self.world.clock.now_s() < self._end_s - LATER_S
-        return Progress(scheduled=self.count, sent=self.count, no_room=("/tmp of x",) if full else ())
+        return Progress(
+            scheduled=self.count, sent=self.count, no_room=("/tmp of x",) if full else ()
+        )
 
     def abort(self, rows: bool = True) -> None:
         self.only_ended = not rows
@@ -395,8 +432,13 @@ class FakeRun:
     def reports(self) -> dict[int, ClientReport]:
         lag_ms = 50.0 if self.outcome == "slow" else 0.0
         lost = 1 if self.outcome == "lost" else 0
-        replies = self.world.replies.pop(0) if self.point.keep_replies and self.world.replies else ()
-        return {index: self._report(index, lag_ms, replies if index == 0 else ()) for index in range(lost, self.count)}
+        replies = (
+            self.world.replies.pop(0) if self.point.keep_replies and self.world.replies else ()
+        )
+        return {
+            index: self._report(index, lag_ms, replies if index == 0 else ())
+            for index in range(lost, self.count)
+        }
 
     def _report(self, index: int, lag_ms: float, replies: tuple[Reply, ...]) -> ClientReport:
         """One client's; gaps only where it stores them."""
@@ -410,16 +452,34 @@ class FakeRun:
         if self.world.store is None or self.point.keep_replies:
             return ()
         keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
-        return tuple(self.world.store.put_part(one, writer=f"client{index:04d}", **keys) for one in parts if one)
+        return tuple(
+            self.world.store.put_part(one, writer=f"client{index:04d}", **keys)
+            for one in parts
+            if one
+        )
 
     def _requests(self, index: int) -> pa.Table:
-        keys: dict[str, Any] = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
+        keys: dict[str, Any] = {
+            "measurement_id": self.point.measurement_id,
+            "attempt_id": self.point.attempt_id,
+        }
         due_ms = 1e3 * self.point.warmup_s
-        errors = {"refused": "http_4xx", "broken": "http_5xx", "dying": "http_5xx", "redirected": "garbage"}
+        errors = {
+            "refused": "http_4xx",
+            "broken": "http_5xx",
+            "dying": "http_5xx",
+            "redirected": "garbage",
+        }
         broken = errors.get(str(self.outcome))
-        keys |= {"http_status": 307, "error": "it is at /there"} if self.outcome == "redirected" else {}
+        keys |= (
+            {"http_status": 307, "error": "it is at /there"} if self.outcome == "redirected" else {}
+        )
         keys |= {"token_count_source": "chunks"} if self.outcome == "uncounted" else {}
-        table = requests(failed_request(index, due_ms, broken, **keys) if broken else request(index, due_ms, **keys))
+        table = requests(
+            failed_request(index, due_ms, broken, **keys)
+            if broken
+            else request(index, due_ms, **keys)
+        )
         now_ns = 1e9 * (self.world.clock.now_s() - self._start_s)
         return table.filter(pc.less(table["done_ns"], now_ns)) if self.only_ended else table
 
@@ -437,14 +497,18 @@ load: {{levels: {{concurrency: [{levels}]}}, duration: 60s, warmup: 10s}}
 
 def plan_of(cases: str = "{tensor_parallel_size: 1}", levels: str = "8", more: str = "") -> Plan:
     """Deployments of these cases on nodes with 8 GPUs, 70 s a point."""
-    return make_plan(parse_experiment(EXPERIMENT.format(cases=cases, levels=levels) + more, "x.yaml"))
+    return make_plan(
+        parse_experiment(EXPERIMENT.format(cases=cases, levels=levels) + more, "x.yaml")
+    )
 
 
 def world_of(nodes: Iterable[Machine] = (node("a"),), **given: Any) -> World:
     return World(VirtualClock(), list(nodes), **given)
 
 
-def sweep(world: World, plan: Plan, store: Store, interrupt_s: float | None = None, **given: Any) -> SweepReport:
+def sweep(
+    world: World, plan: Plan, store: Store, interrupt_s: float | None = None, **given: Any
+) -> SweepReport:
     """``interrupt_s``: when Ctrl-C or SIGTERM comes."""
     context = SweepContext(plan, world, store, world.told.append, clock=world.clock, **given)  # type: ignore[arg-type]
     if interrupt_s is not None:

@@ -40,7 +40,9 @@ load: {levels: {concurrency: [8]}, %s}
 """
 
 
-def attempt(length: str, failure: Failure | None = None, *rows: object, warmup: str = ", warmup: 2s") -> AttemptRecord:
+def attempt(
+    length: str, failure: Failure | None = None, *rows: object, warmup: str = ", warmup: 2s"
+) -> AttemptRecord:
     plan = make_plan(parse_experiment(EXPERIMENT % (length + warmup), "x.yaml"))
     table = requests(*rows) if rows else None  # type: ignore[arg-type]
     (measurement,) = measurements(plan)
@@ -58,9 +60,17 @@ def test_an_attempt_is_committed_with_its_deployment_and_why_it_failed(tmp_path:
     assert (row.status, row.failure_class, row.failure_kind) == ("failed", "bad_config", "oom_kv")
     assert (row.reason, row.requests_scheduled) == ("It died.", 0)
     (deployment,) = rows_of(store.read("deployments"), DeploymentRow)
-    assert (deployment.deployment_id, deployment.experiment, deployment.max_num_seqs) == (row.deployment_id, "x", 8)
+    assert (deployment.deployment_id, deployment.experiment, deployment.max_num_seqs) == (
+        row.deployment_id,
+        "x",
+        8,
+    )
     (manifest,) = store.manifests()
-    assert (manifest.status, manifest.point_id, manifest.launch_id) == ("failed", row.point_id, "L" * 26)
+    assert (manifest.status, manifest.point_id, manifest.launch_id) == (
+        "failed",
+        row.point_id,
+        "L" * 26,
+    )
 
 
 def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: Path) -> None:
@@ -84,20 +94,34 @@ def test_a_row_says_how_it_was_loaded() -> None:
 
 
 def test_a_silent_replica_beside_others_has_a_row_of_nulls() -> None:
-    rows = engine_metrics({0: [Sample(1, {"running": 3.0}), Sample(2, {"running": 4.0})], 1: []}, **KEYS)
+    rows = engine_metrics(
+        {0: [Sample(1, {"running": 3.0}), Sample(2, {"running": 4.0})], 1: []}, **KEYS
+    )
     assert rows["running"].to_pylist() == [3.0, 4.0, None]
 
 
 def test_when_no_replica_says_anything_there_are_no_rows() -> None:
-    assert engine_metrics({0: [], 1: []}, **KEYS).num_rows == engine_metrics({}, **KEYS).num_rows == 0
+    assert (
+        engine_metrics({0: [], 1: []}, **KEYS).num_rows == engine_metrics({}, **KEYS).num_rows == 0
+    )
 
 
 def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
     part = part_of("requests", requests(request(0, 2500.0, last_ms=2640.0, tokens=3)))
     gaps, store = part_of("token_events", events({0: [10.0, 30.0]})), Store.open(str(tmp_path), "x")
-    samples = {0: [Sample(1, {"running": 3.0, "preemptions_total": 1.0}), Sample(2, {"preemptions_total": 5.0})]}
+    samples = {
+        0: [
+            Sample(1, {"running": 3.0, "preemptions_total": 1.0}),
+            Sample(2, {"preemptions_total": 5.0}),
+        ]
+    }
     reports = {0: ClientReport(CALM, (), part, pickle.loads(pickle.dumps(gaps)))}
-    loaded = Loaded(span_unix_ns=(1, 2), requests=LazyRows.of("requests", [part]), reports=reports, samples=samples)
+    loaded = Loaded(
+        span_unix_ns=(1, 2),
+        requests=LazyRows.of("requests", [part]),
+        reports=reports,
+        samples=samples,
+    )
     record = attempt("duration: 5s")
     found = commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
     (manifest,) = store.manifests()
@@ -106,7 +130,11 @@ def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
     assert again is not None
     assert found.engine_side is not None and found.figures.itl_ms is not None
     assert (found.figures.itl_ms.min, found.figures.itl_ms.max) == (10.0, 30.0)
-    assert (found.engine_side.running_max, found.engine_side.preemptions, found.figures.requests.ok) == (3.0, 4.0, 1)
+    assert (
+        found.engine_side.running_max,
+        found.engine_side.preemptions,
+        found.figures.requests.ok,
+    ) == (3.0, 4.0, 1)
     assert table_of([found], AttemptData).equals(table_of([again.data()], AttemptData))
 
 
@@ -118,7 +146,11 @@ def test_requests_and_token_events_of_many_clients_are_read_in_one_order(
     parts = [(part_of("requests", rows), part_of("token_events", gaps)) for rows, gaps in tables]
     reports = {index: ClientReport(CALM, (), *some) for index, some in enumerate(parts)}
     record, store = attempt("duration: 5s"), Store.open(str(tmp_path), "x")
-    loaded = Loaded(span_unix_ns=(1, 2), requests=LazyRows.of("requests", [rows for rows, _ in parts]), reports=reports)
+    loaded = Loaded(
+        span_unix_ns=(1, 2),
+        requests=LazyRows.of("requests", [rows for rows, _ in parts]),
+        reports=reports,
+    )
     monkeypatch.setattr("orchestrator.analysis.requests.AT_ONCE", 3)
     commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
     (manifest,) = store.manifests()
@@ -136,5 +168,7 @@ def test_files_that_clients_store_sort_in_the_order_of_the_clients(
         host = ClientHost()
         host.prepare(point(measurement_id="m", attempt_id="a"), index, 12)
         store = Store.open(str(tmp_path), "x")
-        names += [one.path for one in host._stored(store, [part_of("requests", requests(request(index)))])]
+        names += [
+            one.path for one in host._stored(store, [part_of("requests", requests(request(index)))])
+        ]
     assert names == sorted(names)

@@ -1,4 +1,6 @@
-"""Hardware that the file leaves out: what it becomes, and that measurements on two kinds of it are never mixed."""
+"""Hardware that the file leaves out: what it becomes, and that measurements on two kinds of it are
+never mixed.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ def test_an_emulator_needs_no_gpu_and_what_is_named_stays() -> None:
 
 
 def test_several_kinds_of_gpus_are_refused() -> None:
-    both = [one.model_copy(update={"label": name}) for name in ("first", "second") for one in plan().deployments]
+    both = [
+        one.model_copy(update={"label": name})
+        for name in ("first", "second")
+        for one in plan().deployments
+    ]
     with pytest.raises(ProblemsError) as error:
         on_this_cluster([*both, *plan(engine="emulator").deployments], [H100, A100])
     assert [str(problem) for problem in error.value.problems] == [

@@ -1,4 +1,6 @@
-"""What would fail a sweep or spoil its numbers: each check with facts that are fine and facts that are not."""
+"""What would fail a sweep or spoil its numbers: each check with facts that are fine and facts that
+are not.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ FINE: dict[str, Any] = {
     "somaxconn": 4096,
     "outgoing_ports": [32768, 60999],
     "taken_ports": 0,
-    "disk": {"temporary files": {"free": 900 * GIB, "total": 999 * GIB, "kind": "ext4", "writable": True}},
+    "disk": {
+        "temporary files": {"free": 900 * GIB, "total": 999 * GIB, "kind": "ext4", "writable": True}
+    },
     "infiniband": {"mlx5_0/ports/1/state": "4: ACTIVE"},
     "leftovers": [],
     "gpus": {"driver": "570.86.15", "cuda": "12.8", "gpus": [GPU, GPU | {"index": 1}]},
@@ -88,20 +92,45 @@ def test_a_node_that_is_fine_is_told_nothing_of() -> None:
 
 DISK = FINE["disk"]["temporary files"]
 BROKEN = [
-    ("limits", "warning", "at most 20000 open files", {"limits": FINE["limits"] | {"nofile": 20_000}}),
+    (
+        "limits",
+        "warning",
+        "at most 20000 open files",
+        {"limits": FINE["limits"] | {"nofile": 20_000}},
+    ),
     ("limits", "fail", "at most 1024 open files", {"limits": FINE["limits"] | {"nofile": 1024}}),
     ("limits", "warning", "at most 500 processes", {"limits": FINE["limits"] | {"nproc": 500}}),
-    ("limits", "fail", "only 65536 bytes of memory may be locked", {"limits": FINE["limits"] | {"memlock": 65536}}),
+    (
+        "limits",
+        "fail",
+        "only 65536 bytes of memory may be locked",
+        {"limits": FINE["limits"] | {"memlock": 65536}},
+    ),
     ("cgroup", "warning", "counts 96 CPUs, but the node may use only 8", {"cgroup": {"cpu": 8.0}}),
     ("cgroup", "warning", "counts 96 CPUs, but the node may use only 64", {"cores": 64}),
     ("cgroup", "warning", "allows 1000 processes", {"cgroup": {"pids": 1000.0}}),
-    ("cgroup", "warning", "allows 16 GiB of memory, but its GPUs have 160", {"cgroup": {"memory": 16.0 * GIB}}),
+    (
+        "cgroup",
+        "warning",
+        "allows 16 GiB of memory, but its GPUs have 160",
+        {"cgroup": {"memory": 16.0 * GIB}},
+    ),
     ("cgroup", "warning", "2.0 GiB are swapped out", {"swapped_bytes": 2 * GIB}),
     ("scheduling", "warning", "niceness 15", {"niceness": 15}),
     ("scheduling", "warning", "governor is powersave", {"governors": ["performance", "powersave"]}),
-    ("shared memory", "fail", "0.1 GiB are free in /dev/shm", {"shm": FINE["shm"] | {"free": GIB // 16}}),
+    (
+        "shared memory",
+        "fail",
+        "0.1 GiB are free in /dev/shm",
+        {"shm": FINE["shm"] | {"free": GIB // 16}},
+    ),
     ("shared memory", "warning", "3 shared memory segments", {"segments": 3}),
-    ("ports", "warning", "outgoing connections use ports 9000 to 65000", {"outgoing_ports": [9000, 65000]}),
+    (
+        "ports",
+        "warning",
+        "outgoing connections use ports 9000 to 65000",
+        {"outgoing_ports": [9000, 65000]},
+    ),
     ("ports", "warning", "somaxconn is 128", {"somaxconn": 128}),
     ("ports", "fail", "40 of 50 ports", {"taken_ports": 40}),
     (
@@ -111,26 +140,66 @@ BROKEN = [
         {"disk": {"temporary files": DISK | {"free": 5 * GIB}}},
     ),
     ("disk", "fail", "0.5 GiB are free", {"disk": {"temporary files": DISK | {"free": GIB // 2}}}),
-    ("disk", "fail", "cannot be written", {"disk": {"temporary files": DISK | {"writable": False}}}),
+    (
+        "disk",
+        "fail",
+        "cannot be written",
+        {"disk": {"temporary files": DISK | {"writable": False}}},
+    ),
     ("clock", "warning", "at least 20 ms off", {"clock_s": 0.02}),
     ("clock", "fail", "at least 3000 ms off", {"clock_s": 3.0}),
     ("clock", "warning", "clock source is hpet", {"clock_source": "hpet"}),
-    ("network", "fail", "NCCL_SOCKET_IFNAME=ib7 names no", {"unknown_interfaces": ["NCCL_SOCKET_IFNAME=ib7"]}),
-    ("leftovers", "warning", "1 processes or containers of dead launches: vllm", {"leftovers": ["vllm of launch X"]}),
+    (
+        "network",
+        "fail",
+        "NCCL_SOCKET_IFNAME=ib7 names no",
+        {"unknown_interfaces": ["NCCL_SOCKET_IFNAME=ib7"]},
+    ),
+    (
+        "leftovers",
+        "warning",
+        "1 processes or containers of dead launches: vllm",
+        {"leftovers": ["vllm of launch X"]},
+    ),
     ("network", "warning", "is 1: DOWN", {"infiniband": {"mlx5_0/ports/1/state": "1: DOWN"}}),
-    ("versions", "fail", "Ray 2.50.0, but the driver has 2.60.0", {"versions": HERE | {"Ray": "2.50.0"}}),
-    ("versions", "fail", "Python 3.12, but the driver has 3.11", {"versions": HERE | {"Python": "3.12"}}),
+    (
+        "versions",
+        "fail",
+        "Ray 2.50.0, but the driver has 2.60.0",
+        {"versions": HERE | {"Ray": "2.50.0"}},
+    ),
+    (
+        "versions",
+        "fail",
+        "Python 3.12, but the driver has 3.11",
+        {"versions": HERE | {"Python": "3.12"}},
+    ),
     ("gpus", "fail", "counts 2 GPUs, but NVML sees 0", {"gpus": {}}),
     ("gpus", "fail", "but NVML sees 0 and AMD's driver 1", {"gpus": {}, "amd_gpus": 1}),
-    ("gpus", "warning", "nothing is known of the state of its 2 GPUs of AMD", {"gpus": {}, "amd_gpus": 2}),
+    (
+        "gpus",
+        "warning",
+        "nothing is known of the state of its 2 GPUs of AMD",
+        {"gpus": {}, "amd_gpus": 2},
+    ),
     (
         "gpus",
         "fail",
         "counts 2 GPUs, but NVML sees 1",
         {"gpus": FINE["gpus"] | {"gpus": FINE["gpus"]["gpus"][:1]}, "amd_gpus": 1},
     ),
-    ("gpus", "fail", "GPU 0: it is lost", {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}}),
-    ("gpus", "fail", "30.0 GiB are in use, by pids [42]", {"gpus": gpu(used_bytes=30 * GIB, pids=[42])}),
+    (
+        "gpus",
+        "fail",
+        "GPU 0: it is lost",
+        {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}},
+    ),
+    (
+        "gpus",
+        "fail",
+        "30.0 GiB are in use, by pids [42]",
+        {"gpus": gpu(used_bytes=30 * GIB, pids=[42])},
+    ),
     ("gpus", "warning", "MIG is on", {"gpus": gpu(mig=True)}),
     ("gpus", "fail", "7 uncorrected memory errors", {"gpus": gpu(ecc_errors=7)}),
     ("gpus", "warning", "too hot (hardware)", {"gpus": gpu(slowed=["too hot (hardware)"])}),
@@ -196,17 +265,28 @@ load: {{levels: {{concurrency: [8]}}, duration: 5s}}
 
 
 VLLM = "engine: vllm, hardware: h100, tensor_parallel_size: 2, executable: /opt/vllm"
-THERE = {"name": "vllm", "path": "/x/vllm", "version": "0.32", "image": None, "missing": False, "models": {}}
+THERE = {
+    "name": "vllm",
+    "path": "/x/vllm",
+    "version": "0.32",
+    "image": None,
+    "missing": False,
+    "models": {},
+}
 
 
 def gpu_node(name: str = "a", labels: Any = None, **engine: object) -> Node:
-    machine = Machine(name * 20, f"10.0.0.{name}", 2, 96.0, {"pool": "a"} if labels is None else labels)
+    machine = Machine(
+        name * 20, f"10.0.0.{name}", 2, 96.0, {"pool": "a"} if labels is None else labels
+    )
     return node(machine, engines=[THERE | engine])
 
 
 def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_else() -> None:
     kinds = kinds_of(deployments(VLLM))
-    head = node(Machine("h" * 20, "10.0.0.9", 0, 8.0), cores=8, engines=[THERE | {"path": None}], gpus={})
+    head = node(
+        Machine("h" * 20, "10.0.0.9", 0, 8.0), cores=8, engines=[THERE | {"path": None}], gpus={}
+    )
     assert told(gpu_node(), head, kinds=kinds) == []
     for engine, level, what in (
         ({"path": None}, "fail", "vllm is not installed"),
@@ -225,7 +305,11 @@ def test_a_replica_over_nodes_without_a_fabric_is_named() -> None:
     fast, slow = gpu_node("a"), node(gpu_node("b").machine, engines=[THERE], infiniband={})
     assert told(fast, gpu_node("b"), kinds=kinds) == []
     (found,) = told(fast, slow, kinds=kinds)
-    assert (found.level, found.check, "has no InfiniBand" in found.what) == ("warning", "network", True)
+    assert (found.level, found.check, "has no InfiniBand" in found.what) == (
+        "warning",
+        "network",
+        True,
+    )
     assert "bbbbbbbb" in found.where
 
 
@@ -235,7 +319,10 @@ def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
     assert (found.check, found.level) == ("room", "fail")
     assert "0 can ever hold it" in found.what
     for labels in (None, {"pool": "a"}):
-        assert told(gpu_node(labels={}), kinds=kinds, types=(NodeType("h100", 8, 96.0, 4, labels),)) == []
+        assert (
+            told(gpu_node(labels={}), kinds=kinds, types=(NodeType("h100", 8, 96.0, 4, labels),))
+            == []
+        )
     for wrong in (
         NodeType("cpu", 0, 96.0, 4),
         NodeType("h100", 8, 96.0, 0),
@@ -259,9 +346,14 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
     node_there = gpu_node(labels={})
     (found,) = told(node_there, kinds=kinds, types=(h100, a10))
     assert (found.level, found.check) == ("warning", "autoscaler")
-    assert found.what == "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells them apart"
+    assert (
+        found.what
+        == "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells them apart"
+    )
     labelled = kinds_of(deployments(VLLM, labels="{accelerator: H100-80GB}"))
-    assert told(gpu_node(labels={"accelerator": "H100-80GB"}), kinds=labelled, types=(h100, a10)) == []
+    assert (
+        told(gpu_node(labels={"accelerator": "H100-80GB"}), kinds=labelled, types=(h100, a10)) == []
+    )
     spot = NodeType("spot", 8, 96.0, 4, {"accelerator": "H100", "market": "spot"})
     assert told(node_there, kinds=kinds, types=(h100, spot, NodeType("cpu", 0, 96.0, 9, {}))) == []
 
@@ -270,14 +362,22 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
     ("growth", "said"),
     [
         ({"reports": 1}, "an autoscaler is configured and has not reported for 20 s"),
-        ({"reports": 0, "silent": "the autoscaler ended: KeyError"}, "the autoscaler ended: KeyError"),
-        ({"reports": 2, "refused": {"spot": (2, "quota")}}, "launches of nodes were refused: 2 x spot (quota)"),
+        (
+            {"reports": 0, "silent": "the autoscaler ended: KeyError"},
+            "the autoscaler ended: KeyError",
+        ),
+        (
+            {"reports": 2, "refused": {"spot": (2, "quota")}},
+            "launches of nodes were refused: 2 x spot (quota)",
+        ),
         ({"reports": 2}, None),
         ({"reports": None}, None),
         ({"may": False}, None),
     ],
 )
-def test_an_autoscaler_that_is_not_at_work_is_named(growth: dict[str, Any], said: str | None) -> None:
+def test_an_autoscaler_that_is_not_at_work_is_named(
+    growth: dict[str, Any], said: str | None
+) -> None:
     assert [(one.level, one.check, one.what) for one in told(gpu_node(), **growth)] == (
         [("warning", "autoscaler", said)] if said else []
     )
@@ -286,10 +386,14 @@ def test_an_autoscaler_that_is_not_at_work_is_named(growth: dict[str, Any], said
 def test_an_autoscaler_is_given_time_to_report_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, reports = [0.0], [0, 1, 1, 2]
     monkeypatch.setattr(asking.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(asking.time, "sleep", lambda pause_s: now_s.__setitem__(0, now_s[0] + pause_s))
+    monkeypatch.setattr(
+        asking.time, "sleep", lambda pause_s: now_s.__setitem__(0, now_s[0] + pause_s)
+    )
 
     def cluster(reports: list[int]) -> Any:
-        return SimpleNamespace(growth=lambda: Growth(reports=reports.pop(0) if len(reports) > 1 else reports[0]))
+        return SimpleNamespace(
+            growth=lambda: Growth(reports=reports.pop(0) if len(reports) > 1 else reports[0])
+        )
 
     assert asking.growth_of(cluster(reports)).reports == 2
     assert asking.growth_of(cluster([1])).reports == 1
@@ -323,7 +427,9 @@ def test_an_engine_over_several_nodes_is_its_program_and_what_starts_its_ranks(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     text = "engine: tensorrt_llm, hardware: h100, nnodes: 2, tensor_parallel_size: 16, executable: "
-    (wanted,) = ((one.settings, one.hardware) for one in deployments(f"{text}{tmp_path}/trtllm-serve"))
+    (wanted,) = (
+        (one.settings, one.hardware) for one in deployments(f"{text}{tmp_path}/trtllm-serve")
+    )
     for name in ("trtllm-serve", "mpirun"):
         (tmp_path / name).touch(mode=0o755)
         (said,) = facts([wanted])["engines"]
@@ -331,7 +437,10 @@ def test_an_engine_over_several_nodes_is_its_program_and_what_starts_its_ranks(
         if name == "mpirun":
             assert said["path"] == f"{tmp_path}/trtllm-serve"
         else:
-            assert (said["path"], said["name"]) == (None, "mpirun, which starts tensorrt_llm on several nodes,")
+            assert (said["path"], said["name"]) == (
+                None,
+                "mpirun, which starts tensorrt_llm on several nodes,",
+            )
 
 
 def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
@@ -349,7 +458,9 @@ def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
 
 def test_limits_of_groups_of_version_1_count(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n1:pids:/\n0::/\n")
+    (tmp_path / "proc/self/cgroup").write_text(
+        "9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n1:pids:/\n0::/\n"
+    )
     limits = {
         "memory/a/b/memory.limit_in_bytes": 9223372036854771712, "memory/a/memory.limit_in_bytes": 2 * GIB,
         "cpu/a/cpu.cfs_quota_us": 150_000, "cpu/a/cpu.cfs_period_us": 100_000, "cpu/cpu.cfs_quota_us": -1,
@@ -362,8 +473,11 @@ def test_limits_of_groups_of_version_1_count(tmp_path: Path) -> None:
     assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
 
 
-def test_gpus_of_amd_are_those_of_the_kernels_nodes_that_compute_and_may_be_read(tmp_path: Path) -> None:
-    for at, simds in enumerate((0, 1216, 1216, None)):  # a processor, two GPUs, and one of another container
+def test_gpus_of_amd_are_those_of_the_kernels_nodes_that_compute_and_may_be_read(
+    tmp_path: Path,
+) -> None:
+    # a processor, two GPUs, and one of another container
+    for at, simds in enumerate((0, 1216, 1216, None)):
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{at}"
         node.mkdir(parents=True)
         (node / "properties").write_text(
@@ -382,7 +496,9 @@ def test_slices_of_gpus_may_be_counted_as_gpus() -> None:
 def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> None:
     first, second = (Machine(name * 20, f"10.0.0.{name}", 2, 96.0) for name in "12")
     unset, unknown = node(first, clock_is_set=False), node(second, clock_is_set=None)
-    assert [(one.level, one.check, one.where) for one in told(unset, unknown)] == [("warning", "clock", unset.name)]
+    assert [(one.level, one.check, one.where) for one in told(unset, unknown)] == [
+        ("warning", "clock", unset.name)
+    ]
     assert told(unset) == []
 
 
@@ -390,7 +506,9 @@ def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> N
 def test_a_clock_is_kept_right_if_the_kernel_says_so_and_unknown_where_it_may_not_be_asked(
     state: int, is_set: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state))
+    monkeypatch.setattr(
+        node_checks.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state)
+    )
     assert node_checks._clock_is_set() is is_set
     monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace())
     assert node_checks._clock_is_set() is None, "a C library without it"
@@ -407,7 +525,9 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     assert of(str(tmp_path)) == ""
     assert "no such file" in of(str(tmp_path / "gone"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12)
+    )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in of("org/not-there")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
@@ -426,11 +546,13 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
         for name in ("1.safetensors", "2.safetensors", "x.bin")
     ]
     monkeypatch.setattr(
-        "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files[:1], gated=False)
+        "huggingface_hub.HfApi.model_info",
+        lambda *_, **__: SimpleNamespace(siblings=files[:1], gated=False),
     )
     assert of("org/not-there") == ""
     monkeypatch.setattr(
-        "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files, gated=False)
+        "huggingface_hub.HfApi.model_info",
+        lambda *_, **__: SimpleNamespace(siblings=files, gated=False),
     )
     too_much = f"140 GB have to be downloaded, but only 100 are free in {tmp_path}"
     assert of("org/not-there") == too_much
@@ -456,7 +578,9 @@ def test_a_model_and_its_draft_share_the_room_and_are_asked_for_once(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12)
+    )
     (alone,) = (one.settings for one in deployments(VLLM))
     draft = {"method": "eagle3", "num_speculative_tokens": 3, "model": "org/draft"}
     both = alone.model_copy(update={"speculative": Speculative.model_validate(draft)})
@@ -466,15 +590,23 @@ def test_a_model_and_its_draft_share_the_room_and_are_asked_for_once(
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Tells everybody what a gated model is, and lets nobody have it; it has the revision ``main`` alone."""
+    """Tells everybody what a gated model is, and lets nobody have it; it has the revision ``main``
+    alone.
+    """
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         told = path in ("/api/models/org/gated", "/api/models/org/gated/revision/main")
         self.send_response(200 if told else 403 if path.endswith("/auth-check") else 404)
-        self.send_header("X-Error-Code", "GatedRepo" if path.endswith("/auth-check") else "RevisionNotFound")
+        self.send_header(
+            "X-Error-Code", "GatedRepo" if path.endswith("/auth-check") else "RevisionNotFound"
+        )
         self.end_headers()
-        self.wfile.write(json.dumps({"id": "org/gated", "gated": "manual", "siblings": []} if told else {}).encode())
+        self.wfile.write(
+            json.dumps(
+                {"id": "org/gated", "gated": "manual", "siblings": []} if told else {}
+            ).encode()
+        )
 
     def log_message(self, *_: object) -> None: ...
 
@@ -487,7 +619,9 @@ def test_a_gated_model_that_one_may_not_have_and_a_revision_that_is_not_there_ar
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        monkeypatch.setattr(
+            "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.server_port}"
+        )
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         (one,) = deployments(VLLM)
@@ -513,7 +647,11 @@ def cached(cache: Path) -> None:
      ({"HF_HOME": "home", "HF_HUB_CACHE": "hub"}, {}, "hub"), ({"HF_HOME": "home"}, {"HF_HUB_CACHE": "node"}, "node")],
 )  # fmt: skip
 def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], node: dict[str, str], where: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    env: dict[str, str],
+    node: dict[str, str],
+    where: str,
 ) -> None:
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     for name, folder in node.items():
@@ -521,11 +659,16 @@ def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "node"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (one,) = deployments(VLLM)
-    settings = one.settings.model_copy(update={"env": {name: str(tmp_path / said) for name, said in env.items()}})
+    settings = one.settings.model_copy(
+        update={"env": {name: str(tmp_path / said) for name, said in env.items()}}
+    )
     before = facts([(settings, one.hardware)])
     cached(tmp_path / where)
     after = facts([(settings, one.hardware)])
-    assert ["HF_HUB_OFFLINE" in str(said["engines"][0]["models"]) for said in (before, after)] == [True, False]
+    assert ["HF_HUB_OFFLINE" in str(said["engines"][0]["models"]) for said in (before, after)] == [
+        True,
+        False,
+    ]
     assert set(after["disk"]) == {"temporary files", f"the model cache {tmp_path / where}"}
 
 
@@ -641,7 +784,12 @@ class FakeNvml(SimpleNamespace):
 def test_gpus_tell_their_health_and_what_they_do_not_know_is_none() -> None:
     said = health(FakeNvml())
     assert (said["driver"], said["cuda"]) == ("570.86.15", "12.8")
-    assert said["gpus"][0] == GPU | {"mig": None, "pids": [42], "power_lowered": True, "fabric": True}
+    assert said["gpus"][0] == GPU | {
+        "mig": None,
+        "pids": [42],
+        "power_lowered": True,
+        "fabric": True,
+    }
     assert [gpu["index"] for gpu in said["gpus"]] == [0, 1]
 
 
@@ -672,25 +820,42 @@ class FakeProbes(LocalProbes):
         super().__init__([Machine("one", "127.0.0.2"), Machine("two", "127.0.0.3")])
         self._second = second
 
-    def ask(self, function: Any, *arguments: Any, limit_s: float = 0.0, nodes: Any = ()) -> dict[str, Any]:
-        answers = {"one": lambda: function(*arguments), "two": lambda: self._second(function, *arguments)}
+    def ask(
+        self, function: Any, *arguments: Any, limit_s: float = 0.0, nodes: Any = ()
+    ) -> dict[str, Any]:
+        answers = {
+            "one": lambda: function(*arguments),
+            "two": lambda: self._second(function, *arguments),
+        }
         return {node: answers[node]() for node in nodes or answers}
 
 
 def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named(tmp_path: Path) -> None:
-    nodes, (found,) = examine(FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), [], None)
+    nodes, (found,) = examine(
+        FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), [], None
+    )
     assert [one.machine.node_id for one in nodes] == ["one"]
     assert (found.level, found.where, "raylet" in found.do) == ("fail", "127.0.0.3, two", True)
     asked = list[Any]()
-    examine(FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")), [], str(tmp_path))
+    examine(
+        FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")),
+        [],
+        str(tmp_path),
+    )
     assert asked == [facts], "a silent node is not waited for again"
-    _, (found,) = examine(FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), [], None)
+    _, (found,) = examine(
+        FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), [], None
+    )
     assert "install this program" in found.do
 
 
 @pytest.mark.parametrize(("off_s", "least_s"), [(0.0, 0.0), (3.0, 2.5), (-3.0, 2.5)])
-def test_a_clock_that_is_off_is_told_by_what_round_trips_leave_open(off_s: float, least_s: float) -> None:
-    probes = FakeProbes(lambda function, *given: time.time() + off_s if function is time.time else function(*given))
+def test_a_clock_that_is_off_is_told_by_what_round_trips_leave_open(
+    off_s: float, least_s: float
+) -> None:
+    probes = FakeProbes(
+        lambda function, *given: time.time() + off_s if function is time.time else function(*given)
+    )
     nodes, _ = examine(probes, [], None)
     first, second = (one.clock_s for one in nodes)
     assert first < 0.5
@@ -727,7 +892,9 @@ def test_a_check_that_fails_half_way_leaves_nothing_in_the_results(
 
 def test_a_check_that_raises_on_this_machine_is_no_answer() -> None:
     said = LocalProbes([Machine("one", "10.0.0.1")]).ask(lambda: [][0])
-    assert said == {"one": NoAnswer("cannot run this program: IndexError: list index out of range", wrong=True)}
+    assert said == {
+        "one": NoAnswer("cannot run this program: IndexError: list index out of range", wrong=True)
+    }
 
 
 def test_a_node_that_writes_slowly_to_the_results_is_named(tmp_path: Path) -> None:
@@ -736,19 +903,27 @@ def test_a_node_that_writes_slowly_to_the_results_is_named(tmp_path: Path) -> No
         return (*said[:2], 2e6) if function is results_problem else said
 
     _, (found,) = examine(FakeProbes(slow), [], str(tmp_path))
-    assert (found.level, found.check, "writes 2.0 MB/s" in found.what) == ("warning", "results", True)
+    assert (found.level, found.check, "writes 2.0 MB/s" in found.what) == (
+        "warning",
+        "results",
+        True,
+    )
     assert "127.0.0.3" in found.where
     assert list(tmp_path.iterdir()) == []
 
 
 class Unhurried(LocalProbes):
-    """Three nodes in virtual time: the second says what it is, and no more, and costs whoever asks it the limit."""
+    """Three nodes in virtual time: the second says what it is, and no more, and costs whoever asks
+    it the limit.
+    """
 
     def __init__(self) -> None:
         super().__init__([Machine(str(at), f"127.0.0.{at}") for at in (2, 3, 4)])
         self.now_s, self.until_s, self.asked = 0.0, 0.0, list[tuple[Any, int]]()
 
-    def ask(self, function: Any, *given: Any, limit_s: float = ASK_LIMIT_S, nodes: Any = ()) -> dict[str, Any]:
+    def ask(
+        self, function: Any, *given: Any, limit_s: float = ASK_LIMIT_S, nodes: Any = ()
+    ) -> dict[str, Any]:
         nodes = nodes or [one.node_id for one in self.machines]
         self.asked.append((function, len(nodes)))
         if function is node_network.listen:
@@ -761,14 +936,21 @@ class Unhurried(LocalProbes):
             answer = function(*given)
         silent = function is not facts and "3" in nodes
         self.now_s += limit_s * silent
-        return {node: NoAnswer("gave no answer") if silent and node == "3" else answer for node in nodes}
+        return {
+            node: NoAnswer("gave no answer") if silent and node == "3" else answer for node in nodes
+        }
 
 
 def test_a_node_that_falls_silent_is_named_alone_and_others_find_each_other() -> None:
     probes = Unhurried()
     nodes, (found,) = examine(probes, [], None)
     assert len(nodes) == 3
-    assert (found.level, found.check, found.what, "raylet" in found.do) == ("fail", "network", "gave no answer", True)
+    assert (found.level, found.check, found.what, "raylet" in found.do) == (
+        "fail",
+        "network",
+        "gave no answer",
+        True,
+    )
     assert "127.0.0.3" in found.where
     assert probes.asked == [
         (facts, 3), (time.time, 3), *[(time.time, 2)] * 9, (node_network.listen, 3), (node_network.unreached, 2)
@@ -788,7 +970,9 @@ def test_a_listener_is_there_for_its_own_address_alone_and_answers_a_few_at_a_ti
         for _ in range(4 * node_network.AT_ONCE):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), 5.0))
         monkeypatch.setattr(node_network, "PATIENCE_S", 0.3)
-        assert "full packets are lost" in node_network._problem("127.0.0.1", port), "nobody is free for another one"
+        assert "full packets are lost" in node_network._problem("127.0.0.1", port), (
+            "nobody is free for another one"
+        )
         assert threading.active_count() - before <= 1 + node_network.AT_ONCE
     monkeypatch.undo()
     assert node_network._problem("127.0.0.1", port) == "", "those that left make room"
@@ -799,7 +983,9 @@ def test_a_host_that_does_not_know_its_address_listens_on_all(addresses: list[st
     assert node_network._problem("127.0.0.2", node_network.listen(addresses, 30.0)) == ""
 
 
-@pytest.mark.parametrize(("accepts", "what"), [(False, "no connection to its port"), (True, "full packets are lost")])
+@pytest.mark.parametrize(
+    ("accepts", "what"), [(False, "no connection to its port"), (True, "full packets are lost")]
+)
 def test_hosts_that_do_not_reach_each_other_where_engines_listen_are_named(
     monkeypatch: pytest.MonkeyPatch, accepts: bool, what: str
 ) -> None:
@@ -809,14 +995,18 @@ def test_hosts_that_do_not_reach_each_other_where_engines_listen_are_named(
         if accepts:
             other.listen()  # the kernel takes connections, and nobody answers
         port = other.getsockname()[1]
-        probes = FakeProbes(lambda function, *given: port if function is node_network.listen else function(*given))
+        probes = FakeProbes(
+            lambda function, *given: port if function is node_network.listen else function(*given)
+        )
         _, found = examine(probes, [], None)
     assert {(one.level, one.check) for one in found} == {("fail", "network")}
     assert all("127.0.0.3" in one.what and what in one.what for one in found)
     assert "127.0.0.2" in found[0].where
 
 
-def test_the_client_of_each_host_is_measured_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_of_each_host_is_measured_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     measured = {"ttft_error_ms": {"mean": 0.1}}
     monkeypatch.setattr(asking, "selfcheck", lambda: copy.deepcopy(measured))
     probes = FakeProbes(lambda function: {"ttft_error_ms": {"mean": 16.2}})
@@ -830,9 +1020,15 @@ def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*argv: str, said: dict[str, Any]) -> tuple[int, str]:
-        monkeypatch.setattr(asking, "facts", lambda _: FINE | {"versions": node_checks.versions()} | said)
-        monkeypatch.setattr(LocalCluster, "machines", lambda _: [Machine("local", "127.0.0.1", 0, 2.0)])
-        done = CliRunner().invoke(cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False)
+        monkeypatch.setattr(
+            asking, "facts", lambda _: FINE | {"versions": node_checks.versions()} | said
+        )
+        monkeypatch.setattr(
+            LocalCluster, "machines", lambda _: [Machine("local", "127.0.0.1", 0, 2.0)]
+        )
+        done = CliRunner().invoke(
+            cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False
+        )
         return done.return_value, done.stdout
 
     assert run(said={}) == (0, "1 node: 0 findings that would fail a sweep, 0 warnings\n")

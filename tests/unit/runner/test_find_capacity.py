@@ -1,4 +1,6 @@
-"""Sweeps that look for capacities, of engines that are queues: 8 slots, each busy for 0.4 s with a request."""
+"""Sweeps that look for capacities, of engines that are queues: 8 slots, each busy for 0.4 s with a
+request.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ slos: {slos}
 
 
 def searching(
-    slos: str = "{fast: {ttft: 500ms, attainment: 0.8}}", control: str = "request_rate", more: str = ""
+    slos: str = "{fast: {ttft: 500ms, attainment: 0.8}}",
+    control: str = "request_rate",
+    more: str = "",
 ) -> Plan:
     return make_plan(parse_experiment(SEARCH.format(slos=slos, control=control) + more, "x.yaml"))
 
@@ -100,7 +104,9 @@ class QueueRun(FakeRun):
         over = sum(done <= now_s for _, done in self._served)
         fresh, self._told = self._served[self._told : over], over
         rows = [tuple(row.get(name) for name in REQUESTS.names[2:]) for row in self._rows(fresh)]
-        still_open = tuple((round(due * 1e9), True) for due, done in self._served[over:] if due <= now_s)
+        still_open = tuple(
+            (round(due * 1e9), True) for due, done in self._served[over:] if due <= now_s
+        )
         return [SoFar(round(now_s * 1e9), tuple((row, None) for row in rows), still_open)]
 
     def finish(self, at_s: float, drain: bool) -> None:
@@ -117,7 +123,10 @@ class QueueRun(FakeRun):
 
     def _rows(self, served: list[tuple[float, float]]) -> list[dict[str, Any]]:
         keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
-        return [self._row(index, due, done) | keys for index, (due, done) in enumerate(served, self._told)]
+        return [
+            self._row(index, due, done) | keys
+            for index, (due, done) in enumerate(served, self._told)
+        ]
 
     def _row(self, index: int, due: float, done: float) -> dict[str, Any]:
         row = request(index, 1e3 * due, first_ms=1e3 * done)
@@ -129,7 +138,9 @@ class QueueRun(FakeRun):
 @pytest.fixture(autouse=True)
 def queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        simulation, "FakeRun", lambda *args: FakeRun(*args) if args[1].keep_replies else QueueRun(*args)
+        simulation,
+        "FakeRun",
+        lambda *args: FakeRun(*args) if args[1].keep_replies else QueueRun(*args),
     )
 
 
@@ -138,10 +149,14 @@ def probes(store: Store) -> list[tuple[float, int]]:
 
 
 def last_claims(world: World) -> dict[str, dict[str, Any]]:
-    return [dict(one.data) for one in world.told if isinstance(one, Event) and one.kind == "search"][-1]
+    return [
+        dict(one.data) for one in world.told if isinstance(one, Event) and one.kind == "search"
+    ][-1]
 
 
-def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it(tmp_path: Path) -> None:
+def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it(
+    tmp_path: Path,
+) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
     text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
     text = text.replace("duration: 60s", "duration: 60s, precision: 0.3")
@@ -156,7 +171,9 @@ def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it
 
 
 @pytest.mark.parametrize("precision", [0.5, 0.02])
-def test_what_is_stored_is_judged_at_the_precision_of_the_search(tmp_path: Path, precision: float) -> None:
+def test_what_is_stored_is_judged_at_the_precision_of_the_search(
+    tmp_path: Path, precision: float
+) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
     text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
     text = text.replace("duration: 60s", f"duration: 60s, precision: {precision}")
@@ -164,14 +181,22 @@ def test_what_is_stored_is_judged_at_the_precision_of_the_search(tmp_path: Path,
     told, experiment = last_claims(world)["fast"], Experiment(store)
     assert told["status"] in (("unresolved",) if precision < 0.1 else ("converged", "cliff"))
     assert (told["high"] / told["claim"] <= 1 + precision) == (precision == 0.5)
-    (found,) = capacity_documents(experiment, experiment.points(*experiment.slos).current, experiment.slos)
-    assert [found[name] for name in ("claim", "high", "status")] == [told[name] for name in ("claim", "high", "status")]
+    (found,) = capacity_documents(
+        experiment, experiment.points(*experiment.slos).current, experiment.slos
+    )
+    assert [found[name] for name in ("claim", "high", "status")] == [
+        told[name] for name in ("claim", "high", "status")
+    ]
 
 
 @pytest.mark.long
 def test_of_several_slos_each_has_its_claim_by_the_same_probes(tmp_path: Path) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
-    sweep(world, searching("{fast: {ttft: 420ms, attainment: 0.8}, slow: {ttft: 2s, attainment: 0.8}}"), store)
+    sweep(
+        world,
+        searching("{fast: {ttft: 420ms, attainment: 0.8}, slow: {ttft: 2s, attainment: 0.8}}"),
+        store,
+    )
     found = last_claims(world)
     assert 0 < found["fast"]["claim"] < found["slow"]["claim"] <= 1.1 * MOST
 
@@ -190,11 +215,16 @@ def test_a_search_that_is_killed_at_any_probe_goes_on_without_repeating_one(tmp_
     while sweep(world_of(), searching(), killed, interrupt_s=90.0).interrupted:
         assert set(probes(killed)) <= set(probes(whole))
     assert sorted(probes(killed)) == sorted(probes(whole))
-    assert max(Counter(row["measurement_id"] for row in killed.read("points").to_pylist()).values()) == 1
+    assert (
+        max(Counter(row["measurement_id"] for row in killed.read("points").to_pylist()).values())
+        == 1
+    )
     assert sweep(world_of(), searching(), killed).counts.measured == 0
 
 
-def test_an_engine_that_does_not_start_is_one_row_and_not_one_for_every_probe(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_start_is_one_row_and_not_one_for_every_probe(
+    tmp_path: Path,
+) -> None:
     store = Store.open(str(tmp_path), "x")
     wrong = Failure(FailureKind.BAD_FLAG, "It does not know this flag.")
     report = sweep(world_of(fails={"ready": [wrong]}), searching(), store)
@@ -230,9 +260,13 @@ def test_with_two_starts_what_one_held_is_confirmed_on_the_other_and_engines_cha
 
 
 def test_a_probe_lasts_ten_minutes_at_most_where_nothing_is_said_and_other_points_one() -> None:
-    text = SEARCH.format(slos="{fast: {ttft: 500ms}}", control="request_rate").replace(", duration: 60s", "")
+    text = SEARCH.format(slos="{fast: {ttft: 500ms}}", control="request_rate").replace(
+        ", duration: 60s", ""
+    )
     listed = text.replace("search: capacity, control: request_rate", "levels: {request_rate: [1]}")
-    lasts = [make_plan(parse_experiment(one, "x.yaml")).loads[0].duration_s for one in (text, listed)]
+    lasts = [
+        make_plan(parse_experiment(one, "x.yaml")).loads[0].duration_s for one in (text, listed)
+    ]
     assert lasts == [600, 60]
 
 
@@ -248,12 +282,19 @@ class BoundMeasurer:
         if len(self.seeds) > 1:
             return Attempt()
         slow = Failure(FailureKind.CLIENT_BOUND, "The client was slow.")
-        return Attempt(failure=slow, loaded=Loaded(span_unix_ns=(1, 2), requests=requests(request(0, 1.0))))
+        return Attempt(
+            failure=slow, loaded=Loaded(span_unix_ns=(1, 2), requests=requests(request(0, 1.0)))
+        )
 
 
 def endpoint_plan(more: str = "") -> Plan:
-    file = SEARCH.replace("engine: vllm, hardware: h100", "engine: endpoint, url: 'http://127.0.0.1:9'")
-    file = file.replace("hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 3.6}}}}\n", "")
+    file = SEARCH.replace(
+        "engine: vllm, hardware: h100", "engine: endpoint, url: 'http://127.0.0.1:9'"
+    )
+    file = file.replace(
+        "hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 3.6}}}}\n",
+        "",
+    )
     text = file.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
     return make_plan(parse_experiment(text + more, "x.yaml"))
 
@@ -266,7 +307,9 @@ def test_what_a_slow_client_spoiled_is_asked_again_with_other_prompts_by_a_later
         measurer = BoundMeasurer()
         monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_, one=measurer: one)
         probed = Probed(Dialect("openai_completions", "/v1/completions"), None)
-        CapacitySearch(plan=plan, target=Target("http://127.0.0.1:9", "m"), probed=probed, store=store).run()
+        CapacitySearch(
+            plan=plan, target=Target("http://127.0.0.1:9", "m"), probed=probed, store=store
+        ).run()
         seeds += measurer.seeds[:1]
         assert len(set(measurer.seeds)) == 2
     assert len(set(seeds)) == 2
@@ -293,10 +336,14 @@ class SlowMeasurer(BoundMeasurer):
         self.clock.seconds += 100.0
         self.over.append(watch.over())
         rows = requests(*(request(index, 10.0 * index) for index in range(400)))
-        return Attempt(verdict=Verdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=rows))
+        return Attempt(
+            verdict=Verdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=rows)
+        )
 
 
-def of_endpoint(tmp_path: Path, clock: Clock, told: list[Any], more: str = "", **given: Any) -> CapacitySearch:
+def of_endpoint(
+    tmp_path: Path, clock: Clock, told: list[Any], more: str = "", **given: Any
+) -> CapacitySearch:
     return CapacitySearch(
         plan=endpoint_plan(more),
         target=Target("http://127.0.0.1:9", "m"),
@@ -316,7 +363,9 @@ def test_a_search_of_an_endpoint_ends_by_its_budget_or_by_the_user_and_says_what
     measurer = SlowMeasurer(clock)
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
     more = "" if by_user else "budget: {wall: 250s}"
-    found = of_endpoint(tmp_path, clock, told, more, stopped=lambda: by_user and clock.seconds > 250).run()
+    found = of_endpoint(
+        tmp_path, clock, told, more, stopped=lambda: by_user and clock.seconds > 250
+    ).run()
     assert measurer.over == [False, False, True]
     assert (len(found.probes), found.claim.status, found.interrupted) == (3, "budget", by_user)
     assert found.next is not None
@@ -333,8 +382,14 @@ def test_what_it_would_probe_next_is_what_another_run_with_that_budget_probes_fi
         clock.seconds += 100.0
         levels.append(load.level.value)
         late = np.random.default_rng(load.seed).random(2000) < 0.2 * (levels[-1] / 20) ** 3
-        rows = (request(at, 10.0 * at, first_ms=10.0 * at + (900 if one else 5)) for at, one in enumerate(late))
-        return Attempt(verdict=Verdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=requests(*rows)))
+        rows = (
+            request(at, 10.0 * at, first_ms=10.0 * at + (900 if one else 5))
+            for at, one in enumerate(late)
+        )
+        return Attempt(
+            verdict=Verdict("valid", [], {}),
+            loaded=Loaded(span_unix_ns=(1, 2), requests=requests(*rows)),
+        )
 
     monkeypatch.setattr(measurer, "measure", measure)
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
@@ -370,12 +425,18 @@ def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(
 
     def measure(load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
         attempt = whole(load, more_clients, watch)
-        return attempt if clock.seconds < 150 else replace(attempt, failure=Failure(kind, "Too young."))
+        return (
+            attempt
+            if clock.seconds < 150
+            else replace(attempt, failure=Failure(kind, "Too young."))
+        )
 
     monkeypatch.setattr(measurer, "measure", measure)
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
     stopped = {"stopped": lambda: clock.seconds > 150} if by_user else {}
-    search = of_endpoint(tmp_path, clock, told, "" if by_user else "budget: {wall: 150s}", **stopped)
+    search = of_endpoint(
+        tmp_path, clock, told, "" if by_user else "budget: {wall: 150s}", **stopped
+    )
     found = search.run()
     assert (len(found.probes), found.failure, found.interrupted) == (1, None, by_user)
     assert [one.status for one in search.store.commits()] == ["ok"]
@@ -388,7 +449,10 @@ class SlowClientsRun(QueueRun):
     def reports(self) -> dict[int, ClientReport]:
         late_ms = 50.0 if self.point.level.value > 10 else 0.0
         found = super().reports()
-        return {index: replace(one, stats=replace(one.stats, loop_lag_p99_ms=late_ms)) for index, one in found.items()}
+        return {
+            index: replace(one, stats=replace(one.stats, loop_lag_p99_ms=late_ms))
+            for index, one in found.items()
+        }
 
 
 def test_client_bound_where_all_clients_of_the_cluster_are_too_slow_for_what_the_engine_holds(
@@ -415,7 +479,9 @@ class DeadlyRun(QueueRun):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.point.level.value >= 10:
-            self.world.fails["dies"] = [(self.world.clock.now_s(), Failure(FailureKind.DIED, "It died."))]
+            self.world.fails["dies"] = [
+                (self.world.clock.now_s(), Failure(FailureKind.DIED, "It died."))
+            ]
 
 
 def test_a_level_at_which_the_engine_dies_twice_fails_and_is_not_asked_again(
@@ -425,7 +491,10 @@ def test_a_level_at_which_the_engine_dies_twice_fails_and_is_not_asked_again(
     monkeypatch.setattr(simulation, "FakeRun", lambda *args: kinds[args[1].keep_replies](*args))
     world, store = world_of(), Store.open(str(tmp_path), "x")
     sweep(world, searching(), store)
-    found, rows = last_claims(world)["fast"], store.read_manifests("points", store.manifests("point")).to_pylist()
+    found, rows = (
+        last_claims(world)["fast"],
+        store.read_manifests("points", store.manifests("point")).to_pylist(),
+    )
     died = Counter(row["level"] for row in rows if row["failure_kind"] == "died")
     assert found["high"] == min(died) < 16
     assert set(died.values()) == {2}
@@ -438,7 +507,9 @@ def test_a_level_at_which_the_engine_dies_twice_fails_and_is_not_asked_again(
 
 def test_all_workloads_share_the_change_to_the_second_start(tmp_path: Path) -> None:
     text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
-    text = text.replace("output_tokens: 1}]", "output_tokens: 1}, {name: v, input_tokens: 5, output_tokens: 1}]")
+    text = text.replace(
+        "output_tokens: 1}]", "output_tokens: 1}, {name: v, input_tokens: 5, output_tokens: 1}]"
+    )
     world, store = world_of(), Store.open(str(tmp_path), "x")
     sweep(world, make_plan(parse_experiment(text + "repeats: 2\nstarts: 2", "x.yaml")), store)
     assert steps(world)["start"] == 2

@@ -127,18 +127,23 @@ def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
 
 
 def test_an_accelerator_nobody_knows_is_not_judged() -> None:
-    check_accelerators(Hardware(name="x", accelerator="prototype-9"), [sitting("NVIDIA A100 GPU-a")])  # type: ignore[list-item]
+    hosts: Any = [sitting("NVIDIA A100 GPU-a")]
+    check_accelerators(Hardware(name="x", accelerator="prototype-9"), hosts)
 
 
 def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
-    settings = EngineSettings(engine="vllm", model="m", tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2)
+    settings = EngineSettings(
+        engine="vllm", model="m", tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2
+    )
     deployment = Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
     need = need_of(deployment, exclusive=True)
     assert need.replicas == ((Bundle(8, 8.0),) * 2,)
     assert need.labels == (("pool", "a"),)
 
 
-def test_the_key_of_an_endpoint_comes_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_an_endpoint_comes_from_the_environment_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings = EngineSettings(engine="endpoint", model="m", url="http://x", api_key_env="SOME_KEY")
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(EngineFailure, match="SOME_KEY"):

@@ -1,8 +1,11 @@
-"""What a sweep does when nodes are taken back or fail again and again, and when its storage refuses for minutes."""
+"""What a sweep does when nodes are taken back or fail again and again, and when its storage refuses
+for minutes.
+"""
 
 from __future__ import annotations
 
 import errno
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +51,9 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Between these seconds of virtual time every write to the folder fails."""
     write = blobs._write_beside_and_rename
 
-    def between(world: World, start_s: float, end_s: float, number: int = errno.ENOSPC, only: str = "") -> None:
+    def between(
+        world: World, start_s: float, end_s: float, number: int = errno.ENOSPC, only: str = ""
+    ) -> None:
         def faulty(path: Path, data: bytes) -> None:
             if start_s <= world.clock.now_s() < end_s and only in str(path):
                 raise OSError(number, "the storage refuses")
@@ -66,15 +71,23 @@ def test_rows_wait_for_storage_that_refuses_for_minutes_and_engines_stay_up(
     world = world_of([node("a"), node("b")])
     refuses(world, 60.0, 660.0, number)
     report = sweep(world, plan_of(THREE, levels="1, 2"), store)
-    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (6, 0, [("ok", None)] * 6)
+    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (
+        6,
+        0,
+        [("ok", None)] * 6,
+    )
     assert steps(world)["start"] == 3  # none was started again
     assert {row.status for row in launches(store)} == {"ok"}
-    assert any("the storage refuses" in text and "at most 900 s" in text for text in told(world, "storage"))
+    assert any(
+        "the storage refuses" in text and "at most 900 s" in text for text in told(world, "storage")
+    )
     assert any("answers again after" in text for text in told(world, "storage"))
     assert 660 < world.clock.now_s() < 660 + 300
 
 
-def test_no_launch_begins_while_the_storage_refuses(store: Store, refuses: Callable[..., None]) -> None:
+def test_no_launch_begins_while_the_storage_refuses(
+    store: Store, refuses: Callable[..., None]
+) -> None:
     world = world_of([node("a")])
     refuses(world, 60.0, 400.0)
     world.clock.at(100.0, lambda: world.nodes.append(node("b")))
@@ -97,7 +110,9 @@ def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit_and_nothing_ru
 ) -> None:
     world = world_of([node("a"), node("b")])
     refuses(world, 60.0, math.inf)
-    with pytest.raises(ResultsError, match=r"refused for 3\d\d s.*No space|refuses.*same command again"):
+    with pytest.raises(
+        ResultsError, match=r"refused for 3\d\d s.*No space|refuses.*same command again"
+    ):
         sweep(world, plan_of(THREE, levels="1, 2"), store, storage_timeout_s=300.0)
     assert world.held == {}
     assert 360 < world.clock.now_s() < 500
@@ -106,7 +121,9 @@ def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit_and_nothing_ru
     assert again.counts.measured + again.counts.skipped == 6
 
 
-def test_an_interrupt_does_not_wait_for_the_storage(store: Store, refuses: Callable[..., None]) -> None:
+def test_an_interrupt_does_not_wait_for_the_storage(
+    store: Store, refuses: Callable[..., None]
+) -> None:
     world = world_of()
     refuses(world, 60.0, math.inf)
     report = sweep(world, plan_of(levels="1, 2"), store, interrupt_s=120.0)
@@ -117,16 +134,24 @@ def test_an_interrupt_does_not_wait_for_the_storage(store: Store, refuses: Calla
 def test_a_client_that_the_storage_refuses_is_no_lost_client_and_costs_no_start(
     store: Store, refuses: Callable[..., None]
 ) -> None:
-    world = world_of(fails={"clients": [PlacementError("no client on node a: the storage refuses"), None]})
+    world = world_of(
+        fails={"clients": [PlacementError("no client on node a: the storage refuses"), None]}
+    )
     refuses(world, 5.0, 200.0)
     assert sweep(world, plan_of(), store).counts.measured == 1
-    assert [one for one in world.log if one in ("start", "clients")] == ["start", "clients", "clients"]
+    assert [one for one in world.log if one in ("start", "clients")] == [
+        "start",
+        "clients",
+        "clients",
+    ]
 
 
 def test_after_an_outage_clients_start_where_they_should_have_before(
     store: Store, refuses: Callable[..., None]
 ) -> None:
-    world = world_of(fails={"clients": [NoClient("no client on node a: the storage refuses", {"a"}), None]})
+    world = world_of(
+        fails={"clients": [NoClient("no client on node a: the storage refuses", {"a"}), None]}
+    )
     refuses(world, 5.0, 200.0)
     assert sweep(world, plan_of(), store).counts.measured == 1
     assert world.avoided[0] == world.avoided[1]
@@ -151,14 +176,24 @@ def test_where_no_client_starts_others_are_tried_and_then_the_launch_fails(store
 def test_rows_that_wait_for_room_on_a_clients_disk_cost_no_try(store: Store) -> None:
     world = world_of(fails={"load": ["full", None]})
     report = sweep(world, plan_of(levels="1, 2"), store)
-    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (2, 0, [("ok", None)] * 2)
+    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (
+        2,
+        0,
+        [("ok", None)] * 2,
+    )
     first, *others = told(world, "storage")
-    assert first == "there is no room for rows in /tmp of x; rows are kept and nothing new starts, for at most 900 s"
-    assert [text.partition(" after")[0] for text in others] == ["the disk for temporary files answers again"]
+    assert (
+        first
+        == "there is no room for rows in /tmp of x; rows are kept and nothing new starts, for at most 900 s"
+    )
+    assert [text.partition(" after")[0] for text in others] == [
+        "the disk for temporary files answers again"
+    ]
 
 
 def test_no_point_begins_while_a_client_has_no_room(store: Store) -> None:
-    world = world_of(fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})  # the first: the fixed prompts
+    # the first: the fixed prompts
+    world = world_of(fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})
     report = sweep(world, plan_of(), store)
     assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
     assert "no room for rows in /tmp of x" in told(world, "storage")[0]
@@ -166,13 +201,17 @@ def test_no_point_begins_while_a_client_has_no_room(store: Store) -> None:
 
 def test_a_client_that_has_no_room_for_too_long_ends_the_sweep(store: Store) -> None:
     world = world_of(fails={"load": ["full"]})
-    with pytest.raises(ResultsError, match=r"no room for 1\d\d s: .*/tmp of x; .*same command again"):
+    with pytest.raises(
+        ResultsError, match=r"no room for 1\d\d s: .*/tmp of x; .*same command again"
+    ):
         sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
     assert (outcomes(store), steps(world)["load"], world.held) == ([], 1, {})
 
 
 @pytest.mark.parametrize("step", ["prepare", "load"])
-def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host(store: Store, step: str) -> None:
+def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host(
+    store: Store, step: str
+) -> None:
     fails = {"prepare": [None, NoRoom("/tmp of x")], "load": ["full"]}
     world = world_of([node("a"), node("b")], fails={step: fails[step]})
     world.unfit = {"a"}
@@ -181,7 +220,9 @@ def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host
     assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
     assert world.clock.now_s() < 600, "in a point it waits for a minute, before it not at all"
     assert "no room for rows in /tmp of x" in told(world, "retry")[0]
-    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True], "also once its disk has room again"
+    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True], (
+        "also once its disk has room again"
+    )
     if step == "load":
         assert told(world, "storage")[0].endswith("they are kept until 60 s after the last request")
 
@@ -203,14 +244,19 @@ def test_rows_that_wait_where_clients_may_move_keep_no_other_launch_from_startin
 
 
 def test_a_node_that_is_taken_back_is_no_other_host(store: Store) -> None:
-    world = world_of([node("a"), node("b")], fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})
+    world = world_of(
+        [node("a"), node("b")], fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]}
+    )
     world.unfit, world.gone_s = {"a"}, {"b": math.inf}
     report = sweep(world, plan_of(), store)
     assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
 
 
 def test_an_interrupt_does_not_wait_for_room(store: Store) -> None:
-    waiting: list[dict[str, list[Any]]] = [{"prepare": [None, *[NoRoom("x")] * 99]}, {"load": ["full"]}]
+    waiting: list[dict[str, list[Any]]] = [
+        {"prepare": [None, *[NoRoom("x")] * 99]},
+        {"load": ["full"]},
+    ]
     for fails in waiting:
         world = world_of(fails=fails)
         assert sweep(world, plan_of(), store, interrupt_s=120.0).interrupted
@@ -277,17 +323,24 @@ def test_what_waiting_does_not_change_is_not_waited_for(
 # --- nodes that are taken back ---
 
 
-def test_a_point_that_ends_before_its_node_is_gone_ends_and_the_next_is_measured_elsewhere(store: Store) -> None:
+def test_a_point_that_ends_before_its_node_is_gone_ends_and_the_next_is_measured_elsewhere(
+    store: Store,
+) -> None:
     world = world_of([node("a"), node("b")])
     world.clock.at(20.0, lambda: world.gone_s.update(a=140.0))  # the first point ends at 82
     sweep(world, plan_of(levels="1, 2"), store)
     assert outcomes(store) == [("ok", None)] * 2
-    assert [(row.failure_kind, row.failure_class) for row in launches(store)] == [("preempted", "infra"), (None, None)]
+    assert [(row.failure_kind, row.failure_class) for row in launches(store)] == [
+        ("preempted", "infra"),
+        (None, None),
+    ]
     assert '"node_id": "b"' in launches(store)[1].placement_json
     assert launches(store)[0].log_uri  # it was stopped in order
 
 
-def test_a_point_that_does_not_fit_ends_at_once_with_its_rows_and_is_measured_elsewhere(store: Store) -> None:
+def test_a_point_that_does_not_fit_ends_at_once_with_its_rows_and_is_measured_elsewhere(
+    store: Store,
+) -> None:
     world = world_of([node("a"), node("b")])
     world.clock.at(20.0, lambda: world.gone_s.update(a=50.0))
     report = sweep(world, plan_of(), store)
@@ -303,7 +356,13 @@ def test_no_point_begins_through_a_client_whose_node_is_being_taken_back(store: 
     world = world_of(client_nodes=["c", "d"])
     world.clock.at(20.0, lambda: world.gone_s.update(c=math.inf))  # in the first point
     sweep(world, plan_of(levels="1, 2, 3"), store)
-    assert [step for step in world.log if step in ("clients", "load")] == ["clients", "load", "clients", "load", "load"]
+    assert [step for step in world.log if step in ("clients", "load")] == [
+        "clients",
+        "load",
+        "clients",
+        "load",
+        "load",
+    ]
     assert (outcomes(store), steps(world)["start"]) == ([("ok", None)] * 3, 1)
 
 
@@ -316,7 +375,9 @@ def test_a_start_on_a_node_that_drains_is_not_waited_for(gone_s: float, store: S
     assert world.clock.now_s() < 400
 
 
-def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(store: Store) -> None:
+def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(
+    store: Store,
+) -> None:
     names = "abcdefg"
     world = world_of([node(name) for name in names])
     for at, name in enumerate(names[:-1]):
@@ -326,18 +387,29 @@ def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(s
     assert len(launches(store)) == 7
 
 
-def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_ended(store: Store) -> None:
+def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_ended(
+    store: Store,
+) -> None:
     world = world_of([node("a"), node("b")])
-    world.clock.at(20.0, lambda: world.gone_s.update(a=140.0, b=140.0))  # the first points end at 82
-    report = sweep(world, plan_of("{max_num_seqs: 1}, {max_num_seqs: 2}, {max_num_seqs: 3}", levels="1, 2"), store)
+    # the first points end at 82
+    world.clock.at(20.0, lambda: world.gone_s.update(a=140.0, b=140.0))
+    report = sweep(
+        world,
+        plan_of("{max_num_seqs: 1}, {max_num_seqs: 2}, {max_num_seqs: 3}", levels="1, 2"),
+        store,
+    )
     assert outcomes(store) == [("ok", None)] * 2
     assert (report.counts.failed, report.left) == (0, 4)
-    assert told(world, "taken_back") == ["all nodes are being taken back: run it on others to continue"]
+    assert told(world, "taken_back") == [
+        "all nodes are being taken back: run it on others to continue"
+    ]
     assert {row.failure_kind for row in launches(store)} == {"preempted"}
 
 
 @pytest.mark.parametrize("gone_s", [10.0, math.inf])
-def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(gone_s: float, store: Store) -> None:
+def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(
+    gone_s: float, store: Store
+) -> None:
     world = world_of([node("a"), node("b")])
     world.clock.at(5.0, lambda: world.gone_s.update(a=gone_s))
     world.clock.at(40.0, lambda: world.lose("b"))
@@ -346,12 +418,19 @@ def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_i
     assert (report.counts.measured, report.left, told(world, "taken_back")) == (1, 0, [])
 
 
-def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_stopped(store: Store) -> None:
+def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_stopped(
+    store: Store,
+) -> None:
     world = world_of([node("a"), node("b")])
     world.clock.at(40.0, lambda: world.lose("b"))
     world.clock.at(60.0, lambda: world.nodes.append(node("c")))
     sweep(world, plan_of("{tensor_parallel_size: 8, pipeline_parallel_size: 2, nnodes: 2}"), store)
-    assert [one for one in world.log if one in ("stop", "release")] == ["release", "stop", "stop", "release"]
+    assert [one for one in world.log if one in ("stop", "release")] == [
+        "release",
+        "stop",
+        "stop",
+        "release",
+    ]
 
 
 def test_a_log_is_named_by_its_rank_although_another_rank_was_lost(store: Store) -> None:
@@ -359,14 +438,23 @@ def test_a_log_is_named_by_its_rank_although_another_rank_was_lost(store: Store)
     world.clock.at(40.0, lambda: world.lose("a"))
     world.clock.at(60.0, lambda: world.nodes.append(node("c")))
     sweep(world, plan_of("{tensor_parallel_size: 8, replicas: 2}"), store)
-    assert [str(row.log_uri).rpartition("/")[2] for row in launches(store)] == ["rank1.log", "rank0.log"]
+    assert [str(row.log_uri).rpartition("/")[2] for row in launches(store)] == [
+        "rank1.log",
+        "rank0.log",
+    ]
 
 
-def test_a_point_that_nodes_taken_back_end_again_and_again_is_measured_on_the_last(store: Store) -> None:
+def test_a_point_that_nodes_taken_back_end_again_and_again_is_measured_on_the_last(
+    store: Store,
+) -> None:
     names = "abcdefg"
     world = world_of([node(name) for name in names])
+
+    def take_back(name: str) -> None:
+        world.gone_s[name] = world.clock.now_s() + 20
+
     for at, name in enumerate(names[:-1]):  # each in the middle of the point
-        world.clock.at(20.0 + 22 * at, lambda name=name: world.gone_s.update({name: world.clock.now_s() + 20}))  # type: ignore[misc]
+        world.clock.at(20.0 + 22 * at, functools.partial(take_back, name))
     report = sweep(world, plan_of(), store)
     assert (report.counts.measured, report.counts.failed) == (1, 0)
     assert outcomes(store) == [("failed", "infra")] * 6 + [("ok", None)]
@@ -379,7 +467,9 @@ def placed_on(store: Store) -> list[str]:
     return [row.placement_json.partition('"node_id": "')[2][:1] for row in launches(store)]
 
 
-def test_a_node_that_failed_two_launches_rests_and_is_tried_again_after_a_stated_time(store: Store) -> None:
+def test_a_node_that_failed_two_launches_rests_and_is_tried_again_after_a_stated_time(
+    store: Store,
+) -> None:
     world = world_of([node("a")], fails={"ready": [PORT, PORT]})
     report = sweep(world, plan_of(), store)
     assert report.counts.measured == 1
@@ -434,7 +524,9 @@ def test_a_wrong_configuration_is_held_against_no_node(store: Store) -> None:
     assert told(world, "node_rests") == told(world, "paused") == []
 
 
-def test_the_same_failure_on_three_nodes_pauses_the_sweep_and_a_probe_lets_it_go_on(store: Store) -> None:
+def test_the_same_failure_on_three_nodes_pauses_the_sweep_and_a_probe_lets_it_go_on(
+    store: Store,
+) -> None:
     world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3})
     report = sweep(world, plan_of(THREE), store)
     assert report.counts.measured == 3
@@ -473,7 +565,10 @@ def test_one_launch_on_many_nodes_that_fails_is_one_failure() -> None:
 def test_a_probe_that_fails_the_same_way_pauses_it_for_twice_as_long(store: Store) -> None:
     world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 4})
     sweep(world, plan_of(THREE), store)
-    assert [text.partition("no new one for ")[2].split()[0] for text in told(world, "paused")] == ["120", "240"]
+    assert [text.partition("no new one for ")[2].split()[0] for text in told(world, "paused")] == [
+        "120",
+        "240",
+    ]
 
 
 def test_lost_hosts_of_one_node_rest_and_do_not_pause(store: Store) -> None:

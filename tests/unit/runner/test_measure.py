@@ -18,7 +18,16 @@ from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
 from tests.unit.results.builders import failed_request, requests
-from tests.unit.runner.simulation import FakeAgent, FakeRun, Placed, World, plan_of, reply, steps, world_of
+from tests.unit.runner.simulation import (
+    FakeAgent,
+    FakeRun,
+    Placed,
+    World,
+    plan_of,
+    reply,
+    steps,
+    world_of,
+)
 
 TARGET = Target("http://127.0.0.1:1", "m")
 
@@ -45,7 +54,11 @@ def test_what_was_measured_comes_back_with_its_verdict() -> None:
     attempt, world = measured()
     loaded = attempt.loaded
     assert loaded is not None
-    assert (attempt.failure, attempt.verdict.validity, attempt.interrupted) == (None, "valid", False)
+    assert (attempt.failure, attempt.verdict.validity, attempt.interrupted) == (
+        None,
+        "valid",
+        False,
+    )
     assert (loaded.requests.num_rows, len(loaded.stats)) == (2, 2)
     assert (list(loaded.reports), list(loaded.lost)) == ([0, 1], [])
     assert loaded.samples[0][0].values == {"running": 2.0}
@@ -61,14 +74,19 @@ def test_the_span_of_a_point_is_its_warm_up_and_window_without_the_drain() -> No
 
 def test_an_endpoint_has_no_agents_and_is_measured_all_the_same() -> None:
     world = world_of()
-    attempt = Measurer(Replicas((), (TARGET,)), world.clients(1, {}), world.clock).measure(load_point())  # type: ignore[arg-type]
+    attempt = Measurer(Replicas((), (TARGET,)), world.clients(1, {}), world.clock).measure(
+        load_point()
+    )  # type: ignore[arg-type]
     assert (attempt.failure, attempt.verdict.validity) == (None, "valid")
 
 
 def test_a_salt_of_the_users_own_is_the_same_for_every_attempt_and_no_fresh_cache() -> None:
     theirs = Dialect("openai_chat", "/", extra_body={"cache_salt": "x"})
     assert Replicas((), ()).fresh_cache(theirs) == "unknown"
-    assert Replicas((), ()).fresh_cache(Dialect("openai_chat", "/", cache_salt=True).salted("y")) == "salted"
+    assert (
+        Replicas((), ()).fresh_cache(Dialect("openai_chat", "/", cache_salt=True).salted("y"))
+        == "salted"
+    )
 
 
 def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_help() -> None:
@@ -92,7 +110,9 @@ def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_
         ("lost", FailureKind.CLIENT_LOST, False),
     ],
 )
-def test_a_failure_says_whether_the_launch_is_over(outcome: Any, kind: FailureKind, over: bool) -> None:
+def test_a_failure_says_whether_the_launch_is_over(
+    outcome: Any, kind: FailureKind, over: bool
+) -> None:
     attempt, _ = measured(outcome)
     assert attempt.failure is not None
     assert (attempt.failure.kind, attempt.launch_over) == (kind, over)
@@ -100,11 +120,16 @@ def test_a_failure_says_whether_the_launch_is_over(outcome: Any, kind: FailureKi
     assert attempt.loaded is not None, "what was measured until then is kept"
 
 
-@pytest.mark.parametrize(("told", "kind"), [("aborted", None), ("http_5xx", FailureKind.NO_REQUEST_OK)])
+@pytest.mark.parametrize(
+    ("told", "kind"), [("aborted", None), ("http_5xx", FailureKind.NO_REQUEST_OK)]
+)
 def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_that_met_only_errors_failed(
     told: str, kind: FailureKind | None
 ) -> None:
-    rows = [failed_request(index, error_class=name) for index, name in enumerate(("aborted", told, told))]
+    rows = [
+        failed_request(index, error_class=name)
+        for index, name in enumerate(("aborted", told, told))
+    ]
     rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
     early = Early(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
     loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
@@ -161,14 +186,19 @@ def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wante
     assert took_s == pytest.approx(30, abs=2)
     for stops_at in (0, 1):  # while clients prepare, in the warm-up
         world = world_of()
-        early = measurer(world, stopped=lambda: world.clock.now_s() >= stops_at, keeps=True).measure(point)  # noqa: B023
+
+        def is_stopped(world=world, stops_at=stops_at) -> bool:
+            return world.clock.now_s() >= stops_at
+
+        early = measurer(world, stopped=is_stopped, keeps=True).measure(point)
         assert early.interrupted
         assert early.loaded is not None
         assert (early.loaded.requests.num_rows, early.loaded.cut(point).duration_s) == (0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "silent_s", "found"), [(600.0, 299.0, False), (600.0, 300.0, True), (30.0, 119.0, False)]
+    ("timeout_s", "silent_s", "found"),
+    [(600.0, 299.0, False), (600.0, 300.0, True), (30.0, 119.0, False)],
 )
 def test_a_replica_that_lives_and_says_nothing_ends_the_launch(
     timeout_s: float, silent_s: float, found: bool, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +228,9 @@ def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.M
     assert world.clock.now_s() == pytest.approx(70 + 20 + 3 * SETTLE_S, abs=3)
 
 
-@pytest.mark.parametrize(("times", "ended_s"), [({}, 70), ({"duration_s": None, "warmup_s": 0.0, "requests": 2}, 0)])
+@pytest.mark.parametrize(
+    ("times", "ended_s"), [({}, 70), ({"duration_s": None, "warmup_s": 0.0, "requests": 2}, 0)]
+)
 def test_where_nobody_waits_for_room_a_point_ends_a_minute_after_its_last_request(
     times: dict[str, Any], ended_s: float
 ) -> None:
@@ -208,7 +240,10 @@ def test_where_nobody_waits_for_room_a_point_ends_a_minute_after_its_last_reques
     assert "no room for rows in /tmp of x" in attempt.failure.sentence
     assert world.clock.now_s() == pytest.approx(ended_s + LOAD_S, abs=3)
     (told,) = [item.text for item in world.told if isinstance(item, Event)]
-    assert told == "there is no room for rows in /tmp of x; they are kept until 60 s after the last request"
+    assert (
+        told
+        == "there is no room for rows in /tmp of x; they are kept until 60 s after the last request"
+    )
 
 
 def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None:
@@ -220,14 +255,20 @@ def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None
     assert world.clock.now_s() == pytest.approx(70.0)
 
 
-def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_whether_the_engine_lives() -> None:
+def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_whether_the_engine_lives() -> (
+    None
+):
     world = world_of(replies=[(reply(0),)])
     loaded = measurer(world).first_answers(load_point(seed=7, tokenizer="a"))
     assert loaded is not None
     assert (loaded.ended, loaded.replies) == (None, [reply(0)])
     assert measurer(world).first_answers(load_point(seed=8)) is not None
     assert world.firsts[0] == world.firsts[1]
-    assert (world.firsts[0].requests, world.firsts[0].level.value, world.firsts[0].dialect.logprobs) == (32, 32, True)
+    assert (
+        world.firsts[0].requests,
+        world.firsts[0].level.value,
+        world.firsts[0].dialect.logprobs,
+    ) == (32, 32, True)
     died = world_of(fails={"first": [Failure(FailureKind.DIED, "It died.")]})
     assert (found := measurer(died).first_answers(load_point())) is not None
     assert found.ended is not None
@@ -235,9 +276,18 @@ def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_w
     assert steps(world)["load"] == 0
 
 
-def test_each_of_many_replicas_answers_a_few_of_the_same_prompts_and_no_longer_than_a_minute() -> None:
-    few, many = (fixed_prompts(load_point(targets=(TARGET,) * count), logprobs=True) for count in (1, 10))
-    assert (few.requests, many.requests, many.level.value, many.request_timeout_s) == (32, 40, 40, 60)
+def test_each_of_many_replicas_answers_a_few_of_the_same_prompts_and_no_longer_than_a_minute() -> (
+    None
+):
+    few, many = (
+        fixed_prompts(load_point(targets=(TARGET,) * count), logprobs=True) for count in (1, 10)
+    )
+    assert (few.requests, many.requests, many.level.value, many.request_timeout_s) == (
+        32,
+        40,
+        40,
+        60,
+    )
     assert (few.seed, few.workload) == (many.seed, many.workload)
 
 
@@ -262,8 +312,12 @@ def test_who_refuses_a_cache_salt_is_asked_without(
 ) -> None:
     world = world_of(fails={"first": answers})
     with_salt = Dialect("openai_chat", "/", cache_salt=True).salted("mine")
-    assert (made := measurer(world)).first_answers(replace(load_point(), dialect=with_salt)) is not None
-    assert [("cache_salt" in one.dialect.extra_body, one.dialect.logprobs) for one in world.firsts] == asked
+    assert (made := measurer(world)).first_answers(
+        replace(load_point(), dialect=with_salt)
+    ) is not None
+    assert [
+        ("cache_salt" in one.dialect.extra_body, one.dialect.logprobs) for one in world.firsts
+    ] == asked
     assert made.unsalted == (set() if salts else {"/"}), "where all is refused, it is not the salt"
 
 

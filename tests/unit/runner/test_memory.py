@@ -28,11 +28,18 @@ libc.fflush(None)
 
 def heaps(call: str) -> tuple[str, int]:
     """Arrow's allocator, and how many heaps the C library has."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(call=call)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(call=call)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.partition("\n")[0], done.stdout.count("<heap nr")
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="NOT RUN: another C library than glibc has no arenas")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="NOT RUN: another C library than glibc has no arenas"
+)
 def test_threads_and_arrow_share_one_heap() -> None:
     before, after = heaps(""), heaps("share_one_heap()")
     assert (before[0] != "system", after[0]) == (True, "system")

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from orchestrator.runner.state import overhead_share
 
-SPAN = st.tuples(st.integers(-20, 120), st.integers(0, 60)).map(lambda made: (made[0], made[0] + made[1]))
+SPAN = st.tuples(st.integers(-20, 120), st.integers(0, 60)).map(
+    lambda made: (made[0], made[0] + made[1])
+)
 
 
 def test_work_that_overlaps_counts_once_and_outside_the_sweep_not_at_all() -> None:
-    assert overhead_share([(0, 40), (20, 50), (90, 200), (-50, -10)], (0, 100)) == pytest.approx(0.4)
+    assert overhead_share([(0, 40), (20, 50), (90, 200), (-50, -10)], (0, 100)) == pytest.approx(
+        0.4
+    )
     assert overhead_share([], (0, 100)) == 1
     assert overhead_share([(0, 10)], (5, 5)) == 0
 

@@ -1,4 +1,6 @@
-"""Sweeps whose searches for capacities race: engines are queues with as many slots as ``max_num_seqs`` says."""
+"""Sweeps whose searches for capacities race: engines are queues with as many slots as
+``max_num_seqs`` says.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Agent(FakeAgent):
     def reserve_ports(self, count: int) -> list[int]:
         return list(range(21000 + 100 * ord(self.node), 21000 + 100 * ord(self.node) + count))
 
-    def start(self, settings: EngineSettings, hardware: object, node: Node, *more: object) -> tuple[str, ...]:
+    def start(
+        self, settings: EngineSettings, hardware: object, node: Node, *more: object
+    ) -> tuple[str, ...]:
         self.slots[self.reserve_ports(1)[0]] = settings.max_num_seqs or 1
         return super().start(settings, hardware, node, *more)
 
@@ -71,7 +75,9 @@ class SlotsRun(QueueRun):
 def queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "FakeAgent", Agent)
     monkeypatch.setattr(
-        simulation, "FakeRun", lambda *args: FakeRun(*args) if args[1].keep_replies else SlotsRun(*args)
+        simulation,
+        "FakeRun",
+        lambda *args: FakeRun(*args) if args[1].keep_replies else SlotsRun(*args),
     )
 
 
@@ -80,7 +86,10 @@ def racing(load: str = "", cases: str = SLOTS, price: str = "") -> Plan:
 
 
 def probes(store: Store) -> list[tuple[str, float, int]]:
-    return [(row["deployment_id"], row["level"], row["repeat"]) for row in store.read("points").to_pylist()]
+    return [
+        (row["deployment_id"], row["level"], row["repeat"])
+        for row in store.read("points").to_pylist()
+    ]
 
 
 def last_claims(world: World) -> dict[str, dict[str, Any]]:
@@ -91,7 +100,9 @@ def last_claims(world: World) -> dict[str, dict[str, Any]]:
 
 def capacities(store: Store) -> str:
     experiment = Experiment(store)
-    return "\n".join(capacities_text(experiment, experiment.points(*experiment.slos).current, experiment.slos))
+    return "\n".join(
+        capacities_text(experiment, experiment.points(*experiment.slos).current, experiment.slos)
+    )
 
 
 def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: Path) -> None:
@@ -104,11 +115,15 @@ def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: 
     assert len(counted) == 3  # everybody is probed
     assert winner["claim"] is not None
     assert winner["status"] in ("converged", "cliff", "unresolved")
-    losers = {labels[name]: number for name, number in counted.items() if WINNER not in labels[name]}
+    losers = {
+        labels[name]: number for name, number in counted.items() if WINNER not in labels[name]
+    }
     assert sum(losers.values()) < counted[next(name for name in counted if WINNER in labels[name])]
     experiment = Experiment(store)
     answer: Any
-    (answer,) = cast("list[Any]", best_document(answers([(experiment, experiment.slos)]))["comparisons"])
+    (answer,) = cast(
+        "list[Any]", best_document(answers([(experiment, experiment.slos)]))["comparisons"]
+    )
     assert WINNER in answer["ranking"][0]["deployment"]
     assert capacities(store).count("outraced") == 2
     assert sum("outraced" in one["reason"] for one in answer["left_out"]) == 2
@@ -128,7 +143,8 @@ def test_side_by_side_they_hear_of_each_other_while_they_run(tmp_path: Path) -> 
     sweep(world, racing(), store)
     assert capacities(store).count("outraced") == 2
     assert world.most_held == 3
-    assert not any(isinstance(one, Event) and one.kind == "gives_way" for one in world.told)  # nobody waits
+    # nobody waits
+    assert not any(isinstance(one, Event) and one.kind == "gives_way" for one in world.told)
 
 
 def test_a_race_that_is_killed_goes_on_without_repeating_a_probe(tmp_path: Path) -> None:
@@ -137,7 +153,10 @@ def test_a_race_that_is_killed_goes_on_without_repeating_a_probe(tmp_path: Path)
         rounds += 1
     assert rounds
     assert max(Counter(probes(store)).values()) == 1
-    assert max(Counter(row["measurement_id"] for row in store.read("points").to_pylist()).values()) == 1
+    assert (
+        max(Counter(row["measurement_id"] for row in store.read("points").to_pylist()).values())
+        == 1
+    )
     assert capacities(store).count("outraced") == 2
 
 
@@ -149,7 +168,9 @@ def test_who_gives_way_waits_for_the_risky_ones_too(tmp_path: Path) -> None:
     plan, world = racing("", "{max_num_seqs: 8}, {max_num_seqs: 4}"), world_of()
     first, second = plan.deployments
     kinds = (first, "planned"), (second, "risky")
-    plan = plan.with_deployments([one.model_copy(update={"status": status}) for one, status in kinds])
+    plan = plan.with_deployments(
+        [one.model_copy(update={"status": status}) for one, status in kinds]
+    )
     sweep(world, plan, Store.open(str(tmp_path), "x"))
     assert launched(world)[:2] == [first.label, second.label]
 
@@ -159,7 +180,8 @@ def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: 
     plan = racing(", objective: deployment, precision: 0.3", cases)
     store, beaten, world = Store.open(str(tmp_path), "x"), plan.deployments[1].label, world_of()
 
-    def told(item: Event | Phase) -> None:  # later the leader has a claim, with which it beats others for good
+    # later the leader has a claim, with which it beats others for good
+    def told(item: Event | Phase) -> None:
         if isinstance(item, Event) and item.kind == "search" and "fast: holds" in item.text:
             context.stop.set()
 
@@ -174,7 +196,9 @@ def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: 
 
 def level_of(level: float, verdict: Outcome | None, share: float, whole: int = 1) -> AtLevel:
     evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
-    return AtLevel(level, whole, verdict, False, share, 3000, evidence, whole, False, False, False, 20.0)
+    return AtLevel(
+        level, whole, verdict, False, share, 3000, evidence, whole, False, False, False, 20.0
+    )
 
 
 def showing(todo: Todo, *levels: AtLevel) -> None:
@@ -187,9 +211,15 @@ def showing(todo: Todo, *levels: AtLevel) -> None:
     todo._go_on()
 
 
-def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(tmp_path: Path) -> None:
+def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(
+    tmp_path: Path,
+) -> None:
     world, plan = world_of(), racing()
-    sweeping = Sweep(SweepContext(plan, world, Store.open(str(tmp_path), "x"), world.told.append, clock=world.clock))  # type: ignore[arg-type]
+    sweeping = Sweep(
+        SweepContext(
+            plan, world, Store.open(str(tmp_path), "x"), world.told.append, clock=world.clock
+        )
+    )  # type: ignore[arg-type]
     todos = [Todo(plan, one, {}, race=sweeping._race) for one in plan.runnable()]
     sweeping._queue = {one.deployment.id: one for one in todos}
     for todo, high in zip(todos, (10.99, 12.34, 15.54), strict=True):
@@ -200,17 +230,27 @@ def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(tm
     sweeping._follow_race()
     assert [one.key for one in sweeping._waiting] == [todos[at].deployment.id for at in (2, 0, 1)]
     assert not world.told
-    # the first could hold more than the second knows it does, and there the second was probed enough; the third fails
+    # the first could hold more than the second knows it does, and there the second was probed
+    # enough; the third fails
     showing(todos[0], level_of(8.98, "holds", 0.99), level_of(17.45, None, 0.81))
-    showing(todos[1], level_of(8.0, "holds", 0.99), level_of(15.54, None, 0.79, whole=8), level_of(16.0, "fails", 0.6))
+    showing(
+        todos[1],
+        level_of(8.0, "holds", 0.99),
+        level_of(15.54, None, 0.79, whole=8),
+        level_of(16.0, "fails", 0.6),
+    )
     showing(todos[2], level_of(8.0, None, 0.81), level_of(8.98, "fails", 0.6))
     sweeping._follow_race()
     assert list(sweeping._idle) == [one.deployment.id for one in todos[1:]]
-    assert [(one.kind, one.deployment) for one in world.told] == [("outraced", todos[2].deployment.label)]
+    assert [(one.kind, one.deployment) for one in world.told] == [
+        ("outraced", todos[2].deployment.label)
+    ]
 
 
 @pytest.mark.parametrize("calls", range(1, 9))
-def test_what_others_tell_in_between_does_not_end_a_sweep(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_tell_in_between_does_not_end_a_sweep(
+    calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = racing()
     first, second, _ = plan.runnable()
     race = race_of(plan)
@@ -239,7 +279,8 @@ TWO_SIZES = "{tensor_parallel_size: 1}, {tensor_parallel_size: 4}"
 
 
 @pytest.mark.parametrize(
-    ("objective", "expected"), [("", [1, 4]), (", objective: usd", [3, 12]), (", objective: deployment", [1, 1])]
+    ("objective", "expected"),
+    [("", [1, 4]), (", objective: usd", [3, 12]), (", objective: deployment", [1, 1])],
 )
 def test_it_is_raced_per_what_the_file_says(objective: str, expected: list[float]) -> None:
     plan = racing(objective, TWO_SIZES, ", usd_per_gpu_hour: 3")
@@ -279,14 +320,19 @@ def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_pat
     assert not sweep(later, plan, store).interrupted
     assert {*launched(world), *launched(later)} == {one.label for one in plan.deployments[:2]}
     assert max(Counter(probes(store)).values()) == 1
-    assert [one.data for one in later.told if isinstance(one, Event) and one.kind == "not_started"] == [
-        {"deployments": 1}
-    ]
-    (answer,) = cast("list[Any]", best_document(answers([(Experiment(store), Experiment(store).slos)]))["comparisons"])
+    assert [
+        one.data for one in later.told if isinstance(one, Event) and one.kind == "not_started"
+    ] == [{"deployments": 1}]
+    (answer,) = cast(
+        "list[Any]",
+        best_document(answers([(Experiment(store), Experiment(store).slos)]))["comparisons"],
+    )
     assert "not measured" in answer["why"]
 
 
-def test_a_proposer_says_who_is_started_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proposer_says_who_is_started_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def last(settings: dict[str, Any], known: dict[str, float | None], seed: int) -> str:
         return [name for name in settings if name not in known][-1]
 
@@ -316,7 +362,9 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
     strategy = cast("Capacity", search.strategy)
     search.told.add((Level(control="request_rate", value=8.98), 0))
     fails = level_of(10.99, "fails", 0.6)
-    for tier, levels in zip(strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True):
+    for tier, levels in zip(
+        strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True
+    ):
         tier._claim, tier._over = claim_of(levels, 0.8), None
     strategy._wants, strategy._told = None, 1
     todo._go_on()
@@ -327,7 +375,9 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
     assert strategy.asking() == {"fast", "slow"}
 
 
-@pytest.mark.parametrize(("load", "expected"), [("", [12, 2, 2]), (", full_grid: true", [12, 12, 12])])
+@pytest.mark.parametrize(
+    ("load", "expected"), [("", [12, 2, 2]), (", full_grid: true", [12, 12, 12])]
+)
 def test_a_race_is_estimated_as_one_search_and_a_few_probes_of_each_of_the_others(
     load: str, expected: list[int]
 ) -> None:

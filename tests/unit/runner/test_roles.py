@@ -1,4 +1,6 @@
-"""A launch of prefill and decode replicas and their router: what is started when, what is loaded, what a death says."""
+"""A launch of prefill and decode replicas and their router: what is started when, what is loaded,
+what a death says.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, Node,
     seen: list[tuple[EngineSettings, Node, str]] = []
     real = simulation.FakeAgent.start
 
-    def start(agent: Any, settings: EngineSettings, hardware: object, node: Node, key: str) -> tuple[str, ...]:
+    def start(
+        agent: Any, settings: EngineSettings, hardware: object, node: Node, key: str
+    ) -> tuple[str, ...]:
         seen.append((settings, node, key))
         return real(agent, settings, hardware, node, key)
 
@@ -57,7 +61,9 @@ def test_the_router_starts_when_all_replicas_serve_and_alone_is_loaded(
     router, node, _ = started[-1]
     assert router.engine == "vllm_router"
     assert [worker.role for worker in node.workers] == ["prefill", "prefill", "decode"]
-    assert len({key for _, _, key in started}) == 1, "a router passes on the key that it is asked with"
+    assert len({key for _, _, key in started}) == 1, (
+        "a router passes on the key that it is asked with"
+    )
     (target,) = world.loads[0].targets
     assert target.url == f"http://{node.bind}:{node.port}"
     assert world.log.count("stop") == 4
@@ -65,8 +71,14 @@ def test_the_router_starts_when_all_replicas_serve_and_alone_is_loaded(
 
 def test_rows_say_roles_and_count_all_devices(store: Store, tmp_path: Path) -> None:
     sweep(world_of(), plan(), store)
-    (deployment,) = {row["deployment_id"]: row for row in store.read("deployments").to_pylist()}.values()
-    assert (deployment["roles"], deployment["router"], deployment["devices"]) == ("prefill, decode", "vllm_router", 8)
+    (deployment,) = {
+        row["deployment_id"]: row for row in store.read("deployments").to_pylist()
+    }.values()
+    assert (deployment["roles"], deployment["router"], deployment["devices"]) == (
+        "prefill, decode",
+        "vllm_router",
+        8,
+    )
     assert deployment["usd_per_hour"] == pytest.approx(8 * 3.6)
     (launch,) = store.read("launches").to_pylist()
     placed = json.loads(launch["placement_json"])
@@ -75,8 +87,14 @@ def test_rows_say_roles_and_count_all_devices(store: Store, tmp_path: Path) -> N
     told_by_router = json.loads(launch["engine_reported_json"])["router.version"]
     assert told_by_router == launch["engine_version"], "the simulated agents all say the same"
     told = store.read("engine_metrics").to_pylist()
-    assert {(row["replica"], row["role"]) for row in told} == {(0, "prefill"), (1, "prefill"), (2, "decode")}
-    assert {path.name for path in tmp_path.glob("x/logs/*/*.log")} == {f"rank{at}.log" for at in range(4)}
+    assert {(row["replica"], row["role"]) for row in told} == {
+        (0, "prefill"),
+        (1, "prefill"),
+        (2, "decode"),
+    }
+    assert {path.name for path in tmp_path.glob("x/logs/*/*.log")} == {
+        f"rank{at}.log" for at in range(4)
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,7 +117,10 @@ def test_the_row_says_what_kv_caches_travelled_over_once_a_prompt_was_answered(
 
 @pytest.mark.parametrize("at", range(4), ids=["prefill", "prefill", "decode", "router"])
 def test_the_death_of_any_part_ends_the_launch_and_says_whose_it_was(
-    at: int, store: Store, started: list[tuple[EngineSettings, Node, str]], monkeypatch: pytest.MonkeyPatch
+    at: int,
+    store: Store,
+    started: list[tuple[EngineSettings, Node, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     role = ["prefill", "prefill", "decode", "router"][at]
     agents: list[Any] = []

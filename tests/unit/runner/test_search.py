@@ -1,4 +1,6 @@
-"""A search whose next level depends on what the last one gave, in a sweep that is killed and goes on."""
+"""A search whose next level depends on what the last one gave, in a sweep that is killed and goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Doubling:
     def tell(self, level: Level, attempt: Committed) -> None:
         assert isinstance(attempt, AttemptData), "without figures it cannot know"
         assert attempt.point.level == level.value
-        self._next = level.value * 2 if attempt.figures.requests.failed == 0 and level.value < MOST else None
+        self._next = (
+            level.value * 2 if attempt.figures.requests.failed == 0 and level.value < MOST else None
+        )
 
     def ahead(self) -> Sequence[Level]:
         level = self.ask()
@@ -52,14 +56,17 @@ class Silent(Doubling):
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     for found in (Doubling, Silent):
-        monkeypatch.setitem(STRATEGIES._builtin, found.__name__.lower(), f"{__name__}:{found.__name__}")
+        monkeypatch.setitem(
+            STRATEGIES._builtin, found.__name__.lower(), f"{__name__}:{found.__name__}"
+        )
     return searching("doubling")
 
 
 def searching(name: str) -> Plan:
     made = plan_of()
     loads = tuple(
-        load.model_copy(update={"search": name, "levels": (), "control": "concurrency"}) for load in made.loads
+        load.model_copy(update={"search": name, "levels": (), "control": "concurrency"})
+        for load in made.loads
     )
     return made.model_copy(update={"loads": loads})
 
@@ -85,5 +92,7 @@ def test_a_sweep_that_ended_early_goes_on_where_it_was(plan: Plan, tmp_path: Pat
 
 
 def test_a_search_that_does_not_say_what_it_asks_for_is_refused(plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'silent' asks for a level that its `ahead` does not name"):
+    with pytest.raises(
+        InputError, match="'silent' asks for a level that its `ahead` does not name"
+    ):
         sweep(world_of(), searching("silent"), Store.open(str(tmp_path), "x"))

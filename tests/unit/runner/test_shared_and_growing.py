@@ -1,4 +1,6 @@
-"""Sweeps on clusters that grow and that others use: the autoscaler packs what is asked for as Ray's does."""
+"""Sweeps on clusters that grow and that others use: the autoscaler packs what is asked for as Ray's
+does.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from orchestrator.runner.admission import Cost, Queue, Waiting, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.need import Need
 from orchestrator.spec.experiment import parse_experiment
-from tests.unit.runner.simulation import EXPERIMENT, Placed, VirtualClock, World, node, outcomes, plan_of, sweep
+from tests.unit.runner.simulation import (
+    EXPERIMENT,
+    Placed,
+    VirtualClock,
+    World,
+    node,
+    outcomes,
+    plan_of,
+    sweep,
+)
 
 JOINS_S = 180.0
 ON_CORES = """
@@ -43,8 +54,9 @@ def store(tmp_path: Path) -> Store:
 
 @dataclass
 class Packing(World):
-    """Its autoscaler adds nodes of one type, as few as hold what is asked for beside the nodes that are ``taken``.
-    Others hold ``others`` in Ray until ``freed_s``."""
+    """Its autoscaler adds nodes of one type, as few as hold what is asked for beside the nodes that
+    are ``taken``. Others hold ``others`` in Ray until ``freed_s``.
+    """
 
     gpus: int = 8
     cpus: float = 96.0
@@ -61,7 +73,11 @@ class Packing(World):
         for footprint in sorted(self.desired, key=lambda one: -len(one.bundles)):
             used: set[int] = set()
             for bundle in footprint.bundles:
-                fits = (at for at, (gpus, cpus) in enumerate(free) if gpus >= bundle.gpus and cpus >= bundle.cpus)
+                fits = (
+                    at
+                    for at, (gpus, cpus) in enumerate(free)
+                    if gpus >= bundle.gpus and cpus >= bundle.cpus
+                )
                 if (at := next((at for at in fits if at not in used), None)) is None:
                     at = len(free)
                     free.append([self.gpus, self.cpus])
@@ -76,7 +92,9 @@ class Packing(World):
         super()._join(machine)
         self.joined_s.append(self.clock.now_s())
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object) -> Placed:
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object
+    ) -> Placed:
         assert isinstance(patience, Patience)
         began_s = self.clock.now_s()
         while (held := self.others.intersection(nodes or ())) and self.clock.now_s() < self.freed_s:
@@ -90,7 +108,9 @@ def packing(nodes: Sequence[Machine] = (), **given: Any) -> Packing:
 
 
 def cases(count: int, gpus: int = 1) -> str:
-    return ", ".join(f"{{tensor_parallel_size: {gpus}, max_num_seqs: {one}}}" for one in range(1, count + 1))
+    return ", ".join(
+        f"{{tensor_parallel_size: {gpus}, max_num_seqs: {one}}}" for one in range(1, count + 1)
+    )
 
 
 def on_cores(count: int) -> Plan:
@@ -107,7 +127,11 @@ def test_launches_on_cores_that_share_no_node_get_all_their_nodes_at_once(
     labels: dict[str, str] | None, store: Store
 ) -> None:
     """One core each: asked for as that, all would go to one node."""
-    world = packing(gpus=0, cpus=8.0, says=Growth(types=(NodeType("c8", 0, 8.0, 9, labels), NodeType("g", 8, 96.0, 9))))
+    world = packing(
+        gpus=0,
+        cpus=8.0,
+        says=Growth(types=(NodeType("c8", 0, 8.0, 9, labels), NodeType("g", 8, 96.0, 9))),
+    )
     assert sweep(world, on_cores(6), store).counts.measured == 24
     assert world.joined_s == [JOINS_S] * 6
 
@@ -128,7 +152,10 @@ def test_nodes_with_gpus_are_as_large_as_the_type_that_may_be_added(store: Store
     assert world.joined_s == [JOINS_S] * 6
     world = packing(says=H8)
     replicas = unsized("{tensor_parallel_size: 1, replicas: 8}")
-    assert sweep(world, replicas, Store.open(f"{store.uri}/one", "x"), most_nodes=1).counts.measured == 1
+    assert (
+        sweep(world, replicas, Store.open(f"{store.uri}/one", "x"), most_nodes=1).counts.measured
+        == 1
+    )
     assert len(world.joined_s) == 1
     world = packing(says=H8)
     shared = unsized(cases(32), more="isolation: shared")
@@ -136,7 +163,9 @@ def test_nodes_with_gpus_are_as_large_as_the_type_that_may_be_added(store: Store
     assert world.joined_s == [JOINS_S] * 4
 
 
-def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_not_allowed() -> None:
+def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_not_allowed() -> (
+    None
+):
     need = Need(((Bundle(1, 1.0),),) * 8)
     small, large = NodeType("g1", 1, 8.0, 99, {}), NodeType("h8", 8, 96.0, 9, {})
     assert [need.least_nodes([], (large, small), most) for most in (8, 2, 0.5)] == [8, 1, 1]
@@ -144,7 +173,10 @@ def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_n
     assert need.nodes_worth_adding([], (large, small), 2) == [Footprint((Bundle(8, 8.0),))]
     assert need.least_nodes([node("head", 1)], (large,), 2) == 1, "nor does a small head set it"
     few_cores = (NodeType("h8", 8, 6.0, 9, {}),)
-    assert need.nodes_worth_adding([], few_cores) == [Footprint((Bundle(8, 6.0),)), Footprint((Bundle(8, 2.0),))]
+    assert need.nodes_worth_adding([], few_cores) == [
+        Footprint((Bundle(8, 6.0),)),
+        Footprint((Bundle(8, 2.0),)),
+    ]
 
 
 def test_a_standing_node_larger_than_all_types_does_not_set_the_size_of_nodes() -> None:
@@ -155,7 +187,9 @@ def test_a_standing_node_larger_than_all_types_does_not_set_the_size_of_nodes() 
     assert need.nodes_worth_adding(standing, H8.types) == [Footprint((Bundle(2, 1.0),))]
 
 
-def test_a_type_that_is_never_added_or_a_large_head_does_not_set_the_size_of_nodes(store: Store) -> None:
+def test_a_type_that_is_never_added_or_a_large_head_does_not_set_the_size_of_nodes(
+    store: Store,
+) -> None:
     types = (NodeType("head", 0, 4.0, 0, {}), NodeType("worker", 0, 8.0, 9, {}))
     world = packing([node("large", 0, 96.0)], gpus=0, cpus=8.0, says=Growth(types=types))
     sweep(world, on_cores(6), store)
@@ -172,7 +206,12 @@ def test_launches_that_share_nodes_count_as_the_nodes_they_share(store: Store) -
     sweep(world, plan_of(cases(32), more="isolation: shared"), store, most_nodes=4)
     assert world.joined_s == [JOINS_S] * 4
     few = packing()
-    sweep(few, plan_of(cases(32), more="isolation: shared"), Store.open(f"{store.uri}/few", "x"), most_nodes=3)
+    sweep(
+        few,
+        plan_of(cases(32), more="isolation: shared"),
+        Store.open(f"{store.uri}/few", "x"),
+        most_nodes=3,
+    )
     assert few.joined_s == [JOINS_S] * 3
 
 
@@ -182,7 +221,10 @@ def test_launches_for_other_accelerators_count_as_other_nodes() -> None:
         for name in ("H100-80GB", "A100-80GB")
     )
     queue = Queue([Waiting("a", h100, 1.0), Waiting("b", a100, 1.0), Waiting("c", h100, 1.0)])
-    assert [job.key for job in worth_adding(queue, (), (), Cost(1e9, 1e9), most_nodes=1)] == ["a", "c"]
+    assert [job.key for job in worth_adding(queue, (), (), Cost(1e9, 1e9), most_nodes=1)] == [
+        "a",
+        "c",
+    ]
 
 
 def test_nodes_are_asked_for_beside_one_that_rests(store: Store) -> None:
@@ -203,23 +245,37 @@ def test_what_others_hold_in_ray_is_no_failure_and_other_nodes_are_asked_for(sto
     assert not told(world, "node_rests")
 
 
-def test_a_gang_that_waits_for_a_node_of_others_leaves_the_other_nodes_to_others(store: Store) -> None:
-    world = packing([node(name) for name in "abcd"], others=frozenset("d"), freed_s=7200.0, autoscaler=False)
+def test_a_gang_that_waits_for_a_node_of_others_leaves_the_other_nodes_to_others(
+    store: Store,
+) -> None:
+    world = packing(
+        [node(name) for name in "abcd"], others=frozenset("d"), freed_s=7200.0, autoscaler=False
+    )
     gang = "{tensor_parallel_size: 8, pipeline_parallel_size: 4}"
     report = sweep(world, plan_of(f"{cases(6, gpus=8)}, {gang}"), store)
     assert (report.counts.measured, report.counts.failed) == (7, 0)
     kinds = [one.kind if isinstance(one, Event) else one.name for one in world.told]
     sixth = [at for at, kind in enumerate(kinds) if kind == "measured"][5]
-    assert kinds[:sixth].count("place") <= 6 + 6, "it tries again in between, and waits a minute each time"
+    assert kinds[:sixth].count("place") <= 6 + 6, (
+        "it tries again in between, and waits a minute each time"
+    )
     waited = kinds.count("occupied")
-    assert kinds.count("launch") == 7 + waited, "told when it is admitted first, and again when it has its nodes"
+    assert kinds.count("launch") == 7 + waited, (
+        "told when it is admitted first, and again when it has its nodes"
+    )
 
 
 def test_what_others_hold_in_ray_is_waited_for_as_long_as_it_takes(store: Store) -> None:
-    world = packing([node("a"), node("b")], others=frozenset("ab"), freed_s=7200.0, autoscaler=False)
+    world = packing(
+        [node("a"), node("b")], others=frozenset("ab"), freed_s=7200.0, autoscaler=False
+    )
     report = sweep(world, plan_of(cases(2, gpus=8)), store)
     assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
-    assert (told(world, "node_rests"), told(world, "paused"), len(told(world, "occupied"))) == ([], [], 2)
+    assert (told(world, "node_rests"), told(world, "paused"), len(told(world, "occupied"))) == (
+        [],
+        [],
+        2,
+    )
     assert world.clock.now_s() < 7200 + 60 + 120
     assert report.overhead < 0.05, "the waiting is not its own"
 
@@ -227,7 +283,9 @@ def test_what_others_hold_in_ray_is_waited_for_as_long_as_it_takes(store: Store)
 def test_each_wait_for_hosts_of_others_is_told_once(store: Store) -> None:
     died = Failure(FailureKind.DIED_AT_START, "it died")
     held = [Occupied("x holds it")] * 3 + [None] + [Occupied("y holds it")] * 4
-    world = packing([node("a")], autoscaler=False, fails={"lease": [*held, None], "ready": [died, None]})
+    world = packing(
+        [node("a")], autoscaler=False, fails={"lease": [*held, None], "ready": [died, None]}
+    )
     assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
     kinds = ("launch", "occupied", "retry", "measured")
     events = [one for one in world.told if isinstance(one, Event) and one.kind in kinds]
@@ -240,7 +298,8 @@ def test_each_wait_for_hosts_of_others_is_told_once(store: Store) -> None:
 
 def test_what_waits_again_when_the_user_stops_has_no_launch_to_tell_of(store: Store) -> None:
     world = packing([node("a")], others=frozenset("a"), freed_s=7200.0, autoscaler=False)
-    sweep(world, plan_of(cases(1, gpus=8)), store, interrupt_s=90.0)  # in its second minute in Ray's queue
+    # in its second minute in Ray's queue
+    sweep(world, plan_of(cases(1, gpus=8)), store, interrupt_s=90.0)
     assert (len(told(world, "launch")), len(told(world, "occupied"))) == (1, 1)
 
 
@@ -304,7 +363,9 @@ def test_what_waits_to_be_asked_for_is_not_given_up_as_if_it_had_been(store: Sto
     assert 1800 <= world.clock.now_s() < 1810
 
 
-def test_nodes_are_not_compared_with_one_another_to_ask_for_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_not_compared_with_one_another_to_ask_for_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With 1,000 of them that took 60 ms each time."""
     compared, equal = list[object](), Machine.__eq__
 

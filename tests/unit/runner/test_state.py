@@ -39,7 +39,11 @@ def test_a_host_that_others_hold_rests_each_time_longer_until_it_is_got() -> Non
 
 
 def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing() -> None:
-    state, gpus, cores = SweepState(), deployment("H100-80GB", "g", tensor_parallel_size=2), deployment()
+    state, gpus, cores = (
+        SweepState(),
+        deployment("H100-80GB", "g", tensor_parallel_size=2),
+        deployment(),
+    )
     state.placed(gpus, 100.0)
     state.placed(cores, 100.0)
     assert state.spent(150.0) == Cost(100.0, pytest.approx(0.1))
@@ -50,7 +54,10 @@ def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing(
 
 
 def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
-    state, first, second = SweepState(), *(deployment("H100-80GB", name, tensor_parallel_size=2) for name in "ab")
+    state, first, second = (
+        SweepState(),
+        *(deployment("H100-80GB", name, tensor_parallel_size=2) for name in "ab"),
+    )
     state.admitted(first.id, Running(Need(), (), 0.0))
     state.set_aside(first, 100.0, 10.0)
     assert state.aside(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"

@@ -1,4 +1,6 @@
-"""What is left of a deployment, and how often what failed is tried again: its class decides, each for itself."""
+"""What is left of a deployment, and how often what failed is tried again: its class decides, each
+for itself.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from orchestrator.runner.todo import START, Todo
 from tests.unit.plan.files import measurements
 from tests.unit.runner.simulation import plan_of
 
-OK = Committed(measurement_id="m", attempt_id="a", created_unix_ns=1, status="ok", deployment_id="d")
+OK = Committed(
+    measurement_id="m", attempt_id="a", created_unix_ns=1, status="ok", deployment_id="d"
+)
 KIND_OF = {one.failure_class: one for one in FailureKind}
 
 
@@ -24,13 +28,17 @@ def failure(of: FailureClass) -> Failure:
     return Failure(KIND_OF[of], "It failed.")
 
 
-@pytest.mark.parametrize("of", [one for one in FailureClass if one is not FailureClass.CLIENT_BOUND])
+@pytest.mark.parametrize(
+    "of", [one for one in FailureClass if one is not FailureClass.CLIENT_BOUND]
+)
 def test_a_class_is_tried_again_as_often_as_it_says(todo: Todo, of: FailureClass) -> None:
     answers = [todo.again(START, failure(of)) for _ in range(of.retries + 2)]
     assert answers == [True] * of.retries + [False, False]
 
 
-def test_what_the_clients_slowed_down_is_repeated_as_long_as_there_are_more_of_them(todo: Todo) -> None:
+def test_what_the_clients_slowed_down_is_repeated_as_long_as_there_are_more_of_them(
+    todo: Todo,
+) -> None:
     assert all(todo.again("m1", failure(FailureClass.CLIENT_BOUND)) for _ in range(9))
 
 

@@ -17,7 +17,9 @@ def test_nodes_that_come_and_go_and_what_is_asked_for_are_told_as_they_change() 
     told: list[Event] = []
     there, desired = [node("1")], list[object]()
     watched = WatchedCluster(
-        SimpleNamespace(machines=lambda: list(there), desire=lambda wanted, _: desired.append(wanted), note="n"),
+        SimpleNamespace(
+            machines=lambda: list(there), desire=lambda wanted, _: desired.append(wanted), note="n"
+        ),
         told.append,
     )
     assert watched.note == "n"
@@ -48,5 +50,8 @@ def test_a_deployment_that_waits_for_nodes_is_an_event_once(tmp_path: Path) -> N
         context.tell(Phase("tp=16", "wait for nodes", "2 nodes with 8 GPUs each", waited_s, 900.0))
     (event,) = context.take_events()
     assert (event.kind, event.deployment) == ("waiting", "tp=16")
-    assert event.text == "there is no room for 2 nodes with 8 GPUs each now: waits up to 900 s for others"
+    assert (
+        event.text
+        == "there is no room for 2 nodes with 8 GPUs each now: waits up to 900 s for others"
+    )
     assert len(shown) == 3

@@ -1,4 +1,6 @@
-"""Searches for capacities that are known, in virtual time; every way in which one can end; and what a kill costs."""
+"""Searches for capacities that are known, in virtual time; every way in which one can end; and what
+a kill costs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ SLO = Slo(name="fast", ttft=0.5, attainment=TARGET)
 LOOSE = Slo(name="loose", ttft=5.0, attainment=TARGET)
 
 
-def attempt(level: float, ttft_s: list[float], validity: str = "valid", status: str = "ok", **more: Any) -> AttemptData:
+def attempt(
+    level: float, ttft_s: list[float], validity: str = "valid", status: str = "ok", **more: Any
+) -> AttemptData:
     point = PointHead(
         measurement_id="m", attempt_id="a", point_id="p", deployment_id="d", launch_id="l", experiment="x",
         workload="w", control="request_rate", level=level, arrivals="poisson", repeat=0, seed=0, status=status,  # type: ignore[arg-type]
@@ -57,7 +61,8 @@ def attempt(level: float, ttft_s: list[float], validity: str = "valid", status: 
 
 MM1 = Server("M/M/1", exponential_slots(1, 0.05, 0.5), 0.5, (5.0, 20.0))
 MM8 = next(one for one in SERVERS if one.exact)
-CLOSED_FORM = 20 - math.log(20) / 0.5  # sojourn times of an M/M/1 queue are exponential: exp(-(mu - lambda) t)
+# sojourn times of an M/M/1 queue are exponential: exp(-(mu - lambda) t)
+CLOSED_FORM = 20 - math.log(20) / 0.5
 
 
 def test_simulated_servers_have_the_capacity_that_theory_gives() -> None:
@@ -137,7 +142,10 @@ def flags(share: float, count: int = 4000) -> tuple[Bools]:
 
 def test_what_raises_the_claim_counts_more_than_a_level_that_fails() -> None:
     """8 is claimed, 11 fails, and the capacity is expected in the middle."""
-    twice = [Probed(level, flags(share, count)) for level, share, count in ((8.0, 0.985, 4000), (11.0, 0.85, 600))] * 2
+    twice = [
+        Probed(level, flags(share, count))
+        for level, share, count in ((8.0, 0.985, 4000), (11.0, 0.85, 600))
+    ] * 2
     known = known_of(at_levels(twice, [TARGET]), TARGET)
     assert (known.claim, known.high) == (8.0, 11.0)
     level = known.explored(None)
@@ -151,15 +159,22 @@ def test_a_level_that_fails_is_expected_to_take_as_many_requests_as_a_verdict_re
     assert fit.requests(15.0, FIRST_EFFORT) == pytest.approx(FEWEST_TO_FAIL * fit.effect)
 
 
-def test_a_level_that_seems_near_the_target_is_asked_again_as_if_it_were_a_standard_error_away() -> None:
+def test_a_level_that_seems_near_the_target_is_asked_again_as_if_it_were_a_standard_error_away() -> (
+    None
+):
     near = (np.arange(1000) % 20 > 0,)
-    fit = Fit(at_levels([Probed(8.0, near, whole=False), Probed(16.0, flags(0.3, 600))], [TARGET]), TARGET)
+    fit = Fit(
+        at_levels([Probed(8.0, near, whole=False), Probed(16.0, flags(0.3, 600))], [TARGET]), TARGET
+    )
     assert fit.share(8.0) == pytest.approx(TARGET, abs=0.001)
-    assert fit.requests(8.0, EFFORTS[-1]) == pytest.approx(10 * 1000, rel=0.1)  # without it: hundreds of thousands
+    # without it: hundreds of thousands
+    assert fit.requests(8.0, EFFORTS[-1]) == pytest.approx(10 * 1000, rel=0.1)
 
 
 def test_the_next_probe_of_a_level_begins_with_what_those_before_it_saw() -> None:
-    """Of a level that was shown to hold only those after that count, and on the second start only those of that one."""
+    """Of a level that was shown to hold only those after that count, and on the second start only
+    those of that one.
+    """
     tier, open_, good = Tier(False, SLO), flags(0.95, 300)[0], flags(0.99)[0]
     tier.tell(Probed(16.0, flags(0.5, 600), "misses", whole=False))
     tier.tell(Probed(8.0, (open_,)))
@@ -174,10 +189,18 @@ def test_the_next_probe_of_a_level_begins_with_what_those_before_it_saw() -> Non
 
 
 @pytest.mark.parametrize("shows", ["all", "misses", "diverged", "interrupted"])
-def test_a_running_probe_says_what_will_be_stored_of_it_whatever_came_of_those_before_it(shows: Any) -> None:
-    """Whatever ended one, its requests count: to leave those out that missed would be to choose the lucky ones."""
+def test_a_running_probe_says_what_will_be_stored_of_it_whatever_came_of_those_before_it(
+    shows: Any,
+) -> None:
+    """Whatever ended one, its requests count: to leave those out that missed would be to choose the
+    lucky ones.
+    """
     tier, burst, met = Tier(False, SLO), (np.abs(np.arange(600) - 130) >= 30,), flags(0.98, 1500)
-    for told in (Probed(4.0, flags(0.99)), Probed(16.0, flags(0.5, 600), "misses"), Probed(8.0, burst, shows)):
+    for told in (
+        Probed(4.0, flags(0.99)),
+        Probed(16.0, flags(0.5, 600), "misses"),
+        Probed(8.0, burst, shows),
+    ):
         tier.tell(told)
     (before,) = tier.before(8.0)
     running = before.evidence(met[0], TARGET)
@@ -213,7 +236,9 @@ def test_one_long_run_of_misses_fails_no_level_and_two_probes_that_mostly_miss_d
 
 
 def test_a_probe_far_below_the_target_is_borne_out_by_one_at_a_lower_level() -> None:
-    brief = [Probed(level, (np.arange(31) > 20,), "misses", whole=False) for level in (4.0, 8.0, 16.0)]
+    brief = [
+        Probed(level, (np.arange(31) > 20,), "misses", whole=False) for level in (4.0, 8.0, 16.0)
+    ]
     assert [one.verdict for one in at_levels(brief, [TARGET])] == [None, "fails", "fails"]
     held = [brief[0], Probed(6.0, flags(0.99)), brief[1]]
     assert [one.verdict for one in at_levels(held, [TARGET])] == [None, "holds", None]
@@ -221,13 +246,17 @@ def test_a_probe_far_below_the_target_is_borne_out_by_one_at_a_lower_level() -> 
 
 @pytest.mark.parametrize("whole_numbers", [False, True])
 @pytest.mark.parametrize("guess", [None, 3.0])
-def test_nothing_holds_where_brief_probes_miss_all_the_way_down(whole_numbers: bool, guess: float | None) -> None:
+def test_nothing_holds_where_brief_probes_miss_all_the_way_down(
+    whole_numbers: bool, guess: float | None
+) -> None:
     tier = Tier(whole_numbers, SLO)
     for _ in range(MOST_PROBES):
         if (level := tier.known.wanted(guess)) is None:
             break
         count = 31 if whole_numbers else min(31, int(600 * level))
-        tier.tell(Probed(level, flags(0.2, count), "misses" if count == 31 else "all", whole=count < 31))
+        tier.tell(
+            Probed(level, flags(0.2, count), "misses" if count == 31 else "all", whole=count < 31)
+        )
     assert tier.claim.status == "nothing_holds"
     assert tier.claim.high <= (1 if whole_numbers else 0.11)
 
@@ -256,12 +285,17 @@ def test_fresh_probes_confirm_with_less_evidence_than_shows_a_level_to_hold() ->
 
 
 def test_cliff_where_a_little_more_is_a_collapse() -> None:
-    assert ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.1))).claim.status == "cliff"
+    assert (
+        ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.1))).claim.status
+        == "cliff"
+    )
 
 
 def test_unresolved_where_many_levels_are_as_good_as_the_target() -> None:
     claim = ended(
-        lambda level: Probed(level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5))
+        lambda level: Probed(
+            level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5)
+        )
     ).claim
     assert claim.status == "unresolved"
     assert claim.claim is not None
@@ -269,7 +303,11 @@ def test_unresolved_where_many_levels_are_as_good_as_the_target() -> None:
 
 
 def test_client_bound_where_clients_can_do_no_more() -> None:
-    claim = ended(lambda level: Probed(level, flags(0.99)) if level < 10 else Probed(level, (), "client_bound")).claim
+    claim = ended(
+        lambda level: (
+            Probed(level, flags(0.99)) if level < 10 else Probed(level, (), "client_bound")
+        )
+    ).claim
     assert claim.status == "client_bound"
     assert claim.claim is not None
     assert 8 <= claim.claim < 10
@@ -278,10 +316,13 @@ def test_client_bound_where_clients_can_do_no_more() -> None:
 
 @pytest.mark.parametrize("shows", ["fails", "client_bound", "nothing"])
 @pytest.mark.parametrize(("edge", "whole_numbers"), [(17.0, False), (30.0, False), (200.0, True)])
-def test_levels_without_figures_are_closed_in_on_from_both_sides(shows: Any, edge: float, whole_numbers: bool) -> None:
+def test_levels_without_figures_are_closed_in_on_from_both_sides(
+    shows: Any, edge: float, whole_numbers: bool
+) -> None:
     """The engine dies there, the clients are too slow, or nothing that is measured there is valid."""
     claim = ended(
-        lambda level: Probed(level, flags(0.999)) if level < edge else Probed(level, (), shows), whole_numbers
+        lambda level: Probed(level, flags(0.999)) if level < edge else Probed(level, (), shows),
+        whole_numbers,
     ).claim
     assert sum(one.probes for one in claim.levels) <= 20
     assert claim.claim is not None
@@ -303,12 +344,17 @@ def test_a_level_is_not_given_up_for_one_probe_that_a_client_slowed_down() -> No
 
 
 def test_non_monotonic_where_a_level_holds_above_one_that_fails() -> None:
-    levels = at_levels([Probed(level, flags(share)) for level, share in ((4, 0.99), (8, 0.8), (16, 0.99))], [TARGET])
+    levels = at_levels(
+        [Probed(level, flags(share)) for level, share in ((4, 0.99), (8, 0.8), (16, 0.99))],
+        [TARGET],
+    )
     claim = claim_of(levels, TARGET)
     assert (claim.status, claim.low, claim.high) == ("non_monotonic", 4, 8)
 
 
-def test_non_monotonic_where_the_server_hiccups_once_and_holds_more_whenever_else_it_is_asked() -> None:
+def test_non_monotonic_where_the_server_hiccups_once_and_holds_more_whenever_else_it_is_asked() -> (
+    None
+):
     """All answers of the first probe are late, and the levels above are probed for other limits."""
     strategy, asked = Capacity(replace(QUESTION, precision=0.3)), list[Level]()
     while (level := strategy.ask()) is not None:
@@ -322,16 +368,25 @@ def test_non_monotonic_where_the_server_hiccups_once_and_holds_more_whenever_els
 
 
 def test_budget_where_it_ended_before_it_knew() -> None:
-    levels = at_levels([Probed(4.0, flags(0.99)), Probed(4.0, flags(0.991)), Probed(16.0, flags(0.5))], [TARGET])
+    levels = at_levels(
+        [Probed(4.0, flags(0.99)), Probed(4.0, flags(0.991)), Probed(16.0, flags(0.5))], [TARGET]
+    )
     claim = claim_of(levels, TARGET)
     assert (claim.status, claim.claim, claim.low, claim.high) == ("budget", 4, 4, 16)
 
 
 def test_a_search_of_two_starts_is_over_where_the_second_one_cannot_confirm_the_highest() -> None:
-    """A level that holds on the first start is not looked for again between what the second one confirmed and that."""
+    """A level that holds on the first start is not looked for again between what the second one
+    confirmed and that.
+    """
     tier = Tier(False, SLO, precision=0.15)
     for level, share, requests, start in (
-        *((8.0, 0.99, 4000, 0), (8.0, 0.991, 4000, 1), (10.08, 0.98, 16_000, 0), (11.31, 0.5, 4000, 0)),
+        *(
+            (8.0, 0.99, 4000, 0),
+            (8.0, 0.991, 4000, 1),
+            (10.08, 0.98, 16_000, 0),
+            (11.31, 0.5, 4000, 0),
+        ),
         *[(10.08, 0.95, 200, 1)] * 15,
     ):
         tier.tell(Probed(level, flags(share, requests), start=start))
@@ -358,7 +413,9 @@ def test_a_level_that_held_once_is_no_claim() -> None:
 
 
 def test_whole_numbers_end_at_neighbours() -> None:
-    claim = ended(lambda level: Probed(level, flags(0.995 if level < 4 else 0.7)), whole_numbers=True).claim
+    claim = ended(
+        lambda level: Probed(level, flags(0.995 if level < 4 else 0.7)), whole_numbers=True
+    ).claim
     assert (claim.status, claim.claim, claim.high) == ("converged", 3, 4)
 
 
@@ -390,13 +447,17 @@ def test_unresolved_is_said_by_a_search_that_ended_alone() -> None:
     def answer(level: float) -> Probed:
         if told:
             assert claim_of(at_levels(told, [TARGET]), TARGET).status in ("budget", "converged")
-        told.append(Probed(level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5)))
+        told.append(
+            Probed(level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5))
+        )
         return told[-1]
 
     assert ended(answer).claim.status == "unresolved"
 
 
-@pytest.mark.parametrize("shows", ["misses", "diverged", "interrupted", "fails", "client_bound", "nothing"])
+@pytest.mark.parametrize(
+    "shows", ["misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
+)
 def test_what_was_saturated_aborted_or_slowed_down_never_holds(shows: Any) -> None:
     assert at_levels([Probed(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (None, "fails")
 
@@ -405,9 +466,14 @@ def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
     assert at_levels([Probed(4.0, flags(0.5), "misses")], [TARGET])[0].verdict == "fails"
 
 
-def test_a_probe_whose_slowest_answers_were_not_waited_for_shows_that_a_level_fails_or_nothing() -> None:
+def test_a_probe_whose_slowest_answers_were_not_waited_for_shows_that_a_level_fails_or_nothing() -> (
+    None
+):
     good, bad = (([0.1] * (100 - many) + [6.0] * many) * 8 for many in (1, 50))
-    told = [probed(attempt(level, ttft_s, "interrupted"), level, SLO) for level, ttft_s in ((4.0, good), (8.0, bad))]
+    told = [
+        probed(attempt(level, ttft_s, "interrupted"), level, SLO)
+        for level, ttft_s in ((4.0, good), (8.0, bad))
+    ]
     held, failed = at_levels(told, [TARGET])
     assert (held.verdict, held.share, held.requests) == (None, None, 0)
     assert (failed.verdict, failed.share) == ("fails", None)
@@ -420,7 +486,9 @@ def test_a_search_ends_where_nothing_can_be_measured() -> None:
     assert sum(one.probes for one in tier.claim.levels) <= 4
 
 
-def test_a_probe_that_failed_early_tells_nothing_of_limits_that_the_file_has_only_since_then() -> None:
+def test_a_probe_that_failed_early_tells_nothing_of_limits_that_the_file_has_only_since_then() -> (
+    None
+):
     early = {"ended_early": "fails", "ended_for": f"e2e<=9s; {format_slo(SLO)}"}
     for validity, shows in (("engine_bound_backlog", "diverged"), ("valid", "misses")):
         stored = attempt(4.0, [0.6, math.nan], validity, **early)  # the second was aborted
@@ -433,16 +501,26 @@ def test_stored_attempts_are_judged_by_any_limits() -> None:
     assert [one.sum() for one in probed(stored, 4.0, LOOSE).met] == [2]
     assert probed(attempt(4.0, [0.1], "engine_bound_backlog"), 4.0, SLO).shows == "misses"
     assert probed(attempt(4.0, [0.1], "client_bound"), 4.0, SLO).shows == "client_bound"
-    assert probed(attempt(4.0, [], status="failed", failure_class="engine_crash"), 4.0, SLO).shows == "fails"
-    assert probed(attempt(4.0, [], status="failed", failure_class="infra"), 4.0, SLO).shows == "nothing"
+    assert (
+        probed(attempt(4.0, [], status="failed", failure_class="engine_crash"), 4.0, SLO).shows
+        == "fails"
+    )
+    assert (
+        probed(attempt(4.0, [], status="failed", failure_class="infra"), 4.0, SLO).shows
+        == "nothing"
+    )
     between = Slo.model_validate({"ttft": 0.5, "tpot": 0.5, "attainment": TARGET})
-    lumps = [probed(attempt(4.0, [0.1], "stream_buffered"), 4.0, slo).shows for slo in (SLO, between)]
+    lumps = [
+        probed(attempt(4.0, [0.1], "stream_buffered"), 4.0, slo).shows for slo in (SLO, between)
+    ]
     assert lumps == ["all", "nothing"], "when the first token came is known"
     died = attempt(4.0, [], status="failed", failure_class="engine_crash")
     assert shown_by(died.point, 4.0, (), SLO, ours=False).shows == "nothing", (
         "nobody knows why an endpoint answers nothing"
     )
-    assert [probed(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows for one in (0.005, 0.5)] == ["all", "misses"]
+    assert [
+        probed(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows for one in (0.005, 0.5)
+    ] == ["all", "misses"]
 
 
 def answered(level: Level, repeat: int, ends: tuple[float, float] = (12.0, 40.0)) -> AttemptData:
@@ -450,7 +528,9 @@ def answered(level: Level, repeat: int, ends: tuple[float, float] = (12.0, 40.0)
     rng = np.random.default_rng([round(level.value * 1e4), repeat])
     drawn = rng.random(1500)
     met, loosely = (1 - 0.05 * (level.value / edge) ** 6 for edge in ends)
-    return attempt(level.value, np.where(drawn < met, 0.3, np.where(drawn < loosely, 3.0, 9.0)).tolist())
+    return attempt(
+        level.value, np.where(drawn < met, 0.3, np.where(drawn < loosely, 3.0, 9.0)).tolist()
+    )
 
 
 def whole(strategy: Capacity, told: list[tuple[Level, int]]) -> list[tuple[Level, int]]:
@@ -473,7 +553,10 @@ def test_tiers_share_probes() -> None:
     claims = strategy.claims()
     assert claims["fast"].claim == pytest.approx(11, rel=0.15)
     assert claims["loose"].claim == pytest.approx(37, rel=0.15)
-    alone = sum(len(whole(Capacity(Question(control="request_rate", slos=(slo,))), [])) for slo in QUESTION.slos)
+    alone = sum(
+        len(whole(Capacity(Question(control="request_rate", slos=(slo,))), []))
+        for slo in QUESTION.slos
+    )
     assert len(probes) < alone
 
 
@@ -494,7 +577,9 @@ def test_a_search_killed_at_any_probe_asks_next_what_it_would_have_asked() -> No
 
 
 @pytest.mark.parametrize("guess", [None, 3.0, 40.0])
-def test_a_search_killed_at_any_probe_makes_the_same_ones_after_it_and_repeats_none(guess: float | None) -> None:
+def test_a_search_killed_at_any_probe_makes_the_same_ones_after_it_and_repeats_none(
+    guess: float | None,
+) -> None:
     question = replace(QUESTION, first_guess=guess, precision=0.3)
     probes = whole(Capacity(question), [])
     assert len(set(probes)) == len(probes) > 10
@@ -514,7 +599,9 @@ def test_a_search_killed_at_any_probe_repeats_none_whatever_it_is_told_to_begin_
     assert strategy.claims()["fast"].claim == pytest.approx(11, rel=0.2)
 
 
-def test_another_run_goes_on_where_the_most_probes_of_one_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_run_goes_on_where_the_most_probes_of_one_were_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(capacity, "MOST_PROBES", 3)
     first = whole(Capacity(QUESTION), [])
     second = whole(Capacity(QUESTION), first)
@@ -552,11 +639,15 @@ def test_a_level_that_only_the_second_start_was_asked_for_is_confirmed_there_too
 
 
 def test_where_the_file_asks_for_one_start_again_probes_of_both_confirm() -> None:
-    strategies = [Capacity(Question(control="request_rate", slos=(SLO,), starts=starts)) for starts in (2, 1)]
+    strategies = [
+        Capacity(Question(control="request_rate", slos=(SLO,), starts=starts)) for starts in (2, 1)
+    ]
     for level, start in ((12.0, 1), (12.0, 0), (12.0, 0), (16.0, 0)):
         ttft_s = [0.1 if level == 12.0 else 0.9] * 3000
         for one in strategies:
-            one.tell(Level(control="request_rate", value=level), attempt(level, ttft_s, start=start))
+            one.tell(
+                Level(control="request_rate", value=level), attempt(level, ttft_s, start=start)
+            )
     assert [one.claims()["fast"].claim for one in strategies] == [None, 12.0]
 
 
@@ -572,7 +663,9 @@ def test_a_question_that_it_cannot_answer_is_said_to_be_one(question: Question, 
     assert said in str(Capacity.problem(question))
 
 
-@pytest.mark.parametrize(("guess", "holds", "claim"), [(1.0, 5, 5.0), (2.0, 9, 9.0), (3.0, 1, 1.0), (2.0, 1, 1.0)])
+@pytest.mark.parametrize(
+    ("guess", "holds", "claim"), [(1.0, 5, 5.0), (2.0, 9, 9.0), (3.0, 1, 1.0), (2.0, 1, 1.0)]
+)
 def test_small_whole_numbers_are_gone_through(guess: float, holds: int, claim: float) -> None:
     """A small step from 2 in flight is 2 again."""
     tier = Tier(True, SLO)

@@ -22,7 +22,9 @@ E2E_S, TOKENS = 2.0, 10
 
 
 def attempt(level: Level, slots: float, came: float = 1.0) -> AttemptData:
-    """Of a server with so many slots, each request in one for 2 s; what waits is late. ``came``: times the average."""
+    """Of a server with so many slots, each request in one for 2 s; what waits is late. ``came``:
+    times the average.
+    """
     offered = level.value if level.control == "request_rate" else level.value / E2E_S
     rate = min(offered, slots / E2E_S)
     met = rate / offered if level.control == "request_rate" else float(level.value <= slots)
@@ -32,14 +34,19 @@ def attempt(level: Level, slots: float, came: float = 1.0) -> AttemptData:
         e2e_ms=SimpleNamespace(mean=1e3 * (E2E_S if met == 1 else 10 * E2E_S)),
         requests=SimpleNamespace(ok=100),
     )
-    values = {f"request_{name}_s": np.where(late, 9.0, 0.1) for name in ("ttft", "tpot", "e2e", "normalized_ttft")}
+    values = {
+        f"request_{name}_s": np.where(late, 9.0, 0.1)
+        for name in ("ttft", "tpot", "e2e", "normalized_ttft")
+    }
     return AttemptData(
         measurement_id="m", attempt_id="a", created_unix_ns=0, status="ok", metrics_version=0, point=None,  # type: ignore[arg-type]
         deployment=None, figures=figures, batch_tokens=(), batch_s=(), request_ok=np.ones(100, bool), **values,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def measured(slots: float, control: Control, guess: float | None = None, repeats: int = 1) -> list[float]:
+def measured(
+    slots: float, control: Control, guess: float | None = None, repeats: int = 1
+) -> list[float]:
     curve = Curve(Question((), control, (SLO,), repeats, guess))
     found = []
     while (level := curve.ask()) is not None:
@@ -49,7 +56,9 @@ def measured(slots: float, control: Control, guess: float | None = None, repeats
     return found
 
 
-def test_a_closed_loop_goes_up_by_two_until_more_in_flight_gives_no_more_and_looks_once_in_between() -> None:
+def test_a_closed_loop_goes_up_by_two_until_more_in_flight_gives_no_more_and_looks_once_in_between() -> (
+    None
+):
     assert measured(16, "concurrency") == [1, 2, 4, 8, 16, 32, 23]
 
 
@@ -90,12 +99,16 @@ def test_the_level_in_between_is_at_saturation_whatever_chance_makes_of_the_idle
     assert found == [1, 2, 4, 8, 16, 0.5, 0.25, 11.3]
 
 
-def test_levels_that_fail_end_the_ladder_and_a_rate_of_which_nothing_is_known_is_not_saturated() -> None:
+def test_levels_that_fail_end_the_ladder_and_a_rate_of_which_nothing_is_known_is_not_saturated() -> (
+    None
+):
     curve, seen = Curve(Question((), "concurrency")), []
     while (level := curve.ask()) is not None:
         seen.append(level.value)
         status: Any = "failed" if level.value >= 8 else "ok"
-        curve.tell(level, Committed(measurement_id="m", attempt_id="a", created_unix_ns=1, status=status))
+        curve.tell(
+            level, Committed(measurement_id="m", attempt_id="a", created_unix_ns=1, status=status)
+        )
     assert seen == [1, 2, 4, 8, 6]
 
 
@@ -107,7 +120,9 @@ def test_the_knee_is_where_a_curve_bends_and_a_straight_one_has_none() -> None:
     assert knee(levels, [5.0] * 6) is None
     smooth = [1 - math.exp(-one / 4) for one in range(1, 33)]
     slope = (smooth[-1] - smooth[0]) / 31  # where the curve rises as the line between its ends does
-    assert knee(list(range(1, 33)), smooth) == pytest.approx(4 * math.log(1 / (4 * slope)) - 1, abs=1)
+    assert knee(list(range(1, 33)), smooth) == pytest.approx(
+        4 * math.log(1 / (4 * slope)) - 1, abs=1
+    )
 
 
 @given(st.floats(1, 1e3), st.integers(1, 3), st.integers(0, 30))

@@ -31,7 +31,9 @@ def claim(low: float, high: float = math.inf, status: Status = "budget", *levels
 
 
 def at(level: float, verdict: Outcome | None = None, whole: int = 0) -> AtLevel:
-    return AtLevel(level, max(whole, 1), verdict, False, 0.95, 1000, (), whole, False, False, False, 20.0)
+    return AtLevel(
+        level, max(whole, 1), verdict, False, 0.95, 1000, (), whole, False, False, False, 20.0
+    )
 
 
 def blocked(level: float, client_bound: bool) -> AtLevel:
@@ -49,7 +51,9 @@ def test_a_leader_is_ahead_of_those_it_is_compared_with_per_what_they_take() -> 
     assert race.view("small", "w", "fast")[1] == pytest.approx(CAUTION * 12.0)
 
 
-def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_more_was_probed() -> None:
+def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_more_was_probed() -> (
+    None
+):
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     seen = race.version
@@ -57,7 +61,8 @@ def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_mo
     assert race.view("small", "w", "fast")[1] == 10.0
     assert race.version > seen
     race.tell("large", "w", "fast", claim(80.0), 96.0)
-    assert race.view("small", "w", "fast")[1] == 10.0  # or two that wait for each other would do so for ever
+    # or two that wait for each other would do so for ever
+    assert race.view("small", "w", "fast")[1] == 10.0
     race.tell("large", "w", "fast", claim(80.0, 100.0), 96.0)
     assert race.view("small", "w", "fast")[1] == pytest.approx(CAUTION * 12.0)
 
@@ -70,7 +75,12 @@ def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     assert race.view("small", "w", "fast")[0] == race.view("small", "w", "fast")[1] == 8.0
     race.tell("large", "w", "fast", claim(80.0, 96.0, "unresolved"), 0.0, asks=False)
     assert race.view("small", "w", "fast")[0] == 0.0
-    assert lead_of([(claim(80.0, 96.0, "unresolved"), 8.0), (Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0)]) == 6.0
+    assert (
+        lead_of(
+            [(claim(80.0, 96.0, "unresolved"), 8.0), (Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0)]
+        )
+        == 6.0
+    )
 
 
 def test_a_lead_that_is_doubted_stays_until_nobody_asks_for_it_or_it_is_shown_to_fail() -> None:
@@ -88,13 +98,20 @@ def test_a_lead_that_is_doubted_stays_until_nobody_asks_for_it_or_it_is_shown_to
 GRID = [float(f"{2.0 ** (step / STEPS):.4g}") for step in range(70, 100)]
 
 
-def probed(level: float, verdict: Outcome | None, share: float, whole: int, confirmed: bool = False) -> AtLevel:
+def probed(
+    level: float, verdict: Outcome | None, share: float, whole: int, confirmed: bool = False
+) -> AtLevel:
     evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
-    return AtLevel(level, whole, verdict, confirmed, share, 3000, evidence, whole, False, False, False, 20.0)
+    return AtLevel(
+        level, whole, verdict, confirmed, share, 3000, evidence, whole, False, False, False, 20.0
+    )
 
 
 ONE_WAITS = [  # as long as the other asks, which asks as long as this one waits
-    *(probed(level, None, share, 8) for level, share in ((8.0, 0.945), (8.98, 0.955), (11.31, 0.95))),
+    *(
+        probed(level, None, share, 8)
+        for level, share in ((8.0, 0.945), (8.98, 0.955), (11.31, 0.95))
+    ),
     probed(11.99, None, 0.95, 2),
     probed(12.34, None, 0.96, 1),
     probed(15.1, "fails", 0.8, 1),
@@ -108,28 +125,41 @@ OTHER = [
 
 @st.composite
 def near_ties(draw: st.DrawFn) -> list[AtLevel]:
-    """What probes of one deployment may show: what holds, above that what nobody knows, above that what fails."""
+    """What probes of one deployment may show: what holds, above that what nobody knows, above that
+    what fails.
+    """
     steps = sorted(draw(st.sets(st.integers(0, len(GRID) - 1), min_size=2, max_size=6)))
     holds = draw(st.integers(0, len(steps) - 1))
     open_ones = draw(st.integers(holds, len(steps)))
     found = []
     for index, step in enumerate(steps):
-        verdict: Outcome | None = "holds" if index < holds else None if index < open_ones else "fails"
-        share = {"holds": 0.98, None: draw(st.sampled_from([0.945, 0.95, 0.955, 0.96])), "fails": 0.8}[verdict]
-        whole = 1 if verdict == "fails" else draw(st.sampled_from([1, 3, 8, 16]))  # of eight no more tell anything
+        verdict: Outcome | None = (
+            "holds" if index < holds else None if index < open_ones else "fails"
+        )
+        share = {
+            "holds": 0.98,
+            None: draw(st.sampled_from([0.945, 0.95, 0.955, 0.96])),
+            "fails": 0.8,
+        }[verdict]
+        # of eight no more tell anything
+        whole = 1 if verdict == "fails" else draw(st.sampled_from([1, 3, 8, 16]))
         confirmed = verdict == "holds" and draw(st.integers(0, 3)) == 0
         found.append(probed(GRID[step], verdict, share, whole, confirmed))
     return found
 
 
 class Contest:
-    """Searches that race as a sweep follows them (``Sweep._follow_race``): whoever is told anything, all look again."""
+    """Searches that race as a sweep follows them (``Sweep._follow_race``): whoever is told
+    anything, all look again.
+    """
 
     def __init__(self, count: int) -> None:
         self.race = Race({str(at): Entrant("g", 1.0) for at in range(count)})
         slo = Slo(name="s", ttft=0.5, attainment=0.95)
         self.searches = {
-            name: Capacity(Question(control="request_rate", slos=(slo,), rivals=self.race.rivals(name, "w")))
+            name: Capacity(
+                Question(control="request_rate", slos=(slo,), rivals=self.race.rivals(name, "w"))
+            )
             for name in self.race.entrants
         }
         self.given_up = dict[str, Claim]()
@@ -161,14 +191,24 @@ class Contest:
         pytest.fail("it goes on for ever")
 
     def check(self) -> None:
-        """Whoever asks nothing is beaten by what others hold now, knows what it can, or waits for one that asks."""
-        leads, known = {name: self._lead(name) for name in self.race.entrants}, self.race._fields["w", "s", "g"].known
+        """Whoever asks nothing is beaten by what others hold now, knows what it can, or waits for
+        one that asks.
+        """
+        leads, known = (
+            {name: self._lead(name) for name in self.race.entrants},
+            self.race._fields["w", "s", "g"].known,
+        )
         asking = {name for name, one in self.searches.items() if one.ask() is not None}
         for name in self.searches.keys() - asking:
             (tier,) = self.searches[name]._tiers
             alone = tier.known.explored(None) or tier.known.confirmed()
-            near = self.searches[name].claims()["s"].status == "unresolved"  # too near to the lead to tell
-            if alone is None or near or beaten(tier.claim, max(leads[other] for other in leads if other != name)):
+            # too near to the lead to tell
+            near = self.searches[name].claims()["s"].status == "unresolved"
+            if (
+                alone is None
+                or near
+                or beaten(tier.claim, max(leads[other] for other in leads if other != name))
+            ):
                 continue
             assert max((known[other].front for other in asking), default=0.0) * SAME >= alone
 
@@ -177,7 +217,11 @@ class Contest:
         if name in self.given_up:
             return self.given_up[name].claim or 0.0
         one = self.searches[name]
-        claim, over, known = one.claims()["s"], not one.reaches()["s"], self.race._fields["w", "s", "g"].known[name]
+        claim, over, known = (
+            one.claims()["s"],
+            not one.reaches()["s"],
+            self.race._fields["w", "s", "g"].known[name],
+        )
         lead = claim.claim or 0.0 if over else claim.low
         if one.ask() is None or known.lead >= claim.high:
             assert known.lead == lead
@@ -278,13 +322,18 @@ def test_who_was_shown_to_hold_as_much_is_not_beaten_by_a_level_that_failed_belo
     assert against(hiccup, 10.0).status == against(hiccup, 17.0).status == "non_monotonic"
 
 
-@pytest.mark.parametrize(("client_bound", "status"), [(True, "client_bound"), (False, "unresolved")])
+@pytest.mark.parametrize(
+    ("client_bound", "status"), [(True, "client_bound"), (False, "unresolved")]
+)
 def test_who_cannot_be_measured_at_the_lead_is_asked_nothing_more_and_says_so(
     client_bound: bool, status: Status
 ) -> None:
     levels = at(8.0, "holds"), blocked(9.792, client_bound)
     known = Known(levels, 8.0, math.inf, 0.95, False)
-    assert [known.from_front(10.0, one) for one in (known.explored(10.0), known.confirmed())] == [None, None]
+    assert [known.from_front(10.0, one) for one in (known.explored(10.0), known.confirmed())] == [
+        None,
+        None,
+    ]
     assert against(claim(8.0, math.inf, "budget", *levels), 10.0).status == status
     above = at(8.0, "holds"), blocked(16.0, client_bound)
     assert against(claim(8.0, math.inf, "budget", *above), 10.0).status == "budget"

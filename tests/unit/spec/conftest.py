@@ -1,4 +1,6 @@
-"""Hypothesis without deadlines: how long one example takes says more about the machine than about the code."""
+"""Hypothesis without deadlines: how long one example takes says more about the machine than about
+the code.
+"""
 
 from __future__ import annotations
 

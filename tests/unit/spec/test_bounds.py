@@ -1,4 +1,6 @@
-"""What a file may ask for at the most, refused before anything is built of it; and values that mean nothing."""
+"""What a file may ask for at the most, refused before anything is built of it; and values that mean
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +37,42 @@ def peak_of(**changes: Any) -> tuple[str, float]:
 
 
 def test_a_grid_of_a_thousand_million_is_refused_with_the_figure_before_it_takes_memory() -> None:
-    axes = {name: list(range(1, 1001)) for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")}
+    axes = {
+        name: list(range(1, 1001))
+        for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")
+    }
     found, peak = peak_of(deployments={"engine": "vllm", "vary": [{"grid": axes}]})
     assert found == "makes 1,000,000,000 combinations; at most 100,000 are allowed"
     assert peak < 20e6
 
 
 SQUARE = {"grid": {name: list(range(1, 301)) for name in ("max_num_seqs", "max_model_len")}}
-SINGLE = {"grid": {f"a{index}": [1] for index in range(1000)} | {"max_num_seqs": list(range(1, 10_001))}}
+SINGLE = {
+    "grid": {f"a{index}": [1] for index in range(1000)} | {"max_num_seqs": list(range(1, 10_001))}
+}
 
 
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
-        ({"env": {f"A{index}": "b" for index in range(600)}, "vary": [SQUARE]}, "90,000 combinations with 54,540,000"),
-        ({"exclude": [f"replicas == {index}" for index in range(1000)], "vary": [SQUARE]}, "with 90,540,000 values"),
+        (
+            {"env": {f"A{index}": "b" for index in range(600)}, "vary": [SQUARE]},
+            "90,000 combinations with 54,540,000",
+        ),
+        (
+            {"exclude": [f"replicas == {index}" for index in range(1000)], "vary": [SQUARE]},
+            "with 90,540,000 values",
+        ),
         ({"vary": [SINGLE]}, "makes 10,000 combinations with 10,040,000 values"),
-        ({"vary": [SQUARE, *[{"cases": [{"dtype": "auto"}]}] * 100]}, "makes 90,000 combinations with 27,450,000"),
+        (
+            {"vary": [SQUARE, *[{"cases": [{"dtype": "auto"}]}] * 100]},
+            "makes 90,000 combinations with 27,450,000",
+        ),
     ],
 )
-def test_values_are_multiplied_by_combinations_before_any_is_made(engine: dict[str, Any], said: str) -> None:
+def test_values_are_multiplied_by_combinations_before_any_is_made(
+    engine: dict[str, Any], said: str
+) -> None:
     found, peak = peak_of(deployments={"engine": "vllm", **engine})
     assert said in found
     assert found.endswith("values; all deployments may hold 5,000,000")
@@ -64,11 +82,16 @@ def test_values_are_multiplied_by_combinations_before_any_is_made(engine: dict[s
 def test_several_deployments_share_what_combinations_may_hold() -> None:
     one: dict[str, Any] = {"engine": "vllm", "env": {f"A{index}": "b" for index in range(400)}}
     each: list[dict[str, Any]] = [
-        one | {"vary": [{"grid": {"max_num_seqs": list(range(start, start + 10_000))}}]} for start in (1, 20_001)
+        one | {"vary": [{"grid": {"max_num_seqs": list(range(start, start + 10_000))}}]}
+        for start in (1, 20_001)
     ]
-    each[0]["vary"] = [{"grid": {"max_num_seqs": ["x"] * 10_000}}]  # wrong, so that nothing is made of it
+    # wrong, so that nothing is made of it
+    each[0]["vary"] = [{"grid": {"max_num_seqs": ["x"] * 10_000}}]
     found = problems(deployments=each)
-    assert "10,000 combinations with 4,050,000 values; all deployments may hold 5,000,000" in found[-1].message
+    assert (
+        "10,000 combinations with 4,050,000 values; all deployments may hold 5,000,000"
+        in found[-1].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,21 +114,34 @@ def bomb(letter: str, depth: int = 5) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "derive",
-    [bomb("a"), bomb("a") | bomb("b") | {"c": "a4 == b4"}, bomb("a") | {"c": "1 + a4"}, bomb("a") | {"c": "-a4"}],
+    [
+        bomb("a"),
+        bomb("a") | bomb("b") | {"c": "a4 == b4"},
+        bomb("a") | {"c": "1 + a4"},
+        bomb("a") | {"c": "-a4"},
+    ],
 )
 def test_lists_that_hold_one_another_are_bounded_as_they_are_made(derive: dict[str, str]) -> None:
     found = problems(deployments={"engine": "vllm", "derive": derive})
-    assert {one.message.rpartition(": ")[2] for one in found[:1]} == {"it has more than 1,000 elements"}
+    assert {one.message.rpartition(": ")[2] for one in found[:1]} == {
+        "it has more than 1,000 elements"
+    }
 
 
 def test_a_derived_value_is_bounded_and_so_are_all_of_them_together() -> None:
-    many = {"engine": "vllm", "env": {f"A{index}": "b" for index in range(1000)}, "derive": {"c": "env"}}
+    many = {
+        "engine": "vllm",
+        "env": {f"A{index}": "b" for index in range(1000)},
+        "derive": {"c": "env"},
+    }
     assert "it has more than 1,000 elements" in problem(deployments=many)
     few = {
         "engine": "vllm",
         "derive": {"a": f"[{','.join('1' * 400)}]"} | {f"b{index}": "a" for index in range(12_500)},
     }
-    assert problem(deployments=few).startswith("derived values, and lists and mappings that rules name, have too many")
+    assert problem(deployments=few).startswith(
+        "derived values, and lists and mappings that rules name, have too many"
+    )
     assert elements([[1, 2], (3,), {"a": 1}]) == 8
 
 
@@ -115,7 +151,13 @@ def rules(text: str) -> list[str]:
 
 def test_long_rules_count_as_several_values() -> None:
     vary = [{"grid": {"max_num_seqs": list(range(1, 1001)), "block_size": list(range(1, 101))}}]
-    said = problem(deployments={"engine": "vllm", "vary": vary, "exclude": rules("url == dtype and " * 50 + "url")})
+    said = problem(
+        deployments={
+            "engine": "vllm",
+            "vary": vary,
+            "exclude": rules("url == dtype and " * 50 + "url"),
+        }
+    )
     assert said.startswith("makes 100,000 combinations with 106,200,000 values")
 
 
@@ -125,55 +167,101 @@ def test_lists_and_mappings_count_whenever_a_rule_names_them() -> None:
     some = {"engine": "vllm", "vary": vary, "env": env, "exclude": rules("env == null")}
     assert parsed(deployments=some).combinations
     said = problem(deployments=some | {"exclude": rules("env == 1 or env")})
-    assert said.startswith("derived values, and lists and mappings that rules name, have too many elements")
+    assert said.startswith(
+        "derived values, and lists and mappings that rules name, have too many elements"
+    )
 
 
-def test_what_one_combination_reads_is_bounded_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_combination_reads_is_bounded_as_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     evaluated: list[str] = []
     evaluate = Expression.evaluate
-    monkeypatch.setattr(Expression, "evaluate", lambda one, names: evaluated.append(one.text) or evaluate(one, names))
+    monkeypatch.setattr(
+        Expression,
+        "evaluate",
+        lambda one, names: evaluated.append(one.text) or evaluate(one, names),
+    )
     env = {f"A{at}": "b" for at in range(9_999)}
-    some = {"engine": "vllm", "env": env, "exclude": [f"{'env == 1 or ' * 50}1 == {at}" for at in range(2, 100)]}
-    assert problem(deployments=some).startswith("derived values, and lists and mappings that rules name")
+    some = {
+        "engine": "vllm",
+        "env": env,
+        "exclude": [f"{'env == 1 or ' * 50}1 == {at}" for at in range(2, 100)],
+    }
+    assert problem(deployments=some).startswith(
+        "derived values, and lists and mappings that rules name"
+    )
     assert len(evaluated) == 9
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (load(levels={"request_rate": [1e300]}), "1e+300 requests/s for 60 s are 6e+301 requests; a point may have"),
-        (load(levels={"request_rate": [2, 50_000]}, duration="100s", warmup="1s"), "50000 requests/s for 101 s are"),
+        (
+            load(levels={"request_rate": [1e300]}),
+            "1e+300 requests/s for 60 s are 6e+301 requests; a point may have",
+        ),
+        (
+            load(levels={"request_rate": [2, 50_000]}, duration="100s", warmup="1s"),
+            "50000 requests/s for 101 s are",
+        ),
         (load(arrivals={"process": "ramp", "to": 1e6}), "500000 requests/s for 60 s are 3e+07"),
-        (load(arrivals={"process": "steps", "steps": [[1e6, "1s"], [0, "9s"]]}), "100000 requests/s for 60 s are 6e"),
-        (load(arrivals={"process": "steps", "steps": [[1, "1us"]]}), "these steps would be repeated 6e+07 times"),
-        (load(arrivals={"process": "steps", "steps": [[0, "1s"]]}), "nothing is due in any of these steps"),
+        (
+            load(arrivals={"process": "steps", "steps": [[1e6, "1s"], [0, "9s"]]}),
+            "100000 requests/s for 60 s are 6e",
+        ),
+        (
+            load(arrivals={"process": "steps", "steps": [[1, "1us"]]}),
+            "these steps would be repeated 6e+07 times",
+        ),
+        (
+            load(arrivals={"process": "steps", "steps": [[0, "1s"]]}),
+            "nothing is due in any of these steps",
+        ),
         (load(arrivals={"process": "steps", "steps": [[1, "0s"]]}), "must be greater than 0"),
-        (load(levels={"request_rate": [1e-9]}, requests=5), "5 requests at 1e-09 requests/s take longer than 1e+09 s"),
+        (
+            load(levels={"request_rate": [1e-9]}, requests=5),
+            "5 requests at 1e-09 requests/s take longer than 1e+09 s",
+        ),
         (load(requests=MOST_REQUESTS + 1), f"less than or equal to {MOST_REQUESTS}"),
         (load(levels={"concurrency": [100_001]}), "less than or equal to 100000"),
         (load(max_in_flight=100_001), "less than or equal to 100000"),
-        (load(arrivals={"process": "gamma", "burstiness": 1e-300}), "greater than or equal to 0.001"),
+        (
+            load(arrivals={"process": "gamma", "burstiness": 1e-300}),
+            "greater than or equal to 0.001",
+        ),
     ],
 )
-def test_more_than_a_client_could_hold_is_refused_with_what_it_would_take(changes: dict[str, Any], said: str) -> None:
+def test_more_than_a_client_could_hold_is_refused_with_what_it_would_take(
+    changes: dict[str, Any], said: str
+) -> None:
     assert said in problem(load=changes)
 
 
 def test_the_most_that_is_allowed_is_allowed() -> None:
-    assert parsed(load=load(levels={"request_rate": [MOST_REQUESTS / 50]}, duration="50s")).combinations
+    assert parsed(
+        load=load(levels={"request_rate": [MOST_REQUESTS / 50]}, duration="50s")
+    ).combinations
     steps = {"process": "steps", "steps": [[1, f"{60 / MOST_STEPS}s"]]}
     assert parsed(load=load(arrivals=steps)).combinations
     bursts = {"process": "steps", "steps": [[0.1, "1h"], [50, "1s"]]}  # 11.4 requests/s on average
-    assert parsed(load=load(levels={"request_rate": [100]}, arrivals=bursts, duration="24h")).combinations
+    assert parsed(
+        load=load(levels={"request_rate": [100]}, arrivals=bursts, duration="24h")
+    ).combinations
 
 
 def test_more_measurements_than_a_store_takes_are_refused_with_their_product() -> None:
     vary = [{"grid": {"max_num_seqs": list(range(1, 1001))}}]
     changes = {"repeats": 100, "deployments": {"engine": "vllm", "vary": vary}}
     experiment = parsed(**changes, load={"levels": {"concurrency": list(range(1, 12))}})
-    with pytest.raises(ProblemsError, match=r"1,000 deployments x 11 levels x 100 repeats are 1,100,000 measurements"):
+    with pytest.raises(
+        ProblemsError,
+        match=r"1,000 deployments x 11 levels x 100 repeats are 1,100,000 measurements",
+    ):
         make_plan(experiment)
-    assert make_plan(parsed(**changes, load={"levels": {"concurrency": list(range(1, 11))}})).deployments
+    assert make_plan(
+        parsed(**changes, load={"levels": {"concurrency": list(range(1, 11))}})
+    ).deployments
 
 
 @pytest.mark.parametrize("name", [*DEVICES, "nnodes", "replicas"])
@@ -183,7 +271,10 @@ def test_a_footprint_has_a_limit(name: str) -> None:
 
 def test_a_footprint_is_judged_as_a_whole() -> None:
     plan = make_plan(parsed(deployments={"engine": "vllm", **dict.fromkeys(DEVICES, 4096)}))
-    assert any("needs 68,719,476,736 GPUs for all replicas" in reason for reason in plan.deployments[0].reasons)
+    assert any(
+        "needs 68,719,476,736 GPUs for all replicas" in reason
+        for reason in plan.deployments[0].reasons
+    )
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e400"])
@@ -202,8 +293,13 @@ def test_a_number_that_is_not_finite_is_refused_with_its_line(number: str) -> No
         ("name: small", "key 'name' is given twice, on line 2 and on line 3"),
     ],
 )
-def test_a_value_that_cannot_be_read_hides_no_other_problem_and_makes_none(line: str, said: str) -> None:
-    rest = [json.dumps({name: GOOD[name]})[1:-1] for name in ("model", "deployments", "workloads", "load")]
+def test_a_value_that_cannot_be_read_hides_no_other_problem_and_makes_none(
+    line: str, said: str
+) -> None:
+    rest = [
+        json.dumps({name: GOOD[name]})[1:-1]
+        for name in ("model", "deployments", "workloads", "load")
+    ]
     file = "\n".join(["version: 1", "name: small", line, "sed: 3", *rest, "slos: {a: {ttft: 1x}}"])
     found = problems_in(file)
     assert found[0] == (3, said)
@@ -213,13 +309,25 @@ def test_a_value_that_cannot_be_read_hides_no_other_problem_and_makes_none(line:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"deployments": {"engine": "vllm", "quantization": "~root"}}, "'quantization' cannot be '~root'"),
-        ({"deployments": {"engine": "vllm", "dtype": "float16; ls"}}, "'dtype' cannot be 'float16; ls'"),
+        (
+            {"deployments": {"engine": "vllm", "quantization": "~root"}},
+            "'quantization' cannot be '~root'",
+        ),
+        (
+            {"deployments": {"engine": "vllm", "dtype": "float16; ls"}},
+            "'dtype' cannot be 'float16; ls'",
+        ),
         ({"hardware": {"a": {"accelerator": "-5s"}}}, "'accelerator' cannot be '-5s'"),
-        ({"hardware": {"a": {"accelerator": "H100-80GB", "usd_per_gpu_hour": -1}}}, "greater than or equal to 0"),
+        (
+            {"hardware": {"a": {"accelerator": "H100-80GB", "usd_per_gpu_hour": -1}}},
+            "greater than or equal to 0",
+        ),
         ({"model": {"id": "two\nlines"}}, "'id': must be one line"),
         ({"model": {"id": "a/" + "é" * 128}}, "at most 255 bytes"),
-        ({"deployments": {"engine": "vllm", "vary": [{"grid": None}]}}, "must be one of grid, zip or cases"),
+        (
+            {"deployments": {"engine": "vllm", "vary": [{"grid": None}]}},
+            "must be one of grid, zip or cases",
+        ),
         ({"workloads": [{**GOOD["workloads"][0], "name": "a\tb"}]}, "'name' cannot be 'a\\tb'"),
         ({"workloads": [{**GOOD["workloads"][0], "name": "n" * 101}]}, "'name' cannot be"),
     ],
@@ -236,18 +344,30 @@ def test_a_duration_that_no_clock_measures_is_refused(key: str, text: str) -> No
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("text", ["1" * 900_000 + "!", "1" + " " * 900_000 + "!", " " * 900_000, "." * 900_000])
+@pytest.mark.parametrize(
+    "text", ["1" * 900_000 + "!", "1" + " " * 900_000 + "!", " " * 900_000, "." * 900_000]
+)
 def test_a_duration_as_long_as_the_file_is_read_once(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 
-KEYS = ["sk_live_" + "a" * 24, "a1b2c3d4e5f60718293a4b5c", "4f" * 20, "zz99-" + "q7" * 10, "x y", "", "A" * 256]
+KEYS = [
+    "sk_live_" + "a" * 24,
+    "a1b2c3d4e5f60718293a4b5c",
+    "4f" * 20,
+    "zz99-" + "q7" * 10,
+    "x y",
+    "",
+    "A" * 256,
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("at", ["api_key_env", "env", "prefill"])
-def test_a_key_in_place_of_the_name_of_its_variable_is_refused_and_not_shown(at: str, key: str) -> None:
+def test_a_key_in_place_of_the_name_of_its_variable_is_refused_and_not_shown(
+    at: str, key: str
+) -> None:
     engines: dict[str, dict[str, Any]] = {
         "api_key_env": {"engine": "endpoint", "url": "http://h:1", "api_key_env": key},
         "env": {"engine": "vllm", "env": {key: "1"}},
@@ -259,17 +379,26 @@ def test_a_key_in_place_of_the_name_of_its_variable_is_refused_and_not_shown(at:
     }
     with pytest.raises(ProblemsError) as caught:
         parse_experiment(json.dumps(GOOD | {"deployments": engines[at]}, indent=1), "x.yaml")
-    assert all("environment variable" in one.message or "secret" in one.message for one in caught.value.problems)
+    assert all(
+        "environment variable" in one.message or "secret" in one.message
+        for one in caught.value.problems
+    )
     assert (len(key) < 4) or key not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["MY_KEY", "HF_HUB_OFFLINE", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "my_key_2", "_"])
+@pytest.mark.parametrize(
+    "name", ["MY_KEY", "HF_HUB_OFFLINE", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "my_key_2", "_"]
+)
 def test_the_name_of_a_variable_is_taken(name: str) -> None:
     assert parsed(deployments={"engine": "vllm", "env": {name: "1"}}).combinations
-    assert parsed(deployments={"engine": "endpoint", "url": "http://h:1", "api_key_env": name}).combinations
+    assert parsed(
+        deployments={"engine": "endpoint", "url": "http://h:1", "api_key_env": name}
+    ).combinations
 
 
-@pytest.mark.parametrize("value", ["spot ", "!spot", "in(spot,ondemand)", "-spot", "s" * 64, "spöt", "spot\n"])
+@pytest.mark.parametrize(
+    "value", ["spot ", "!spot", "in(spot,ondemand)", "-spot", "s" * 64, "spöt", "spot\n"]
+)
 def test_a_label_that_no_node_can_have_is_refused_with_its_line(value: str) -> None:
     """An autoscaler would read an operator in it, and add nodes that the sweep never uses."""
     hardware = f"h: {{accelerator: H100-80GB, labels: {{\n  market: {json.dumps(value)}}}}}"
@@ -283,14 +412,24 @@ def test_a_label_that_no_node_can_have_is_refused_with_its_line(value: str) -> N
     "key", ["mar ket", "", "!market", "ray.io/", "/market", "a_b!/market", f"{'a.' * 127}b/market"]
 )
 def test_a_label_whose_key_no_node_can_have_is_refused(key: str) -> None:
-    assert "no node has a label" in problem(hardware={"h": {"accelerator": "H100-80GB", "labels": {key: "spot"}}})
+    assert "no node has a label" in problem(
+        hardware={"h": {"accelerator": "H100-80GB", "labels": {key: "spot"}}}
+    )
 
 
 @pytest.mark.parametrize(
-    "label", [("market", "spot"), ("market", ""), ("ray.io/accelerator-type", "A100"), ("a.b-c/d_e", "9.x_y-Z")]
+    "label",
+    [
+        ("market", "spot"),
+        ("market", ""),
+        ("ray.io/accelerator-type", "A100"),
+        ("a.b-c/d_e", "9.x_y-Z"),
+    ],
 )
 def test_a_label_that_a_node_can_have_is_taken(label: tuple[str, str]) -> None:
-    assert parsed(hardware={"h": {"accelerator": "H100-80GB", "labels": dict([label])}}).combinations
+    assert parsed(
+        hardware={"h": {"accelerator": "H100-80GB", "labels": dict([label])}}
+    ).combinations
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x00b", "a\u202eb", "a\x9bb", "a\rb"])
@@ -326,7 +465,9 @@ def test_a_secret_is_never_shown_in_part_where_a_value_is_cut(at: int) -> None:
 
 def test_levels_are_compared_by_what_they_are_and_not_each_with_all_others() -> None:
     rates = [index / 1000 for index in range(1, 20_001)]
-    document = parse_document(json.dumps(GOOD | {"load": {"levels": {"request_rate": rates}}}), "x.yaml")
+    document = parse_document(
+        json.dumps(GOOD | {"load": {"levels": {"request_rate": rates}}}), "x.yaml"
+    )
     began = time.process_time()
     assert examined(document).parts["load"].levels.request_rate == rates
     assert time.process_time() - began < 2

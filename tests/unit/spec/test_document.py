@@ -1,4 +1,6 @@
-"""YAML as plain values with lines: what it accepts, what it refuses, and that garbage is never a crash."""
+"""YAML as plain values with lines: what it accepts, what it refuses, and that garbage is never a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, ProblemsError
-from orchestrator.spec.document import MOST_BYTES, MOST_DEPTH, Problems, parse_document, read_document
+from orchestrator.spec.document import (
+    MOST_BYTES,
+    MOST_DEPTH,
+    Problems,
+    parse_document,
+    read_document,
+)
 
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20)
 SIMPLE = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | TEXT
 VALUES = st.recursive(
-    SIMPLE, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20
+    SIMPLE,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
 )
 
 
@@ -37,7 +47,15 @@ def only_problem(text: str) -> Problem:
 def test_every_key_and_item_knows_its_line() -> None:
     document = parse_document("a: 1\nb:\n  - x\n  - c: 2\n\n    d: [3,\n        4]\n", "x.yaml")
     assert document.value == {"a": 1, "b": ["x", {"c": 2, "d": [3, 4]}]}
-    places = {("a",): 1, ("b",): 2, ("b", 0): 3, ("b", 1): 4, ("b", 1, "c"): 4, ("b", 1, "d"): 6, ("b", 1, "d", 1): 7}
+    places = {
+        ("a",): 1,
+        ("b",): 2,
+        ("b", 0): 3,
+        ("b", 1): 4,
+        ("b", 1, "c"): 4,
+        ("b", 1, "d"): 6,
+        ("b", 1, "d", 1): 7,
+    }
     assert {place: document.line(place) for place in places} == places
 
 
@@ -99,7 +117,12 @@ def test_a_syntax_error_has_its_line() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a: !!python/object/apply:os.system [ls]\n", "a: !Thing {b: 1}\n", "a: !!set {b, c}\n", "a: !!binary aGk=\n"],
+    [
+        "a: !!python/object/apply:os.system [ls]\n",
+        "a: !Thing {b: 1}\n",
+        "a: !!set {b, c}\n",
+        "a: !!binary aGk=\n",
+    ],
 )
 def test_tags_are_refused_and_nothing_is_constructed(text: str) -> None:
     assert "is not allowed" in only_problem(text).message
@@ -116,17 +139,23 @@ def test_merge_keys_bring_values_in_and_own_keys_win() -> None:
 
 def test_aliases_that_multiply_are_stopped() -> None:
     text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-    text += "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8))
+    text += "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)
+    )
     assert "more than" in only_problem(text).message
 
 
-@pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: &a {<<: *a}\n", "[" * 5000, "- " * 3000 + "x"])
+@pytest.mark.parametrize(
+    "text", ["a: &a [*a]\n", "a: &a {<<: *a}\n", "[" * 5000, "- " * 3000 + "x"]
+)
 def test_endless_nesting_is_a_problem(text: str) -> None:
     assert "nested too deeply" in only_problem(text).message
 
 
 @pytest.mark.parametrize(("opened", "closed"), [("{a: ", "}"), ("[", "]")])
-def test_what_is_nested_deeper_than_json_can_be_written_is_refused_with_its_line(opened: str, closed: str) -> None:
+def test_what_is_nested_deeper_than_json_can_be_written_is_refused_with_its_line(
+    opened: str, closed: str
+) -> None:
     text = "a:\n  " + opened * (MOST_DEPTH - 1) + "1" + closed * (MOST_DEPTH - 1)
     assert json.dumps(parse_document(text, "x.yaml").value)
     found = only_problem("b: 1\na:\n" + " " + opened * MOST_DEPTH + "1" + closed * MOST_DEPTH)
@@ -153,7 +182,9 @@ def test_half_characters_and_null_bytes_are_refused(text: str) -> None:
 
 
 def test_a_character_in_two_halves_is_one_as_json_writes_it() -> None:
-    assert parse_document(json.dumps({"name": "x\U0001f600"}), "x.json").value == {"name": "x\U0001f600"}
+    assert parse_document(json.dumps({"name": "x\U0001f600"}), "x.json").value == {
+        "name": "x\U0001f600"
+    }
 
 
 def test_a_control_character_is_a_problem_with_its_line() -> None:

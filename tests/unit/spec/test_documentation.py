@@ -1,4 +1,6 @@
-"""docs/experiment-file.md is true: its examples load (and those of the README), it has every key, its defaults hold."""
+"""docs/experiment-file.md is true: its examples load (and those of the README), it has every key,
+its defaults hold.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from orchestrator.engines import ENGINES
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
-from orchestrator.spec.load import ARRIVALS, WORKLOADS, Arrivals, LogNormal, Slo, Uniform, parse_duration
+from orchestrator.spec.load import (
+    ARRIVALS,
+    WORKLOADS,
+    Arrivals,
+    LogNormal,
+    Slo,
+    Uniform,
+    parse_duration,
+)
 from orchestrator.spec.settings import Environment, Hardware, Speculative
 from tests.unit.spec.files import parsed
 
@@ -39,7 +49,9 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[example.split("\n", 1)[0][:20] for example in EXAMPLES])
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=[example.split("\n", 1)[0][:20] for example in EXAMPLES]
+)
 def test_every_example_is_an_experiment_or_a_part_of_one(example: str) -> None:
     assert parsed(**parse_document(example, "docs/experiment-file.md").value).combinations
 
@@ -55,7 +67,9 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_engine_has_a_row_where_engines_are_listed() -> None:
-    table = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").partition("\n## Engines\n")[2]
+    table = (
+        (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").partition("\n## Engines\n")[2]
+    )
     assert [name for name in ENGINES if f"\n| `{name}` |" not in table] == []
 
 

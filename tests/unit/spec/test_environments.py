@@ -12,7 +12,10 @@ from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings, is_version
 from tests.unit.spec.files import parsed, problem, problems, problems_in
 
-VLLM = {"0.31": {"executable": "/opt/vllm-0.31"}, "0.32": {"image": "vllm:v0.32", "container_runtime": "podman"}}
+VLLM = {
+    "0.31": {"executable": "/opt/vllm-0.31"},
+    "0.32": {"image": "vllm:v0.32", "container_runtime": "podman"},
+}
 TEXT = """\
 version: 1
 name: versions
@@ -39,32 +42,46 @@ def versions(*names: Any, **more: Any) -> dict[str, Any]:
 def test_every_version_lives_where_its_environment_says() -> None:
     first, second = settings(environments={"vllm": VLLM}, deployments=versions("0.31", "0.32"))
     assert (first.engine_version, first.executable, first.image) == ("0.31", "/opt/vllm-0.31", None)
-    assert (second.executable, second.image, second.container_runtime) == (None, "vllm:v0.32", "podman")
+    assert (second.executable, second.image, second.container_runtime) == (
+        None,
+        "vllm:v0.32",
+        "podman",
+    )
 
 
 def test_versions_need_no_quotes_and_stay_as_they_are_written() -> None:
-    found = [one.settings for one in parse_experiment(TEXT.format(versions='[0.30, 0.3, 7, "0.30"]')).combinations]
+    found = [
+        one.settings
+        for one in parse_experiment(TEXT.format(versions='[0.30, 0.3, 7, "0.30"]')).combinations
+    ]
     assert [(one.engine_version, one.executable) for one in found] == [
         ("0.30", "/a"), ("0.3", "/b"), ("7", "/c"), ("0.30", "/a"),
     ]  # fmt: skip
 
 
 def test_a_version_that_replaces_a_merged_one_is_read_as_itself() -> None:
-    text = TEXT.format(versions="[0.3]").replace("deployments: {", "deployments: {<<: {engine_version: 0.30}, ")
+    text = TEXT.format(versions="[0.3]").replace(
+        "deployments: {", "deployments: {<<: {engine_version: 0.30}, "
+    )
     text = text.replace(", vary: [{grid: {engine_version: [0.3]}}]", ', engine_version: "7"')
     (one,) = parse_experiment(text).combinations
     assert one.settings.executable == "/c"
 
 
 def test_rules_see_where_a_version_lives() -> None:
-    deployments = versions("0.31", "0.32", exclude=["image is None"], derive={"max_num_seqs": "8 if image else 4"})
+    deployments = versions(
+        "0.31", "0.32", exclude=["image is None"], derive={"max_num_seqs": "8 if image else 4"}
+    )
     found = parsed(environments={"vllm": VLLM}, deployments=deployments).combinations
     assert [one.excluded_by for one in found] == ["image is None", None]
     assert [one.settings.max_num_seqs for one in found] == [4, 8]
 
 
 def test_an_engine_without_environments_keeps_its_version_as_a_name() -> None:
-    deployments = [versions("0.31"), {"engine": "transformers", "engine_version": "5.0", "executable": "/t"}]
+    deployments = [
+        versions("0.31"),
+        {"engine": "transformers", "engine_version": "5.0", "executable": "/t"},
+    ]
     _, other = settings(environments={"vllm": VLLM}, deployments=deployments)
     assert (other.engine_version, other.executable) == ("5.0", "/t")
 
@@ -74,17 +91,25 @@ def test_unknown_versions_stand_with_their_lines_and_the_nearest() -> None:
         (10, "'environments' has no '0.31' of vllm"),
         (11, "'environments' has no '0.30.1' of vllm"),
     ]
-    assert "did you mean '0.32'?" in problem(environments={"vllm": VLLM}, deployments=versions("0.322"))
+    assert "did you mean '0.32'?" in problem(
+        environments={"vllm": VLLM}, deployments=versions("0.322")
+    )
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
         ({}, "an environment is either an executable or an image (give one of them)"),
-        ({"executable": "/a", "image": "b"}, "an environment is either an executable or an image (give one of them)"),
+        (
+            {"executable": "/a", "image": "b"},
+            "an environment is either an executable or an image (give one of them)",
+        ),
         ({"executable": "/a", "container_runtime": "docker"}, "'container_runtime' is for images"),
         ({"image": "b", "container_runtime": "dokcer"}, "did you mean 'docker'?"),
-        ({"executble": "/a", "executable": "/a"}, "unknown key 'executble' (did you mean 'executable'?)"),
+        (
+            {"executble": "/a", "executable": "/a"},
+            "unknown key 'executble' (did you mean 'executable'?)",
+        ),
         ({"executable": ""}, "'executable': String should have at least 1 character"),
         ("/a", "must be a mapping (name: value), not '/a'"),
     ],
@@ -103,7 +128,10 @@ def test_an_engine_with_no_version_at_all_is_an_error() -> None:
 @pytest.mark.parametrize("name", ["executable", "image", "container_runtime"])
 def test_a_place_given_twice_is_an_error_wherever_it_stands(name: str) -> None:
     place = "docker" if name == "container_runtime" else "/x"
-    for deployments in (versions("0.31", **{name: place}), versions("0.31", derive={name: f"'{place}'"})):
+    for deployments in (
+        versions("0.31", **{name: place}),
+        versions("0.31", derive={name: f"'{place}'"}),
+    ):
         found = problem(environments={"vllm": VLLM}, deployments=deployments)
         assert found.startswith(f"'{name}' is ")
         assert "'environments'" in found
@@ -131,7 +159,9 @@ def test_two_versions_in_one_place_are_an_error_said_once(more: dict[str, str], 
 
 def test_two_environments_of_one_place_are_an_error() -> None:
     both = {"0.31": {"executable": "/v"}, "0.32": {"executable": "/v"}}
-    assert "are the same" in problem(environments={"vllm": both}, deployments=versions("0.31", "0.32"))
+    assert "are the same" in problem(
+        environments={"vllm": both}, deployments=versions("0.31", "0.32")
+    )
 
 
 def test_one_version_and_excluded_ones_share_a_place_with_nothing() -> None:
@@ -146,7 +176,9 @@ def test_one_version_and_excluded_ones_share_a_place_with_nothing() -> None:
         ("0.31", "0.32.0", False), ("0.32.0", "0.32", False), ("nightly", "0.32", True), ("0.32-fp8", "0.31", True),
     ],
 )  # fmt: skip
-def test_an_installed_version_is_compared_by_what_was_asked(asked: str, found: str, same: bool) -> None:
+def test_an_installed_version_is_compared_by_what_was_asked(
+    asked: str, found: str, same: bool
+) -> None:
     assert is_version(asked, found) is same
 
 

@@ -1,4 +1,6 @@
-"""The whole file: what it means, and that all of its problems are said at once, with line and nearest name."""
+"""The whole file: what it means, and that all of its problems are said at once, with line and
+nearest name.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
         (11, "'enforce_eager' must be a valid boolean, not 'sometimes'"),
         (14, "'tensor_parallel_size' must be a valid integer, not '4'"),
         (15, "'tensor_parallel_size' must be greater than or equal to 1, not 0"),
-        (16, "the lists of 'zip' must be of equal length: quantization has 2, kv_cache_dtype has 1"),
+        (
+            16,
+            "the lists of 'zip' must be of equal length: quantization has 2, kv_cache_dtype has 1",
+        ),
         (19, "unknown key 'max_num_seq'"),
         (21, "in 'gpu > 16': unknown field 'gpu': it is neither a setting nor derived"),
         (23, "'sigma' is missing"),
@@ -99,7 +104,11 @@ def test_a_problem_reads_as_file_line_message_hint() -> None:
 def test_defaults_are_those_of_the_documentation() -> None:
     spec = parsed().spec
     assert (spec.repeats, spec.seed, spec.clients, spec.isolation) == (1, 0, None, "exclusive_node")
-    assert (spec.load.warmup_s, spec.load.request_timeout_s, spec.load.drain_timeout_s) == (None, 600.0, None)
+    assert (spec.load.warmup_s, spec.load.request_timeout_s, spec.load.drain_timeout_s) == (
+        None,
+        600.0,
+        None,
+    )
     assert spec.load.arrivals.process == "poisson"
 
 
@@ -113,7 +122,9 @@ def test_levels_are_rates_and_then_concurrencies() -> None:
 
 
 def test_slos_and_hardware_carry_the_name_of_their_key() -> None:
-    experiment = parsed(slos={"fast": {"ttft": "500ms"}}, hardware={"big": {"accelerator": "H100-80GB"}})
+    experiment = parsed(
+        slos={"fast": {"ttft": "500ms"}}, hardware={"big": {"accelerator": "H100-80GB"}}
+    )
     assert experiment.spec.slos["fast"].name == "fast"
     assert experiment.spec.slos["fast"].ttft == 0.5
     assert [(name, one.accelerator) for name, one in experiment.hardware.items()] == [
@@ -133,7 +144,9 @@ def test_an_endpoint_needs_no_model_of_its_own() -> None:
 
 def test_sizes_may_carry_units() -> None:
     deployments = {"engine": "vllm", "vary": [{"grid": {"kv_cache_memory_bytes": ["2GiB", 1024]}}]}
-    found = [one.settings.kv_cache_memory_bytes for one in parsed(deployments=deployments).combinations]
+    found = [
+        one.settings.kv_cache_memory_bytes for one in parsed(deployments=deployments).combinations
+    ]
     assert found == [2 * 2**30, 1024]
 
 
@@ -144,29 +157,56 @@ def test_sizes_may_carry_units() -> None:
         ({"version": None}, "'version' is missing"),
         ({"name": "a/b"}, "'name'"),
         ({"name": 5}, "'name' must be text, not 5 (put it in quotes)"),
-        ({"model": None}, "no model is given (write model: {id: <hub name or folder>} at the top of the file)"),
+        (
+            {"model": None},
+            "no model is given (write model: {id: <hub name or folder>} at the top of the file)",
+        ),
         ({"model": {}}, "'id' is missing"),
         ({"deployments": None}, "'deployments' must be a mapping with at least 'engine'"),
         ({"deployments": []}, "'deployments' must be a mapping with at least 'engine'"),
         ({"deployments": {}}, "'deployments' must be a mapping with at least 'engine'"),
         ({"deployments": {"max_num_seqs": 4}}, "'engine' is missing"),
-        ({"deployments": {"engine": "vllm", "engine_version": True}}, "'engine_version' must be text, not true"),
-        ({"deployments": {"engine": "vllm", "env": {"A": 1}}}, "'A' must be text, not 1 (put it in quotes)"),
-        ({"deployments": {"engine": "vllm", "tensor_parallel_size": True}}, "must be a valid integer, not true"),
-        ({"deployments": {"engine": "vllm", "extra_args": {"--x": [{}]}}}, "'--x' has a value of the wrong type"),
+        (
+            {"deployments": {"engine": "vllm", "engine_version": True}},
+            "'engine_version' must be text, not true",
+        ),
+        (
+            {"deployments": {"engine": "vllm", "env": {"A": 1}}},
+            "'A' must be text, not 1 (put it in quotes)",
+        ),
+        (
+            {"deployments": {"engine": "vllm", "tensor_parallel_size": True}},
+            "must be a valid integer, not true",
+        ),
+        (
+            {"deployments": {"engine": "vllm", "extra_args": {"--x": [{}]}}},
+            "'--x' has a value of the wrong type",
+        ),
         (
             {"deployments": {"engine": "vllm", "kv_cache_memory_bytes": "2 bags"}},
             "'kv_cache_memory_bytes': could not interpret byte unit: bags",
         ),
         (
-            {"deployments": {"engine": "vllm", "speculative": {"method": "ngrams", "num_speculative_tokens": 2}}},
+            {
+                "deployments": {
+                    "engine": "vllm",
+                    "speculative": {"method": "ngrams", "num_speculative_tokens": 2},
+                }
+            },
             "did you mean 'ngram'?",
         ),
-        ({"workloads": []}, "'workloads': List should have at least 1 item after validation, not 0"),
+        (
+            {"workloads": []},
+            "'workloads': List should have at least 1 item after validation, not 0",
+        ),
         ({"workloads": {}}, "'workloads' must be a valid list, not a mapping"),
         ({"workloads": GOOD["workloads"] * 2}, "two workloads are named 'chat'"),
         (
-            {"workloads": [{**GOOD["workloads"][0], "input_tokens": {"uniform": {"min": 9, "max": 3}}}]},
+            {
+                "workloads": [
+                    {**GOOD["workloads"][0], "input_tokens": {"uniform": {"min": 9, "max": 3}}}
+                ]
+            },
             "max (3) is below min (9)",
         ),
         ({"load": None}, "'load' is missing"),
@@ -176,13 +216,25 @@ def test_sizes_may_carry_units() -> None:
             {"load": {"levels": {"concurrency": []}}},
             "'concurrency': List should have at least 1 item after validation, not 0",
         ),
-        ({"load": {"levels": {"concurrency": [1.5]}}}, "'concurrency' must be a valid integer, not 1.5"),
-        ({"load": {"levels": {"concurrency": [4, 1, 4]}}}, "concurrency 4 is given twice (use repeats"),
+        (
+            {"load": {"levels": {"concurrency": [1.5]}}},
+            "'concurrency' must be a valid integer, not 1.5",
+        ),
+        (
+            {"load": {"levels": {"concurrency": [4, 1, 4]}}},
+            "concurrency 4 is given twice (use repeats",
+        ),
         ({"load": {"levels": {"rate": [1]}}}, "unknown key 'rate'"),
-        ({"load": {**GOOD["load"], "duration": "60s", "requests": 5}}, "'duration' and 'requests' exclude each other"),
+        (
+            {"load": {**GOOD["load"], "duration": "60s", "requests": 5}},
+            "'duration' and 'requests' exclude each other",
+        ),
         ({"load": {**GOOD["load"], "duration": 60.0}}, "60.0 is not a duration with its unit"),
         ({"load": {**GOOD["load"], "duration": "0s"}}, "'duration' must be greater than 0"),
-        ({"load": {**GOOD["load"], "control": "request_rate"}}, "'control: request_rate' does not agree with 'levels'"),
+        (
+            {"load": {**GOOD["load"], "control": "request_rate"}},
+            "'control: request_rate' does not agree with 'levels'",
+        ),
         (
             {"slos": {"a": {}}},
             "'a' has no limit (give at least one of ttft, tpot, e2e, itl_p99, normalized_ttft, reader)",
@@ -190,13 +242,22 @@ def test_sizes_may_carry_units() -> None:
         ({"slos": {"a": {"ttft_p95": "5"}}}, "'ttft_p95': '5' is not a duration"),
         ({"slos": {"a": {"ttft_q95": "5s"}}}, "unknown key 'ttft_q95' (did you mean 'ttft_p95'?)"),
         ({"slos": {"a": {"ttft_p0": "5s"}}}, "unknown key 'ttft_p0'"),
-        ({"slos": {"a": {"reader": "fast"}}}, "'reader' must be 'silent', 'subvocal' or 'visual', not 'fast'"),
-        ({"slos": {"a": {"reader": "visual", "tpot": "9ms"}}}, "'reader: visual' is a limit on tpot"),
+        (
+            {"slos": {"a": {"reader": "fast"}}},
+            "'reader' must be 'silent', 'subvocal' or 'visual', not 'fast'",
+        ),
+        (
+            {"slos": {"a": {"reader": "visual", "tpot": "9ms"}}},
+            "'reader: visual' is a limit on tpot",
+        ),
         (
             {"slos": {"a": {"ttft_p95": "5s", "attainment": 0.9}}},
             "'attainment' belongs to limits that each request",
         ),
-        ({"slos": {"a": {"ttft": "1s", "name": "b"}}}, "unknown key 'name' (its name is 'a' already)"),
+        (
+            {"slos": {"a": {"ttft": "1s", "name": "b"}}},
+            "unknown key 'name' (its name is 'a' already)",
+        ),
         ({"slos": {"a": {"tft": "1s", "e2e": "2s"}}}, "unknown key 'tft' (did you mean 'ttft'?)"),
         ({"hardware": {"a": {"gpu": 8}}}, "unknown key 'gpu'"),
         ({"hardware": ["a"]}, "'hardware' must be a mapping"),
@@ -206,7 +267,11 @@ def test_sizes_may_carry_units() -> None:
     ],
 )
 def test_each_mistake_is_one_problem(changes: dict[str, Any], message: str) -> None:
-    content = {name: value for name, value in {**GOOD, **changes}.items() if not (name in changes and value is None)}
+    content = {
+        name: value
+        for name, value in {**GOOD, **changes}.items()
+        if not (name in changes and value is None)
+    }
     with pytest.raises(ProblemsError) as caught:
         parse_experiment(json.dumps(content), "x.yaml")
     assert [message in str(found) for found in caught.value.problems] == [True], caught.value
@@ -276,7 +341,9 @@ def test_any_deployment_is_combinations_or_problems(changes: dict[str, Any]) -> 
 
 
 @given(st.integers(0, len(BROKEN)), st.integers(0, 40), st.text(max_size=5))
-def test_a_file_damaged_anywhere_is_an_experiment_or_problems(start: int, length: int, put: str) -> None:
+def test_a_file_damaged_anywhere_is_an_experiment_or_problems(
+    start: int, length: int, put: str
+) -> None:
     with contextlib.suppress(ProblemsError):
         parse_experiment(BROKEN[:start] + put + BROKEN[start + length :], "x.yaml")
 
@@ -289,9 +356,17 @@ def test_every_start_has_a_repeat_of_its_own() -> None:
 
 
 def test_words_for_containers_are_a_list_in_a_file() -> None:
-    image = {"engine": "vllm", "image": "i", "container_args": ["--ulimit", "memlock=-1"], "hardware": "h"}
+    image = {
+        "engine": "vllm",
+        "image": "i",
+        "container_args": ["--ulimit", "memlock=-1"],
+        "hardware": "h",
+    }
     hardware = {"h": {"accelerator": "H100-80GB", "container_args": ["--device", "/dev/gdrdrv"]}}
     made = parsed(deployments=image, hardware=hardware)
     assert made.combinations[0].settings.container_args == ("--ulimit", "memlock=-1")
     with pytest.raises(ProblemsError, match="looks like a secret"):
-        parsed(deployments=image | {"container_args": ["-e", "MY_TOKEN=abcdef123456"]}, hardware=hardware)
+        parsed(
+            deployments=image | {"container_args": ["-e", "MY_TOKEN=abcdef123456"]},
+            hardware=hardware,
+        )

@@ -1,4 +1,6 @@
-"""Expressions of derive and exclude: equal to Python's own evaluation, and nothing else gets through."""
+"""Expressions of derive and exclude: equal to Python's own evaluation, and nothing else gets
+through.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +24,30 @@ def _expressions() -> st.SearchStrategy[str]:
     arithmetic = st.recursive(
         numbers,
         lambda inner: (
-            st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(" ".join).map("({})".format)
+            st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner)
+            .map(" ".join)
+            .map("({})".format)
             | inner.map("(-{})".format)
         ),
         max_leaves=5,
     )
     comparison = (
-        st.tuples(arithmetic, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), arithmetic).map(" ".join)
+        st.tuples(arithmetic, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), arithmetic).map(
+            " ".join
+        )
         | st.tuples(words, st.sampled_from(["==", "!=", "<", "in"]), words).map(" ".join)
-        | st.tuples(arithmetic, arithmetic, arithmetic).map(lambda parts: "{} < {} <= {}".format(*parts))
+        | st.tuples(arithmetic, arithmetic, arithmetic).map(
+            lambda parts: "{} < {} <= {}".format(*parts)
+        )
         | st.tuples(arithmetic, st.lists(arithmetic, min_size=1, max_size=3)).map(
             lambda p: f"{p[0]} not in [{', '.join(p[1])}]"
         )
         | st.tuples(words, st.lists(words, min_size=1, max_size=3)).map(
             lambda parts: f"{parts[0]} in ({', '.join(parts[1])},)"
         )
-        | st.sampled_from(["flag", "nothing is None", "name is not None", "nothing == None", "(1, a) == (1, 2)"])
+        | st.sampled_from(
+            ["flag", "nothing is None", "name is not None", "nothing == None", "(1, a) == (1, 2)"]
+        )
     )
     boolean = st.recursive(
         comparison,
@@ -65,8 +75,16 @@ def by_us(text: str, values: dict[str, Any]) -> tuple[str, Any]:
         return "error", None
 
 
-@given(_expressions(), st.integers(-5, 5), st.integers(0, 64), st.sampled_from(["fp8", "awq", None]), st.booleans())
-def test_a_value_is_what_python_computes(text: str, a: int, b: int, name: str | None, flag: bool) -> None:
+@given(
+    _expressions(),
+    st.integers(-5, 5),
+    st.integers(0, 64),
+    st.sampled_from(["fp8", "awq", None]),
+    st.booleans(),
+)
+def test_a_value_is_what_python_computes(
+    text: str, a: int, b: int, name: str | None, flag: bool
+) -> None:
     values = {"a": a, "b": b, "name": name, "flag": flag, "nothing": None}
     kind, value = by_us(text, values)
     expected_kind, expected = by_python(text, values)
@@ -107,18 +125,24 @@ def test_anything_else_of_python_is_refused(text: str) -> None:
         parse_expression(text, KNOWN)
 
 
-@pytest.mark.parametrize("text", ["", "a ==", "a = 1", "a; b", "import os", "a\x00", "(" * 300, "1 2"])
+@pytest.mark.parametrize(
+    "text", ["", "a ==", "a = 1", "a; b", "import os", "a\x00", "(" * 300, "1 2"]
+)
 def test_text_that_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an expression"):
         parse_expression(text, KNOWN)
 
 
 def test_an_unknown_name_comes_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="unknown field 'tensor_paralel_size'; did you mean 'tensor_parallel_size'"):
+    with pytest.raises(
+        ValueError, match="unknown field 'tensor_paralel_size'; did you mean 'tensor_parallel_size'"
+    ):
         parse_expression("tensor_paralel_size > 4", ["tensor_parallel_size", "nnodes"])
 
 
-@pytest.mark.parametrize("text", ["name * 1000000000", "'%9999999999d' % 1", "name + name", "[1] * 99", "-name"])
+@pytest.mark.parametrize(
+    "text", ["name * 1000000000", "'%9999999999d' % 1", "name + name", "[1] * 99", "-name"]
+)
 def test_arithmetic_is_for_numbers_only(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         parse_expression(text, KNOWN).evaluate({"name": "fp8"})
@@ -142,7 +166,9 @@ def test_a_comparison_with_something_unset_says_what_is_unset() -> None:
 
 
 @pytest.mark.parametrize("held", ["1", "a", "(1 if a else b)", "(a and [2])"])
-def test_a_list_in_lists_is_walked_with_the_one_around_it_alone(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_in_lists_is_walked_with_the_one_around_it_alone(
+    held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     walked: list[Any] = []
     monkeypatch.setattr(expressions, "elements", lambda value, most=0.0: walked.append(value) or 1)
     expression = parse_expression("[a," * 40 + held + "]" * 40 + " == 1", KNOWN)
@@ -168,7 +194,8 @@ def test_what_has_no_value_has_none_only_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[[name], [name]]", "a in [[name], name]", "(a or [name]) == ([name, name],)", "[a, name]"]
+    "text",
+    ["[[name], [name]]", "a in [[name], name]", "(a or [name]) == ([name, name],)", "[a, name]"],
 )
 def test_lists_that_names_bring_in_are_bounded(text: str) -> None:
     expression = parse_expression(text, KNOWN)

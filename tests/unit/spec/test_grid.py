@@ -14,12 +14,22 @@ from orchestrator.spec.combinations import MOST_COMBINATIONS
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.spec.files import parsed, problem
 
-SIZES = ["tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "max_model_len", "nnodes"]
-axes = st.dictionaries(st.sampled_from(SIZES), st.lists(st.integers(1, 64), min_size=1, max_size=4), min_size=1)
+SIZES = [
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "max_num_seqs",
+    "max_model_len",
+    "nnodes",
+]
+axes = st.dictionaries(
+    st.sampled_from(SIZES), st.lists(st.integers(1, 64), min_size=1, max_size=4), min_size=1
+)
 
 
 def settings(**deployments: Any) -> list[EngineSettings]:
-    return [one.settings for one in parsed(deployments={"engine": "vllm", **deployments}).combinations]
+    return [
+        one.settings for one in parsed(deployments={"engine": "vllm", **deployments}).combinations
+    ]
 
 
 @given(axes)
@@ -29,17 +39,25 @@ def test_a_grid_is_the_product_of_its_axes_in_their_order(grid: dict[str, list[i
     assert [tuple(getattr(one, name) for name in grid) for one in found] == expected
 
 
-@given(st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(st.integers(1, 64), min_size=n, max_size=n)] * 3)))
+@given(
+    st.integers(1, 6).flatmap(
+        lambda n: st.tuples(*[st.lists(st.integers(1, 64), min_size=n, max_size=n)] * 3)
+    )
+)
 def test_a_zip_pairs_its_lists(lists: tuple[list[int], ...]) -> None:
     content = dict(zip(SIZES, lists, strict=False))
     found = settings(vary=[{"zip": content}])
-    assert [tuple(getattr(one, name) for name in content) for one in found] == list(zip(*lists, strict=True))
+    assert [tuple(getattr(one, name) for name in content) for one in found] == list(
+        zip(*lists, strict=True)
+    )
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_blocks_multiply_and_the_last_varies_fastest(lists: list[list[int]]) -> None:
     kinds: list[dict[str, Any]] = [{"grid": {SIZES[0]: lists[0]}}]
-    kinds += [{"cases": [{SIZES[i + 1]: value} for value in values]} for i, values in enumerate(lists[1:])]
+    kinds += [
+        {"cases": [{SIZES[i + 1]: value} for value in values]} for i, values in enumerate(lists[1:])
+    ]
     found = settings(vary=kinds)
     assert len(found) == math.prod(len(values) for values in lists)
     assert [tuple(getattr(one, name) for name in SIZES[: len(lists)]) for one in found] == list(
@@ -53,7 +71,9 @@ def test_a_rule_leaves_out_what_python_says_it_does(
 ) -> None:
     grid = {**grid, name: [1, value, 64]}
     rule = f"{name} {sign} {value} and not ({SIZES[0]} * {SIZES[1]} > 100)"
-    for one in parsed(deployments={"engine": "vllm", "vary": [{"grid": grid}], "exclude": [rule]}).combinations:
+    for one in parsed(
+        deployments={"engine": "vllm", "vary": [{"grid": grid}], "exclude": [rule]}
+    ).combinations:
         assert (one.excluded_by == rule) == eval(rule, {}, dict(one.settings))
 
 
@@ -76,9 +96,17 @@ def test_env_and_extra_args_are_added_to() -> None:
 
 
 def test_a_list_of_deployments_is_the_union_of_its_grids() -> None:
-    first = {"engine": "vllm", "max_num_seqs": 4, "vary": [{"grid": {"tensor_parallel_size": [1, 2]}}]}
-    found = parsed(deployments=[first, {"engine": "transformers", "model": "other/model"}]).combinations
-    assert [(one.settings.engine, one.settings.model, one.settings.max_num_seqs) for one in found] == [
+    first = {
+        "engine": "vllm",
+        "max_num_seqs": 4,
+        "vary": [{"grid": {"tensor_parallel_size": [1, 2]}}],
+    }
+    found = parsed(
+        deployments=[first, {"engine": "transformers", "model": "other/model"}]
+    ).combinations
+    assert [
+        (one.settings.engine, one.settings.model, one.settings.max_num_seqs) for one in found
+    ] == [
         ("vllm", "org/model", 4),
         ("vllm", "org/model", 4),
         ("transformers", "other/model", None),
@@ -88,13 +116,18 @@ def test_a_list_of_deployments_is_the_union_of_its_grids() -> None:
 def test_derived_values_may_use_those_before_and_rules_may_use_all() -> None:
     derive = {"gpus": "tensor_parallel_size * pipeline_parallel_size", "half": "gpus // 2"}
     vary = [{"grid": {"tensor_parallel_size": [2, 8]}}]
-    found = parsed(deployments={"engine": "vllm", "vary": vary, "derive": derive, "exclude": ["half > 2"]}).combinations
+    found = parsed(
+        deployments={"engine": "vllm", "vary": vary, "derive": derive, "exclude": ["half > 2"]}
+    ).combinations
     assert [dict(one.derived) for one in found] == [{"gpus": 2, "half": 1}, {"gpus": 8, "half": 4}]
     assert [one.excluded_by for one in found] == [None, "half > 2"]
 
 
 def test_a_derived_name_that_is_a_setting_sets_it() -> None:
-    found = settings(vary=[{"grid": {"max_num_seqs": [8, 16]}}], derive={"max_num_batched_tokens": "max_num_seqs * 64"})
+    found = settings(
+        vary=[{"grid": {"max_num_seqs": [8, 16]}}],
+        derive={"max_num_batched_tokens": "max_num_seqs * 64"},
+    )
     assert [one.max_num_batched_tokens for one in found] == [512, 1024]
 
 
@@ -106,13 +139,19 @@ def test_hardware_is_an_axis_and_rules_know_its_name() -> None:
         "exclude": ["hardware == 'cpu'"],
     }
     found = parsed(hardware=hardware, deployments=deployments).combinations
-    assert [(one.hardware, one.excluded_by is None) for one in found] == [("h100", True), ("cpu", False), (None, True)]
+    assert [(one.hardware, one.excluded_by is None) for one in found] == [
+        ("h100", True),
+        ("cpu", False),
+        (None, True),
+    ]
 
 
 def test_a_deployment_with_its_own_model_does_not_get_the_revision_of_the_other() -> None:
     vary = [{"grid": {"model": ["org/model", "org/other"]}}]
     model = {"id": "org/first", "revision": "abc", "tokenizer": "org/tokens"}
-    found = parsed(model=model, deployments=[{"engine": "vllm"}, {"engine": "vllm", "vary": vary}]).combinations
+    found = parsed(
+        model=model, deployments=[{"engine": "vllm"}, {"engine": "vllm", "vary": vary}]
+    ).combinations
     assert [(one.settings.model, one.settings.revision) for one in found] == [
         ("org/first", "abc"),
         ("org/model", None),
@@ -122,7 +161,10 @@ def test_a_deployment_with_its_own_model_does_not_get_the_revision_of_the_other(
 
 def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
     values = list(range(1, 1001))
-    vary = [{"grid": {"tensor_parallel_size": values, "max_num_seqs": [1]}}, {"grid": {"max_model_len": values}}]
+    vary = [
+        {"grid": {"tensor_parallel_size": values, "max_num_seqs": [1]}},
+        {"grid": {"max_model_len": values}},
+    ]
     message = problem(deployments={"engine": "vllm", "vary": vary})
     assert message == f"makes 1,000,000 combinations; at most {MOST_COMBINATIONS:,} are allowed"
 
@@ -140,8 +182,14 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
         ([{"grid": []}], "'grid' must be a mapping (name: value), not a list"),
         ([{"cases": {"nnodes": 2}}], "'cases' must be a valid list, not a mapping"),
         ([{"cases": [2]}], "'cases' must be a mapping (name: value), not 2"),
-        ([{"zip": {"nnodes": [1, 2], "max_num_seqs": [1]}}], "of equal length: nnodes has 2, max_num_seqs has 1"),
-        ([{"grid": {"nnodes": [1]}}, {"cases": [{"nnodes": 2}]}], "'nnodes' is varied in an earlier block already"),
+        (
+            [{"zip": {"nnodes": [1, 2], "max_num_seqs": [1]}}],
+            "of equal length: nnodes has 2, max_num_seqs has 1",
+        ),
+        (
+            [{"grid": {"nnodes": [1]}}, {"cases": [{"nnodes": 2}]}],
+            "'nnodes' is varied in an earlier block already",
+        ),
         ([{"grid": {"vary": [1]}}], "unknown key 'vary'"),
     ],
 )
@@ -157,22 +205,34 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ({"derive": {"hardware": "'cpu'"}}, "'hardware' cannot be derived"),
         ({"derive": {"x": 2}}, "'x' must be text, not 2 (put it in quotes)"),
         ({"derive": ["x"]}, "'derive' must be a mapping (name: value), not a list"),
-        ({"exclude": "nnodes > 2"}, "'exclude' must be a valid list, not 'nnodes > 2' (write exclude: ['nnodes > 2'])"),
+        (
+            {"exclude": "nnodes > 2"},
+            "'exclude' must be a valid list, not 'nnodes > 2' (write exclude: ['nnodes > 2'])",
+        ),
         ({"exclude": ["nnode > 2"]}, "unknown field 'nnode'; did you mean 'nnodes'?"),
         ({"exclude": ["open('x')"]}, "\"open('x')\" is not allowed"),
         (
             {"exclude": ["max_num_seqs > 2"]},
             "has no value: '>' not supported between instances of 'NoneType' and 'int'; not set",
         ),
-        ({"derive": {"nnodes": "tensor_parallel_size / 2"}}, "'nnodes' must be a valid integer, not 0.5"),
+        (
+            {"derive": {"nnodes": "tensor_parallel_size / 2"}},
+            "'nnodes' must be a valid integer, not 0.5",
+        ),
         ({"derive": {"x": "y", "y": "1"}}, "unknown field 'y'"),
         ({"env": {"HF_TOKEN": "abc"}}, "'HF_TOKEN' looks like a secret"),
         ({"extra_args": {"--api-key": "abc"}}, "'--api-key' looks like a secret"),
         ({"extra_args": {"--hf-token=abc": True}}, "'--hf-token' looks like a secret"),
-        ({"extra_args": {"--header": ["Authorization: Bearer abcdefgh12345"]}}, "'--header' looks like a secret"),
+        (
+            {"extra_args": {"--header": ["Authorization: Bearer abcdefgh12345"]}},
+            "'--header' looks like a secret",
+        ),
         ({"env": {"MY_SETTING": "hf_" + "a1B2" * 8}}, "'MY_SETTING' looks like a secret"),
         ({"hf_overrides": {"a": [{"b": "sk-" + "a1B2" * 8}]}}, "'b' looks like a secret"),
-        ({"url": "http://me:secret@host:8000"}, "'url' looks like a secret (export it where the engines run"),
+        (
+            {"url": "http://me:secret@host:8000"},
+            "'url' looks like a secret (export it where the engines run",
+        ),
         (
             {"engine": "endpoint", "url": "http://h:1", "api_key_env": "my-key!"},
             "'api_key_env': must be the name of an environment variable, like MY_KEY",

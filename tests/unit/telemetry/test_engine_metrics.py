@@ -49,7 +49,11 @@ def test_a_label_chooses_a_series_and_an_absent_label_is_empty():
 
 def test_one_name_may_fill_two_columns_and_two_names_one():
     text = "computed_total 5\ncached_total 3\n"
-    names = {"prompt": "computed_total", "query": "computed_total + cached_total", "hit": "cached_total"}
+    names = {
+        "prompt": "computed_total",
+        "query": "computed_total + cached_total",
+        "hit": "cached_total",
+    }
     assert normalize(text, names) == {"prompt": 5.0, "query": 8.0, "hit": 3.0}
     assert normalize("computed_total 5\n", names) == {"prompt": 5.0}, "a part is not the whole"
 
@@ -90,18 +94,24 @@ def test_a_reading_of_a_server_has_its_values_and_our_key(engine):
 
 
 def test_an_endpoint_has_work_as_far_as_its_metrics_tell_whichever_engine_it_is(engine):
-    replicas = Replicas((), (Target(f"http://127.0.0.1:{engine.server_port}", "m", api_key="secret"),))
+    replicas = Replicas(
+        (), (Target(f"http://127.0.0.1:{engine.server_port}", "m", api_key="secret"),)
+    )
     assert replicas.have_work()
     assert engine.keys == ["Bearer secret"]
     engine.text = "llamacpp:requests_processing 1\n"
     assert replicas.have_work()
-    engine.text = 'vllm:num_requests_running{engine="0"} 0.0\nvllm:num_requests_waiting{engine="0"} 0.0\n'
+    engine.text = (
+        'vllm:num_requests_running{engine="0"} 0.0\nvllm:num_requests_waiting{engine="0"} 0.0\n'
+    )
     assert not replicas.have_work()
     engine.status = 404
     assert not replicas.have_work()
 
 
-@pytest.mark.parametrize(("status", "text"), [(404, TEXT), (200, "<html>"), (200, ""), (200, "other 1\n")])
+@pytest.mark.parametrize(
+    ("status", "text"), [(404, TEXT), (200, "<html>"), (200, ""), (200, "other 1\n")]
+)
 def test_no_metrics_are_no_reading(engine, status, text):
     engine.status, engine.text = status, text
     assert read(f"http://127.0.0.1:{engine.server_port}/metrics", NAMES) is None

@@ -51,7 +51,10 @@ class FakeNvml:
 
 def test_every_gpu_is_listed_and_nvml_is_closed_again() -> None:
     nvml = FakeNvml()
-    assert [(gpu.index, gpu.uuid, gpu.used_bytes) for gpu in gpus(nvml)] == [(0, "GPU-aaaa", 0), (1, "GPU-bbbb", GIB)]
+    assert [(gpu.index, gpu.uuid, gpu.used_bytes) for gpu in gpus(nvml)] == [
+        (0, "GPU-aaaa", 0),
+        (1, "GPU-bbbb", GIB),
+    ]
     assert nvml.open == 0
 
 
@@ -90,4 +93,9 @@ def test_a_gpu_whose_memory_stays_is_named_when_the_time_is_over() -> None:
 
 
 def test_gpus_of_others_are_not_waited_for() -> None:
-    assert await_release({"GPU-other": 0}, lambda: [Gpu(0, "GPU-aaaa", "x", GIB)], sleep=lambda _: None) == []
+    assert (
+        await_release(
+            {"GPU-other": 0}, lambda: [Gpu(0, "GPU-aaaa", "x", GIB)], sleep=lambda _: None
+        )
+        == []
+    )

@@ -41,7 +41,9 @@ def test_what_ours_used_counts_from_the_first_look_and_what_began_since_whole() 
 
 def test_children_of_ours_are_ours_and_what_they_ended_with_counts() -> None:
     before = Snapshot(0.0, 100.0, 2, {(9, 0.0): (1.0, 1.0)})
-    after = Snapshot(10.0, 118.0, 2, used({(7, 1.0): 2.0, (8, 1.0): 3.0, (5, 1.0): 4.0}) | {(9, 0.0): (1.5, 7.0)})
+    after = Snapshot(
+        10.0, 118.0, 2, used({(7, 1.0): 2.0, (8, 1.0): 3.0, (5, 1.0): 4.0}) | {(9, 0.0): (1.5, 7.0)}
+    )
     tree = replace(after, parents={9: 1, 8: 9, 7: 8, 5: 1})
     assert foreign(before, tree, {9}) == (7.0, 0.35)
     assert foreign(before, tree, ()) == foreign(before, tree, {1}) == (18.0, 0.9)
@@ -49,7 +51,8 @@ def test_children_of_ours_are_ours_and_what_they_ended_with_counts() -> None:
 
 def test_what_ours_used_that_ended_meanwhile_is_not_taken_for_that_of_others() -> None:
     before = Snapshot(0.0, 100.0, 2, used({(1, 0.0): 5.0, (2, 0.0): 50.0, (3, 0.0): 1.0}))
-    after = Snapshot(10.0, 118.0, 2, used({(1, 0.0): 9.0}) | {(3, 0.0): (2.5, 14.0)})  # 3 waited for 2, which was ours
+    # 3 waited for 2, which was ours
+    after = Snapshot(10.0, 118.0, 2, used({(1, 0.0): 9.0}) | {(3, 0.0): (2.5, 14.0)})
     assert foreign(before, after, {1}) == (14.0, 0.7)
     assert foreign(before, after, {1}, some_left=True) == (1.5, 0.075)
     busy = replace(after, processes=after.processes | used({(4, 2.0): 16.0}))
