@@ -8,6 +8,7 @@ import os
 import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 MOST_HEADER_BYTES = 64 << 20  # the largest vocabularies take 20 MB; a sparse file may have any size
+ALIGNMENT = 32  # of tensors in the file, unless general.alignment says otherwise
 # numbers in an array that has one for each layer; longer ones are of the vocabulary
 MOST_LAYERS = 10_000
 # Name in a config.json -> key below the architecture's.
@@ -99,13 +101,37 @@ def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
     Takes 0.1 s for a vocabulary of 130,000 tokens.
     """
     try:
-        with path.open("rb") as file:
-            size = min(os.fstat(file.fileno()).st_size, MOST_HEADER_BYTES)
-            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        with data:
-            return _read(_Reader(data), path)
+        with _mapped(path) as data:
+            header = _read(_Reader(data))
+            weight_bytes = sum(part.stat().st_size for part in parts_of(path)) - header.end
+            whole = len(parts_of(path)) == 1
+            tied = whole and "output.weight" not in header.tensors
+            return _config(header.values, tied), weight_bytes
     except (OSError, ValueError, KeyError, OverflowError, struct.error):
         return None
+
+
+def tensor_offsets(path: Path) -> tuple[int, list[int]]:
+    """(the end of the header, where each tensor starts) in bytes; (0, []) if this is not a readable
+    GGUF file.
+    """
+    try:
+        with _mapped(path) as data:
+            header = _read(_Reader(data))
+    except (OSError, ValueError, KeyError, OverflowError, struct.error):
+        return 0, []
+    alignment = header.values.get("general.alignment", ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        return 0, []
+    start = -(-header.end // alignment) * alignment
+    return header.end, [start + offset for offset in header.tensors.values()]
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """The start of a file, long enough for any header."""
+    with path.open("rb") as file:
+        size = min(os.fstat(file.fileno()).st_size, MOST_HEADER_BYTES)
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -115,23 +141,33 @@ def parts_of(path: Path) -> list[Path]:
     return sorted({path, *others})
 
 
-def _read(reader: _Reader, path: Path) -> tuple[dict[str, Any], int] | None:
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What stands before the weights: values by name, offsets of tensors by name, and where it
+    ends.
+    """
+
+    values: dict[str, Value]
+    tensors: dict[str, int]
+    end: int
+
+
+def _read(reader: _Reader) -> _Header:
+    """Raises ValueError for a file that is no GGUF file."""
     if reader.number("I") != 0x46554747 or reader.number("I") not in (2, 3):  # "GGUF"
-        return None
+        raise ValueError("no GGUF file of version 2 or 3")
     tensors, pairs = reader.number("Q"), reader.number("Q")
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for _ in range(pairs):
         name = reader.text()
-        found[name] = reader.value(reader.number("I"))
-    names = set()
+        values[name] = reader.value(reader.number("I"))
+    offsets: dict[str, int] = {}
     for _ in range(tensors):
-        names.add(reader.text())
+        name = reader.text()
         dimensions = reader.number("I")
-        reader.at += 8 * dimensions + 12  # its shape, type and place
-    weight_bytes = sum(one.stat().st_size for one in parts_of(path)) - reader.at
-    return _config(
-        found, tied="output.weight" not in names and len(parts_of(path)) == 1
-    ), weight_bytes
+        reader.at += 8 * dimensions + 4  # its shape and type
+        offsets[name] = reader.number("Q")
+    return _Header(values, offsets, reader.at)
 
 
 def _config(found: dict[str, Value], tied: bool) -> dict[str, Any]:

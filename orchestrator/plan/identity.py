@@ -20,6 +20,7 @@ from typing import Any
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
 from orchestrator.errors import InputError
+from orchestrator.plan.checkpoints import files_digest
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, from_home, read_at_most
 from orchestrator.spec.load import Level, Workload
@@ -43,8 +44,7 @@ NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influenc
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-# Of large files only these bytes are hashed: headers of safetensors and GGUF are at the start, and
-# a fine-tune that changes one layer in ten escapes 64 samples in one case of 850.
+# Of programs and libraries only these bytes are hashed.
 _HEAD_BYTES, _PIECES, _PIECE_BYTES = 1 << 18, 64, 4096
 SHORT = {
     "tensor_parallel_size": "tp",
@@ -210,8 +210,8 @@ def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int)
 
 
 def model_digest(place: str) -> str | None:
-    """Hash of a local model (folder or GGUF file): its text files and samples of its weights. None
-    if it is absent.
+    """Hash of a local model (folder or GGUF file): its text files and its weights, as
+    plan/checkpoints.py reads them. None if it is absent.
     """
     root = Path(place)
     if not root.is_absolute():
@@ -219,18 +219,16 @@ def model_digest(place: str) -> str | None:
     if root.is_file():
         from orchestrator.catalog.gguf import parts_of  # few need it
 
-        return digest([sampled_digest(part) for part in parts_of(root)])
-    texts = {
-        path.name: file_digest(str(path))
-        for pattern in _MODEL_TEXTS
-        for path in sorted(root.glob(pattern))
-    }
-    weights = {
-        path.name: sampled_digest(path)
-        for pattern in _MODEL_WEIGHTS
-        for path in sorted(root.glob(pattern))
-    }
-    return digest({"texts": texts, "weights": weights}) if texts or weights else None
+        # the parts in their order, wherever they lie and whatever they are called
+        return digest([*files_digest(parts_of(root)).values()])
+    texts: dict[str, str | None] = {}
+    for pattern in _MODEL_TEXTS:
+        for path in sorted(root.glob(pattern)):
+            texts[path.name] = file_digest(str(path))
+    weights = [path for pattern in _MODEL_WEIGHTS for path in sorted(root.glob(pattern))]
+    if not texts and not weights:
+        return None
+    return digest({"texts": texts, "weights": files_digest(weights)})
 
 
 def build_digest(place: str, engine: str) -> str | None:
@@ -275,8 +273,7 @@ def sampled_digest(path: Path) -> str | None:
     """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its
     end.
 
-    None for scripts, and for what cannot be read or is no regular file. Hashing 140 GB would take
-    minutes, this takes milliseconds.
+    None for scripts, and for what cannot be read or is no regular file.
     """
     try:
         if not path.is_file():
