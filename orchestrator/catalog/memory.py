@@ -142,7 +142,34 @@ def _layer_bytes(facts: ModelFacts, stored: Weights) -> float:
     """Bytes of one layer of the checkpoint and of the projection that a draft layer adds."""
     shape = facts.shape
     dense = (stored.layers + stored.kv_projection + stored.replicated) / shape.num_hidden_layers
-    return dense + stored.experts / max(1, shape.num_moe_layers) + 2 * 2 * shape.hidden_size**2
+    return dense + stored.experts / max(1, shape.num_moe_layers) + _joining_bytes(facts)
+
+
+def draft_layer_bytes(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
+    """Bytes on one rank of one of the model's own draft layers: those of a layer, and of the
+    projection to which it adds, which every rank has whole.
+    """
+    shape, tensor = facts.shape, settings.tensor_parallel_size
+    dense = parts.layers / tensor + parts.replicated
+    dense += parts.kv_projection / min(tensor, shape.num_key_value_heads)
+    experts = parts.experts / expert_ranks(settings) / max(1, shape.num_moe_layers)
+    return dense / shape.num_hidden_layers + experts + _joining_bytes(facts)
+
+
+def _joining_bytes(facts: ModelFacts) -> float:
+    """Bytes of the projection of two hidden states to one, in 16 bits."""
+    return 2 * 2 * facts.shape.hidden_size**2
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBytes:
+    """What a draft adds to each rank of the last pipeline stage."""
+
+    weights: float
+    kv_per_token: float
+
+
+NO_DRAFT = DraftBytes(0.0, 0.0)
 
 
 def layers_per_stage(layers: int, stages: int) -> list[int]:
@@ -160,9 +187,13 @@ VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_V
 
 
 def weight_bytes_per_rank(
-    facts: ModelFacts, parts: Weights, settings: EngineSettings, shared: bool = False
+    facts: ModelFacts,
+    parts: Weights,
+    settings: EngineSettings,
+    shared: bool = False,
+    draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """Bytes on the fullest rank. Experts are spread over all ranks of a stage; with ``shared``
+    """Bytes on the fullest rank, with those of a draft. Experts are spread over all ranks of a stage; with ``shared``
     dense MLPs, shared experts and the output layer are too, else over the tensor-parallel ranks of
     each data-parallel one.
     """
@@ -172,7 +203,7 @@ def weight_bytes_per_rank(
         settings.pipeline_parallel_size,
     )
     if not facts.sized:
-        return parts.total / tensor / stages
+        return parts.total / tensor / stages + draft.weights
     padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(settings.dtype)
     sharers = expert_ranks(settings) if shared else tensor
     inner = (parts.layers - parts.mlp) / tensor + parts.mlp / sharers + parts.replicated
@@ -190,6 +221,7 @@ def weight_bytes_per_rank(
     held[0] += (parts.embedding + padding) / tensor
     if stages > 1 or not parts.tied:
         held[-1] += (parts.lm_head + padding) / sharers
+    held[-1] += draft.weights
     return max(held)
 
 
@@ -207,33 +239,45 @@ def expert_parallel_size(settings: EngineSettings) -> int:
 
 
 def kv_bytes_per_token(
-    facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True
+    facts: ModelFacts,
+    settings: EngineSettings,
+    stages: int,
+    sliding: bool = True,
+    draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention
-    layers only.
+    """KV bytes of one token on the fullest rank of ``stages``, with those of a draft.
+    ``sliding=False``: full-attention layers only.
     """
     shape, wide = facts.shape, facts.shape.mixers.count("global")
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
     others = shape.num_attention_layers - wide - (0 if sliding else facts.num_sliding_layers)
 
-    def elements(of: Shape, layers: int) -> int:
+    def elements(of: Shape) -> int:
+        if of.mla:
+            return of.kv_lora_rank + of.qk_rope_head_dim
         heads = max(1, of.num_key_value_heads // settings.tensor_parallel_size)
-        return -(-layers // stages) * (
-            of.kv_lora_rank + of.qk_rope_head_dim if of.mla else 2 * heads * of.head_dim
-        )
+        return 2 * heads * of.head_dim
 
-    return element * (elements(shape, others) + elements(shape.of_global, wide))
+    narrow_bytes, wide_bytes = element * elements(shape), element * elements(shape.of_global)
+    fullest = narrow_bytes * -(-others // stages) + wide_bytes * -(-wide // stages)
+    last = narrow_bytes * (others // stages) + wide_bytes * (wide // stages)
+    return max(fullest, last + draft.kv_per_token)
 
 
 def kv_bytes_per_sequence(
-    facts: ModelFacts, settings: EngineSettings, tokens: int, batched_tokens: int, block: int
+    facts: ModelFacts,
+    settings: EngineSettings,
+    tokens: int,
+    batched_tokens: int,
+    block: int,
+    draft: DraftBytes = NO_DRAFT,
 ) -> float:
     """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Sliding layers keep a
     window and one step.
     """
     stages = settings.pipeline_parallel_size
-    full = kv_bytes_per_token(facts, settings, stages, sliding=False)
-    windowed = kv_bytes_per_token(facts, settings, stages) - full
+    full = kv_bytes_per_token(facts, settings, stages, sliding=False, draft=draft)
+    windowed = kv_bytes_per_token(facts, settings, stages, draft=draft) - full
     held = min(tokens, (facts.sliding_window or 0) - 1 + batched_tokens)
     return full * -(-tokens // block) * block + windowed * (-(-held // block) + 1) * block
 
@@ -305,11 +349,12 @@ def predict(
     device: Accelerator | None,
     share_of: ShareOf = "all",
     shared: bool = False,
+    draft: DraftBytes = NO_DRAFT,
 ) -> Prediction:
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend
     on its memory.
 
-    ``shared``: as in ``weight_bytes_per_rank``. Models that no formula fits (``ModelFacts.sized``)
+    ``shared``: as in ``weight_bytes_per_rank``; ``draft``: what speculative decoding adds. Models that no formula fits (``ModelFacts.sized``)
     get only the weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
@@ -320,15 +365,16 @@ def predict(
     held = None
     if facts.sized or facts.checkpoint_bytes:
         parts = weights(facts, settings.dtype, settings.quantization)
-        held = int(weight_bytes_per_rank(facts, parts, settings, shared))
+        held = int(weight_bytes_per_rank(facts, parts, settings, shared, draft))
     if held is None or not facts.sized:
         return Prediction(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
     room = _kv_room_bytes(facts, settings, device, held, batched, share_of)
-    per_token = kv_bytes_per_token(facts, settings, settings.pipeline_parallel_size)
+    stages = settings.pipeline_parallel_size
+    per_token = kv_bytes_per_token(facts, settings, stages, draft=draft)
     tokens = settings.kv_cache_tokens
     if tokens is None and room is not None and per_token:
         block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
-        per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block)
+        per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block, draft)
         tokens = max(0, int(room / per_sequence * length))
     return Prediction(
         held, per_token, length, batched, sequences, None if room is None else int(room), tokens

@@ -70,6 +70,8 @@ class ModelFacts:
     checkpoint_bytes: int | None = None  # of the safetensors index or files; None: not at hand
     vision_size: int | None = None  # of an image encoder: layers * width squared
     draft_layers: int = 0  # layers for multi-token prediction; loaded only if that is asked for
+    draft_vocab_size: int = 0  # of a draft head with an output layer of its own
+    architectures: tuple[str, ...] = ()  # class names by which engines choose their code
 
     @property
     def active_parameters(self) -> int:
@@ -299,6 +301,8 @@ def facts_from_config(
         checkpoint_bytes=checkpoint_bytes,
         vision_size=_vision_size(config),
         draft_layers=_number(text, "num_nextn_predict_layers"),
+        draft_vocab_size=_number(text, "draft_vocab_size"),
+        architectures=tuple(str(name) for name in items(config, "architectures")),
     )
 
 

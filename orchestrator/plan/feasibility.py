@@ -11,8 +11,11 @@ from typing import Any, Literal
 
 from orchestrator.catalog import quantization
 from orchestrator.catalog.accelerators import Accelerator, memory_bytes, nearest, of_hardware
+from orchestrator.catalog.drafts import draft_bytes, is_own_layers
 from orchestrator.catalog.memory import (
     GIB,
+    NO_DRAFT,
+    DraftBytes,
     Prediction,
     expert_parallel_size,
     expert_ranks,
@@ -66,6 +69,8 @@ class Case:
     rules: ModelRules
     prediction: Prediction
     draft: ModelFacts | None
+    # what a draft adds to a rank; None: there is one and nothing is known of its size
+    draft_bytes: DraftBytes | None
     copies: int  # of the model in a replica, experts and all
     fraction: float | None  # share of the memory that the engine takes; None: not known
 
@@ -130,8 +135,10 @@ def case_of(
         seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
     if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
         seen["max_model_len"] = facts.short_model_len
+    seen_settings = settings.model_copy(update=seen)
+    added = draft_bytes(facts, settings, draft)
     prediction = predict(
-        facts, settings.model_copy(update=seen), device, rules.share_of, rules.shares_dense
+        facts, seen_settings, device, rules.share_of, rules.shares_dense, added or NO_DRAFT
     )
     if rules.moved(settings):
         prediction = replace(
@@ -146,6 +153,7 @@ def case_of(
         rules,
         prediction,
         draft,
+        added,
         copies,
         seen["gpu_memory_utilization"],
     )
@@ -449,6 +457,14 @@ def _lengths(case: Case) -> Found:
 
 def _draft(case: Case) -> Found:
     speculative, draft = case.settings.speculative, case.draft
+    if speculative is not None and case.draft_bytes is None:
+        if is_own_layers(case.settings) and not case.facts.draft_layers:
+            yield (
+                "risky",
+                f"speculative method {speculative.method}: the config names no layers for it",
+            )
+        else:
+            yield "fits", "the draft's weights and KV cache are not counted: no formula for it"
     if speculative is None or draft is None or speculative.method != "draft_model":
         return
     mine, theirs = case.facts.shape.vocab_size, draft.shape.vocab_size
@@ -487,23 +503,33 @@ def _memory(case: Case) -> Found:
     fixed = case.settings.kv_cache_memory_bytes is not None and not free
     fraction = 1.0 if fixed or case.fraction is None else case.fraction
     budget = memory if free else memory * fraction
+    held = f"{_gib(weights)} of weights{_of_draft(case)} on each rank"
     if weights > budget:
-        # Of what has a formula for the language model it is a lower bound; a checkpoint's size is
-        # exact.
-        asked, stored = case.settings.quantization, case.facts.quantization
-        known = asked is None or stored is not None or asked in quantization.ONLINE
-        proven = known and (case.facts.counted or case.facts.checkpoint_bytes is not None)
-        yield (
-            "impossible" if proven else "risky",
-            f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}",
-        )
+        proven = _is_weight_proven(case)
+        yield "impossible" if proven else "risky", f"{held} do not fit {_gib(budget)}"
         return
     if weights * 1.05 + 2 * GIB > budget:
-        yield (
-            "risky",
-            f"{_gib(weights)} of weights on each rank leave less than 5 % and 2 GiB of {_gib(budget)}",
-        )
+        yield "risky", f"{held} leave less than 5 % and 2 GiB of {_gib(budget)}"
     yield from _kv_memory(case, (budget - weights) * (fraction if free else 1))
+
+
+def _of_draft(case: Case) -> str:
+    added = case.draft_bytes
+    return f" ({_gib(added.weights)} of them the draft's)" if added and added.weights else ""
+
+
+def _is_weight_proven(case: Case) -> bool:
+    """Whether a rank has at least the predicted bytes of weights. Of what has a formula for the
+    language model they are a lower bound; a checkpoint's size is exact.
+    """
+    asked, stored = case.settings.quantization, case.facts.quantization
+    if not (asked is None or stored is not None or asked in quantization.ONLINE):
+        return False
+    return _is_size_known(case.facts) and (case.draft is None or _is_size_known(case.draft))
+
+
+def _is_size_known(facts: ModelFacts) -> bool:
+    return facts.counted or facts.checkpoint_bytes is not None
 
 
 def _kv_memory(case: Case, free: float) -> Found:
@@ -517,7 +543,7 @@ def _kv_memory(case: Case, free: float) -> Found:
     )
     if fixed is not None and fixed > free:
         said = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
-        yield "impossible" if case.facts.counted else "risky", said
+        yield "impossible" if _is_kv_counted(case) else "risky", said
     if prediction.kv_bytes_per_token is None:
         return
     asked = prediction.kv_bytes_per_token * (case.settings.kv_cache_tokens or 0)
@@ -538,7 +564,7 @@ def _kv_memory(case: Case, free: float) -> Found:
         said = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
         yield (
             "impossible"
-            if case.facts.counted and case.rules.holds_length(case.settings)
+            if _is_kv_counted(case) and case.rules.holds_length(case.settings)
             else "risky",
             said,
         )
@@ -547,6 +573,10 @@ def _kv_memory(case: Case, free: float) -> Found:
             "risky",
             f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}",
         )
+
+
+def _is_kv_counted(case: Case) -> bool:
+    return case.facts.counted and (case.draft is None or case.draft.counted)
 
 
 def _gib(size: float) -> str:

@@ -1,0 +1,99 @@
+"""Bytes that speculative decoding adds to a rank: weights and KV cache of a draft model, of a draft
+head, or of the model's own layers for multi-token prediction.
+
+A draft runs on the ranks of the last pipeline stage. Heads that read the model's hidden states
+(EAGLE, DFlash) share its embedding and, unless they have a vocabulary of their own, its output
+layer (vLLM 0.32 ``v1/spec_decode/eagle.py``, SGLang 0.5.23 ``speculative/eagle_worker.py``).
+"""
+
+from dataclasses import replace
+
+from orchestrator.catalog.memory import (
+    NO_DRAFT,
+    DraftBytes,
+    draft_layer_bytes,
+    dtype_bytes,
+    kv_bytes_per_token,
+    weight_bytes_per_rank,
+    weights,
+)
+from orchestrator.catalog.models import ModelFacts
+from orchestrator.spec.settings import EngineSettings
+
+WITHOUT_MODEL = ("ngram", "suffix")  # these look tokens up; "ngram_gpu" and others begin alike
+HEADS = ("eagle", "dflash", "dspark")  # methods, and parts of architectures, that share embeddings
+MTP = ("mtp", "nextn")
+AUXILIARY_STATES = 3  # hidden states of the model that EAGLE-3 joins
+
+
+def is_own_layers(settings: EngineSettings) -> bool:
+    """Whether the model's own layers for multi-token prediction are the draft."""
+    speculative = settings.speculative
+    if speculative is None or speculative.model not in (None, settings.model):
+        return False
+    method = (speculative.method or "").lower()
+    return any(word in method for word in MTP)
+
+
+def draft_bytes(
+    facts: ModelFacts, settings: EngineSettings, draft: ModelFacts | None
+) -> DraftBytes | None:
+    """What the draft adds to a rank of the last stage. None: there is a draft and nothing is known
+    of its size.
+
+    ``facts``: the model's. ``draft``: those of ``settings.speculative.model``, None if nothing is
+    known of it.
+    """
+    speculative = settings.speculative
+    if speculative is None or (speculative.method or "").lower().startswith(WITHOUT_MODEL):
+        return NO_DRAFT
+    if is_own_layers(settings):
+        return _own_layers(facts, settings)
+    if draft is None or not draft.sized:
+        return None
+    tensor = speculative.draft_tensor_parallel_size or settings.tensor_parallel_size
+    alone = settings.model_copy(
+        update={
+            "tensor_parallel_size": tensor,
+            "pipeline_parallel_size": 1,
+            "data_parallel_size": 1,
+            "enable_expert_parallel": False,
+            "speculative": None,
+        }
+    )
+    kv = kv_bytes_per_token(draft, alone, stages=1)
+    method = (speculative.method or "").lower()
+    architecture = " ".join(draft.architectures).lower()
+    if any(head in method or head in architecture for head in HEADS):
+        return DraftBytes(_head_bytes(draft, settings, tensor), kv)
+    held = weight_bytes_per_rank(draft, weights(draft, settings.dtype), alone)
+    return DraftBytes(held, kv)
+
+
+def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | None:
+    if not (facts.draft_layers and facts.sized):
+        return None
+    parts = weights(facts, settings.dtype, settings.quantization)
+    held = facts.draft_layers * draft_layer_bytes(facts, parts, settings)
+    one_layer = replace(
+        facts,
+        shape=replace(facts.shape, num_hidden_layers=1, mixers=("attention",), mlps=("mlp",)),
+        num_sliding_layers=0,
+    )
+    return DraftBytes(held, facts.draft_layers * kv_bytes_per_token(one_layer, settings, stages=1))
+
+
+def _head_bytes(draft: ModelFacts, settings: EngineSettings, tensor: int) -> float:
+    """Bytes of a head on one rank. At least these: what it shares with the model is not counted,
+    nor what only some of them have.
+    """
+    parts, hidden = draft.parameters, draft.shape.hidden_size
+    layers = parts.attention + parts.mlp + parts.experts
+    # queries, keys and values read the embedding beside the hidden state
+    attention = draft.shape
+    layers += hidden * attention.head_dim * attention.num_attention_heads
+    layers += 2 * hidden * attention.head_dim * attention.num_key_value_heads
+    if draft.draft_vocab_size:
+        joined = AUXILIARY_STATES * hidden * hidden
+        layers += joined + draft.draft_vocab_size * hidden
+    return layers * dtype_bytes(settings.dtype) / tensor
