@@ -70,7 +70,10 @@ class FailureKind(StrEnum):
         return member
 
     # read from an engine's log, causes before what they lead to (engines/failures.py)
-    GPU_FAULT = "gpu_fault", _INFRA, "a GPU of the node is faulty, lost, in use or not set up"
+    GPU_FAULT = (
+        *("gpu_fault", _INFRA),
+        "a GPU of the node is faulty, lost, in use, not set up or not visible",
+    )
     HUB = "hub", _INFRA, "the model hub did not answer, or refused for now"
     NODE_LIMIT = "node_limit", _INFRA, "the node ran out of memory, open files or threads"
     NO_ADDRESS = "no_address", _INFRA, "it was given an address that the node does not have"
@@ -84,13 +87,19 @@ class FailureKind(StrEnum):
     DISK_FULL = "disk_full", _INFRA, "a disk or quota of the node is full"
     IMAGE_PULL = "image_pull", _INFRA, "the container image could not be started"
     NO_EXECUTABLE = "no_executable", _BAD, "the engine's program is not there or cannot be executed"
-    NO_COMPILER = "no_compiler", _BAD, "it compiles kernels, and the node has no C++ compiler"
+    NO_COMPILER = (
+        *("no_compiler", _BAD),
+        "it compiles kernels, and the node's compiler is missing or cannot",
+    )
     PORT_TAKEN = "port_taken", _INFRA, "a port it was given is taken by another program"
     ILLEGAL_INSTRUCTION = (
         *("illegal_instruction", _BAD),
         "it ran an instruction that this processor does not have (on a CPU try dtype: float32)",
     )
-    DRIVER = "driver", _INFRA, "the GPU's driver and the engine do not fit together"
+    DRIVER = (
+        *("driver", _INFRA),
+        "the GPU's driver or libraries and the engine do not fit together",
+    )
     DIST = "dist", _INFRA, "its ranks lost or never found each other"
     BAD_CONFIG = "bad_config", _BAD, "it refused this configuration"
     ENGINE_DEAD = "engine_dead", _CRASH, "it died"

@@ -120,8 +120,13 @@ class LogWords:
     """
 
     failures: Mapping[FailureKind, str] = field(default_factory=dict)
-    passing: str = ""  # start of lines that are never a cause: information and warnings
+    # Start of lines that are never a cause though they name no level; levels are read in the formats
+    # of all engines (log_lines.py).
+    passing: str = ""
+    causes_at_any_level: str = ""  # lines that are a cause though their level says otherwise
     consequences: str = ""  # lines that follow from a cause elsewhere in the log
+    # whether a traceback directly below a warning belongs to it, whatever the warning says
+    warns_with_tracebacks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

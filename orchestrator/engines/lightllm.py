@@ -196,7 +196,7 @@ ENGINE = Engine(
             FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
             FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
         },
-        # The excepted line is the only one about a full cache.
-        passing=r"(INFO|WARNING|DEBUG)\b(?!.*GB space is available after load)",
+        # the only line about a full cache
+        causes_at_any_level=r"-[\d.]+ GB space is available after load",
     ),
 )

@@ -169,7 +169,5 @@ ENGINE = Engine(
             FailureKind.BAD_MODEL: r"turbomind does not support",
             FailureKind.NO_MODEL: r"Could not find model architecture from config",
         },
-        # the last is turbomind's
-        passing=r"\d{4}-\S+ \S+ - \w+ - (INFO|WARNING|DEBUG) |\[TM\]\[(INFO|WARNING|DEBUG)\]",
     ),
 )

@@ -307,7 +307,6 @@ ENGINE = Engine(
             FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
             FailureKind.ENGINE_DEAD: r"Executor worker returned error",
         },
-        passing=r"(\[\S+\] )?\[TRT-LLM\] (\[RANK \d+\] )?\[[IWD]\]|\[TensorRT-LLM\]\[(INFO|WARNING)\]",
         consequences=r"Executor worker returned error",
     ),
 )

@@ -193,6 +193,6 @@ ENGINE = Engine(
                 r"|Webserver Crashed"
             ),
         },
-        passing=r"\d{4}-\S+ +(INFO|WARN|DEBUG) ",
+        warns_with_tracebacks=True,
     ),
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Engine, LogWords, ModelRules
+from orchestrator.engines.engine import Engine, ModelRules
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -117,5 +117,4 @@ ENGINE = Engine(
     rules=ModelRules(share_of="free", holds_length=lambda settings: False, allocates_tokens=True),
     more_problems=_problems,
     start=_start,
-    log=LogWords(passing=r"\S+\.py:\d+: \w*Warning: "),
 )

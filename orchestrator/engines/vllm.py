@@ -408,7 +408,6 @@ ENGINE = Engine(
             FailureKind.BAD_CONFIG: r"Value error, ",
             FailureKind.ENGINE_DEAD: r"EngineDeadError|died unexpectedly|EngineCore encountered",
         },
-        passing=r"(\([^)]*pid=\d+[^)]*\) )?(INFO|WARNING|DEBUG)\b",
         consequences=r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed",
     ),
 )

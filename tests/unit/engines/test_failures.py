@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.failures import LAST_WORDS_S, LastWords, cause, classify, root_exception
+from orchestrator.engines.failures import LAST_WORDS_S, LastWords, cause, classify
 from orchestrator.errors import Failure, FailureClass
 
 PREFIX = "(EngineCore pid=5670) ERROR 11-21 11:28:41 [core.py:133] "
@@ -131,7 +131,7 @@ def test_our_own_header_in_the_log_is_not_taken_for_the_engines_words() -> None:
 
 def test_a_cause_is_cleaned_and_cut() -> None:
     assert cause(PREFIX + "KeyError: 'x'") == "KeyError: 'x'"
-    assert cause("2026-11-21T11:28:41.123Z ERROR text") == "ERROR text"
+    assert cause("2026-11-21T11:28:41.123Z ERROR text") == "text"
     assert len(cause("x" * 1000)) == 240
 
 
@@ -141,13 +141,6 @@ def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) ->
     found = failure(phase, log, status)
     assert found.sentence.strip()
     assert len(found.log_tail.splitlines()) <= 80 or found.log_tail.count("\n") < 80
-
-
-@hypothesis.settings(deadline=None)
-@given(st.lists(st.text()))
-def test_looking_for_an_exception_never_fails(lines: list[str]) -> None:
-    found = root_exception(lines)
-    assert found is None or found.strip()
 
 
 def test_what_is_said_in_passing_is_not_why_it_was_killed() -> None:

@@ -1,0 +1,183 @@
+"""Reads one line of a log in any engine's format: its level, the process that wrote it, its text.
+
+Engines mix formats: Python's logging and warnings, loguru, Rust's tracing, glog, torch's, NCCL's,
+llama.cpp's letters, JSON. A level counts only in front of the text, behind nothing but time stamps,
+names in brackets and the like.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+_HEADER_CHARACTERS = 240  # no log has a longer header in front of its level
+_HEADER_PARTS = 12
+
+
+class Level(IntEnum):
+    """How grave a line is, as its writer says."""
+
+    INFO = 1  # and everything below it
+    WARNING = 2
+    ERROR = 3  # and everything above it
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a log, taken apart."""
+
+    raw: str
+    level: Level | None  # None: it does not say
+    origin: str  # the process that wrote it: "(Worker_TP0 pid=71)"; "" if it does not say
+    text: str  # without its header
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether its own level says that it is no error."""
+        return self.level is not None and self.level < Level.ERROR
+
+
+_NAMES = {
+    **dict.fromkeys(("TRACE", "DEBUG", "INFO", "NOTICE", "NOTE", "REMARK"), Level.INFO),
+    **dict.fromkeys(("WARNING", "WARN"), Level.WARNING),
+    **dict.fromkeys(("ERROR", "ERR", "CRITICAL", "FATAL", "SEVERE"), Level.ERROR),
+}
+_LETTERS = {
+    **dict.fromkeys("TDI", Level.INFO),
+    "W": Level.WARNING,
+    **dict.fromkeys("EFC", Level.ERROR),
+}
+_NAME = "|".join(_NAMES)
+# A level where a header may have one, with what belongs to it.
+_LEVEL = re.compile(
+    rf"\[?(?P<name>{_NAME})\b\]?"  # "WARNING", "[WARNING]", "[WARNING|modeling.py:12]"
+    rf"|\[(?P<small>(?i:{_NAME}))\]"  # "[warn]"
+    rf"|\[[\dTZ:.,+ -]+ (?P<timed>{_NAME})\b[^\]]*\]?"  # Rust's env_logger: "[2026-… WARN x]"
+    rf"|(?P<colon>(?i:{_NAME})) ?(?::|#\d)"  # "warning: ", "warning #20012-D: "
+    r"|\[(?P<letter>[TDIWEFC])\]"  # TensorRT-LLM's "[W]"
+    # glog's and torch's "[W1122 03:32:41.123 socket.cpp:464]"
+    r"|\[?(?P<glog>[DIWEF])\d{4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)*(?: [\w./-]+\.\w+:\d+)?\]?"
+    r"|\[(?P<torch>[DIWEF]) [\w./]+\.\w+:\d+\]"  # torch's "[W socket.cpp:464]"
+    r"|\[\d{4}-\d\d-\d\d [\d:,.]+ (?P<ray>[DIWEF]) [\d ]+\]"  # Ray's
+    r"|(?:\S+\.py|<[\w .]+>):\d+: (?P<python>\w*Warning)\b"  # Python's "x.py:12: UserWarning: "
+    r"|(?P<category>[A-Z]\w*Warning):"
+)
+_LONE_LETTER = re.compile(r"(?P<letter>[TDIWEFC])(?= )")  # llama.cpp's, behind its time only
+# In JSON, and in what some call logfmt ("time=… level=warn msg=…").
+_FIELD = re.compile(r"(?:^|[\s\"])(?:level|levelname|severity)\"?(?:=|: ?)\"?(?P<name>[A-Za-z]+)")
+_JSON_TEXT = re.compile(r"\"(?:message|msg)\": ?\"((?:[^\"\\]|\\.)*)\"")
+# What may stand in front of a level.
+_PART = re.compile(
+    r"\([^()]{0,80}\)"
+    r"|\[[^\[\]]{0,80}\]"
+    r"|std(?:out|err) [FP]\b|<std(?:out|err)>"  # Kubernetes', MPI's
+    r"|[A-Z][a-z]{2} +\d+ [\d:]+ \S+ \S+\[\d+\]:"  # syslog's
+    r"|NCCL\b"
+    r"|[\w.-]+:\d+:\d+(?=\s)"  # NCCL's host, process and thread
+    r"|\d[\w:.,/+-]*"
+    r"|[\w./-]+(?=\s+[-|]\s)"  # a logger's name
+    r"|\S+\.(?:py|rs|cpp|cc|cu|cuh|h|hpp|go)(?:\(\d+\)|:\d+)+:?"
+    r"|(?:[a-z_]\w*\.)*[a-z_]\w*:(?=\s)"  # the name of a program or of a logger
+    r"|(?:\S*/)?(?:nvcc|ptxas|ld|cc1plus|gcc|g\+\+|clang):?(?=\s)"
+    r"|[-|:,;>\u2502]+"
+)
+# What is no part of the text even if no level follows. The first four name the process.
+_ORIGIN = (
+    r"\([^()]*\bpid=\d+[^()]*\)|\[rank ?\d+\]:?|\[RANK \d+\]|\[\d+,\d+\]<std(?:out|err)>:?"
+    r"|[\w.-]+-\d+ +\|"  # docker compose's
+)
+_TIME = r"\[?\d+(?:[-/:.,T ]\d+){2,}Z?(?: ?[A-Z]{2}\d+)*\]?"
+_BESIDE = re.compile(
+    rf"(?P<origin>{_ORIGIN})|{_TIME}|\[[\w./-]+\.\w+:\d+\]"
+    r"|[|\u2502+](?=\s)"  # boxes around tracebacks, groups of exceptions
+)
+# What follows a level and is no part of the text.
+_BEHIND = re.compile(
+    r"[-|:\]]+(?=\s|$)|[\w.<>]+:[\w<>]+:\d+(?= - )|[\w./-]+\.\w+:\d+\]?(?= |$)|[\w.]+:\d+(?= - )"
+)
+
+
+def read(raw: str) -> LogLine:
+    """Take a line without colours apart."""
+    rest = raw.strip()
+    if rest.startswith("{") and (field := _FIELD.search(rest)):
+        message = _JSON_TEXT.search(rest)
+        return LogLine(raw, _named(field["name"]), "", message[1].strip() if message else rest)
+    level, behind = _level(rest[:_HEADER_CHARACTERS])
+    if not behind:
+        text, origin = _without(rest, _BESIDE)
+        return LogLine(raw, level, origin, text)
+    origins = [match[0] for match in re.finditer(_ORIGIN, rest[:behind])]
+    return LogLine(raw, level, " ".join(origins), _text_behind(rest[behind:]))
+
+
+def _level(header: str) -> tuple[Level | None, int]:
+    """The level, and where it ends. Headers may follow each other, if one process passes on what
+    another one logged.
+    """
+    if header.startswith(("time=", "ts=", "level=")) and (field := _FIELD.search(header)):
+        return _named(field["name"]), 0
+    level: Level | None = None
+    end = at = 0
+    for part_index in range(_HEADER_PARTS):
+        at += len(header) - at - len(header[at:].lstrip())
+        match = _LEVEL.match(header, at)
+        if match is None and part_index:
+            match = _LONE_LETTER.match(header, at) if _is_time(header[:at]) else None
+        if match is not None:
+            said, is_header = _level_of(match)
+            if level not in (None, said):
+                break  # a level in the text of the line
+            level = said
+            at = match.end()
+            if not is_header:
+                break
+            end = at
+            continue
+        part = _PART.match(header, at)
+        if part is None:
+            break
+        at = part.end()
+    return level, end
+
+
+def _level_of(match: re.Match[str]) -> tuple[Level | None, bool]:
+    """The level that a match of ``_LEVEL`` names, and whether it is a header and no word of the
+    text ("error: unexpected argument" is what a program says).
+    """
+    kind, word = next((kind, word) for kind, word in match.groupdict().items() if word)
+    if kind in ("python", "category"):
+        return Level.WARNING, False
+    if kind in ("name", "small", "timed", "colon"):
+        return _named(word), kind != "colon"
+    return _LETTERS[word], True
+
+
+def _named(name: str) -> Level | None:
+    return _NAMES.get(name.upper())
+
+
+def _is_time(header: str) -> bool:
+    return re.fullmatch(r"[\d:.,\s-]+", header) is not None
+
+
+def _text_behind(rest: str) -> str:
+    """The text behind a level: without the place in the source, the time and further origins."""
+    before = None
+    while before != rest:
+        before = rest
+        rest, _ = _without(rest, _BESIDE)
+        behind = _BEHIND.match(rest)
+        if behind:
+            rest = rest[behind.end() :].lstrip()
+    return rest
+
+
+def _without(rest: str, parts: re.Pattern[str]) -> tuple[str, str]:
+    """``rest`` without such parts at its begin, and the origins among them."""
+    origins = []
+    rest = rest.lstrip()
+    while part := parts.match(rest):
+        if part["origin"]:
+            origins.append(part["origin"])
+        rest = rest[part.end() :].lstrip()
+    return rest, " ".join(origins)
