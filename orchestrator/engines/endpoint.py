@@ -47,6 +47,7 @@ ENGINE = Engine(
     title="an endpoint",
     launches=False,
     ready_path="/v1/models",
+    ready_fallbacks=(),
     version_at={
         "/version": "version",
         "/server_info": "version",

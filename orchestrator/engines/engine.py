@@ -315,6 +315,8 @@ class Engine:
 
     # its HTTP server
     ready_path: str = "/health"
+    # Asked in this order where a release does not have ``ready_path``.
+    ready_fallbacks: tuple[str, ...] = ("/v1/models",)
     # Where it tells its version: path -> field of the answer, tried in this order.
     version_at: Mapping[str, str] = field(default_factory=lambda: {"/version": "version"})
     metrics_path: str | None = "/metrics"

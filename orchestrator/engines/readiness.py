@@ -32,6 +32,7 @@ POLL_S = 0.25
 SILENCE_S = 900.0
 LOOK_S = 10.0  # between two looks at how much of the model was downloaded
 UNAVAILABLE = 503  # some answer this while they load, whatever the key
+NO_SUCH_ROUTE = frozenset({404, 405, 501})
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 
@@ -130,6 +131,7 @@ class _Watch:
         self._last_words = LastWords(self.engine.log, clock)
         self.loading = False  # as the server says
         self._said = Answer(0)  # the last answer whether it is ready
+        self._route = self.engine.ready_path  # that was answered last
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
         """The server's answer with its key hidden, since parts of answers are stored with the
@@ -145,7 +147,8 @@ class _Watch:
 
     def never_ready(self, waited_s: float) -> str:
         if self.process is not None:
-            return f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s)"
+            last = f"; {self._route} answered {self._said.outcome}" if self._said.status else ""
+            return f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s){last}"
         return f"the endpoint did not list its models within {waited_s:.0f} s: {self._said.outcome}"
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
@@ -160,7 +163,7 @@ class _Watch:
             status = self.process.poll()
             if status is not None or self._last_words.spoken("start", self.process.news()):
                 raise self._died(status)
-        answer = self._said = self.ask(self.engine.ready_path)
+        answer = self._said = self._ask_whether_ready()
         self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
@@ -169,9 +172,12 @@ class _Watch:
                 FailureKind.BAD_CONFIG, f"the endpoint does not list its models: {answer.outcome}"
             )
         proofs = self._proofs()  # first, since another server may answer 200 or 404
-        if answer.status != 200:
+        if proofs is None or answer.status != 200:
             return None
-        names, card = self._served()
+        listed = self.ask("/v1/models")
+        if listed.status == 0:
+            return None
+        names, card = self._served(listed)
         proofs += ["name"] if self.name in names else []
         if self.process is None and not proofs:
             text = f"the endpoint does not serve {self.name!r}; it lists {', '.join(names) or 'no model'}"
@@ -187,6 +193,16 @@ class _Watch:
             reported["owned_by"] = owner
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
+    def _ask_whether_ready(self) -> Answer:
+        """The answer of the first readiness route that this release has, else of its last one."""
+        answer = Answer(0)
+        for route in (self.engine.ready_path, *self.engine.ready_fallbacks):
+            self._route = route
+            answer = self.ask(route)
+            if answer.status not in NO_SUCH_ROUTE:
+                break
+        return answer
+
     def _died(self, status: int | None) -> EngineFailure:
         failure = classify(self.engine.log, "start", self.log(), status)
         if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (
@@ -195,8 +211,10 @@ class _Watch:
             return self._port_taken(owners)
         return EngineFailure(failure)
 
-    def _proofs(self) -> list[str]:
-        """Which proofs hold so far. Raises EngineFailure when someone else listens on our port."""
+    def _proofs(self) -> list[str] | None:
+        """Which proofs hold so far; None when the server stopped to answer, which proves nothing.
+        Raises EngineFailure when someone else listens on our port.
+        """
         if self.process is None:
             return []
         proofs = []
@@ -212,6 +230,8 @@ class _Watch:
             # A path that generates: some engines list their models to anyone.
             path = next(iter(self.engine.dialects(self.settings).values())).path
             status = self.ask(path, "POST", keyed=False).status
+            if status == 0:
+                return None
             if status not in (401, 403, UNAVAILABLE):
                 raise self._wrong_server("it answers requests that carry no key")
             proofs += ["key"] if status != UNAVAILABLE else []
@@ -226,9 +246,9 @@ class _Watch:
             return set()
         return listeners(self.node.port) - tree_of(self.process.pid)
 
-    def _served(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def _served(self, listed: Answer) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The models that the server lists, and the entry of ours."""
-        document = self.ask("/v1/models").json()
+        document = listed.json()
         entries = document.get("data") if isinstance(document, dict) else None
         cards = (
             [entry for entry in entries if isinstance(entry, dict)]
@@ -272,6 +292,9 @@ class _Watch:
         return self.failed(FailureKind.PORT_TAKEN, text)
 
     def _wrong_server(self, why: str) -> EngineFailure:
+        status = self.process.poll() if self.process is not None else None
+        if status is not None:  # what it was asked last may have killed it
+            return self._died(status)
         return self.failed(
             FailureKind.WRONG_SERVER, f"another server answers on port {self.node.port}: {why}"
         )

@@ -372,7 +372,8 @@ ENGINE = Engine(
     title="SGLang",
     version="0.5.23",
     ready_path="/ready",  # /health would generate a token at every poll
-    version_at={"/server_info": "version"},
+    ready_fallbacks=("/health", "/get_model_info", "/v1/models"),  # /ready is there since 0.5.20
+    version_at={"/server_info": "version", "/get_server_info": "version"},
     reset_path="/flush_cache",
     metrics={
         # Every pipeline stage reports the same requests, and every tensor-parallel rank the same

@@ -54,6 +54,7 @@ ROUTER = Engine(
     title="SGLang's router",
     version="0.3",
     ready_path="/readiness",  # /health answers before it knows a replica
+    ready_fallbacks=("/get_model_info", "/v1/models"),  # a replica answers these
     version_at={},
     metrics_path=None,
     dialects=lambda settings: DIALECTS,

@@ -13,9 +13,10 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from orchestrator.engines import readiness
+from orchestrator.engines import ENGINES, ROUTERS, readiness
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
+from orchestrator.engines.engine import Engine
 from orchestrator.engines.llama_cpp import ENGINE as LLAMA_CPP
 from orchestrator.engines.process import EngineProcess
 from orchestrator.engines.readiness import Expected, Ready, listeners, wait_ready
@@ -162,6 +163,95 @@ def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(
     assert "what vllm says of itself could not be read" in caplog.text
 
 
+LAUNCHED = [ENGINES[name] for name in ENGINES.names() if ENGINES[name].launches]
+LAUNCHED += [ROUTERS[name] for name in ROUTERS.names()]
+OLDER = [
+    pytest.param(engine, lacking, id=f"{engine.name} without {' '.join(lacking)}")
+    for engine in LAUNCHED
+    for routes in [(engine.ready_path, *engine.ready_fallbacks)]
+    for lacking in (routes[:count] for count in range(len(routes)))
+]
+
+
+def of_release(engine: Engine, lacking: tuple[str, ...], status: int) -> dict[str, Answer]:
+    """What a release answers that does not have the routes ``lacking``."""
+    routes = (engine.ready_path, *engine.ready_fallbacks)
+    settings = EngineSettings(engine=engine.name, model="acme/tiny")
+    listed = models(engine.served_name(settings, NODE))
+    served = dict.fromkeys(routes, Answer(200)) | {"/v1/models": listed}
+    return served | dict.fromkeys(lacking, Answer(status))
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize(("engine", "lacking"), OLDER)
+def test_a_release_without_the_route_of_readiness_is_asked_at_the_next_one(
+    engine: Engine, lacking: tuple[str, ...], status: int
+) -> None:
+    keyed = FakeProcess(keyed=engine.guarded)
+    ready = wait(engine, FakeServer(of_release(engine, lacking, status)), keyed)
+    assert {"socket", "name"} <= set(str(ready.reported["proofs"]).split())
+
+
+@pytest.mark.parametrize("engine", LAUNCHED, ids=lambda engine: engine.name)
+def test_the_first_route_that_a_release_has_decides(engine: Engine) -> None:
+    routes = (engine.ready_path, *engine.ready_fallbacks)
+    for route in routes[:-1]:
+        answers = of_release(engine, routes[: routes.index(route)], 404) | {route: Answer(503)}
+        failure = failed(engine, FakeServer(answers), FakeProcess(keyed=engine.guarded))
+        assert failure.kind == "never_ready"
+        assert failure.sentence.endswith(f"(startup_timeout_s); {route} answered HTTP 503")
+
+
+@pytest.mark.parametrize("engine", LAUNCHED, ids=lambda engine: engine.name)
+def test_a_stranger_is_none_of_ours_at_any_route_of_readiness(
+    engine: Engine, ours: dict[str, set[int]]
+) -> None:
+    answers = of_release(engine, (engine.ready_path,), 404)
+    ours["listeners"] = {1}
+    strange = failed(engine, FakeServer(answers), FakeProcess(keyed=engine.guarded))
+    assert strange.kind == "port_taken"
+    ours["listeners"] = set()  # nobody whom we may see, and it serves another model
+    answers["/v1/models"] = models("tiny-OTHER")
+    other = failed(engine, FakeServer(answers), FakeProcess(keyed=engine.guarded))
+    assert other.kind == "wrong_server"
+
+
+class DyingServer(FakeServer):
+    """Dies of a request to ``path`` without a key, or with it if ``keyed``."""
+
+    def __init__(self, path: str, keyed: bool, process: FakeProcess) -> None:
+        super().__init__(vllm_answers(_v1_completions=Answer(401)))
+        self.path, self.keyed, self.process = path, keyed, process
+
+    def __call__(self, url: str, method: str, api_key: str) -> Answer:
+        if url.endswith(self.path) and bool(api_key) is self.keyed:
+            self.process.lives = 0
+        if self.process.lives <= 0:
+            return Answer(0, error="Connection reset by peer")
+        return super().__call__(url, method, api_key)
+
+
+@pytest.mark.parametrize(
+    ("path", "keyed"),
+    [("/v1/completions", False), ("/v1/models", True), ("/health", True), ("/version", True)],
+)
+def test_a_server_that_dies_while_it_is_asked_is_no_stranger(path: str, keyed: bool) -> None:
+    process = FakeProcess(status=-11, lives=9)
+    server = DyingServer(path, keyed, process)
+    if path == "/version":  # it was ready: the launch sees the death as one while serving
+        assert wait(VLLM, server, process).version is None
+        return
+    failure = failed(VLLM, server, process)
+    assert (failure.kind, failure.failure_class) == ("died_at_start", FailureClass.ENGINE_CRASH)
+    assert failure.sentence == "the engine did not start: it ended by SIGSEGV"
+
+
+def test_a_server_that_answers_anyone_and_has_died_is_told_by_its_death() -> None:
+    process = FakeProcess(status=-11, lives=1)  # alive when it is looked at first
+    failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), process)
+    assert failure.sentence == "the engine did not start: it ended by SIGSEGV"
+
+
 def test_an_engine_that_dies_is_classified_by_its_log() -> None:
     failure = failed(
         VLLM, FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x")
@@ -305,7 +395,7 @@ def test_no_time_counts_in_which_weights_are_downloaded() -> None:
     failure = failed(VLLM, FakeServer({}), FakeProcess(), downloaded=sizes.__next__)
     assert (failure.kind, failure.sentence) == (
         "never_ready",
-        "the engine was not ready after 60 s (startup_timeout_s)",
+        "the engine was not ready after 60 s (startup_timeout_s); /v1/models answered HTTP 404",
     )
 
 
