@@ -75,7 +75,6 @@ SGLANG_NOT_FOR_CPU = (
     ),
 )
 TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
-RECIPE = 1  # raise it when the steps change: environments of older recipes are then completed again
 OLDEST = (3, 11)
 UNSUPPORTED = 4
 MARKER = "engine.json"
@@ -87,6 +86,12 @@ LLAMA_CPP_FASTER = """
 cmake_language(DEFER CALL target_compile_options llama-common PRIVATE -O1)
 cmake_language(DEFER CALL target_compile_options cpp-httplib PRIVATE -O1)
 cmake_language(DEFER CALL target_compile_options mtmd PRIVATE -O0)
+"""
+# Its kernels for AMX (Sapphire Rapids and later) end llama-server with a general protection fault
+# when it reads a quantized model, at the very commit that is built here. Without this macro they are
+# left out, and AVX512 is used; no other processor and no other compiler sees a difference.
+LLAMA_CPP_WITHOUT_AMX = """
+cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -U__AMX_INT8__)
 """
 # Neither its page nor HTTPS: both would be fetched, or need more than a compiler.
 LLAMA_CPP_OPTIONS = {
@@ -170,6 +175,8 @@ class Recipe:
     steps: Callable[[Path], None]
     # run in the environment: prints the version, fails when the engine does not work
     version_code: str
+    # raise it when the steps change: environments of older editions are then completed again
+    edition: int = 1
 
 
 def say(text: str) -> None:
@@ -369,9 +376,9 @@ def steps_llama_cpp(home: Path) -> None:
     if not Path(cmake).exists():
         pip(home, "installing cmake", "cmake")
     source, out = llama_cpp_source(home), home / "build" / "out"
-    faster = home / "build" / "faster.cmake"
-    faster.write_text(LLAMA_CPP_FASTER)
-    options = LLAMA_CPP_OPTIONS | {"CMAKE_PROJECT_llama.cpp_INCLUDE": str(faster)}
+    changes = home / "build" / "changes.cmake"
+    changes.write_text(LLAMA_CPP_FASTER + LLAMA_CPP_WITHOUT_AMX)
+    options = LLAMA_CPP_OPTIONS | {"CMAKE_PROJECT_llama.cpp_INCLUDE": str(changes)}
     given = [f"-D{name}={value}" for name, value in options.items()]
     run(home, "configuring llama.cpp", cmake, "-S", source, "-B", out, *given)
     jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)
@@ -460,6 +467,7 @@ RECIPES = {
         "import subprocess, sys; program = sys.prefix + '/bin/llama-server'; "
         "done = subprocess.run([program, '--version'], check=True, capture_output=True, text=True); "
         "print(next(line for line in (done.stdout + done.stderr).splitlines() if line.startswith('version: ')))",
+        edition=2,  # without AMX
     ),
 }
 
@@ -470,7 +478,11 @@ def installed(home: Path, engine: str) -> dict[str, object] | None:
         found: dict[str, object] = json.loads((home / MARKER).read_text())
     except (OSError, ValueError):
         return None
-    wanted = {"engine": engine, "version": RECIPES[engine].version, "recipe": RECIPE}
+    wanted = {
+        "engine": engine,
+        "version": RECIPES[engine].version,
+        "recipe": RECIPES[engine].edition,
+    }
     return found if wanted.items() <= found.items() and python_of(home).exists() else None
 
 
@@ -514,7 +526,7 @@ def complete(engine: str, recipe: Recipe, home: Path) -> dict[str, object]:
     marker: dict[str, object] = {
         "engine": engine,
         "version": recipe.version,
-        "recipe": RECIPE,
+        "recipe": recipe.edition,
         "reports": output(home, recipe.version_code).splitlines()[-1],
         "python": output(home, "import platform; print(platform.python_version())"),
     }
