@@ -126,8 +126,8 @@ _INFRA = (
     ),
     Signature(
         FailureKind.GPU_FAULT,
-        r"Failed to infer device type|No accelerator \([^)]*\) is available|Device string must not"
-        r" be empty",
+        r"Failed to infer device type|No accelerator \([^)]*\) is available|0 active drivers \("
+        r"|Device string must not be empty",
         "RuntimeError: Failed to infer device type, please set the environment variable"
         " `VLLM_LOGGING_LEVEL=DEBUG` to turn on verbose logging to help debug the issue.",
     ),
@@ -338,6 +338,13 @@ _BAD_CONFIG = (
     ),
     Signature(
         FailureKind.BAD_CONFIG,
+        r"triton\.compiler\.errors\.CompilationError",
+        "triton.compiler.errors.CompilationError: at 43:8:",
+        is_header=True,
+        while_serving=True,
+    ),
+    Signature(
+        FailureKind.BAD_CONFIG,
         r"\d+ validation errors? for \w+",
         "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig",
         is_vague=True,
@@ -352,4 +359,13 @@ _BAD_CONFIG = (
         is_vague=True,
     ),
 )
-COMMON = (*_INFRA, *_BAD_CONFIG)
+# engine_crash: tried once more.
+_ENGINE_CRASH = (
+    Signature(
+        FailureKind.ENGINE_DEAD,
+        r"(?:mpirun|mpiexec|prterun) noticed that process rank",
+        "mpirun noticed that process rank 0 with PID 0 on node x exited on signal 11"
+        " (Segmentation fault).",
+    ),
+)
+COMMON = (*_INFRA, *_BAD_CONFIG, *_ENGINE_CRASH)

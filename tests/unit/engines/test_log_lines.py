@@ -72,7 +72,8 @@ TELLING = [
     "E1121 11:28:41.123456 12345 file.cc:12] {}",
 ]
 # A line that tells of a death does so at any level.
-OF_CAUSES = [row for row in COMMON if row.kind is not FailureKind.ILLEGAL_INSTRUCTION]
+OF_DEATHS = (FailureKind.ILLEGAL_INSTRUCTION, FailureKind.ENGINE_DEAD)
+OF_CAUSES = [row for row in COMMON if row.kind not in OF_DEATHS]
 LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches]
 
 
