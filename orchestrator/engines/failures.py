@@ -144,12 +144,21 @@ def _signatures(words: LogWords, phase: Phase, weights: Iterable[Weight]) -> lis
 
 
 def _last_said(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> FailureKind | None:
-    """The kind of the last line that has a signature; of several kinds the first in FailureKind."""
+    """The kind of the last line that has a signature; of several kinds the first in FailureKind. A
+    header gives way to a line near it that says more.
+    """
     order = list(FailureKind)
-    for line in reversed(lines):
-        kinds = [signature.kind for signature in signatures if signature.is_in(line.raw)]
-        if kinds:
-            return min(kinds, key=order.index)
+    for index in reversed(range(len(lines))):
+        having = [signature for signature in signatures if signature.is_in(lines[index].raw)]
+        if not having:
+            continue
+        if all(signature.is_header for signature in having):
+            near = lines[max(0, index - _REASON_LINES) : index + _REASON_LINES]
+            tellers = [signature for signature in signatures if not signature.is_header]
+            kind = _last_said(tellers, near)
+            if kind is not None:
+                return kind
+        return min((signature.kind for signature in having), key=order.index)
     return None
 
 

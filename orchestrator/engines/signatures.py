@@ -119,8 +119,9 @@ _INFRA = (
     ),
     Signature(
         FailureKind.GPU_FAULT,
-        r"CUDA unknown error|(?:CUDA|HIP)(?: runtime)? (?:error|failure)(?: 999)?: unknown error"
-        r"|CUDA_ERROR_UNKNOWN",
+        r"CUDA unknown error|(?:CUDA|HIP)\b.* (?:unknown|initialization) error"
+        r"|(?:Error|failure) \d+: (?:unknown|initialization) error"
+        r"|CUDA_ERROR_(?:UNKNOWN|NOT_INITIALIZED|SYSTEM_NOT_READY)|Failed to initialize NVML",
         "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment,"
         " e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.",
     ),
@@ -133,7 +134,7 @@ _INFRA = (
     ),
     Signature(
         FailureKind.GPU_FAULT,
-        r"(?:CUDA|HIP)(?: runtime)? error: invalid device ordinal|Invalid device id\b"
+        r"invalid device ordinal|Invalid device id\b|GPU requires reset"
         r"|could not select device driver .* with capabilities|[Uu]nable to open /dev/kfd"
         r"|unresolvable CDI devices|Unable to find any GPUs?\b",
         'docker: Error response from daemon: could not select device driver "" with'
@@ -152,7 +153,8 @@ _INFRA = (
         r"Found no NVIDIA driver|unsupported display driver / cuda driver combination"
         r"|forward compatibility was attempted|[Dd]river/library version mismatch"
         r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|CUDA driver initialization failed"
-        r"|NVML Shared Library Not Found|NVML_ERROR_(?:DRIVER|LIB)|nvidia-container-cli: ",
+        r"|NVML Shared Library Not Found|NVML_ERROR_(?:DRIVER|LIB)|nvidia-container-cli: "
+        r"|NVMLError_(?:Driver|Lib)|couldn't communicate with the NVIDIA driver|hsa_init",
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has"
         " unsupported display driver / cuda driver combination",
     ),
@@ -161,6 +163,7 @@ _INFRA = (
         r"\blib[\w.+-]+\.so[\w.]*: cannot open shared object file"
         r"|Could not load (?:dynamic )?library '?lib|Unable to load any of \{?'?libcu"
         r"|version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|libcuda\.so(?:\.1)? (?:cannot|not) "
+        r"|libcudart is not loaded|undefined symbol: _*(?:cuda|cu[A-Z]|nccl|cublas|cusparse|nvJitLink)"
         r"|Torch not compiled with CUDA enabled|PyTorch was compiled without CUDA",
         "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
     ),
@@ -186,7 +189,7 @@ _INFRA = (
         FailureKind.NODE_LIMIT,
         # in brackets it is torch's message about a requested size
         r"(?<!\()Cannot allocate memory|Too many open files|can't start new thread"
-        r"|pthread_create.*Resource temporarily unavailable",
+        r"|pthread_create.*Resource temporarily unavailable|insufficient shared memory \(shm\)",
         "OSError: [Errno 24] Too many open files: '/dev/shm/x'",
     ),
     Signature(
@@ -251,13 +254,14 @@ _BAD_CONFIG = (
         FailureKind.NO_MODEL,
         r"gated repo|GatedRepo|Access to model .* is restricted|not in the authorized list"
         r"|awaiting a review from the repo authors|Invalid user token|Invalid username or password"
+        r"|gated repositor|40[13] Forbidden|Unauthorized for url|failed to access model"
         r"|40[13] Client Error|Client error '40[13] |(?:status code:?|[Ss]tatus\(|response code:) ?40[134]",
         "OSError: You are trying to access a gated repo.",
     ),
     Signature(
         FailureKind.NO_MODEL,
         r"Client error '404 |404 Client Error|HFValidationError|RepositoryNotFound"
-        r"|RevisionNotFound|EntryNotFound|Repo id must|does not appear to have a file named"
+        r"|RevisionNotFound|EntryNotFound|Repo id must|does not appear to have (?:a file|files) named"
         r"|is not a local folder and is not a valid model|Can't load the (?:configuration|tokenizer)"
         r"|No such file or directory: '[^']*(?:config\.json|\.safetensors|\.gguf)"
         r"|not a valid JSON file|is not a valid model identifier|Error no file named",
@@ -268,7 +272,8 @@ _BAD_CONFIG = (
         # cut downloads, and pointers of Git LFS instead of files
         r"SafetensorError|MetadataIncompleteBuffer|HeaderTooLarge|InvalidHeaderDeserialization"
         r"|incomplete metadata, file not fully covered|PytorchStreamReader failed"
-        r"|invalid load key, 'v'|Error while deserializing header",
+        r"|invalid load key, 'v'|Error while deserializing header|sentencepiece_processor\.cc"
+        r"|Unable to load weights from pytorch checkpoint",
         "safetensors_rust.SafetensorError: Error while deserializing header:"
         " MetadataIncompleteBuffer",
     ),
@@ -282,7 +287,7 @@ _BAD_CONFIG = (
         r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C(?:\+\+)? compiler"
         r"|Could not find nvcc|(?:nvcc|ninja|hipcc|cicc|gcc|g\+\+|c\+\+|cc1plus)'?: (?:command )?not"
         r" found|No such file or directory: '[^']*\b(?:nvcc|ninja|hipcc|cicc|gcc|g\+\+|c\+\+|ptxas)'"
-        r"|Ninja is required to load|CUDA_HOME environment variable is not set"
+        r"|Ninja is required to load|CUDA_HOME\b.* is not set"
         r"|assert cuda_home is not None",
         "/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found",
     ),
@@ -290,13 +295,15 @@ _BAD_CONFIG = (
         FailureKind.NO_COMPILER,
         r"(?:nvcc|ptxas) fatal *:|fatal error: \S+\.\w+: No such file|(?:ld|collect2): cannot find -l"
         r"|\.(?:cu|cuh|c|cc|cpp|h|hpp)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error\b"
-        r"|#error -- unsupported|detected CUDA version .* mismatches",
+        r"|#error -- unsupported|detected CUDA version .* mismatches"
+        r"|(?:gcc|g\+\+|c\+\+|clang|clang\+\+|nvcc|cc1plus)(?:-\d+)?: (?:fatal )?error: ",
         "nvcc fatal   : Unsupported gpu architecture 'compute_120a'",
     ),
     Signature(
         FailureKind.NO_COMPILER,
         r"Ninja build failed|ninja: build stopped|Error building extension '"
         r"|Error compiling objects for extension|NVCC compil\w+ failed|nvrtc: error"
+        r"|Triton PTX codegen error|PTXASError|`ptxas` failed"
         r"|CalledProcessError: Command .*(?:gcc|g\+\+|c\+\+|clang|nvcc|ninja|hipcc|ptxas)\b",
         "RuntimeError: Ninja build failed. Ninja output:",
         is_header=True,
@@ -323,7 +330,10 @@ _BAD_CONFIG = (
         r"|requires? (?:a )?(?:GPU|device|NVIDIA GPU)s? with (?:compute )?capability"
         r"|pre SM ?\d+ GPUs do not support|requires \.target sm_\d+|too old to be supported"
         r"|No supported CUDA architectures found|[Uu]nsupported compute capability"
-        r"|GPU with CUDA capability [\d. ]+ is not supported",
+        r"|GPU with CUDA capability [\d. ]+ is not supported|Unknown CUDA arch"
+        r"|Error: .*(?:only supported|not supported|requires?|at least|minimum) .*(?:[Ss][Mm] ?[_<>=]*\d\d"
+        r"|[Cc]apability|Turing|Ampere|Ada|Hopper|Blackwell)\b"
+        r"|Error: Flash(?:Attention|Infer|MLA).* (?:only supports?|does not support) ",
         "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
         while_serving=True,
     ),
@@ -331,7 +341,7 @@ _BAD_CONFIG = (
     Signature(
         FailureKind.BAD_CONFIG,
         r"OutOfResources\b|out of resource: |too many resources requested for launch"
-        r"|uses too much shared data|dynamic shared memory size|[Ii]nsufficient shared memory",
+        r"|uses too much shared data|dynamic shared memory size|[Ii]nsufficient shared memory(?! \(shm\))",
         "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 106496,"
         " Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
         while_serving=True,
