@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
@@ -88,9 +89,14 @@ class Sectioned(click.Command):
     "--model", metavar="NAME", help="Model name. Default: the only one that the endpoint lists."
 )
 @click.option(
-    "--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions"
+    "--api",
+    type=click.Choice(["completions", "chat", "tgi", "sglang"]),
+    default="completions",
+    help="Default: completions, or the API whose path URL is.",
 )
-@click.option("--endpoint", metavar="PATH", help="Path of the API, if it is not the usual one.")
+@click.option(
+    "--endpoint", metavar="PATH", help="Path of the API on URL's server, if it is an unusual one."
+)
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
 @click.option(
     "--header",
@@ -235,6 +241,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
+    options["api"] = _api_of(url, options["api"])
     plan, target, probed = _planned(url, options | {"results": results})
     notes = [*probed.notes, *_to_know(plan, target)]
     if options["find_capacity"]:
@@ -248,6 +255,27 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     for note in notes:
         echo(f"note: {note}", err=True)
     return _measure_levels(runs, notes, results, form, clients, options)
+
+
+def _api_of(url: str, api: str) -> str:
+    """The API: that of ``--api``, or the one whose path was pasted as the address. Raises
+    InputError where both are given and differ.
+    """
+    from orchestrator.spec.address import parse_address
+
+    try:
+        address = parse_address(url)
+    except ValueError:  # told with the other problems
+        return api
+    if address.api is None or address.api == api:
+        return api
+    source = click.get_current_context().get_parameter_source("api")
+    if source is ParameterSource.DEFAULT:
+        return address.api
+    raise InputError(
+        f"{url} is the path of --api {address.api}: leave out --api {api}, or give the server's"
+        f" address, {address.base}"
+    )
 
 
 def _measure_levels(
@@ -371,7 +399,8 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
     from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
-    from orchestrator.runner.probe import list_models, probe, salted_first
+    from orchestrator.runner.probe import TrialFailed, list_models, only_model, probe, salted_first
+    from orchestrator.spec.address import parse_address
 
     problems: list[Problem] = []
     target, candidates = target_of(url, options, problems), dialects_of(options, problems)
@@ -379,18 +408,16 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     plan = _plan(experiment, target.model or "unknown", problems)
     if problems:
         raise ProblemsError(problems)
-    models = list_models(target)
+    address, key_name = parse_address(url, options["endpoint"]), options["api_key_env"]
+    listing = list_models(target, address)
     if not target.model:
-        target = replace(target, model=_only_model(url, models))
+        target = replace(target, model=only_model(target, listing, key_name))
         plan = _plan(experiment, target.model, problems)
-    elif models is not None and target.model not in models:
-        raise InputError(
-            f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}"
-        )
     if plan is None:  # the name that the server gives its model is none
         raise ProblemsError(problems)
     settings = plan.deployments[0].settings
-    candidates = salted_first(candidates, (models or {}).get(target.model, ""), settings)
+    owner = (listing.owners or {}).get(target.model, "")
+    candidates = salted_first(candidates, owner, settings)
     waiting = (
         "note: its first answer takes long; it may be loading its model (--timeout limits this)"
     )
@@ -398,10 +425,17 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     slow.daemon = True
     slow.start()
     try:
-        probed = probe(target, candidates, settings.tokenizer, plan.loads[0].request_timeout_s)
+        timeout_s = plan.loads[0].request_timeout_s
+        probed = probe(target, candidates, settings.tokenizer, timeout_s, address, key_name)
+    except TrialFailed as error:
+        if listing.owners is None or target.model in listing.owners:
+            raise
+        unknown = f"it lists {listing.names}, not {target.model!r}"
+        raise TrialFailed(f"{error}; {unknown}", error.status) from None
     finally:
         slow.cancel()
-    return plan, target, probed
+    note = listing.note_on(target.model)
+    return plan, target, replace(probed, notes=(*probed.notes, *([note] if note else [])))
 
 
 def _to_know(plan: Plan, target: Target) -> Iterator[str]:
@@ -411,14 +445,6 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
         yield f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
     if load.arrivals.process == "trace" and load.requests:
         yield f"{load.requests:,} requests of the trace, due within {(load.requests - 1) / load.levels[0].value:,.1f} s"
-
-
-def _only_model(url: str, models: Collection[str] | None) -> str:
-    if models is None or len(models) != 1:
-        raise InputError(
-            f"{url} lists {', '.join(models or ()) or 'no models'}: name one with --model"
-        )
-    return next(iter(models))
 
 
 class Repeats:

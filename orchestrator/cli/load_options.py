@@ -21,11 +21,11 @@ from orchestrator.spec.load import MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
+    from orchestrator.spec.address import ServerAddress
     from orchestrator.spec.dialect import Dialect
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
-_API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
 # of --find-capacity, where somebody waits for the answer
 SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
@@ -323,7 +323,7 @@ def target_of(url: str, options: dict[str, Any], problems: list[Problem]) -> Tar
     """Where requests go, with what they carry. Its model is empty where none is named."""
     from orchestrator.load.point import Target
 
-    base, endpoint = _url(url, problems), options["endpoint"]
+    base, endpoint = address_of(url, options, problems).base, options["endpoint"]
     if endpoint is not None and not re.fullmatch(r"/[!-~]*", endpoint):
         problems.append(
             Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions")
@@ -355,24 +355,17 @@ def dialects_of(options: dict[str, Any], problems: list[Problem]) -> list[Dialec
     return [replace(dialect, **changes) for dialect in dialects(options["api"])]
 
 
-def _url(url: str, problems: list[Problem]) -> str:
-    """Without the /v1 that people paste: paths of the APIs hold it already."""
-    from orchestrator.load.requests import parse_url
+def address_of(url: str, options: dict[str, Any], problems: list[Problem]) -> ServerAddress:
+    """Where the server is, and where its APIs are, however its address was pasted."""
+    from orchestrator.spec.address import ServerAddress, parse_address, parse_url
 
-    base = url.rstrip("/")
-    if path := next((path for path in _API_PATHS if base.endswith(path)), None):
-        base = base.removesuffix(path).removesuffix("/v1")
-        problems.append(
-            Problem(
-                f"{url} is the path of one API: give the server's address, {base}, and choose by --api"
-            )
-        )
-    base = base.removesuffix("/v1")
     try:
-        parse_url(base)
-    except InputError as error:
+        address = parse_address(url, options["endpoint"])
+        parse_url(address.base)
+    except (InputError, ValueError) as error:
         problems.append(Problem(str(error)))
-    return base
+        return ServerAddress(url)
+    return address
 
 
 def _path(path: str) -> str:

@@ -14,7 +14,7 @@ from itertools import chain, takewhile
 from orchestrator.load.client_stats import Listening, StatsRecorder
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, Silence, SoFar
 from orchestrator.load.priority import How, Priority, quiet_memory, scheduled
-from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response import InFlight, can_read_ahead, finish, read_ahead
 from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import BACKOFF_NS, Entry, RequestQueue
@@ -22,6 +22,7 @@ from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, 
 from orchestrator.load.transport import Transport
 from orchestrator.load.wire import WIRES
 from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.spec.address import parse_url
 
 BEAT_NS = 10_000_000  # heartbeat: measures the loop's lag and checks timeouts
 SWEEP_EVERY = 25  # beats

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import repeat
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -28,6 +27,8 @@ from orchestrator.load.workloads import (
     stream,
 )
 from orchestrator.load.workloads.content import prompter
+from orchestrator.spec.address import Origin
+from orchestrator.spec.address import parse_url as parse_url  # importers know it here
 
 AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet sent, per client
 AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes
@@ -175,49 +176,6 @@ class RequestWriter:
 
 
 # -- HTTP/1.1
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a target lives. ``prefix``: the path of its URL, which goes before the dialect's path."""
-
-    host: str
-    port: int
-    tls: bool
-    prefix: str
-
-    @property
-    def authority(self) -> str:
-        """Value of the Host header: IPv6 in brackets, without a default port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
-
-
-def parse_url(url: str) -> Origin:
-    """Splits ``http(s)://host[:port][/prefix]``. Raises InputError with what is wrong."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InputError(f"{url!r} is not a URL: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"{url!r} is not a URL of a server: give http://HOST:PORT or https://HOST")
-    if parts.query or parts.fragment or parts.username:
-        raise InputError(
-            f"the URL of {host!r} may not hold a user, query or fragment; keys go into --api-key-env"
-        )
-    if port == 0:
-        raise InputError(f"{url!r} names port 0, which no server has")
-    if not re.fullmatch("[!-~]+", host):
-        raise InputError(
-            f"the host of {url!r} holds spaces or letters beyond ASCII: give its punycode (xn--…)"
-        )
-    if not re.fullmatch("[!-~]*", parts.path):
-        raise InputError(
-            f"the path of {url!r} holds spaces or letters beyond ASCII: percent-encode them"
-        )
-    tls = parts.scheme == "https"
-    return Origin(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
 
 def header_problem(name: str, value: str) -> str | None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import InputError
 from orchestrator.http_control import tls_context
-from orchestrator.load.requests import Origin
 from orchestrator.load.response import InFlight
+from orchestrator.spec.address import Origin
 from orchestrator.timer import Timer
 
 Address = tuple[int, tuple[object, ...]]  # family, sockaddr

@@ -2,26 +2,29 @@
 accepts.
 
 It sends real requests for two tokens through the real client. Dialects are tried from the one that
-tells most to the plainest; when the endpoint refuses one with 400 or 422 (or one with a cache_salt
-with 5xx) the next is tried.
+tells most to the plainest: when the endpoint refuses one, with 400, 422 or whatever else a gateway
+answers to fields that it does not know, the next is tried.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 from orchestrator.emulator import is_emulator
 from orchestrator.errors import InputError
 from orchestrator.http_control import Answer, ask
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.requests import parse_url
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.load.workloads.content import SMALLER_IDS
 from orchestrator.redaction import hidden, redacted
+from orchestrator.several import listed
+from orchestrator.spec.address import ServerAddress, parse_url
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 
@@ -30,6 +33,13 @@ if TYPE_CHECKING:
 
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 PROBE_TOKENS = 2
+MOST_LISTED = 10  # models in a sentence: gateways list hundreds
+FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
+KEY_REFUSED = (401, FORBIDDEN)
+KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+# not of the request's fields: the key, the path, the time it took, the rate
+FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, 408, 429, 504)
+_PLACE = re.compile(r"it is at (\S+) \(give")
 _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
 
 
@@ -86,47 +96,126 @@ def salted_first(
     ]
 
 
-def list_models(target: Target) -> dict[str, str] | None:
-    """The models that an endpoint lists, with who it says owns them; None if it has no list.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What an endpoint answers to the question for its models. ``owners``: by model, who it says
+    owns it; None if it has no list. ``answer``: the last one.
+    """
 
-    Raises InputError when it does not answer."""
+    owners: dict[str, str] | None
+    answer: Answer
+
+    @property
+    def names(self) -> str:
+        """The models, for a sentence."""
+        return listed(list(self.owners or ()), MOST_LISTED) or "nothing"
+
+    def note_on(self, model: str) -> str | None:
+        """What a user should know if the endpoint answers as ``model`` all the same."""
+        if self.owners is None:
+            return f"the endpoint does not list its models ({self.answer.outcome}); it was asked for {model!r} as given"
+        if model not in self.owners:
+            return f"the endpoint lists {self.names}; it answers to {model!r}, too"
+        return None
+
+
+class TrialFailed(InputError):
+    """A trial request failed. ``status``: the endpoint's, 0 where it sent none."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def list_models(target: Target, address: ServerAddress) -> Listing:
+    """Ask an endpoint for its models. Raises InputError when it does not answer."""
     parse_url(target.url)  # raises InputError for a bad URL
-    answer = _ask(target, "/v1/models")
+    answer = _ask(target, address.model_lists[0])
+    for path in address.model_lists[1:]:
+        if answer.status == NOT_FOUND:
+            answer = _ask(target, path)
     if answer.status == 0:
         said = answer.error
         hint = "--insecure does without" if "certificate" in said else "is the server up?"
         hint = "is it an http:// address?" if "TLS handshake" in said else hint
         raise InputError(f"no server answers at {target.url}: {said}; {hint}")
-    if answer.status in (401, 403):
-        raise InputError(
-            f"{target.url} needs a key (HTTP {answer.status}): name its variable with --api-key-env"
-        )
-    if answer.redirects and not target.model:  # with one, the trial request will tell
+    return Listing(_models(answer) if answer.status == 200 else None, answer)
+
+
+def only_model(target: Target, listing: Listing, key_name: str | None = None) -> str:
+    """The one model of an endpoint. Raises InputError where it does not list exactly one."""
+    answer = listing.answer
+    if answer.status in KEY_REFUSED:
+        raise InputError(key_problem(target, answer.status, key_name))
+    if answer.redirects:
         raise InputError(f"{target.url} does not list its models: {answer.outcome}")
-    return _models(answer) if answer.status == 200 else None
+    if listing.owners is None or len(listing.owners) != 1:
+        names = listing.names if listing.owners else "no models"
+        raise InputError(f"{target.url} lists {names}: name one with --model")
+    return next(iter(listing.owners))
+
+
+def key_problem(target: Target, status: int, key_name: str | None) -> str:
+    """That an endpoint wants a key, or refuses the one it was sent. ``key_name``: the variable that
+    holds it.
+    """
+    if target.api_key:
+        where = f"the key in {key_name}" if key_name else "its key"
+        return f"{target.url}: {where} was refused (HTTP {status})"
+    if any(name.lower() in KEY_HEADERS for name, _ in target.headers):
+        return f"{target.url}: the key in the header of --header was refused (HTTP {status})"
+    return f"{target.url} needs a key (HTTP {status}): name its variable with --api-key-env"
 
 
 def _models(answer: Answer) -> dict[str, str] | None:
     try:
         return {str(model["id"]): str(model.get("owned_by")) for model in answer.json()["data"]}
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return None
 
 
 def probe(
-    target: Target, candidates: Sequence[Dialect], tokenizer: str | None, timeout_s: float
+    target: Target,
+    candidates: Sequence[Dialect],
+    tokenizer: str | None,
+    timeout_s: float,
+    address: ServerAddress | None = None,
+    key_name: str | None = None,
 ) -> Probed:
     """The first dialect in which an endpoint answers, each within ``timeout_s``: some load their
-    model at the first request. Raises InputError with the endpoint's last answer if there is none.
+    model at the first request. Raises TrialFailed with the endpoint's last answer if there is none.
+
+    ``address``: says where the API may be; by default only where the candidates say.
     """
-    said = ""
+    usual = candidates[0].path
+    first_failure: TrialFailed | None = None
+    for path in address.paths(usual) if address else [usual]:
+        there = [replace(dialect, path=path) for dialect in candidates]
+        try:
+            return _probe(target, there, tokenizer, timeout_s, key_name)
+        except TrialFailed as error:
+            first_failure = first_failure or error
+            if error.status not in (NOT_FOUND, NOT_ALLOWED):
+                raise first_failure from None
+    assert first_failure is not None
+    raise first_failure
+
+
+def _probe(
+    target: Target,
+    candidates: Sequence[Dialect],
+    tokenizer: str | None,
+    timeout_s: float,
+    key_name: str | None,
+) -> Probed:
+    row: dict[str, Any] = {}
     for dialect in candidates:
         vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
         for vocabulary in vocabularies:
-            row = _try(target, dialect.salted("probe"), tokenizer, vocabulary, timeout_s)
-            if row["status"] == "ok" or row["error_class"] == "wrong_length":
-                counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
+            row = _try_twice(target, dialect, tokenizer, vocabulary, timeout_s)
+            if _answered(row):
                 notes = _notes(dialect, candidates[0], row)
+                counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
                 if not counts:
                     how = (
                         "the tokenizer counts its replies"
@@ -135,25 +224,72 @@ def probe(
                     )
                     notes.append(f"the endpoint reports no token counts: {how}")
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
-            said = str(row["error"])
-            # what has begun to answer refuses nothing
-            in_stream = row["http_status"] == 200 and row["error_class"] in (
-                "http_4xx",
-                "stream_error",
-            )
-            in_stream = in_stream and not row["chunks"]
-            # (vLLM refuses token ids in a stream)
-            refused = row["http_status"] in (400, 422) or in_stream
-            # it may be the salt
-            if not refused and not (dialect.cache_salt and row["error_class"] == "http_5xx"):
-                raise InputError(
-                    f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}"
-                )
-            if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
+            if not (_is_refusal(row) or _may_be_refusal(row)):
+                raise _trial_failed(target, dialect, row, key_name)
+            said = str(row["error"]).lower()
+            if not any(words in said for words in ("vocab", "token id", "invalid token")):
                 break
+    status = row["http_status"] or 0
     hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
-    refused = f"{target.url}{candidates[0].path} refuses every kind of request we know; its last answer: {said}"
-    raise InputError(f"{refused}; {hint}")
+    if status == FORBIDDEN:
+        hint = f"{key_problem(target, status, key_name)}; or {hint}"
+    url = target.url + candidates[0].path
+    refused = f"{url} refuses every kind of request we know"
+    if not _is_refusal(row):  # as its status says, it failed
+        refused = f"{url} failed a trial request of every kind we know"
+    raise TrialFailed(f"{refused}; its last answer: {row['error']}; {hint}", status)
+
+
+def _trial_failed(
+    target: Target, dialect: Dialect, row: dict[str, Any], key_name: str | None
+) -> TrialFailed:
+    """What a user is told of a trial request that no plainer one could mend."""
+    status = row["http_status"] or 0
+    if status in KEY_REFUSED:
+        return TrialFailed(key_problem(target, status, key_name), status)
+    url = target.url + dialect.path
+    said = _whole_place(str(row["error"]), url)
+    return TrialFailed(f"{url} failed a trial request: {row['error_class']}: {said}", status)
+
+
+def _whole_place(said: str, asked: str) -> str:
+    """With the place of a redirect as a URL that can be given: servers often name only its path."""
+    return _PLACE.sub(lambda found: f"it is at {urljoin(asked, found[1])} (give", said)
+
+
+def _try_twice(
+    target: Target,
+    dialect: Dialect,
+    tokenizer: str | None,
+    vocabulary: tuple[int, int] | None,
+    timeout_s: float,
+) -> dict[str, Any]:
+    """The row of a request of two tokens: of a second one where the first failed in a way that may
+    be chance, because a plainer dialect tells less.
+    """
+    salted = dialect.salted("probe")
+    row = _try(target, salted, tokenizer, vocabulary, timeout_s)
+    if _answered(row) or not _may_be_refusal(row):
+        return row
+    return _try(target, salted, tokenizer, vocabulary, timeout_s)
+
+
+def _answered(row: dict[str, Any]) -> bool:
+    return row["status"] == "ok" or row["error_class"] == "wrong_length"
+
+
+def _is_refusal(row: dict[str, Any]) -> bool:
+    """Whether the endpoint says that it does not take such requests."""
+    if row["http_status"] == 200:
+        # vLLM refuses token ids in a stream; what has begun to answer refuses nothing
+        return row["error_class"] in ("http_4xx", "stream_error") and not row["chunks"]
+    return row["http_status"] in (400, 422)
+
+
+def _may_be_refusal(row: dict[str, Any]) -> bool:
+    """Whether a plainer request may be answered: gateways give many statuses to unknown fields."""
+    status: int = row["http_status"] or 0
+    return status >= 400 and status not in FINAL and not _is_refusal(row)
 
 
 def _is_emulator(target: Target) -> bool:
@@ -167,7 +303,10 @@ def _ask(target: Target, path: str) -> Answer:
         url, api_key=target.api_key or "", more_headers=target.headers, verify_tls=target.verify_tls
     )
     body = hidden(answer.body.decode(errors="replace"), target.secrets).encode()
-    error, location = (redacted(text, target.secrets) for text in (answer.error, answer.location))
+    error = redacted(answer.error, target.secrets)
+    location = redacted(answer.location, target.secrets)
+    if location:
+        location = urljoin(url, location)
     return replace(answer, body=body, error=error, location=location)
 
 

@@ -421,7 +421,6 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--model", "other", "--rate", "1"), "does not serve 'other'; it lists: m1"),
         ((), "one of --rate"),
         (("--rate", "1", "--prompt-file", "/nowhere"), "either --input-tokens"),
         (("--rate", "1", "--output-tokens", "3000000000"), "--output-tokens"),
@@ -442,12 +441,6 @@ def test_bad_input_is_status_2(
 ) -> None:
     with serving(answer_openai) as server:
         assert said in refused(url(server.port), "--requests", "2", *QUICK, *args)
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions/", "/generate_stream"])
-def test_a_pasted_path_of_an_api_is_named(path: str, refused: Callable[..., str]) -> None:
-    said = refused("http://127.0.0.1:9" + path, "--rate", "1", "--requests", "2", *QUICK)
-    assert "give the server's address, http://127.0.0.1:9, and choose by --api" in said
 
 
 def test_more_requests_than_memory_holds_are_refused_before_anything_is_sent(

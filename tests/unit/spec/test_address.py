@@ -1,0 +1,61 @@
+"""Addresses of servers as people paste them."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.spec.address import parse_address
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "base", "paths"),
+    [
+        ("http://h:8000", "http://h:8000", [CHAT, "/chat/completions"]),
+        ("http://h:8000/", "http://h:8000", [CHAT, "/chat/completions"]),
+        ("https://h/v1/", "https://h", [CHAT]),
+        ("https://h/proxy/v1", "https://h/proxy", [CHAT]),
+        ("https://h/api/v3", "https://h/api/v3", [CHAT, "/chat/completions"]),
+        ("https://h/api/v3/chat/completions", "https://h/api/v3", ["/chat/completions"]),
+        ("https://h/v1/completions", "https://h", [CHAT]),
+        ("https://h/v1/chat/completions/", "https://h", [CHAT + "/"]),
+        ("https://h/v1/models", "https://h", [CHAT]),
+        ("https://h/o/v1?api-version=1", "https://h/o", [CHAT + "?api-version=1"]),
+        ("http://[::1]:8000/v1", "http://[::1]:8000", [CHAT]),
+    ],
+)
+def test_an_address_says_where_the_apis_are(pasted: str, base: str, paths: list[str]) -> None:
+    address = parse_address(pasted)
+    assert address.base == base
+    assert address.paths(CHAT) == paths
+
+
+@pytest.mark.parametrize(
+    ("path", "api"),
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/v1/completions", "completions"),
+        ("/generate_stream", "tgi"),
+        ("/generate", "sglang"),
+        ("/v1/models", None),
+        ("/v1", None),
+    ],
+)
+def test_a_pasted_path_names_its_api(path: str, api: str | None) -> None:
+    assert parse_address(f"http://h{path}").api == api
+
+
+def test_a_path_of_the_users_is_the_only_one_and_keeps_the_query() -> None:
+    address = parse_address("http://h/v1?api-version=1", "/predict")
+    assert address.paths(CHAT) == address.paths("/generate") == ["/predict?api-version=1"]
+    assert address.model_lists == ["/v1/models?api-version=1"]
+    assert parse_address("http://h?a=1", "/predict?b=2").paths(CHAT) == ["/predict?b=2"]
+
+
+@pytest.mark.parametrize("query", ["key=x", "api_key=x", "sig=x", "access_token=x", "code=x"])
+def test_a_query_that_may_hold_a_key_is_refused(query: str) -> None:
+    with pytest.raises(ValueError, match="may be a key"):
+        parse_address(f"http://h/v1?{query}")
+    with pytest.raises(ValueError, match="may be a key"):
+        parse_address("http://h", f"/x?{query}")
