@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
+import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -32,28 +35,23 @@ class Done:
     stderr: str
 
 
-@pytest.fixture(autouse=True)
-def loaded(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lets ``load`` run in this process, because starting 70 of them takes minutes."""
+def load(url: str, *args: str, **env: str) -> Done:
+    """Runs ``load`` in this process, because starting 70 of them takes minutes."""
     kept = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
-    frozen = gc.get_threshold()
-
-    def run(url: str, *args: str, **env: str) -> Done:
-        for name, value in env.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["orchestrator", "load", url, *LOAD, *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        for one, handler in kept.items():
-            signal.signal(one, handler)
-        gc.set_threshold(*frozen)
-        out, err = capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
-
-    monkeypatch.setitem(globals(), "load", run)
-
-
-load: Callable[..., Done]
+    collected = gc.get_threshold()
+    out, err, command = io.StringIO(), io.StringIO(), ["orchestrator", "load", url, *LOAD, *args]
+    with (
+        patch.dict(os.environ, env),
+        patch.object(sys, "argv", command),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    for one, handler in kept.items():
+        signal.signal(one, handler)
+    gc.set_threshold(*collected)
+    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def measured(url: str, *args: str, **env: str) -> dict[str, Any]:
