@@ -275,8 +275,8 @@ def _try_twice(
 
 
 def _answered(row: dict[str, Any]) -> bool:
-    unclear: bool = status >= 400 and status not in FINAL and not _is_refusal(row)
-    return unclear
+    answered: bool = row["status"] == "ok" or row["error_class"] == "wrong_length"
+    return answered
 
 
 def _is_refusal(row: dict[str, Any]) -> bool:
