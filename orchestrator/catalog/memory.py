@@ -273,13 +273,15 @@ def kv_bytes_per_sequence(
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
     """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Sliding layers keep a
-    window and one step.
+    window and one step, layers with a state that alone.
     """
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False, draft=draft)
     windowed = kv_bytes_per_token(facts, settings, stages, draft=draft) - full
     held = min(tokens, (facts.sliding_window or 0) - 1 + batched_tokens)
-    return full * -(-tokens // block) * block + windowed * (-(-held // block) + 1) * block
+    states = facts.shape.state_elements * dtype_bytes(settings.dtype)
+    states /= settings.tensor_parallel_size * stages
+    return full * -(-tokens // block) * block + windowed * (-(-held // block) + 1) * block + states
 
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:

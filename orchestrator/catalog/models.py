@@ -21,6 +21,7 @@ from urllib.request import getproxies
 from orchestrator.catalog import parameters
 from orchestrator.catalog.parameters import (
     FAMILIES,
+    MOST_LAYERS,
     Family,
     Parameters,
     Shape,
@@ -36,7 +37,6 @@ from orchestrator.spec.document import read_at_most
 Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
 INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
-MOST_LAYERS = 10_000
 MOST_BYTES = 100_000_000  # of a JSON file; the largest indices have 10 MB
 # Only its configs are read, which need no PyTorch.
 logging.getLogger("transformers").addFilter(
@@ -72,6 +72,7 @@ class ModelFacts:
     draft_layers: int = 0  # layers for multi-token prediction; loaded only if that is asked for
     draft_vocab_size: int = 0  # of a draft head with an output layer of its own
     architectures: tuple[str, ...] = ()  # class names by which engines choose their code
+    config_type: str = ""  # ``model_type`` of the whole config, towers included
 
     @property
     def active_parameters(self) -> int:
@@ -274,8 +275,9 @@ def facts_from_config(
     text = mapping(config, "text_config") or mapping(config, "llm_config") or config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     alone = text is config
-    text = in_our_words(_with_defaults(text, model_type), model_type)
-    unlike = any(text.get(name) for name in _UNCOUNTED)
+    text = _with_defaults(text, model_type)
+    text = in_our_words(_as_one_figure(text), model_type)
+    unlike = any(text.get(name) for name in _UNCOUNTED) or _has_several_figures(text)
     family = None if unlike else FAMILIES.get(model_type)
     shape = _shape(text, family or Family())
     if shape is None:
@@ -303,6 +305,7 @@ def facts_from_config(
         draft_layers=_number(text, "num_nextn_predict_layers"),
         draft_vocab_size=_number(text, "draft_vocab_size"),
         architectures=tuple(str(name) for name in items(config, "architectures")),
+        config_type=str(config.get("model_type") or ""),
     )
 
 
@@ -319,6 +322,26 @@ _UNCOUNTED = (
     # Gemma 3n and 4, LongCat
     *("hidden_size_per_layer_input", "num_kv_shared_layers", "zero_expert_num"),
 )
+
+
+def _as_one_figure(text: Json) -> Json:
+    """The config with a number for each list that has the same number for every layer."""
+    layers = _number(text, "num_hidden_layers")
+    numbers: Json = {}
+    for name in _FIGURES & text.keys():
+        figures = items(text, name)
+        if not figures or len(figures) != layers or type(figures[0]) is not int:
+            continue
+        if figures.count(figures[0]) == layers:
+            numbers[name] = figures[0]
+    return text | numbers
+
+
+def _has_several_figures(text: Json) -> bool:
+    """Whether a figure that the formula needs is a list, one for each layer or kind of token: what
+    it would be taken for without them is wrong by as much as there are.
+    """
+    return any(isinstance(text.get(name), list | dict) for name in _FIGURES)
 
 
 def _vision_size(config: Json) -> int | None:
@@ -346,9 +369,12 @@ _ALIASES = {
         "top_k_experts",
         "moe_k",
     ),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "num_nextn_predict_layers": ("mtp_num_hidden_layers",),
 }
+# Keys of the figures that the formula needs.
+_FIGURES = frozenset(Shape.__dataclass_fields__) - {"mixers", "mlps"} | _ALIASES.keys()
+_FIGURES |= {alias for aliases in _ALIASES.values() for alias in aliases}
 
 
 def _number(text: Json, name: str, otherwise: int = 0) -> int:

@@ -8,11 +8,13 @@ delta networks (transformers 5.19 ``modeling_qwen3_next.py``) and Nemotron-H's M
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 Json = dict[str, Any]
 LARGEST = 10**9  # of the figures of a config.json
+MOST_LAYERS = 10_000
 
 
 # Configs are written by many programs: a value of an unexpected type counts as missing.
@@ -79,6 +81,7 @@ class Family:
     sinks: bool = False  # one learned logit per attention head
     gated_attention: bool = False  # the query projection is twice as wide
     wide_qk_norm: bool = False  # over all heads at once
+    mamba_norm: bool = True  # a norm inside Mamba-2
 
 
 _LLAMA = Family()
@@ -108,7 +111,11 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("exaone4", "mellum"), Family(qk_norm=True)),
     **dict.fromkeys(("solar_open", "glm4_moe_lite", "ernie4_5_moe"), Family(router_bias=True)),
     **dict.fromkeys(("hy_v3", "exaone_moe"), Family(qk_norm=True, router_bias=True)),
-    "qwen2": Family(qkv_bias=True, o_bias=False),
+    **dict.fromkeys(
+        # the language models of Qwen2-VL and 2.5-VL, and MiMo, are Qwen2 to the last parameter
+        ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "mimo"),
+        Family(qkv_bias=True, o_bias=False),
+    ),
     "qwen3": Family(qk_norm=True),
     "qwen2_moe": Family(qkv_bias=True, o_bias=False, shared_expert_gate=True),
     "qwen3_moe": Family(qk_norm=True),
@@ -135,7 +142,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt_oss": Family(qkv_bias=True, o_bias=True, router_bias=True, expert_bias=True, sinks=True),
     "phimoe": Family(norm_bias=True),
-    "glm4_moe": Family(router_bias=True, o_bias=False),
+    **dict.fromkeys(("glm4_moe", "glm4v_moe_text"), Family(router_bias=True, o_bias=False)),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), Family(qk_norm=True)),
+    **dict.fromkeys(("granitemoehybrid", "jamba"), _LLAMA),
+    "falcon_h1": Family(mamba_norm=False),
+    "kimi_linear": Family(router_bias=True),
     "phi": Family(
         qkv_bias=True,
         o_bias=True,
@@ -185,9 +196,105 @@ def in_our_words(text: Json, model_type: str) -> Json:
         heads, width = full.get("num_key_value_heads"), full.get("head_dim", 512)
         own = {"global_head_dim": width, "num_global_key_value_heads": heads}
         return own | text | {"shared_expert_intermediate_size": shared}
+    if model_type in _HYBRIDS:
+        return _HYBRIDS[model_type](text)
+    if model_type == "hunyuan_v1_moe":
+        shared = whole(text.get("num_shared_expert"), 1) * whole(text.get("intermediate_size"))
+        return text | {"shared_expert_intermediate_size": shared}
     if model_type == "ernie4_5_moe":
         return text | {"first_k_dense_replace": text.get("moe_layer_start_index")}
     return text
+
+
+def _granite_hybrid(text: Json) -> Json:
+    """Granite 4 H: Mamba-2 or attention in each layer, and a dense MLP beside the experts."""
+    ours = _mamba_2(text)
+    shared = text.get("shared_intermediate_size")
+    if not whole(text.get("num_local_experts")):
+        return ours | {"intermediate_size": shared}
+    wide = text.get("intermediate_size")
+    return ours | {"moe_intermediate_size": wide, "shared_expert_intermediate_size": shared}
+
+
+def _falcon_h1(text: Json) -> Json:
+    """Falcon-H1: attention and Mamba-2 side by side in each layer."""
+    layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
+    return _mamba_2(text) | {"layers_block_type": ["both"] * layers}
+
+
+def _mamba_2(text: Json) -> Json:
+    inner = whole(text.get("mamba_d_ssm"))
+    inner = inner or whole(text.get("mamba_expand"), 2) * whole(text.get("hidden_size"))
+    heads = whole(text.get("mamba_n_heads"), 128)
+    return _without(text, "mamba_d_state") | {
+        "mamba_num_heads": heads,
+        "mamba_head_dim": whole(text.get("mamba_d_head"), inner // heads),
+        "ssm_state_size": text.get("mamba_d_state"),
+        "n_groups": text.get("mamba_n_groups", 1),
+        "conv_kernel": text.get("mamba_d_conv", 4),
+    }
+
+
+def _jamba(text: Json) -> Json:
+    """Jamba: attention in every eighth layer, Mamba-1 in the others; experts in every second."""
+    layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
+    hidden = whole(text.get("hidden_size"))
+    period, offset = whole(text.get("attn_layer_period"), 8), whole(text.get("attn_layer_offset"))
+    sparse, start = (
+        whole(text.get("expert_layer_period"), 2),
+        whole(text.get("expert_layer_offset")),
+    )
+    is_sparse = whole(text.get("num_experts")) > 1
+    kinds = ["attention" if at % period == offset else "mamba1" for at in range(layers)]
+    mlps = ["sparse" if at % sparse == start else "dense" for at in range(layers)]
+    return _without(text, "mamba_d_state") | {
+        "layers_block_type": kinds,
+        "mlp_layer_types": mlps,
+        "num_experts": text.get("num_experts") if is_sparse else 0,
+        "mamba_inner_size": whole(text.get("mamba_expand"), 2) * hidden,
+        "mamba_dt_rank": whole(text.get("mamba_dt_rank"), -(-hidden // 16)),
+        "ssm_state_size": text.get("mamba_d_state", 16),
+        "conv_kernel": text.get("mamba_d_conv", 4),
+    }
+
+
+_DELTA_KEYS = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"}
+
+
+def _kimi_linear(text: Json) -> Json:
+    """Kimi Linear: delta attention in most layers, latent attention in those that it lists."""
+    layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
+    own = mapping(text, "linear_attn_config")
+    if own.keys() - _DELTA_KEYS:  # Kimi K3 has gates and experts of another kind
+        return text
+    heads, width = own.get("num_heads"), own.get("head_dim")
+    kinds = ["kda"] * layers
+    for layer in items(own, "full_attn_layers"):  # counted from 1
+        if 1 <= whole(layer) <= layers:
+            kinds[whole(layer) - 1] = "attention"
+    if not own:  # as transformers 5 writes it
+        words = {"full_attention": "attention", "linear_attention": "kda"}
+        kinds = [words.get(str(kind), str(kind)) for kind in items(text, "layer_types")]
+        heads = text.get("linear_num_heads", 32)
+        width = text.get("linear_head_dim", 128)
+    return _without(text, "linear_attn_config", "layer_types") | {
+        "layers_block_type": kinds,
+        "linear_num_value_heads": heads,
+        "linear_value_head_dim": width,
+        "linear_conv_kernel_dim": own.get("short_conv_kernel_size", 4),
+    }
+
+
+def _without(text: Json, *names: str) -> Json:
+    return {name: value for name, value in text.items() if name not in names}
+
+
+_HYBRIDS: dict[str, Callable[[Json], Json]] = {
+    "granitemoehybrid": _granite_hybrid,
+    "falcon_h1": _falcon_h1,
+    "jamba": _jamba,
+    "kimi_linear": _kimi_linear,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,20 +332,41 @@ class Shape:
     mamba_num_heads: int = 0
     mamba_head_dim: int = 0
     ssm_state_size: int = 0
+    mamba_inner_size: int = 0  # of Mamba-1
+    mamba_dt_rank: int = 0
     n_groups: int = 0
     conv_kernel: int = 0
     global_head_dim: int = 0  # of Gemma 4's layers with full attention
     num_global_key_value_heads: int = 0
     attention_k_eq_v: bool = False  # those layers have one projection for keys and values
-    # For every layer what mixes tokens (attention, global, linear, mamba) and what follows (mlp,
-    # moe); "": nothing.
+    # For every layer what mixes tokens (attention, global, linear, kda, mamba, mamba1; both:
+    # attention and mamba) and what follows (mlp, moe); "": nothing.
     mixers: tuple[str, ...] = ()
     mlps: tuple[str, ...] = ()
 
     @property
     def num_attention_layers(self) -> int:
         """Number of layers with a KV cache."""
-        return self.mixers.count("attention") + self.mixers.count("global")
+        return sum(self.mixers.count(kind) for kind in ("attention", "global", "both"))
+
+    @property
+    def state_elements(self) -> int:
+        """Numbers that all layers with a state keep of one sequence, whatever its length."""
+        keys = self.linear_num_key_heads * self.linear_key_head_dim
+        values = self.linear_num_value_heads * self.linear_value_head_dim
+        convolved = self.linear_conv_kernel_dim - 1
+        inner = self.mamba_num_heads * self.mamba_head_dim
+        shifted = self.conv_kernel - 1
+        of_groups = 2 * self.n_groups * self.ssm_state_size
+        mamba = inner * self.ssm_state_size + (inner + of_groups) * shifted
+        each = {
+            "linear": values * self.linear_key_head_dim + (2 * keys + values) * convolved,
+            "kda": values * self.linear_value_head_dim + 3 * values * convolved,
+            "mamba": mamba,
+            "both": mamba,
+            "mamba1": self.mamba_inner_size * (self.ssm_state_size + shifted),
+        }
+        return sum(self.mixers.count(kind) * elements for kind, elements in each.items())
 
     @property
     def of_global(self) -> Shape:
@@ -278,18 +406,22 @@ def count(shape: Shape, family: Family) -> Parameters:
     )
     head = 0 if shape.tie_word_embeddings else shape.vocab_size * hidden
     norms = layers * family.norms_per_layer + sparse * family.norms_beside_experts + 1
-    full, wide, linear, mamba = (
-        shape.mixers.count(kind) for kind in ("attention", "global", "linear", "mamba")
+    full, wide, linear, mamba, both = (
+        shape.mixers.count(kind) for kind in ("attention", "global", "linear", "mamba", "both")
     )
+    full, mamba = full + both, mamba + both
     attention = full * (_mla(shape) if shape.mla else _attention(shape, family))
     keys, wide_keys = (
         hidden * one.num_key_value_heads * one.head_dim for one in (shape, shape.of_global)
     )
     projections = 1 if shape.attention_k_eq_v else 2
     attention += wide * (_attention(shape.of_global, family) - (2 - projections) * wide_keys)
+    attention += linear * _delta_network(shape) + mamba * _mamba(shape, family)
+    attention += shape.mixers.count("kda") * _delta_attention(shape)
+    attention += shape.mixers.count("mamba1") * _mamba_1(shape)
     return Parameters(
         embedding=shape.vocab_size * hidden + positions,
-        attention=attention + linear * _delta_network(shape) + mamba * _mamba(shape),
+        attention=attention,
         mlp=mlp + routers + sparse * (shared + 2 * hidden * shape.moe_latent_size),
         experts=sparse * shape.num_experts * _expert(shape, family),
         norms=norms * hidden * (2 if family.norm_bias else 1),
@@ -348,13 +480,32 @@ def _delta_network(shape: Shape) -> int:
     )
 
 
-def _mamba(shape: Shape) -> int:
+def _delta_attention(shape: Shape) -> int:
+    """Kimi Delta Attention (transformers 5.24 ``modeling_kimi_linear.py``)."""
+    hidden, heads = shape.hidden_size, shape.linear_num_value_heads
+    head_dim = shape.linear_value_head_dim
+    width = heads * head_dim
+    projections = 4 * hidden * width + hidden * heads  # queries, keys, values, output; beta
+    gates = 2 * (hidden * head_dim + head_dim * width)  # of forgetting and of the output
+    return projections + gates + 3 * width * shape.linear_conv_kernel_dim + width + heads + head_dim
+
+
+def _mamba_1(shape: Shape) -> int:
+    """Mamba-1 with the norms that Jamba adds (transformers 5.24 ``modeling_jamba.py``)."""
+    inner, states, rank = shape.mamba_inner_size, shape.ssm_state_size, shape.mamba_dt_rank
+    projections = 3 * shape.hidden_size * inner + inner * (rank + 2 * states) + rank * inner
+    norms = rank + 2 * states
+    # the convolution and its bias, the bias of the time step, A and D
+    return projections + norms + inner * (shape.conv_kernel + 1 + 1 + states + 1)
+
+
+def _mamba(shape: Shape, family: Family) -> int:
     inner, states = (
         shape.mamba_num_heads * shape.mamba_head_dim,
         2 * shape.n_groups * shape.ssm_state_size,
     )
     inputs = shape.hidden_size * (2 * inner + states + shape.mamba_num_heads)
-    small = 3 * shape.mamba_num_heads + inner
+    small = 3 * shape.mamba_num_heads + inner * family.mamba_norm
     return inputs + (inner + states) * (shape.conv_kernel + 1) + small + inner * shape.hidden_size
 
 

@@ -400,6 +400,11 @@ def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
         "mamba": ("mixer", mamba),
     }
     mixers["global"] = ("self_attn", plain(shape.of_global))
+    mixers["both"] = ("self_attn", attention | mamba)
+    wide = hidden * shape.mamba_inner_size
+    mixers["mamba1"] = ("mamba", {"in_proj": 2 * wide, "out_proj": wide})
+    delta = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), hidden * values)
+    mixers["kda"] = ("self_attn", delta)
     alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
     for layer, (mixer, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
         place = f"model.layers.{layer}"

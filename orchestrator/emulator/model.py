@@ -194,6 +194,8 @@ def no_term(facts: ModelFacts) -> str | None:
         return "sparse attention"
     if "global" in facts.shape.mixers:
         return "layers with heads of their own"
+    if "both" in facts.shape.mixers:
+        return "Mamba beside attention"
     return (
         "layers without attention"
         if facts.shape.num_attention_layers < facts.shape.num_hidden_layers

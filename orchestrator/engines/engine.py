@@ -208,6 +208,8 @@ class ModelRules:
     other_positions: str | None = None
     # quantization -> compute capability times ten
     min_capability: Mapping[str, int] = field(default_factory=dict)
+    # of multi-head latent attention that an indexer makes sparse (DeepSeek-V3.2, GLM-5), on NVIDIA
+    sparse_capability: int = 0
     # Method or scheme -> capabilities times ten for which every release and model has kernels.
     kernels_on: Mapping[str, range] = field(default_factory=dict)
     # methods of min_capability with float32 kernels; None: not known

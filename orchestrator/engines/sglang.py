@@ -530,9 +530,11 @@ ENGINE = Engine(
             **dict.fromkeys(("w4afp8", "petit_nvfp4"), 90),
             **dict.fromkeys(("mxfp8", "modelopt_mxfp8", "nvfp4_online"), 100),
             **dict.fromkeys(("awq", "w8a8_int8"), 75),
-            **dict.fromkeys(("bitsandbytes", "compressed-tensors"), 70),
-            "gguf": 60,
+            **dict.fromkeys(("bitsandbytes", "compressed-tensors", "quark", "moe_wna16"), 70),
+            **dict.fromkeys(("gguf", "auto-round"), 60),
         },
+        # layers/quantization: get_supported_act_dtypes; all others take 16 bits only
+        float32_methods=frozenset({"bitsandbytes", "gguf"}),
     ),
     reported=_reported,
     log=LogWords(

@@ -268,6 +268,7 @@ ENGINE = Engine(
         share_of="free",
         # pyexecutor/resource_manager.py: _validate_and_adjust_attention_windows
         holds_length=lambda settings: False,
+        moves_memory=("context_parallel_size", "--context_parallel_size", "--cp_size"),
         whole_attention=("enable_attention_dp",),
         # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads;
         # GPTQ since late 2026.

@@ -303,6 +303,7 @@ ENGINE = Engine(
         moves_memory=(
             *("--offload-group-size", "--offload-num-in-group", "--quantization-config"),
             *("--decode-context-parallel-size", "-dcp"),
+            *("--prefill-context-parallel-size", "-pcp"),
         ),
         takes=_takes,
         own_wins=OWN_WINS,
@@ -340,6 +341,8 @@ ENGINE = Engine(
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
             "bfloat16": 80,
         },
+        # v1/attention/backends/mla/*sparse*.py: supports_compute_capability, also in 0.33
+        sparse_capability=90,
         # CUTLASS has no INT8 for Blackwell, and is chosen all the same
         # (kernels/linear/scaled_mm/cutlass.py).
         kernels_on={"int8": range(100)},

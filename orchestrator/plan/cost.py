@@ -78,6 +78,7 @@ def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[
             axis: getattr(settings, f"{axis}_parallel_size")
             for axis in ("tensor", "pipeline", "data")
         }
+        sizes["context"] = settings.context_parallel_size
         parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
         devices_text = counted(settings.world_size, unit) + (f" ({parts})" if parts else "")
         out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")

@@ -23,7 +23,7 @@ from orchestrator.catalog.memory import (
     predict,
 )
 from orchestrator.catalog.models import ModelFacts, known_config
-from orchestrator.engines import ENGINES, command
+from orchestrator.engines import ENGINES, architectures, command
 from orchestrator.engines.engine import ModelRules
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -431,6 +431,21 @@ def _capability(case: Case) -> Found:
         yield "risky", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
 
 
+def _sparse_attention(case: Case) -> Found:
+    needs, shape, device = case.rules.sparse_capability, case.facts.shape, case.device
+    if not needs or not (shape.mla and shape.index_n_heads):
+        return
+    if device is None or device.capability is None:
+        return
+    major, minor = device.capability
+    if major * 10 + minor < needs:
+        yield (
+            "impossible",
+            f"sparse attention (index_n_heads) needs compute capability {needs / 10:g}, "
+            f"{device.name} has {major}.{minor}",
+        )
+
+
 def _lengths(case: Case) -> Found:
     """max_model_len against the model's positions, and against everything that must hold as many
     tokens.
@@ -583,6 +598,35 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
+# Engines that run what they have no code for by that of transformers, if it can be run so.
+_BY_TRANSFORMERS = ("vllm", "sglang", "tgi")
+
+
+def _support(case: Case) -> Found:
+    """Whether the engine has code for the model, by the lists of its sources."""
+    engine, facts = case.settings.engine, case.facts
+    support = architectures.support(engine)
+    if support is None or command.among(case.settings, ("--model-impl",)):
+        return
+    chosen = facts.architectures if support.by_class else (facts.config_type,)
+    names = [name for name in chosen if name]
+    if not names:
+        return
+    title = ENGINES[engine].title
+    if not support.names.intersection(names):
+        own = " of its own, and may not run through transformers'"
+        yield (
+            "risky",
+            f"{title} {support.version} has no code for {names[0]}"
+            f"{own if engine in _BY_TRANSFORMERS else ''}",
+        )
+        return
+    if support.turbomind is None or case.settings.extra_args.get("--backend") == "pytorch":
+        return
+    if not support.turbomind.intersection(names):
+        yield "fits", f"turbomind has no {names[0]}: {title} runs its pytorch backend instead"
+
+
 def _architecture(case: Case) -> Found:
     facts = case.facts
     kind = facts.model_type or "this architecture"
@@ -600,6 +644,7 @@ def _architecture(case: Case) -> Found:
 
 
 _RULES: tuple[Callable[[Case], Found], ...] = (
-    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _kernels, _capability, _lengths,
-    _draft, _memory, _architecture,
+    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _kernels, _capability,
+    _sparse_attention, _lengths,
+    _draft, _memory, _support, _architecture,
 )  # fmt: skip

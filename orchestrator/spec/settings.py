@@ -159,6 +159,15 @@ class Speculative(Strict):
     prompt_lookup_max: Size | None = None
 
 
+# Flags of ``extra_args``, or keys of an engine's own file, that multiply the ranks of a replica
+# (vLLM 0.32 config/parallel.py: world_size; TensorRT-LLM 1.2 llmapi/llm_args.py). SGLang's divide the
+# tensor-parallel ranks, and so do LMDeploy's without expert parallelism.
+CONTEXT_PARALLEL = {
+    "vllm": ("prefill-context-parallel-size", "pcp"),
+    "tensorrt_llm": ("context-parallel-size", "cp-size"),
+}
+
+
 class EngineSettings(Strict):
     """A fully resolved engine configuration: what one deployment runs. Part of ``deployment_id``."""
 
@@ -298,7 +307,22 @@ class EngineSettings(Strict):
     @property
     def world_size(self) -> int:
         """Devices of one replica over all its nodes."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        ranks = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        return ranks * self.context_parallel_size if self.extra_args else ranks
+
+    @property
+    def context_parallel_size(self) -> int:
+        """Ranks among which an engine divides prompts, as ``extra_args`` ask for; most engines take
+        them from those that other settings give, and have 1 here.
+        """
+        names = CONTEXT_PARALLEL.get(self.engine, ())
+        for name, value in self.extra_args.items():
+            if name.lstrip("-").replace("_", "-") not in names:
+                continue
+            size = str(value)
+            if size.isdecimal() and 1 <= int(size) <= MOST_DEVICES:
+                return int(size)
+        return 1
 
     @property
     def devices_per_node(self) -> int:

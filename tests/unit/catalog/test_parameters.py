@@ -48,7 +48,62 @@ GEMMA_4 = {
 }  # fmt: skip
 GPT_OSS = {"head_dim": 64, "num_experts_per_tok": 4, **UNTIED}
 
+GRANITE_4 = {
+    "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_d_head": 64, **TIED,
+}  # fmt: skip
+FALCON_H1 = {
+    "mamba_d_state": 256, "mamba_n_groups": 2, "mamba_d_conv": 4, "mamba_d_head": 128, "mamba_rms_norm": False, **UNTIED,
+}  # fmt: skip
+JAMBA = {
+    "attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1,
+    "num_experts": 16, "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, **UNTIED,
+}  # fmt: skip
+
+
+def granite_layers(layers: int, *attention: int) -> list[str]:
+    return ["attention" if layer in attention else "mamba" for layer in range(layers)]
+
+
 PUBLISHED: dict[str, tuple[Json, int]] = {
+    "granite-4.0-h-small": (
+        config(
+            "granitemoehybrid", 4096, 40, 32, 8, 768, 100352, num_local_experts=72, num_experts_per_tok=10,
+            shared_intermediate_size=1536, mamba_n_heads=128, layer_types=granite_layers(40, 5, 15, 25, 35),
+            **GRANITE_4,
+        ),
+        32_207_337_984,
+    ),
+    "Falcon-H1-34B": (
+        config(
+            "falcon_h1", 5120, 72, 20, 4, 21504, 261120, head_dim=128, mamba_d_ssm=4096, mamba_n_heads=32, **FALCON_H1
+        ),
+        33_642_221_312,
+    ),
+    "AI21-Jamba-1.5-Mini": (
+        config("jamba", 4096, 32, 32, 8, 14336, 65536, mamba_dt_rank=256, **JAMBA), 51_570_323_328,
+    ),
+    "AI21-Jamba-1.5-Large": (
+        config("jamba", 8192, 72, 64, 8, 24576, 65536, mamba_dt_rank=512, **JAMBA), 398_555_145_696,
+    ),
+    "Kimi-Linear-48B-A3B": (
+        config(
+            "kimi_linear", 2304, 27, 32, 32, 9216, 163840, head_dim=72, num_experts=256, num_experts_per_token=8,
+            num_shared_experts=1, moe_intermediate_size=1024, first_k_dense_replace=1, moe_layer_freq=1,
+            linear_attn_config={
+                "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+                "kda_layers": [at for at in range(1, 27) if at % 4], "short_conv_kernel_size": 4,
+            },
+            **MLA,
+        ),
+        49_122_681_728,
+    ),
+    "Hunyuan-A13B": (
+        config(
+            "hunyuan_v1_moe", 4096, 32, 32, 8, 3072, 128167, head_dim=128, num_experts=64, moe_topk=[8] * 32,
+            moe_intermediate_size=[3072] * 32, num_shared_expert=[1] * 32, **TIED,
+        ),
+        80_393_183_232,
+    ),
     "Llama-3.1-8B": (config("llama", 4096, 32, 32, 8, 14336, 128256, **UNTIED), 8_030_261_248),
     "Llama-3.1-70B": (config("llama", 8192, 80, 64, 8, 28672, 128256, **UNTIED), 70_553_706_496),
     "Llama-3.1-405B": (config("llama", 16384, 126, 128, 8, 53248, 128256, **UNTIED), 405_853_388_800),

@@ -447,7 +447,7 @@ VERDICTS: list[Row] = [
     ("meituan-longcat/LongCat-Flash-Chat", "H100-80GB", "vllm", {TP: 8}, FITS, None),
     ("mistralai/Mistral-Small-4-119B-2603", "A100-80GB", "sglang", {TP: 4}, FITS, 55.7),
     ("mistralai/Mistral-Small-4-119B-2603", "L4", "vllm", {}, IMPOSSIBLE, 221.6),
-    ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "L4", "vllm", {}, FITS, None),  # nobody knows
+    ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "L4", "vllm", {}, IMPOSSIBLE, 91.5),
     ("poolside/laguna-XS.2", "A100-80GB", "tensorrt_llm", {TP: 4}, FITS, 15.5),
     ("poolside/laguna-XS.2", "L4", "vllm", {}, RISKY, 61.8),  # no formula, so not impossible
     ("tencent/Hy3-preview", "H100-80GB", "vllm", {TP: 8}, RISKY, 68.8),
