@@ -16,3 +16,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("orchestrator.report.frames"), name)
+
+
+def __dir__() -> list[str]:
+    """The API alone: tab completion offers no module of the program's inside."""
+    return [*__all__, "__doc__", "__version__"]

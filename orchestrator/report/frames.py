@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
 from orchestrator.report.points import point_document
 from orchestrator.report.stored import answers, experiments, limits, with_limits
+from orchestrator.results.records import Counts, Distribution
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import INFINITE, Per
 from orchestrator.spec.settings import EngineSettings
@@ -44,6 +46,27 @@ _DEFAULTS = {
     for name, one in _FIELDS
     if not one.is_required() and one.default_factory is None
 }
+
+# of ``best``, where nothing is ranked
+NOTHING_TO_RANK = "no experiment there names limits, or has anything that could be ranked"
+_DISTRIBUTION = tuple(one.name for one in fields(Distribution))
+BEST_COLUMNS = (
+    *("experiment", "workload", "model", "hardware", "content", "slo", "slo_name", "per", "unit"),
+    *("certain", "why", "decide", "emulated", "deployment", "deployment_id", "point_id"),
+    *("control", "level", "value", "interval", "starts", "attainment", "attainment_interval"),
+    *("censored", "capacity.claim", "capacity.low", "capacity.high", "capacity.status"),
+    *("engine", "devices", "usd_per_hour"),
+    *(f"settings.{name}" for name, one in _FIELDS if one.default_factory is None),
+    *(f"requests.{one.name}" for one in fields(Counts)),
+    *("request_throughput", "output_token_throughput"),
+    *(
+        f"{latency}.{figure}"
+        for latency in ("ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
+        for figure in _DISTRIBUTION
+    ),
+    *("agreement", "agreement_n", "agreement_unit", "agreement_reference", "agreement_note"),
+    *("repeats", "notes"),
+)
 
 
 def read(
@@ -117,14 +140,19 @@ def best(
     ``orchestrator best`` ranks.
 
     ``per`` None: per GPU, or per deployment where one has no known GPUs. ``prices``: USD per GPU
-    hour by hardware; they replace the file's. Raises InputError.
+    hour by hardware; they replace the file's. An empty frame has the columns too. A pandas frame's
+    ``attrs["why"]`` says how certain each ranking is, or why there is none. Raises InputError.
     """
     found = answers(limits(slo, experiments(open_results(uri), experiment, prices)), per)
     rows = []
     for one in best_document(found)["comparisons"]:  # type: ignore[attr-defined]
         about = {name: value for name, value in one.items() if name not in ("ranking", "left_out")}
         rows += [about | candidate for candidate in one["ranking"]]
-    return _frame(rows, library)
+    frame = _frame(rows, library, BEST_COLUMNS)
+    if library == "pandas":
+        reasons = [f"{one.workload} of {one.experiment}: {one.why}" for one in found]
+        frame.attrs["why"] = "; ".join(reasons) or NOTHING_TO_RANK
+    return frame
 
 
 def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
@@ -137,9 +165,10 @@ def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
                 yield one.store.read_manifests("requests", [manifest], leave_out=True)
 
 
-def _frame(documents: Iterable[Document], library: Library) -> Frame:
+def _frame(documents: Iterable[Document], library: Library, columns: Sequence[str] = ()) -> Frame:
+    """``columns``: those that an empty frame has; one with rows has those of its rows."""
     rows = [flat(_with_defaults(one)) for one in documents]
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(columns)
     return _imported(library).DataFrame(
         {name: _column(name, [row.get(name) for row in rows], library) for name in names}
     )

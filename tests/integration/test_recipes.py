@@ -94,6 +94,28 @@ def test_every_setting_is_a_column_with_its_default(library: Any, uri: str) -> N
     assert set(deployments["max_num_seqs"]) == {8, 16}
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_an_empty_ranking_has_the_columns_of_one_with_rows(library: Any, uri: str) -> None:
+    ranked = orchestrator.best(uri, "ttft<=10s", library=library)
+    empty = orchestrator.best(uri, "ttft<=1us", library=library)
+    assert (len(empty), len(ranked) > 0) == (0, True)
+    # a part of which nothing is known, like the capacity of a list of levels, is one column there
+    parts = {name.partition(".")[0] for name in empty.columns if "." in name}
+    assert set(ranked.columns) - parts <= set(empty.columns)
+    assert empty[["deployment", "level", "censored", "certain", "capacity.low"]].shape == (0, 5)
+
+
+def test_an_empty_ranking_says_why_it_is_empty(uri: str) -> None:
+    empty = orchestrator.best(uri, "ttft<=1us")
+    assert "no deployment holds ttft<=" in empty.attrs["why"]
+    assert "certain" in orchestrator.best(uri).attrs["why"]
+
+
+def test_completion_in_a_notebook_offers_the_api_and_nothing_else() -> None:
+    offered = [name for name in dir(orchestrator) if not name.startswith("_")]
+    assert offered == orchestrator.__all__
+
+
 TYPES = {
     "level": ("float64", "Float64"),
     "settings.max_num_seqs": ("Int64", "Int64"),
