@@ -36,7 +36,7 @@ from orchestrator.results.records import (
     PooledFigures,
 )
 from orchestrator.results.schemas import LazyRecords, arrow_schema, rows_of
-from orchestrator.results.store import Store, first_ok
+from orchestrator.results.store import Store
 from orchestrator.several import grouped
 from orchestrator.spec.load import Slo
 
@@ -215,8 +215,8 @@ class Point:
 def load_points(store: Store, *slos: Slo) -> list[Point]:
     """Every point of an experiment, judged by these SLOs, sorted by deployment, workload and level.
 
-    Of each measurement the first ok attempt counts, else the latest failed one. Attempts with
-    damaged files are left out (``store.damage``); where one is found, all is read again without it.
+    Of each measurement the first ok attempt that nothing spoilt counts, else the first ok one, else
+    the latest failed one. Attempts with damaged files are left out (``store.damage``); where one is found, all is read again without it.
     """
     while True:
         damaged = len(store.damage)
@@ -269,7 +269,7 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
 def _counting(store: Store) -> tuple[list[tuple[str, str]], Counter[str]]:
     """The ids of the attempts that count, and how many attempts each measurement had."""
     committed = store.commits()  # oldest first
-    counting = {one.measurement_id: one for one in committed} | first_ok(committed)
+    counting = {one.measurement_id: one for one in committed} | store.counting(committed)
     return sorted(one.ids for one in counting.values()), Counter(
         one.measurement_id for one in committed
     )

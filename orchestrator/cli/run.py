@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from orchestrator.errors import InputError
+from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 
 if TYPE_CHECKING:
@@ -92,6 +93,15 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
     help="Also try again what failed because its configuration is wrong.",
 )
 @click.option(
+    "--again",
+    "most_again",
+    type=click.IntRange(min=0),
+    default=MOST_AGAIN,
+    show_default=True,
+    metavar="N",
+    help="How often, once a run, to measure again what was disturbed, network_bound, client_bound or interrupted.",
+)
+@click.option(
     "--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last."
 )
 def run(
@@ -103,6 +113,7 @@ def run(
     max_nodes: int | None,
     store_s: float,
     retry_failed: bool,
+    most_again: int,
     allow_impossible: bool,
 ) -> int:
     """Measure EXPERIMENT and store the results.
@@ -147,7 +158,16 @@ def run(
                 live.say(f"note: {cluster.note}")
             most = max_nodes or math.inf
             context = SweepContext(
-                plan, cluster, store, active, place_s, store_s, retry_failed, most, stop=stop
+                plan,
+                cluster,
+                store,
+                active,
+                place_s,
+                store_s,
+                retry_failed,
+                most,
+                most_again,
+                stop=stop,
             )
             active.tell = context.tell
             with stops(stop):  # not before: Ray takes the signals when it starts
@@ -194,8 +214,9 @@ def _say_answer(store: Store) -> None:
 
 def _summary(report: SweepReport, store: Store) -> str:
     counts = report.counts
+    spoilt = f" ({counts.spoilt} of them spoilt)" if counts.spoilt else ""
     parts = [
-        f"{counts.measured} measured",
+        f"{counts.measured} measured{spoilt}",
         f"{counts.skipped} already done",
         f"{counts.failed} failed",
     ]
@@ -203,6 +224,8 @@ def _summary(report: SweepReport, store: Store) -> str:
         parts.append(f"{counts.left_out} left out by the budget")
     if counts.refused:
         parts.append(f"{counts.refused} failed before (--retry-failed tries them again)")
+    if counts.kept:
+        parts.append(f"{counts.kept} stay spoilt (--again N)")
     if report.left:
         parts.append(f"interrupted with {report.left} left: run the same command again to continue")
     took = f"{report.wall_s:.0f} s in all"

@@ -24,6 +24,7 @@ from orchestrator.load.tally import MAX_SEND_LAG_MS, Tally
 from orchestrator.results.columns import Column, quantiles
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE
+from orchestrator.results.validity import Validity
 
 BUSY_CPU_SHARE = 0.7
 # end-to-end times; the throughput of a shorter window depends on where it begins and ends
@@ -139,17 +140,17 @@ def judge(
     rows = Tally(requests, stats, point, start_ns)
     evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
     found = {
-        "broken_output": list(broken),
-        "invalid": _invalid(rows, evidence),
-        "network_bound": _over(NETWORK_BOUND, evidence),
-        "disturbed": _disturbed(evidence),
-        "client_bound": _client_bound(evidence, point),
-        "stream_buffered": _buffered(evidence),
-        "engine_bound_backlog": _backlog(rows, evidence, point),
+        Validity.BROKEN_OUTPUT: list(broken),
+        Validity.INVALID: _invalid(rows, evidence),
+        Validity.NETWORK_BOUND: _over(NETWORK_BOUND, evidence),
+        Validity.DISTURBED: _disturbed(evidence),
+        Validity.CLIENT_BOUND: _client_bound(evidence, point),
+        Validity.STREAM_BUFFERED: _buffered(evidence),
+        Validity.ENGINE_BOUND_BACKLOG: _backlog(rows, evidence, point),
     }
     if point.dialect.prompt_token_ids:
-        found["invalid"] += _over(LENGTHS, evidence)
-    validity = next((name for name, reasons in found.items() if reasons), "valid")
+        found[Validity.INVALID] += _over(LENGTHS, evidence)
+    validity = next((name for name, reasons in found.items() if reasons), Validity.VALID)
     return Verdict(validity, [*chain(*found.values()), *_notes(rows, evidence, point)], evidence)
 
 

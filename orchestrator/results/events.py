@@ -30,6 +30,8 @@ KINDS = {
     "failed": "a measurement failed and is stored as a failed row: why",
     "search": "what a search knows after a probe: per SLO `claim`, `low`, `high` (null: no level fails), `status`",
     "gives_way": "a launch ends for others: of its race, or until it is known what they leave of the budget",
+    "open_again": "measurements that were spoilt are measured again (`run --again`)",
+    "kept": "measurements were spoilt as often as they are measured again, and stay as they are",
     "outraced": "a waiting deployment is not probed any more: others hold more",
     "retry": "an attempt or a launch failed and is tried again: why",
     "gave_up": "a deployment is given up: why",

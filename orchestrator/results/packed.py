@@ -92,9 +92,12 @@ class PackedRows:
         """Every row once, in batches, with these columns and the key's; of equal keys the row in
         the newest file.
 
-        ``keys``: only rows with these keys.
+        ``columns``: ``point.validity`` is the column ``point`` with that field alone. ``keys``:
+        only rows with these keys.
         """
+        fields = [name for name in columns if "." in name]
         wanted = [name for name in self._schema.names if name in columns or name in self._key]
+        wanted += fields
         seen: set[Key] = set()
         read: set[str] = set()
         while new := [info.base_name for info in self._files() if info.base_name not in read]:

@@ -374,7 +374,9 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(AttemptKey):
-    """One committed attempt at a measurement. A measurement's first ok attempt counts for ever."""
+    """One committed attempt at a measurement. Of a measurement the first ok attempt that nothing
+    spoilt counts for ever (``results/store.py: best_ok``).
+    """
 
     earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
     created_unix_ns: A[

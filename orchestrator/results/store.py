@@ -8,7 +8,7 @@ import hashlib
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -45,8 +45,9 @@ from orchestrator.results.schemas import (
     unify,
 )
 from orchestrator.results.spool import Part
+from orchestrator.results.validity import SPOILT
 
-__all__ = ["FilePart", "Manifest", "Store", "first_ok"]
+__all__ = ["FilePart", "Manifest", "Store", "best_ok", "first_ok"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -255,10 +256,45 @@ class Store:
         )
 
     def winners(self) -> dict[str, Committed]:
-        """Measurement id -> its first ok attempt with all its files. It counts, whatever is
-        committed later.
+        """Measurement id -> the attempt that counts, of those with all their files: see
+        ``best_ok``.
         """
-        return first_ok(self.commits(checked=True))
+        return self.counting(self.commits(checked=True))
+
+    def counting(self, commits: Sequence[Committed]) -> dict[str, Committed]:
+        """Measurement id -> the attempt that counts. ``commits``: from ``commits``."""
+        ok = [one for one in commits if one.status == "ok"]
+        tries = Counter(one.measurement_id for one in ok)
+        # where there is one alone it counts, whatever its verdict
+        several = [one for one in ok if tries[one.measurement_id] > 1]
+        return best_ok(ok, self.spoilt(several) if several else {})
+
+    def spoilt(self, commits: Iterable[Committed]) -> dict[tuple[str, str], str]:
+        """Those ok attempts, by ids, that something beside the engine spoilt, with their verdict.
+
+        Read from the computed rows where they exist; else from the attempts' own files.
+        """
+        verdicts = {
+            (measurement_id, attempt_id): verdict["validity"]
+            for rows in self.computed.scan(["point.validity"])
+            for measurement_id, attempt_id, verdict in zip(
+                rows["measurement_id"].to_pylist(),
+                rows["attempt_id"].to_pylist(),
+                rows["point"].to_pylist(),
+                strict=True,
+            )
+        }
+        ok = [one.ids for one in commits if one.status == "ok"]
+        verdicts |= self._map(self._verdict, [ids for ids in ok if ids not in verdicts])
+        return {ids: verdicts[ids] for ids in ok if verdicts[ids] in SPOILT}
+
+    def _verdict(self, ids: tuple[str, str]) -> str:
+        """Of an attempt of which nothing is computed; empty where its row cannot be read."""
+        manifest = self.manifest(*ids)
+        if manifest is None:
+            return ""
+        rows = self.read_manifests("points", [manifest], ["validity"], leave_out=True)
+        return str(rows["validity"][0].as_py()) if rows.num_rows else ""
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False
@@ -274,7 +310,7 @@ class Store:
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
         chosen = self.manifests()
         if keyed and not include_failed:
-            counting = {one.ids for one in first_ok(self.commits()).values()}
+            counting = {one.ids for one in self.counting(self.commits()).values()}
             chosen = [one for one in chosen if one.ids in counting]
         return self.read_manifests(table, chosen, columns, leave_out=True)
 
@@ -495,6 +531,15 @@ def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
         if one.status == "ok":
             found.setdefault(one.measurement_id, one)
     return found
+
+
+def best_ok(attempts: Sequence[Attempt], spoilt: Container[tuple[str, str]]) -> dict[str, Attempt]:
+    """Measurement id -> the attempt that counts: its oldest ok one that is not spoilt; where there
+    is none, its oldest ok one. Once one is not spoilt it counts for ever, whatever follows.
+    ``spoilt``: ids.
+    """
+    sound = (one for one in attempts if one.ids not in spoilt)
+    return first_ok(attempts) | first_ok(sound)
 
 
 def _ids(key: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.spool import ROOM
 from orchestrator.results.store import Store
+from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.runner.admission import Cost
 from orchestrator.runner.breakers import Breakers
 from orchestrator.runner.clock import Clock
@@ -45,7 +46,7 @@ class SweepContext:
 
     ``listener`` hears events and phases, from several threads. ``stop`` is set when the user ends
     the sweep. ``retry_failed``: also measure what failed before with a wrong configuration.
-    ``most_nodes``: see ``admission``.
+    ``most_again``: how often what was spoilt is measured again. ``most_nodes``: see ``admission``.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class SweepContext:
     storage_timeout_s: float = 900.0
     retry_failed: bool = False
     most_nodes: float = math.inf
+    most_again: int = MOST_AGAIN
     clock: Clock = field(default_factory=Clock)
     state: SweepState = field(default_factory=SweepState)
     stop: threading.Event = field(default_factory=threading.Event)

@@ -15,13 +15,14 @@ from orchestrator.load.point import Target
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.results.store import Store, first_ok
+from orchestrator.results.store import Store, best_ok
+from orchestrator.results.validity import MOST_AGAIN, Validity
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.endpoint import START_LEAD_S, EndpointRun
 from orchestrator.runner.measure import Measurer
 from orchestrator.runner.probe import Probed
 from orchestrator.runner.replicas import Replicas
-from orchestrator.runner.todo import Todo
+from orchestrator.runner.todo import Todo, spoilt_of
 from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.spec.load import Level, hours, load_text
 
@@ -89,10 +90,14 @@ class CapacitySearch:
         if not deployment.runs:
             raise InputError("; ".join(deployment.reasons))
         commits: Sequence[Committed] = self.store.commits(checked=True)
-        committed, tries = (
-            first_ok(commits),
-            Counter(one.measurement_id for one in commits if one.status != "ok"),
-        )
+        spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
+        committed = best_ok(commits, spoilt.verdicts)
+        for name, stored in spoilt.open.items():
+            # one that was interrupted shows how its level did until then, and the search knows
+            if spoilt.verdicts[stored.ids] != Validity.INTERRUPTED:
+                del committed[name]
+        tries = Counter(one.measurement_id for one in commits if one.status != "ok")
+        tries.update(spoilt.tries)
         done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
         todo = Todo(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)

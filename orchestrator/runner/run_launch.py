@@ -23,7 +23,8 @@ from orchestrator.plan.model import Measurement, Point
 from orchestrator.redaction import hidden
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.records import AnswerRow, Committed, LaunchRow
+from orchestrator.results.records import AnswerRow, AttemptData, Committed, LaunchRow
+from orchestrator.results.validity import SPOILT
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import AttemptRecord, commit_attempt
 from orchestrator.runner.context import SweepContext
@@ -349,7 +350,10 @@ def close(
     found = todo.asked
     assert found is not None
     todo.close(committed, given_up)
-    context.state.count(measured=failure is None, failed=failure is not None)
+    spoilt = isinstance(committed, AttemptData) and committed.point.validity in SPOILT
+    context.state.count(
+        measured=failure is None, failed=failure is not None, spoilt=failure is None and spoilt
+    )
     kind = "measured" if failure is None else "failed"
     said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
     text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")

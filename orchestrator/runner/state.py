@@ -28,6 +28,8 @@ class Counts:
     failed: int = 0
     left_out: int = 0  # the budget was used up
     refused: int = 0  # failed in an earlier sweep and would fail again
+    spoilt: int = 0  # of the measured: something beside the engine spoilt them
+    kept: int = 0  # of the skipped: spoilt as often as they are tried
 
 
 @dataclass(frozen=True, slots=True)

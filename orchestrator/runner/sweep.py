@@ -7,6 +7,7 @@ Running the same experiment again resumes it. The runner's other files: see the 
 import math
 import re
 import threading
+from collections.abc import Collection
 
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
@@ -15,7 +16,7 @@ from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import Failure, FailureKind
 from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.store import first_ok
+from orchestrator.results.store import best_ok
 from orchestrator.runner.admission import (
     Nodes,
     Queue,
@@ -33,7 +34,15 @@ from orchestrator.runner.launch import Launch
 from orchestrator.runner.need import Need, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import SweepReport, cost_of, left_of
-from orchestrator.runner.todo import Todo, died_at, race_of, refused, shortlist_of
+from orchestrator.runner.todo import (
+    Spoilt,
+    Todo,
+    died_at,
+    race_of,
+    refused,
+    shortlist_of,
+    spoilt_of,
+)
 from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
@@ -127,8 +136,10 @@ class Sweep:
         plan, store = self._context.plan, self._context.store
         deployments = on_this_cluster(plan.runnable(), self._context.cluster.machines())
         commits = store.commits(checked=True)
-        committed = first_ok(commits)
+        spoilt = spoilt_of(store, commits, self._context.most_again)
+        committed = best_ok(commits, spoilt.verdicts)
         check_same(store, deployments, committed.values())
+        committed = {name: one for name, one in committed.items() if name not in spoilt.open}
         if not self._context.retry_failed:
             searched = any(load.searches for load in plan.loads)
             committed = (
@@ -136,7 +147,10 @@ class Sweep:
             )
         if plan.needs_figures:
             committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}
-        todos = [Todo(plan, one, committed, self._state.starts, self._race) for one in deployments]
+        todos = [
+            Todo(plan, one, committed, self._state.starts, self._race, spoilt.tries)
+            for one in deployments
+        ]
         # after all exist: each sees what others hold
         for deployment, todo in zip(deployments, todos, strict=True):
             self._state.count(skipped=todo.skipped, refused=todo.refused)
@@ -146,10 +160,27 @@ class Sweep:
                     Event("refused", f"{text}; --retry-failed tries them again", deployment.label)
                 )
             (self._queue if todo.left else self._idle)[deployment.id] = todo
+        self._tell_spoilt(spoilt, todos)
         self._shortlist.chosen |= {one.deployment_id for one in commits} & {
             one.id for one in deployments
         }
         self._order()
+
+    def _tell_spoilt(self, spoilt: Spoilt, todos: Collection[Todo]) -> None:
+        """Say what is measured again because it was spoilt, and what no longer is."""
+        most = self._context.most_again
+        left = frozenset[str]().union(*(todo.open for todo in todos))
+        done = frozenset[str]().union(*(todo.done for todo in todos))
+        again = [attempt for name, attempt in spoilt.open.items() if name in left]
+        kept = [attempt for name, attempt in spoilt.kept.items() if name in done]
+        self._state.count(kept=len(kept))
+        if again:
+            text = f"{counted(len(again), 'measurement')} open again: {spoilt.words(again)}"
+            self._context.tell(Event("open_again", text))
+        if kept:
+            text = f"{counted(len(kept), 'measurement')} kept as they are: {spoilt.words(kept)}"
+            text = f"{text}; --again {most + 1} tries once more"
+            self._context.tell(Event("kept", text))
 
     def _admit_all(self) -> None:
         """Start what fits, in order, until nothing is left, the budget is used up or the user stops

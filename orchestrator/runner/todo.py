@@ -5,7 +5,7 @@ things failed; and which deployments race and are started.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -18,6 +18,7 @@ from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKi
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import AttemptData, Committed
+from orchestrator.results.store import best_ok
 from orchestrator.search.base import Strategy, Watch
 from orchestrator.search.capacity import Capacity
 from orchestrator.search.proposing import Shortlist
@@ -67,9 +68,10 @@ class Todo:
     """The open measurements of one deployment. ``committed``: measurement id -> its outcome in
     earlier sweeps.
 
-    Of those, ``skipped`` are measured, and ``refused`` failed and are not tried again. ``starts``:
+    Of those that it needs (``done``, their ids), ``skipped`` are measured, and ``refused`` failed and
+    are not tried again. ``starts``:
     see ``SweepState``. ``race``: what other deployments' searches found, which may change or end
-    this one's.
+    this one's. ``spoilt_tries``: how many attempts at a measurement earlier sweeps saw spoilt.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Todo:
         committed: Mapping[str, Committed],
         starts: Mapping[str, float] = MappingProxyType({}),
         race: Race | None = None,
+        spoilt_tries: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.deployment = deployment
         self.avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it
@@ -90,6 +93,7 @@ class Todo:
         loads = plan.loads_of(deployment.id)
         self._searches = [_Search(load, plan.strategy(load, deployment.id, race)) for load in loads]
         self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
+        self._spoilt_tries = spoilt_tries
         self._next: tuple[_Search, Point, Measurement] | None = None
         self._left: list[tuple[Point, Measurement]] = []
         self._seen = -1  # version of the race
@@ -102,6 +106,7 @@ class Todo:
             for _, one in self._ahead()
             if one.measurement_id in committed
         ]
+        self.done = frozenset(one.measurement_id for one in known)
         self.skipped = sum(one.status == "ok" for one in known)
         self.refused = len(known) - self.skipped
         self._go_on()
@@ -181,6 +186,11 @@ class Todo:
         return len(self._left)
 
     @property
+    def open(self) -> frozenset[str]:
+        """The ids of the measurements that are left, as far as is known now."""
+        return frozenset(measurement.measurement_id for _, measurement in self._left)
+
+    @property
     def begun(self) -> bool:
         """Whether anything has been measured."""
         return any(search.told for search in self._searches)
@@ -249,8 +259,11 @@ class Todo:
         return self._failures[key, failure.failure_class] <= failure.failure_class.retries
 
     def tries(self, key: str) -> int:
-        """How often it has failed, for whatever reason."""
-        return sum(number for (name, _), number in self._failures.items() if name == key)
+        """How often it has failed or was spoilt, for whatever reason: each try sends other
+        prompts.
+        """
+        failures = sum(number for (name, _), number in self._failures.items() if name == key)
+        return failures + self._spoilt_tries.get(key, 0)
 
     def _look(self) -> None:
         """Follow the race: what is next may depend on what others hold."""
@@ -374,6 +387,42 @@ def shortlist_of(plan: Plan, race: Race | None, promise: Mapping[str, float]) ->
         return Shortlist(Race({}), {}, None)
     goals = {slo.name: shares[0] for slo, shares in zip(plan.slos, targets(plan.slos), strict=True)}
     return Shortlist(race, goals, plan.most_started, promise, load.proposer, plan.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """The measurements of which every ok attempt was spoilt, by id, with the attempt that counts.
+
+    ``open``: they are measured again. ``kept``: they were, as often as is allowed, and stay.
+    ``tries``: spoilt attempts by measurement id. ``verdicts``: of each spoilt attempt, by its ids.
+    """
+
+    open: dict[str, Committed]
+    kept: dict[str, Committed]
+    tries: Mapping[str, int]
+    verdicts: Mapping[tuple[str, str], str]
+
+    def words(self, attempts: Iterable[Committed]) -> str:
+        """How many of these have which verdict: ``3 disturbed, 1 client_bound``."""
+        verdicts = Counter(self.verdicts[one.ids] for one in attempts)
+        return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+
+
+def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> Spoilt:
+    """What something beside the engine spoilt, of all ``commits``. ``most_again``: how often a
+    measurement is measured again for that.
+    """
+    verdicts = store.spoilt(commits)
+    tries = Counter(measurement_id for measurement_id, _ in verdicts)
+    found = Spoilt({}, {}, tries, verdicts)
+    for name, attempt in best_ok(commits, verdicts).items():
+        if attempt.ids not in verdicts:
+            continue
+        if tries[name] <= most_again:
+            found.open[name] = attempt
+        else:
+            found.kept[name] = attempt
+    return found
 
 
 def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:

@@ -25,6 +25,7 @@ from orchestrator.results import blobs
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Manifest, Store, first_ok
+from orchestrator.results.validity import Validity
 from tests.unit.results.builders import (
     commit_launch,
     commit_measurement,
@@ -160,6 +161,26 @@ def test_the_first_ok_attempt_to_exist_wins_for_ever_whatever_the_clocks_of_driv
     commit_measurement(store, "m0", [request(0)], attempt_id="a", created_unix_ns=5)
     assert [one.earlier for one in store.commits()] == [0, 1]
     assert store.winners()["m0"].attempt_id == "b"
+
+
+@pytest.mark.parametrize("verdict", [one for one in Validity if one.spoilt])
+def test_an_attempt_that_nothing_spoilt_wins_over_spoilt_ones_before_and_after(
+    store: Store, verdict: Validity
+) -> None:
+    for number, validity in enumerate((verdict, verdict, "valid", verdict, "valid")):
+        commit_measurement(
+            store, "m0", [request(0)], attempt_id=f"a{number}", validity=str(validity)
+        )
+    assert store.winners()["m0"].attempt_id == "a2"
+    assert set(store.read("requests")["attempt_id"].to_pylist()) == {"a2"}
+
+
+def test_the_first_of_several_spoilt_attempts_counts_until_there_is_a_better_one(
+    store: Store,
+) -> None:
+    for number in range(2):
+        commit_measurement(store, "m0", [request(0)], attempt_id=f"a{number}", validity="disturbed")
+    assert store.winners()["m0"].attempt_id == "a0"
 
 
 @given(st.permutations([("a", 2), ("b", 1), ("c", 1), ("d", 3)]))

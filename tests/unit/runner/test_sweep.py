@@ -561,6 +561,48 @@ def test_what_failed_is_tried_again_by_the_next_sweep_unless_its_configuration_i
     assert told == ([] if again else [f"2 measurements {WRONG}"])
 
 
+def disturbed(*_: object) -> World:
+    return world_of(fails={"disturbed": [True]})
+
+
+def test_what_was_spoilt_is_measured_again_and_the_valid_attempt_counts(store: Store) -> None:
+    plan = plan_of(levels="1, 2")
+    first = sweep(disturbed(), plan, store).counts
+    assert (first.measured, first.spoilt) == (2, 2)
+    world = world_of()
+    second = sweep(world, plan, store).counts
+    assert (second.measured, second.skipped, second.spoilt) == (2, 0, 0)
+    told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "open_again"]
+    assert told == ["2 measurements open again: 2 disturbed"]
+    assert {point.validity for point in load_points(store)} == {"valid"}
+    assert [row.validity for row in rows_of(store.read("points"), PointRow)] == ["valid"] * 2
+    third = sweep(world_of(), plan, store).counts
+    assert (third.measured, third.skipped) == (0, 2), "a valid attempt counts for ever"
+
+
+def test_what_is_spoilt_again_and_again_is_kept_after_so_many_tries(store: Store) -> None:
+    done = [sweep(disturbed(), plan_of(), store).counts.measured for _ in range(4)]
+    assert done == [1, 1, 1, 0], "once, and twice again"
+    world = world_of()
+    counts = sweep(world, plan_of(), store).counts
+    assert (counts.measured, counts.skipped, counts.kept) == (0, 1, 1)
+    told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "kept"]
+    assert told == ["1 measurement kept as they are: 1 disturbed; --again 3 tries once more"]
+    assert sweep(world_of(), plan_of(), store, most_again=3).counts.measured == 1
+    assert [point.validity for point in load_points(store)] == ["valid"]
+
+
+def test_each_try_at_a_spoilt_measurement_sends_other_prompts(store: Store) -> None:
+    for _ in range(2):
+        sweep(disturbed(), plan_of(), store)
+    assert len({row.seed for row in points(store)}) == 2
+
+
+def test_nothing_spoilt_is_measured_again_if_the_user_wants_none(store: Store) -> None:
+    sweep(disturbed(), plan_of(), store)
+    assert sweep(world_of(), plan_of(), store, most_again=0).counts.measured == 0
+
+
 WRONG = "failed before and would fail again; --retry-failed tries them again"
 
 
