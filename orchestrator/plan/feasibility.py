@@ -614,7 +614,7 @@ def _support(case: Case) -> Found:
         return
     title = ENGINES[engine].title
     if not support.names.intersection(names):
-        own = " of its own, and may not run through transformers'"
+        own = " of its own; transformers' code may run it"
         yield (
             "risky",
             f"{title} {support.version} has no code for {names[0]}"

@@ -42,11 +42,11 @@ def judge(
     ("engine", "architecture", "kind", "sentence"),
     [
         ("tgi", "Qwen3_5ForConditionalGeneration", "qwen3_5",
-         "TGI 3.3.7 has no code for qwen3_5 of its own, and may not run through transformers'"),
+         "TGI 3.3.7 has no code for qwen3_5 of its own; transformers' code may run it"),
         ("tensorrt_llm", "Gemma3nForConditionalGeneration", "llama",
          "TensorRT-LLM 1.2 to 1.4.0rc1 has no code for Gemma3nForConditionalGeneration"),
         ("sglang", "BrandNewForCausalLM", "llama",
-         "SGLang 0.5.23 has no code for BrandNewForCausalLM of its own, and may not run through transformers'"),
+         "SGLang 0.5.23 has no code for BrandNewForCausalLM of its own; transformers' code may run it"),
     ],
 )  # fmt: skip
 def test_a_model_that_an_engine_has_no_code_for_is_a_risk(
