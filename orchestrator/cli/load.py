@@ -50,9 +50,10 @@ A prompt file holds one prompt per line as text, or JSON: one object per line, o
   "prompt"          the text
   "messages"        OpenAI's; sent up to the user's last message
   "conversations"   ShareGPT's; the user's first message is sent
-  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 tokens
-and may have "output_tokens" or "output_length". A trace also has "timestamp". It is also the prompt file if you give
-neither --prompt-file nor --input-tokens.
+  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 or 16 tokens
+and may have "output_tokens" or "max_tokens", and sampling: "temperature", "top_p", "stop", "seed" ... Other keys that
+would change a request are refused. A trace also has "timestamp". It is also the prompt file if you give neither
+--prompt-file nor --input-tokens. With --output-tokens file an answer gets the length of the recorded one.
 
 \b
 Latencies count from when a request was due, even if it was sent late. Failed requests are counted.
@@ -144,13 +145,13 @@ class Sectioned(click.Command):
 @click.option(
     "--trace",
     metavar="FILE",
-    help="Open loop: send at the times of this file, in seconds (see below).",
+    help="Open loop: send at the times of this file (see below).",
 )
 @click.option(
     "--speed-up",
     type=_FACTOR,
     metavar="FACTOR",
-    help="Of --trace; 1000 if its times are milliseconds.",
+    help="Of --trace: 1 if its times are seconds, 1000 if they are milliseconds.",
 )
 @click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
 @click.option(
@@ -213,7 +214,8 @@ class Sectioned(click.Command):
 @click.option(
     "--output-tokens",
     metavar="LENGTH",
-    help="Length of answers, written like --input-tokens; of a prompt file, for requests that name none.",
+    help="Length of answers, written like --input-tokens; of a prompt file, for requests that name"
+    " none. file: as the answers that the file has.",
 )
 @click.option(
     "--natural-lengths",
@@ -441,6 +443,7 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
 def _to_know(plan: Plan, target: Target) -> Iterator[str]:
     """What a user should hear again of the options."""
     (load,) = plan.loads
+    yield from load.workload.notes(timed=load.arrivals.process == "trace")
     if not target.verify_tls:
         yield f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
     if load.arrivals.process == "trace" and load.requests:
@@ -478,13 +481,16 @@ class Repeats:
 
 def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:
     """The plan of one point, where the options are good enough for one."""
+    from orchestrator.cli.option_words import in_options
     from orchestrator.runner.endpoint import plan_of
 
     if not {"levels", "search"} & experiment["load"].keys() or not experiment["workloads"]:
         return None
+    if "search" in experiment["load"] and not experiment["slos"]:
+        return None  # said already
     experiment["model"]["id"] = model
     try:
         return plan_of(experiment)
     except ProblemsError as error:
-        problems += [replace(problem, file=None, line=None) for problem in error.problems]
+        problems += [in_options(problem) for problem in error.problems]
         return None

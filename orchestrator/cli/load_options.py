@@ -169,34 +169,29 @@ def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any
     """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan
     says.
     """
-    from orchestrator.load.arrivals import recorded
+    from orchestrator.load.arrivals import mean_rate, recorded
     from orchestrator.spec.load import Arrivals
 
-    arrivals = {
-        "process": "trace",
-        "trace": _path(options["trace"]),
-        "speed_up": options["speed_up"] or 1.0,
-    }
+    arrivals = {"process": "trace", "trace": _path(options["trace"])}
+    arrivals |= _given(speed_up=options["speed_up"])
+    ends_s = _end_s(options) or None
+    sessions, turns = options["requests"], options["turns"] or 1
+    if sessions is not None:
+        sessions = -(-sessions // turns)
     try:
-        offsets = recorded(Arrivals.model_validate(arrivals)).tolist()
+        offsets = recorded(Arrivals.model_validate(arrivals))
     except (ProblemsError, ValueError):
-        offsets = [0.0]
-    else:
-        if (options["requests"] or 0) > len(offsets):
-            problems.append(
-                Problem(f"--requests {options['requests']}: the trace has {len(offsets)}")
-            )
-    ends = _end_s(options)
-    offsets = [offset for offset in offsets[: options["requests"]] if not ends or offset < ends]
-    rate = (
-        (len(offsets) - 1) / offsets[-1]
-        if offsets[-1] > 0
-        else len(offsets) / ends
-        if ends
-        else "inf"
-    )
-    count = {} if options["duration"] else {"requests": len(offsets)}
-    return {"levels": {"request_rate": [rate]}, "arrivals": arrivals} | count
+        return {"levels": {"request_rate": [1.0]}, "arrivals": arrivals}
+    if (sessions or 0) > len(offsets):
+        problems.append(Problem(f"--requests {options['requests']}: the trace has {len(offsets)}"))
+    rate = mean_rate(offsets, ends_s, sessions) * turns
+    level = "inf" if rate == math.inf else rate  # JSON has no infinity
+    due = offsets[:sessions] if ends_s is None else offsets[offsets < ends_s][:sessions]
+    requests = len(due) * turns
+    if options["requests"] is not None:
+        requests = min(requests, options["requests"])
+    count = {} if options["duration"] else {"requests": requests}
+    return {"levels": {"request_rate": [level]}, "arrivals": arrivals} | count
 
 
 def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
@@ -236,9 +231,8 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
-    asked, answered = (
-        _lengths(name, options[name], problems) for name in ("input_tokens", "output_tokens")
-    )
+    asked = _lengths("input_tokens", options["input_tokens"], problems)
+    answered = _answer_lengths(options, problems)
     if options["arrivals"] is not None and options["rate"] is None and not options["find_capacity"]:
         problems.append(Problem("--arrivals is for --rate"))
     for name, needed in _NEEDS:
@@ -285,13 +279,30 @@ def _trace_of_requests(path: str | None) -> str | None:
     """A trace whose lines say what is sent, too; what cannot be read is one until the plan says
     why.
     """
-    from orchestrator.load.workloads.file import first_line
+    from orchestrator.load.workloads.files import first_line
 
     try:
-        times = path is None or not first_line("trace", path).startswith(b"{")
-    except ProblemsError:
+        times = path is None or math.isfinite(float(first_line("trace", path)))
+    except (ProblemsError, ValueError):
         times = False
     return None if times else path
+
+
+def _answer_lengths(
+    options: dict[str, Any], problems: list[Problem]
+) -> int | str | dict[str, Any] | None:
+    """As ``_lengths``, or ``file``: as the recorded answers of a prompt file."""
+    from orchestrator.load.workloads.file import RECORDED
+
+    if options["output_tokens"] != RECORDED:
+        return _lengths("output_tokens", options["output_tokens"], problems)
+    if options["input_tokens"] is not None:
+        problems.append(Problem("--output-tokens file is for --prompt-file"))
+    elif options["tokenizer"] is None:
+        problems.append(
+            Problem("--output-tokens file counts the file's answers: give the model's --tokenizer")
+        )
+    return RECORDED
 
 
 def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | dict[str, Any] | None:

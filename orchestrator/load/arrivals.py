@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from orchestrator.spec.load import Arrivals
+from orchestrator.spec.load import Arrivals, hours
 
 Offsets = NDArray[np.float64]
+MOST_MEAN_GAP_S = 30.0  # between whole times of a trace, until somebody says that they are seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,56 @@ def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
     return offsets[:end][: asked.count]
 
 
+def mean_rate(offsets: Offsets, ends_s: float | None, requests: int | None) -> float:
+    """Arrivals per second between the first and the last of a trace that are sent: those before
+    ``ends_s``, at most ``requests``. Infinite where all are at one instant and nothing else ends.
+    """
+    if ends_s is not None:
+        offsets = offsets[offsets < ends_s]
+    offsets = offsets[:requests]
+    if offsets[-1] > 0:
+        return float((len(offsets) - 1) / offsets[-1])
+    return float("inf") if ends_s is None else len(offsets) / ends_s
+
+
+def unit_problem(arrivals: Arrivals) -> str | None:
+    """Why the times of a trace are probably milliseconds, where nobody said what they are.
+
+    The times of Mooncake's traces are. Of others those look like it that are whole numbers more
+    than half a minute apart on average.
+    """
+    if "speed_up" in arrivals.model_fields_set:
+        return None
+    path, offsets = arrivals.trace or "", recorded(arrivals)
+    ask = "give 'speed_up' 1000 for milliseconds, 1 for seconds"
+    if _is_mooncake(path):
+        return f"trace {path!r} looks like Mooncake's, whose times are milliseconds: {ask}"
+    whole = bool(np.all(offsets == np.floor(offsets)))
+    if whole and len(offsets) > 1 and offsets[-1] / (len(offsets) - 1) > MOST_MEAN_GAP_S:
+        text = f"trace {path!r} would last {hours(float(offsets[-1]))}"
+        return f"{text} for {len(offsets):,} requests; are its times milliseconds? {ask[0].upper()}{ask[1:]}"
+    return None
+
+
+def _is_mooncake(path: str) -> bool:
+    """Whether the first line has blocks of 512 tokens and a whole number as its time. Bailian's
+    traces, whose times are seconds, have smaller blocks and name a chat.
+    """
+    from orchestrator.load.workloads.entries import block_sizes
+    from orchestrator.load.workloads.files import first_line
+
+    try:
+        row = orjson.loads(first_line("trace", path))
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(row, dict) or "chat_id" in row or type(row.get("timestamp")) is not int:
+        return False
+    tokens, blocks = row.get("input_length"), row.get("hash_ids")
+    if type(tokens) is not int or not isinstance(blocks, list) or not blocks:
+        return False
+    return 512 in block_sizes(tokens, len(blocks))
+
+
 def recorded(arrivals: Arrivals) -> Offsets:
     """All offsets of a trace. Raises ProblemsError with every line that has no time, or one before
     the line above.
@@ -170,7 +221,7 @@ def recorded(arrivals: Arrivals) -> Offsets:
     Times must ascend, since a trace may also hold the prompts that are sent at its times. The file
     is read again only where it has changed.
     """
-    from orchestrator.load.workloads.file import status_of  # only a trace needs it
+    from orchestrator.load.workloads.files import status_of  # only a trace needs it
 
     path = arrivals.trace or ""
     found = status_of("trace", path)
@@ -181,7 +232,12 @@ def recorded(arrivals: Arrivals) -> Offsets:
 
 @lru_cache(maxsize=1)
 def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
-    from orchestrator.load.workloads.file import lines_of, read_each, read_file
+    from orchestrator.load.workloads.files import (
+        lines_of,
+        read_each,
+        read_file,
+        refuse_other_formats,
+    )
 
     last = -np.inf
 
@@ -202,5 +258,7 @@ def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
             )
         return value
 
-    lines = ((f"line {at}", line) for at, line in lines_of(read_file("trace", path), "trace", path))
+    data = read_file("trace", path)
+    refuse_other_formats("trace", path, data)
+    lines = ((f"line {number}", line) for number, line in lines_of(data, "trace", path))
     return np.array(read_each("trace", path, lines, stamp), dtype=np.float64)

@@ -125,6 +125,9 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
         )
     slos, readings = _resolved([*spec.slos.values()], [one.settings for one in candidates])
     notes += readings
+    for load in loads:
+        timed = load.arrivals.process == "trace"
+        notes += [f"{load.workload.name!r}: {note}" for note in load.workload.notes(timed)]
     names = labels(
         [(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates]
     )
@@ -401,6 +404,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
         if load.levels is not None
         else []
     )
+    if not given and load.search == "levels":  # Load: only recorded arrivals need no levels
+        given = [Level(control="request_rate", value=1.0)]
     question = Question(tuple(given), load.control, slos, experiment.parts.get("repeats", 1))
     place = ("load", "search")
     if load.search not in STRATEGIES:
@@ -417,7 +422,7 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     if load.proposer is not None and find_spec(load.proposer) is None:
         hint = f"pip install llm-serving-orchestrator[{load.proposer}]"
         experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
-    arrivals = _arrivals(experiment, load.arrivals, paths)
+    arrivals, unreadable = _arrivals(experiment, load.arrivals, paths)
     for workload in workloads if arrivals.trace is not None else ():
         if left := workload.left_out():
             said = (
@@ -425,8 +430,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
             )
             hint = "remove them from both files, else the entries after them are sent at the wrong times"
             experiment.problems.add(("load", "arrivals"), said, hint)
-    recorded = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
-    more: dict[str, object] = {"arrivals": arrivals, "trace_digest": recorded, "levels": levels}
+    trace_digest = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
+    more: dict[str, object] = {"arrivals": arrivals, "trace_digest": trace_digest, "levels": levels}
     if load.duration_s is None and load.requests is None:
         more["duration_s"] = load.default_s
     if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
@@ -435,11 +440,26 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     if load.drain_timeout_s is None:
         more["drain_timeout_s"] = load.request_timeout_s
     rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more
+    if arrivals.process == "trace" and not unreadable:
+        from orchestrator.plan.recorded import recorded_levels  # only a trace needs it
+
+        of_workloads = recorded_levels(load, arrivals, workloads, experiment.problems)
+        return [
+            PlannedLoad(
+                workload=workload,
+                **rules | {"levels": of_workloads.get(workload.name, levels)},
+            )
+            for workload in workloads
+        ]
     return [PlannedLoad(workload=workload, **rules) for workload in workloads]
 
 
-def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: identity.Paths) -> Arrivals:
-    """Arrivals with the path of their trace resolved. Reports arrivals that cannot be drawn."""
+def _arrivals(
+    experiment: Experiment, arrivals: Arrivals, paths: identity.Paths
+) -> tuple[Arrivals, bool]:
+    """Arrivals with the path of their trace resolved, and whether they cannot be drawn, which is
+    reported.
+    """
     problem, found = arrivals.problem(), []
     try:
         if arrivals.trace is not None:
@@ -450,9 +470,10 @@ def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: identity.Paths)
             recorded(arrivals)
     except (ValueError, ProblemsError) as error:
         found = list(map(str, error.problems)) if isinstance(error, ProblemsError) else [str(error)]
-    for text in [problem] if problem else found:
+    texts = [problem] if problem else found
+    for text in texts:
         experiment.problems.add(("load", "arrivals"), text)
-    return arrivals
+    return arrivals, bool(texts)
 
 
 def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:

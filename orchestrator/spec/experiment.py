@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -95,6 +95,8 @@ def _limited(slos: dict[str, Slo]) -> dict[str, Slo]:
 class ModelRef(Strict):
     """The model of every deployment that names no other: ``id`` is a hub name or a local folder."""
 
+    WANTED: ClassVar[str] = "a name or a folder, or {id: NAME, revision: REVISION}"
+
     id: Line
     revision: Line | None = None
     tokenizer: Line | None = None
@@ -114,6 +116,8 @@ class Levels(Strict):
     """Load levels to measure: in requests/s or requests kept in flight, absolute or per GPU of the
     deployment.
     """
+
+    WANTED: ClassVar[str] = "{request_rate: [1, 2, 4]}, {concurrency: [1, 8, 64]} or auto"
 
     request_rate: (
         Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)] | None
@@ -185,7 +189,8 @@ class Load(LoadRules):
     @model_validator(mode="after")
     def _consistent(self) -> Load:
         example = "give levels: {request_rate: [1, 2, 4]}, levels: {concurrency: [1, 8, 64]} or levels: auto"
-        if self.levels is None and self.search == "levels":
+        recorded = self.arrivals.process == "trace"  # they have a rate of their own
+        if self.levels is None and self.search == "levels" and not recorded:
             raise wrong((), "'load' needs levels", example)
         if self.duration_s is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
@@ -244,6 +249,9 @@ class Predictions(Strict):
     order: bool = True
     profile: Line | None = None  # written by `emulator fit`; for deployments on its accelerator
     tables: bool = False  # use kernels measured in the extra `tables`, and the formula for others
+
+
+PARTS = ("deployments", "workloads", "load")  # without any of them a file is something else
 
 
 class SweepRules(Strict):
@@ -343,6 +351,11 @@ def examined(document: Document) -> Experiment:
     problems, content = Problems(document), document.value
     if not isinstance(content, dict):
         problems.add((), "an experiment must be a mapping (name: value)")
+        problems.raise_any()
+    if content.keys().isdisjoint(PARTS):
+        listed = ", ".join(map(repr, PARTS))
+        hint = "docs/experiment-file.md shows one"
+        problems.add((), f"this is no experiment file: it has none of {listed}", hint)
         problems.raise_any()
     _check_secrets(content, (), problems)
     parts: dict[str, Any] = {}

@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -134,6 +134,10 @@ class Uniform(Strict):
 class Lengths(Strict):
     """``200`` | ``{lognormal: {mean: 150, sigma: 0.6}}`` | ``{uniform: {min: 10, max: 20}}``."""
 
+    WANTED: ClassVar[str] = (
+        "a whole number, {uniform: {min: 10, max: 20}} or {lognormal: {mean: 150, sigma: 0.6}}"
+    )
+
     fixed: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     lognormal: LogNormal | None = None
     uniform: Uniform | None = None
@@ -145,9 +149,13 @@ class Lengths(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Lengths:
-        if sum(part is not None for part in (self.fixed, self.lognormal, self.uniform)) != 1:
+        if sum(choice is not None for choice in self._choices()) != 1:
             raise ValueError("give one of: a whole number, lognormal, uniform")
         return self
+
+    def _choices(self) -> list[object]:
+        """The ways to give lengths, of which exactly one is taken."""
+        return [self.fixed, self.lognormal, self.uniform]
 
     @property
     def bounds(self) -> tuple[int, int | None]:
@@ -207,6 +215,10 @@ class Workload(Strict, ABC):
     def left_out(self) -> int:
         """Number of entries of its file that are not requests."""
         return 0
+
+    def notes(self, timed: bool = False) -> list[str]:
+        """What a user should know of its file before it is sent. ``timed``: at recorded times."""
+        return []
 
     def identity(self) -> dict[str, Any]:
         """What is asked for, without its name and the paths of its files: part of point ids and of
@@ -269,6 +281,8 @@ class Arrivals(Strict):
     """When requests are due (open loop only). ``process`` is a name of ARRIVALS; some fields belong
     to one process.
     """
+
+    WANTED: ClassVar[str] = "a name like poisson, or {process: gamma, burstiness: 0.5}"
 
     process: str = "poisson"
     # gamma: shape; 1 = Poisson, smaller = burstier
@@ -444,11 +458,27 @@ def percentile_limit(name: str) -> tuple[str, float] | None:
     return (match[1], float(match[2]) / 100) if match and float(match[2]) > 0 else None
 
 
+def swapped_percentile(name: str) -> str | None:
+    """The limit that somebody means who writes ``p99_ttft``; None for other names."""
+    match = re.fullmatch(r"p([0-9.]+)_?(.+)", name)
+    if match is None or percentile_limit(f"{match[2]}_p{match[1]}") is None:
+        return None
+    return f"{match[2]}_p{match[1]}"
+
+
 def _percentile(name: str) -> str:
     if percentile_limit(name) is None:
+        if (swapped := swapped_percentile(name)) is not None:
+            raise wrong((), f"unknown key {name!r}", f"did you mean {swapped!r}?")
         known = [*LIMITS, *(f"{one}_p95" for one in LIMITS), "reader", "attainment"]
         raise wrong((), f"unknown key {name!r}", nearest(name, known))
     return name
+
+
+def _share(value: Any) -> Any:
+    """``95%`` is 0.95, as in ``--slo``."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", value) if isinstance(value, str) else None
+    return value if match is None else float(match[1]) / 100
 
 
 class Slo(Strict):
@@ -468,7 +498,7 @@ class Slo(Strict):
     normalized_ttft: Duration | None = None  # per prompt token
     # becomes a limit on tpot, see ``resolved``
     reader: Literal["silent", "subvocal", "visual"] | None = None
-    attainment: float = Field(default=0.95, gt=0, le=1)
+    attainment: Annotated[float, BeforeValidator(_share)] = Field(default=0.95, gt=0, le=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Slo:

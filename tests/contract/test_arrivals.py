@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import Asked, recorded
-from orchestrator.load.workloads import file
+from orchestrator.load.workloads import files
 from orchestrator.spec.load import ARRIVALS, Arrivals
 
 EXAMPLES = {
@@ -137,9 +137,9 @@ def test_a_trace_starts_at_zero_and_is_sped_up(tmp_path: Path) -> None:
 def test_a_trace_is_read_again_only_where_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, read_file = list[str](), file.read_file
+    reads, read_file = list[str](), files.read_file
     monkeypatch.setattr(
-        file, "read_file", lambda what, path: reads.append(path) or read_file(what, path)
+        files, "read_file", lambda what, path: reads.append(path) or read_file(what, path)
     )
     arrivals = trace(tmp_path / "t.txt", "1\n2\n4\n")
     assert recorded(arrivals).tolist() == recorded(arrivals).tolist() == [0, 1, 3]

@@ -18,15 +18,11 @@ from pydantic import Field, ValidationError
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.workloads import Kind, Message, Prompt, Prompter, Random, RandomWorkload
 from orchestrator.load.workloads.content import RandomIds, Words
-from orchestrator.load.workloads.file import (
-    BLOCK_TOKENS,
-    MOST_PROBLEMS,
-    FileWorkload,
+from orchestrator.load.workloads.entries import (
     Line,
-    Summary,
-    parse_prompts,
-    summary,
 )
+from orchestrator.load.workloads.file import FileWorkload, Summary, parse_prompts, summary
+from orchestrator.load.workloads.files import MOST_PROBLEMS
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload
@@ -218,7 +214,7 @@ TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [
     [
         ("a.txt", "one\r\n\n  two {\u2028\n", [line("one"), line("  two {\u2028")]),
         ("a.txt", '{"prompt": "x"}\n', [line("x")]),
-        ("a.txt", '{"x": 1}\n', [Line((Message("user", ('{"x": 1}',), 0),))]),
+        ("a.txt", '["x"] and more\n', [line('["x"] and more')]),
         ("a.jsonl", '{"prompt": "x\\ny", "output_tokens": 3, "id": 7}\n', [line("x\ny", answer=3)]),
         ("a.JSONL", '\ufeff{"prompt": "x"}\r\n', [line("x")]),
         ("a.json", '{"prompt": "x", "output_tokens": 2147483647}', [line("x", answer=MOST_TOKENS)]),
@@ -307,8 +303,8 @@ def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike
     assert [len(prompt) for prompt in prompts] == [1200, 1030, 40, 40, 1200]
     assert [made.input_tokens(session, 0) for session in range(4)] == [1200, 1030, 40, 40]
     assert [made.output_tokens(session, 0) for session in range(4)] == [5, 6, 7, 8]
-    assert prompts[0][: 2 * BLOCK_TOKENS] == prompts[1][: 2 * BLOCK_TOKENS]
-    assert prompts[0][2 * BLOCK_TOKENS :][:6] != prompts[1][2 * BLOCK_TOKENS :]
+    assert prompts[0][: 2 * 512] == prompts[1][: 2 * 512]
+    assert prompts[0][2 * 512 :][:6] != prompts[1][2 * 512 :]
     assert prompts[2] != prompts[3]
     assert prompts[4] == prompts[0], "after the last the first again"
     assert prompts != [
@@ -322,9 +318,9 @@ def test_a_file_whose_lines_do_not_say_how_long_answers_are_needs_a_length(tmp_p
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "output_tokens": 3}\n{"prompt": "y"}\n')
     one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
     assert problems(one) == [
-        f"prompts {one.prompts!r} do not all say how long the answer shall be: give output_tokens"
+        f"prompts {one.prompts!r} do not all say how long the answer shall be: give 'output_tokens' (a number)"
     ]
-    with pytest.raises(InputError, match="give output_tokens"):
+    with pytest.raises(InputError, match="give 'output_tokens'"):
         one.requests(IDS, 0)
 
 
@@ -382,7 +378,7 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
         (
             "a.jsonl",
             b'{"input_length": 513, "hash_ids": [1]}',
-            "1 hash_ids for 513 tokens; there is one for every 512",
+            "1 hash_ids for 513 tokens; there are 2 of 512 tokens (Mooncake) or 33 of 16 tokens",
         ),
         ("a.jsonl", b'{"input_length": 9, "hash_ids": [-1]}', "give a list of whole numbers"),
         (".", None, "is not a regular file"),
@@ -414,10 +410,13 @@ def test_a_file_tells_all_its_problems_at_once_and_counts_those_beyond(tmp_path:
     one = file_of(file)
     file.write_bytes(b'no\n{"prompt": "x"}\n\xff\n{"prompt": "x", "output_tokens": -1}\n')
     assert [problem.split("line ")[1][:2] for problem in problems(one)] == ["1:", "3:", "4:"]
-    file.write_bytes(b"no\n" * (MOST_PROBLEMS + 5))
+    file.write_bytes(b"no\n" * 7)
+    (repeated,) = problems(one)
+    assert "a.jsonl', line 1 and 6 more: 'no' is not an object with" in repeated
+    file.write_text("".join(f"{number}\n" for number in range(MOST_PROBLEMS + 5)))
     found = problems(one)
     assert len(found) == MOST_PROBLEMS + 1
-    assert found[-1].endswith("and 5 more")
+    assert found[-1].endswith("and 5 more problems")
     with pytest.raises(InputError) as error:
         one.requests(IDS, 0)
     assert str(pickle.loads(pickle.dumps(error.value))) == "\n".join(found), (
@@ -473,7 +472,7 @@ def test_a_file_is_read_again_only_when_it_changed(
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
-    assert first == Summary(first.digest, 2, 0, frozenset([(0, 4), (0, None)]))
+    assert first == Summary(first.digest, 2, 0, frozenset([(0, 4), (0, None)]), unanswered=1)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
         assert summary(str(file)) == first
@@ -636,7 +635,7 @@ def test_all_mistakes_in_a_new_kinds_keys_are_told_with_their_lines(tmp_path: Pa
         load_plan(file)
     assert [(one.line, one.message) for one in error.value.problems] == [
         (9, "unknown key 'word'"),
-        (10, "'words' must be a valid list, not 7"),
+        (10, "'words' must be a list, not 7"),
         (11, "unknown key 'wrong'"),
     ]
     assert error.value.problems[0].hint == "did you mean 'words'?"

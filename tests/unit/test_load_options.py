@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.load import Repeats, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
+from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.errors import Problem, ProblemsError, ResultsError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads import draw, stream
@@ -183,7 +184,7 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
     monkeypatch.setattr(endpoint, "measure_here", measured)
     (tmp_path / "trace.jsonl").write_text(TRACE)
     for loop in (
-        ("--trace", str(tmp_path / "trace.jsonl")),
+        ("--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000"),
         (*LENGTHS, "--rate", "3", "--requests", "9"),
     ):
         plan = planned(experiment(*loop)[0])
@@ -333,7 +334,7 @@ def test_a_factor_that_is_no_number_is_refused_by_the_plan(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("times.txt").write_text("1\n2\n")
-    with pytest.raises(ProblemsError, match="must be a valid number, not 'NaN'"):
+    with pytest.raises(ProblemsError, match="must be a number, not 'NaN'"):
         planned(experiment(*LENGTHS, "--duration", "5s", *args)[0])
 
 
@@ -497,3 +498,57 @@ def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
     tried = salted_first(asked, owner, settings)
     assert tried[-len(asked) :] == asked, "where the server refuses it all the same"
     assert [one.cache_salt for one in tried[: -len(asked)]] == [True] * len(asked) * salted
+
+
+def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
+    lengths = Problem(
+        "prompts 'a.jsonl' do not all say how long the answer shall be: give 'output_tokens'",
+        "load",
+        1,
+        "'shared_prefix_tokens' or 'nothing'",
+    )
+    assert in_options(lengths) == Problem(
+        "--prompt-file 'a.jsonl' do not all say how long the answer shall be: give --output-tokens",
+        hint="--prefix-tokens or 'nothing'",
+    )
+    assert in_options(Problem("trace 'requests' is empty")).message == "--trace 'requests' is empty"
+
+
+def test_every_option_that_problems_name_exists() -> None:
+    options = {name for option in load.params for name in option.opts}
+    named = {word for text in OPTIONS.values() for word in text.split() if word.startswith("--")}
+    assert named <= options
+
+
+def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": "x", "completion": "y"}\n')
+    prompts = ("--prompt-file", str(file), "--output-tokens", "file")
+    assert experiment(*prompts)[1] == [
+        "--output-tokens file counts the file's answers: give the model's --tokenizer"
+    ]
+    assert experiment(*prompts, "--input-tokens", "5")[1][0] == (
+        "--output-tokens file is for --prompt-file"
+    )
+    tokenizer = Path(__file__).parents[2] / ".demo" / "model"
+    if not tokenizer.exists():
+        pytest.skip("there is no tokenizer here")
+    made, problems = experiment(*prompts, "--tokenizer", str(tokenizer))
+    assert problems == []
+    assert planned(made).loads[0].workload.counts_answers  # type: ignore[attr-defined]
+
+
+def test_a_trace_that_is_no_list_of_times_is_its_own_prompt_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    made, problems = experiment("--trace", str(tmp_path / "a.csv"))
+    assert problems == []
+    with pytest.raises(ProblemsError, match="is Azure's trace of LLM requests as a table"):
+        planned(made)
+
+
+def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("0\n0.5\n2\n")
+    made, problems = experiment(*LENGTHS, "--trace", str(tmp_path / "t.txt"), "--turns", "4")
+    assert problems == []
+    (load_rules,) = planned(made).loads
+    assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)

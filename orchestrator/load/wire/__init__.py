@@ -100,14 +100,16 @@ WIRES: Registry[Wire] = Registry(
 # -- what several wires share: fields of a request, error objects, usage
 
 
-def encode(fields: Mapping[str, Any], dialect: Dialect) -> bytes:
-    """The body: the fields that the engine accepts, then the user's own, always; a null there
-    removes a field.
+def encode(
+    fields: Mapping[str, Any], dialect: Dialect, of_the_prompt: Mapping[str, Any] | None = None
+) -> bytes:
+    """The body: the fields that the engine accepts, then the user's own for all requests and those
+    of this prompt, always; a null there removes a field.
     """
     allowed = dialect.allowed_fields
-    kept = {
-        name: value for name, value in fields.items() if allowed is None or name in allowed
-    } | dialect.extra_body
+    kept = {name: value for name, value in fields.items() if allowed is None or name in allowed}
+    kept |= dialect.extra_body
+    kept |= of_the_prompt or {}
     return orjson.dumps(
         {name: value for name, value in kept.items() if value is not None},
         option=orjson.OPT_SERIALIZE_NUMPY,

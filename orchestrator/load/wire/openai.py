@@ -43,10 +43,8 @@ class OpenAi:
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         asked = {"logprobs": self.logprobs} if dialect.logprobs else {}
-        return encode(
-            {**self.prompt_field(prompt), **_fields(output_tokens, model, dialect), **asked},
-            dialect,
-        )
+        own = {**self.prompt_field(prompt), **_fields(output_tokens, model, dialect), **asked}
+        return encode(own, dialect, prompt.fields)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         _read(decode(payloads), parsed, self.piece)

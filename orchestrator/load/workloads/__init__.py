@@ -9,10 +9,10 @@ registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +55,12 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length,
-    0 if unknown.
+    0 if unknown. ``fields``: what the request's body holds besides, such as its sampling.
     """
 
     messages: tuple[Message, ...]
     tokens: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def flat(self) -> Part:
         """All messages as one text or one array of token ids."""
@@ -80,6 +81,10 @@ class Prompter(Protocol):
     """Makes parts of a wanted length in tokens, drawn from a random generator."""
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part: ...
+
+    def count(self, text: str) -> int | None:
+        """Tokens of a text; None where there is no tokenizer."""
+        ...
 
 
 class Kind(ABC):

@@ -43,13 +43,17 @@ WORDS = (
 class RandomIds:
     """Token ids drawn uniformly from a set without control tokens, or from a range [low, high)."""
 
-    def __init__(self, ids: TokenIds | tuple[int, int]) -> None:
+    def __init__(self, ids: TokenIds | tuple[int, int], tokenizer: Any = None) -> None:
         self._ids = ids
+        self._tokenizer = tokenizer
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
         if isinstance(self._ids, tuple):
             return rng.integers(*self._ids, tokens, dtype=np.int32)
         return self._ids[rng.integers(0, len(self._ids), tokens)]
+
+    def count(self, text: str) -> int | None:
+        return None if self._tokenizer is None else _tokens_of(self._tokenizer, text)
 
 
 class Words:
@@ -57,6 +61,9 @@ class Words:
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
         return "".join(" " + WORDS[choice] for choice in rng.integers(0, len(WORDS), tokens))
+
+    def count(self, text: str) -> int | None:
+        return None
 
 
 class TokenizedText:
@@ -72,14 +79,21 @@ class TokenizedText:
         """
         words = self._draw(rng, tokens)
         for _ in range(64):
-            off = len(self._tokenizer.encode("".join(words), add_special_tokens=False).ids) - tokens
+            off = _tokens_of(self._tokenizer, "".join(words)) - tokens
             if off == 0:
                 break
             words = words[:-off] if off > 0 else words + self._draw(rng, -off)
         return "".join(words)
 
+    def count(self, text: str) -> int | None:
+        return _tokens_of(self._tokenizer, text)
+
     def _draw(self, rng: np.random.Generator, count: int) -> list[str]:
         return [self._words[at] for at in rng.integers(0, len(self._words), count).tolist()]
+
+
+def _tokens_of(tokenizer: Any, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -134,12 +148,10 @@ def prompter(point: LoadPoint) -> Prompter:
     tokenizer.
     """
     if point.dialect.prompt_token_ids:
-        ids = (
-            _plain_ids(load_tokenizer(point.tokenizer))
-            if point.tokenizer
-            else point.vocabulary or SAFE_IDS
-        )
-        return RandomIds(ids)
+        if point.tokenizer is None:
+            return RandomIds(point.vocabulary or SAFE_IDS)
+        tokenizer = load_tokenizer(point.tokenizer)
+        return RandomIds(_plain_ids(tokenizer), tokenizer)
     return TokenizedText(load_tokenizer(point.tokenizer)) if point.tokenizer else Words()
 
 

@@ -4,29 +4,25 @@ one array.
 An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
 one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
 (of a trace, perhaps with ``hash_ids``: so many tokens are made). It may also give the length of the
-answer.
+answer and the sampling of its request (entries.py).
 
-Request i sends entry i unchanged; after the last entry comes the first again. Nobody counts the
-tokens of a text beforehand: its asked length is 0, and the rows hold what the engine counted.
+Request i sends entry i; after the last entry comes the first again. Nobody counts the tokens of a
+text beforehand: its asked length is 0, and the rows hold what the engine counted.
 """
 
 from __future__ import annotations
 
 import codecs
-import os
 import platform
-import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import orjson
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.load.workloads import (
     PROMPT_STREAM,
     Content,
@@ -37,39 +33,30 @@ from orchestrator.load.workloads import (
     SessionLengths,
     stream,
 )
+from orchestrator.load.workloads.entries import (
+    BLOCK_TOKENS,
+    Line,
+    block_sizes,
+    read_entry,
+    user_says,
+)
+from orchestrator.load.workloads.files import (
+    lines_of,
+    read_each,
+    read_file,
+    refuse_other_formats,
+    status_of,
+)
 from orchestrator.results.ids import content_digest
-from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
-from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
+from orchestrator.spec.load import Lengths, Workload, counted
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
-MOST_PROBLEMS = 20  # shown for one file; further ones are only counted
-# tokens that each of a trace's hash_ids stands for, as in the traces of Mooncake
-BLOCK_TOKENS = 512
-Role = Literal["system", "user", "assistant"]
-ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
-SPEAKERS: dict[str, Role] = {
-    **ROLES,
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-}
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One request of the file. ``output_tokens``: None where the line gives none; then the
-    workload's apply.
-
-    ``messages`` is empty for a trace: ``input_tokens`` tokens are made for it, alike where
-    ``blocks`` are equal.
-    """
-
-    messages: tuple[Message, ...]
-    output_tokens: int | None = None
-    input_tokens: int = 0
-    blocks: tuple[int, ...] = ()
+RECORDED = "file"  # as output_tokens: the length of the answer that the file has
+# APIs whose requests carry the sampling fields of a line as they are
+SAMPLED_APIS = ("completions", "chat")
+NO_TOKENIZER = (
+    "the recorded answers of the prompts are counted with the model's tokenizer, and none is given"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +69,61 @@ class Summary:
     prompts: int
     left_out: int  # entries in which the user says nothing
     lengths: frozenset[tuple[int, int | None]]
+    later_turns: int = 0  # conversations of which only the first turn is sent
+    # lines without a length of their own and without a recorded answer that could be counted
+    unanswered: int = 0
+    recorded_answers: int = 0  # lines without a length of their own that have one
+    unused: frozenset[str] = frozenset()  # keys that change no request
+    fields: frozenset[str] = frozenset()  # sampling fields that some lines give
+    block_tokens: int | None = None  # of hash_ids; None: no line has any
 
     @classmethod
-    def of(cls, data: bytes, found: Sequence[Line | None]) -> Summary:
-        lines = [line for line in found if line]
+    def of(cls, data: bytes, entries: Sequence[Line | None]) -> Summary:
+        lines = [line for line in entries if line]
         lengths = frozenset((line.input_tokens, line.output_tokens) for line in lines)
-        return cls(content_digest(data), len(lines), len(found) - len(lines), lengths)
+        return cls(
+            digest=content_digest(data),
+            prompts=len(lines),
+            left_out=len(entries) - len(lines),
+            lengths=lengths,
+            later_turns=sum(line.later_turns for line in lines),
+            unanswered=sum(not has_length(line) for line in lines),
+            recorded_answers=sum(
+                line.output_tokens is None and line.answer is not None for line in lines
+            ),
+            unused=frozenset().union(*(line.unused for line in lines)),
+            fields=frozenset().union(*(line.fields for line in lines)),
+            block_tokens=next((line.block_tokens for line in lines if line.blocks), None),
+        )
+
+
+def has_length(line: Line) -> bool:
+    """Whether the file says how long the answer to a line shall be, or has that answer."""
+    return line.output_tokens is not None or line.answer is not None
+
+
+class AnswerLengths(Lengths):
+    """As ``Lengths``, or ``file``: the length of the answer that the file has for each request,
+    counted with the tokenizer.
+    """
+
+    WANTED: ClassVar[str] = Lengths.WANTED.replace(", {uniform", ", file, {uniform")
+
+    recorded: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        if value == RECORDED:
+            return {"recorded": True}
+        return value.model_dump() if type(value) is Lengths else value
+
+    def _choices(self) -> list[object]:
+        return [*super()._choices(), self.recorded or None]
+
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        return (1, None) if self.recorded else super().bounds
 
 
 class FileWorkload(Workload):
@@ -97,10 +133,15 @@ class FileWorkload(Workload):
 
     kind: Literal["file"]
     prompts: str
-    output_tokens: Lengths | None = None  # for lines that give no length
+    output_tokens: AnswerLengths | None = None  # for lines that give no length
     # of the file's bytes
     prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
     _first: int = PrivateAttr(0)  # index of the entry that the first request sends
+
+    @property
+    def counts_answers(self) -> bool:
+        """Whether recorded answers say how long answers are to be."""
+        return self.output_tokens is not None and self.output_tokens.recorded
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Fixes the file's content, so that clients send what was planned or nothing. Raises
@@ -113,17 +154,16 @@ class FileWorkload(Workload):
 
     def token_bounds(self) -> tuple[int, int | None]:
         """Without an upper bound where prompts are texts, whose tokens nobody counted."""
-        own, lengths = (
-            self.output_tokens.bounds if self.output_tokens else (1, 1),
-            summary(self.prompts).lengths,
-        )
-        least = min(max(asked, 1) + (answered or own[0]) for asked, answered in lengths)
-        if own[1] is None or any(not asked for asked, _ in lengths):
+        least_own, most_own = self.output_tokens.bounds if self.output_tokens else (1, 1)
+        lengths = summary(self.prompts).lengths
+        least = min(max(asked, 1) + (answered or least_own) for asked, answered in lengths)
+        if most_own is None or any(not asked for asked, _ in lengths):
             return least, None
-        return least, max(asked + (answered or own[1]) for asked, answered in lengths)
+        return least, max(asked + (answered or most_own) for asked, answered in lengths)
 
     def distinct_requests(self) -> int:
-        return summary(self.prompts).prompts
+        found = summary(self.prompts)
+        return found.prompts - (found.unanswered if self.counts_answers else 0)
 
     def drawn(self) -> bool:
         return all(asked for asked, _ in summary(self.prompts).lengths)  # no texts
@@ -134,7 +174,25 @@ class FileWorkload(Workload):
         return made
 
     def left_out(self) -> int:
-        return summary(self.prompts).left_out
+        found = summary(self.prompts)
+        return found.left_out + (found.unanswered if self.counts_answers else 0)
+
+    def notes(self, timed: bool = False) -> list[str]:
+        found = summary(self.prompts)
+        notes = []
+        if found.later_turns:
+            conversations = counted(found.later_turns, "conversation")
+            notes.append(
+                f"of {conversations} with more turns only the user's first message is sent"
+            )
+        if found.left_out:
+            notes.append(f"{_entries(found.left_out)} skipped: the user says nothing there")
+        if self.counts_answers and found.unanswered:
+            notes.append(f"{_entries(found.unanswered)} skipped: no answer was recorded")
+        unused = found.unused - {"timestamp"} if timed else found.unused
+        if unused:
+            notes.append(f"keys of the prompts that change no request: {_listed(unused)}")
+        return notes
 
     def identity(self) -> dict[str, Any]:
         """Has the digest of the file's content in place of its path."""
@@ -145,21 +203,44 @@ class FileWorkload(Workload):
         return File(self, prompter, seed, self._first)
 
     def check(self, found: Summary) -> None:
-        """Raises ProblemsError for a file that is not the one that was planned, or that lacks
-        lengths.
+        """Raises ProblemsError for a file that is not the one that was planned, that lacks lengths,
+        or whose lines ask for what cannot be sent.
         """
-        said = []
+        reasons = []
         if self.prompts_digest not in (None, found.digest):
-            said.append(
-                f"prompts {self.prompts!r} on {platform.node()} are not those that were planned (digest {found.digest} "
+            reasons.append(
+                f"on {platform.node()} are not those that were planned (digest {found.digest} "
                 f"instead of {self.prompts_digest}): the file has changed since, or differs on this node"
             )
         if self.output_tokens is None and any(answered is None for _, answered in found.lengths):
-            said.append(
-                f"prompts {self.prompts!r} do not all say how long the answer shall be: give output_tokens"
+            ways = "a number"
+            if found.recorded_answers:
+                ways += ", or file for the lengths of the recorded answers"
+            reasons.append(
+                f"do not all say how long the answer shall be: give 'output_tokens' ({ways})"
             )
-        if said:
-            raise ProblemsError([Problem(text) for text in said])
+        if self.counts_answers and found.unanswered == found.prompts:
+            reasons.append("have no recorded answers: give a number as 'output_tokens', not 'file'")
+        if found.fields and self.api not in SAMPLED_APIS:
+            reasons.append(
+                f"have {_listed(found.fields)}, which the API {self.api!r} is not sent: use "
+                f"{' or '.join(SAMPLED_APIS)}"
+            )
+        if reasons:
+            raise ProblemsError(
+                [Problem(f"prompts {self.prompts!r} {reason}") for reason in reasons]
+            )
+
+
+def _entries(count: int) -> str:
+    return "1 entry of the prompts is" if count == 1 else f"{count:,} entries of the prompts are"
+
+
+def _listed(names: frozenset[str]) -> str:
+    """At most ten names; the others are counted."""
+    shown = sorted(names)[:10]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more
 
 
 class File(Kind):
@@ -172,28 +253,34 @@ class File(Kind):
         planned.
         """
         data = read_file("prompts", workload.prompts)
-        found = parse_prompts(data, workload.prompts)
-        workload.check(Summary.of(data, found))
-        self._lines, self._first = [line for line in found if line], first
-        self._lengths = SessionLengths(
-            Lengths(fixed=1), workload.output_tokens or Lengths(fixed=1), 1, seed
-        )
+        entries = parse_prompts(data, workload.prompts)
+        workload.check(Summary.of(data, entries))
+        self._counts_answers = workload.counts_answers
+        self._lines = [line for line in entries if line]
+        if self._counts_answers:
+            self._lines = [line for line in self._lines if has_length(line)]
+        self._first = first
+        drawn = None if self._counts_answers else workload.output_tokens
+        self._lengths = SessionLengths(Lengths(fixed=1), drawn or Lengths(fixed=1), 1, seed)
         self._prompter, self._seed = prompter, seed
+        self._can_count = self._counts_answers and prompter.count("") is not None
+        self._answer_tokens = lru_cache(maxsize=None)(self._count_answer)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        line = self._line(session)
-        at = (self._first + session) % len(self._lines)
-        made = line.messages or (Message("user", self._made(at, line), line.input_tokens),)
-        return Prompt(made, line.input_tokens)
+        index = self._index(session)
+        line = self._lines[index]
+        if self._counts_answers and not self._can_count:
+            raise InputError(NO_TOKENIZER)
+        made = line.messages or (Message("user", self._made(index, line), line.input_tokens),)
+        return Prompt(made, line.input_tokens, line.fields)
 
-    def _made(self, at: int, line: Line) -> Content:
+    def _made(self, index: int, line: Line) -> Content:
         """Content of the length that a trace gives. Equal blocks get equal tokens."""
         if not line.blocks:
-            return (
-                self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, at), line.input_tokens),
-            )
-        last = line.input_tokens - BLOCK_TOKENS * (len(line.blocks) - 1)
-        sizes = [BLOCK_TOKENS] * (len(line.blocks) - 1) + [last]
+            rng = stream(self._seed, PROMPT_STREAM, 0, index)
+            return (self._prompter.make(rng, line.input_tokens),)
+        last = line.input_tokens - line.block_tokens * (len(line.blocks) - 1)
+        sizes = [line.block_tokens] * (len(line.blocks) - 1) + [last]
         each = zip(line.blocks, sizes, strict=True)
         return tuple(
             self._prompter.make(stream(self._seed, PROMPT_STREAM, 1, block), size)
@@ -201,13 +288,24 @@ class File(Kind):
         )
 
     def input_tokens(self, session: int, turn: int) -> int:
-        return self._line(session).input_tokens
+        return self._lines[self._index(session)].input_tokens
 
     def output_tokens(self, session: int, turn: int) -> int:
-        return self._line(session).output_tokens or self._lengths.output_tokens(session, 0)
+        """0 where a recorded answer says it and nobody here can count its tokens."""
+        index = self._index(session)
+        given = self._lines[index].output_tokens
+        if given is not None:
+            return given
+        if self._counts_answers:
+            return self._answer_tokens(index)
+        return self._lengths.output_tokens(session, 0)
 
-    def _line(self, session: int) -> Line:
-        return self._lines[(self._first + session) % len(self._lines)]
+    def _count_answer(self, index: int) -> int:
+        tokens = self._prompter.count(self._lines[index].answer or "")
+        return 0 if tokens is None else max(tokens, 1)
+
+    def _index(self, session: int) -> int:
+        return (self._first + session) % len(self._lines)
 
 
 def summary(path: str) -> Summary:
@@ -229,220 +327,78 @@ def parse_prompts(data: bytes, path: str) -> list[Line | None]:
     user says nothing.
 
     Raises ProblemsError with the file, the lines (entries) and what is wrong there. A file is JSON
-    by its name, or if its first line is an object with one of the keys. Lines end with LF or CR LF;
-    a byte order mark is ignored.
+    by its name, if its first line is an object, or if all of it is an array of objects. Lines end
+    with LF or CR LF; a byte order mark is ignored.
     """
-    lines, is_json = lines_of(data, "prompts", path), path.lower().endswith(JSON_LINES)
+    refuse_other_formats("prompts", path, data)
+    lines = lines_of(data, "prompts", path)
+    named_json = path.lower().endswith(JSON_LINES)
     first = lines[0][1].lstrip()
-    if first.startswith(b"[{") or (is_json and first.startswith(b"[")):
-        entries = ((f"entry {at}", entry) for at, entry in enumerate(_array(data, path), start=1))
-        found = read_each("prompts", path, entries, lambda entry: _entry(entry, entry))
+    array = _array(data, path, named_json) if first.startswith(b"[") else None
+    if array is not None:
+        places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
+        found = read_each("prompts", path, places, lambda entry: read_entry(entry, entry))
     else:
-        is_json = is_json or (
-            isinstance(head := _json(lines[0][1]), dict) and not _ENTRIES.keys().isdisjoint(head)
-        )
-        numbered = ((f"line {at}", line) for at, line in lines)
-        found = read_each(
-            "prompts",
-            path,
-            numbered,
-            _json_line if is_json else lambda line: Line(_says(line.decode())),
-        )
+        numbered = ((f"line {number}", line) for number, line in lines)
+        is_json = named_json or isinstance(_json(first), dict)
+        if is_json and first.startswith(b"{") and not isinstance(_json(first), dict):
+            _refuse_one_object(data, path)
+        found = read_each("prompts", path, numbered, _json_line if is_json else _text_line)
     if not any(found):
         raise ProblemsError([Problem(f"prompts {path!r}: the user says nothing in any of them")])
-    return found
+    return _with_block_size(found, path)
 
 
-def _array(data: bytes, path: str) -> list[Any]:
+def _array(data: bytes, path: str, named_json: bool) -> list[Any] | None:
+    """The entries of a file that is one JSON array; None for a file of texts."""
     try:
-        return list(orjson.loads(data.removeprefix(codecs.BOM_UTF8)))
+        entries = orjson.loads(data.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError as error:
-        raise ProblemsError(
-            [Problem(f"prompts {path!r}, line {error.lineno}: {error.msg}")]
-        ) from None
-
-
-def read_each(
-    what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]
-) -> list[_T]:
-    """Applies ``read`` to each entry. Raises ProblemsError with all entries for which it raises
-    ValueError.
-    """
-    named, out, wrong = f"{what} {path!r}", [], []
-    for place, entry in entries:
-        try:
-            out.append(read(entry))
-        except UnicodeDecodeError:
-            wrong.append(f"{named}, {place}: not UTF-8")
-        except ValueError as error:
-            wrong.append(f"{named}, {place}: {error}")
-    if wrong:
-        more = (
-            [f"{named}: and {len(wrong) - MOST_PROBLEMS} more"]
-            if len(wrong) > MOST_PROBLEMS
-            else []
-        )
-        raise ProblemsError([Problem(text) for text in wrong[:MOST_PROBLEMS] + more])
-    return out
-
-
-def read_file(what: str, path: str) -> bytes:
-    """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be
-    read.
-    """
-    status_of(what, path)
-    with _readable(what, path):
-        return read_at_most(path, MOST_FILE_BYTES)
-
-
-def status_of(what: str, path: str) -> os.stat_result:
-    """The status of a file, which must be a regular one: several clients read it, and a pipe can be
-    read only once. All of them hold it in memory, so it has a limit.
-    """
-    with _readable(what, path):
-        found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise ProblemsError([Problem(f"{what} {path!r} is not a regular file")])
-    if found.st_size > MOST_FILE_BYTES:
-        raise ProblemsError(
-            [Problem(f"{what} {path!r} is larger than {MOST_FILE_BYTES >> 30} GiB")]
-        )
-    return found
-
-
-@contextmanager
-def _readable(what: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ProblemsError([Problem(f"{what} {path!r} cannot be read: {why}")]) from None
-
-
-def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
-    """Number and text of every line that is not blank. Raises ProblemsError where there is none."""
-    raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
-    lines = [(at, line.removesuffix(b"\r")) for at, line in raw if line.strip()]
-    if not lines:
-        raise ProblemsError([Problem(f"{what} {path!r} is empty")])
-    return lines
-
-
-def first_line(what: str, path: str) -> bytes:
-    """The first line of a user's file that is not blank. Raises ProblemsError where there is none."""
-    status_of(what, path)
-    with _readable(what, path), Path(path).open("rb") as lines:
-        for line in lines:
-            if text := line.removeprefix(codecs.BOM_UTF8).strip():
-                return text
-    raise ProblemsError([Problem(f"{what} {path!r} is empty")])
-
-
-def _json_line(line: bytes) -> Line | None:
-    return _entry(_json(text := line.decode()), text)
-
-
-def _entry(found: Any, shown: object) -> Line | None:
-    """One entry as a Line; None where its user says nothing. Raises ValueError with what is wrong."""
-    name = (
-        next((name for name in _ENTRIES if name in found), None)
-        if isinstance(found, dict)
-        else None
-    )
-    if name is None:
-        raise ValueError(
-            f"{str(shown)[:60]!r} is not an object with "
-            + " or ".join(f'"{name}"' for name in _ENTRIES)
-        )
-    named = [
-        _whole(found, name)
-        for name in ("output_tokens", "output_length")
-        if found.get(name) is not None
-    ]
-    line = _ENTRIES[name](found, named[0] if named else None)
-    if line is None and "timestamp" in found:
-        raise ValueError(
-            "its user says nothing: without it, all prompts below it would be sent at the wrong times"
-        )
-    return line
-
-
-def _prompt(found: dict[str, Any], answer: int | None) -> Line:
-    if not isinstance(found["prompt"], str) or not found["prompt"]:
-        raise ValueError(f'"prompt" is {str(found["prompt"])[:60]!r}; give a text')
-    return Line(_says(found["prompt"]), answer)
-
-
-def _chat(found: dict[str, Any], answer: int | None) -> Line | None:
-    """Up to the user's last message: what follows is an answer that was given then."""
-    messages = list(_messages(found, "messages", "role", "content", ROLES))
-    asked = [at for at, one in enumerate(messages) if one.role == "user" and one.text]
-    return Line(tuple(messages[: asked[-1] + 1]), answer) if asked else None
-
-
-def _share_gpt(found: dict[str, Any], answer: int | None) -> Line | None:
-    """The user's first message, with the system's before it. The rest is not read: such files are
-    large.
-    """
-    sent = []
-    for one in _messages(found, "conversations", "from", "value", SPEAKERS):
-        if one.role != "assistant" and one.text:
-            sent.append(one)
-        if one.role == "user" and one.text:
-            return Line(tuple(sent), answer)
+        if named_json or data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[{"):
+            problem = Problem(f"prompts {path!r}, line {error.lineno}: {error.msg}")
+            raise ProblemsError([problem]) from None
+        return None
+    if named_json or (entries and isinstance(entries[0], dict | list)):
+        return list(entries)
     return None
 
 
-def _sizes(found: dict[str, Any], answer: int | None) -> Line:
-    asked, blocks = _whole(found, "input_length"), found.get("hash_ids") or []
-    if not isinstance(blocks, list) or not all(
-        type(block) is int and block >= 0 for block in blocks
-    ):
-        raise ValueError(f"hash_ids are {str(blocks)[:60]!r}; give a list of whole numbers")
-    if blocks and len(blocks) != -(-asked // BLOCK_TOKENS):
-        raise ValueError(
-            f"{len(blocks)} hash_ids for {asked} tokens; there is one for every {BLOCK_TOKENS}"
-        )
-    return Line((), answer, asked, tuple(blocks))
+def _refuse_one_object(data: bytes, path: str) -> None:
+    """Raises ProblemsError for a file that is one JSON object over several lines."""
+    whole = _json(data.removeprefix(codecs.BOM_UTF8))
+    if not isinstance(whole, dict):
+        return
+    within = next((name for name, value in whole.items() if isinstance(value, list)), None)
+    hint = f"; {within!r} in it may be that array" if within is not None else ""
+    text = f"prompts {path!r} is one JSON object: give one object per line, or an array of objects"
+    raise ProblemsError([Problem(f"{text}{hint}")])
 
 
-_ENTRIES: dict[str, Callable[[dict[str, Any], int | None], Line | None]] = {
-    "prompt": _prompt,
-    "messages": _chat,
-    "conversations": _share_gpt,
-    "input_length": _sizes,
-}
+def _text_line(line: bytes) -> Line:
+    return Line(user_says(line.decode()))
 
 
-def _says(text: str) -> tuple[Message, ...]:
-    return (Message("user", (text,), 0),)
+def _json_line(line: bytes) -> Line | None:
+    text = line.decode()
+    return read_entry(_json(text), text)
 
 
-def _messages(
-    found: dict[str, Any], name: str, role: str, text: str, roles: dict[str, Role]
-) -> Iterator[Message]:
-    entries = found[name]
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-        raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
-    for at, one in enumerate(entries, start=1):
-        who, said = roles.get(str(one.get(role))), one.get(text)
-        if isinstance(said, list) and all(
-            isinstance(part, dict) and part.get("type") == "text" for part in said
-        ):
-            said = "".join(str(part.get("text")) for part in said)
-        if who is None or not isinstance(said, str):
-            raise ValueError(
-                f'message {at} of "{name}": "{role}" is {str(one.get(role))[:60]!r} and "{text}" {str(said)[:60]!r}; '
-                f"give one of {', '.join(roles)} and a text"
-            )
-        yield Message(who, (said,), 0)
-
-
-def _whole(found: dict[str, Any], name: str) -> int:
-    value = found[name]
-    if type(value) is int and 1 <= value <= MOST_TOKENS:
-        return value
-    raise ValueError(f"{name} is {value!r}; give a whole number from 1 to {MOST_TOKENS}")
+def _with_block_size(entries: list[Line | None], path: str) -> list[Line | None]:
+    """The entries with the one size of blocks that fits all ``hash_ids`` of the file. Raises
+    ProblemsError where none does.
+    """
+    blocks = [(line.input_tokens, len(line.blocks)) for line in entries if line and line.blocks]
+    fitting = set(BLOCK_TOKENS)
+    for tokens, count in set(blocks):
+        fitting &= block_sizes(tokens, count)
+    if not fitting:
+        sizes = " and of others of ".join(str(size) for size in BLOCK_TOKENS)
+        text = f"prompts {path!r}: hash_ids of some lines stand for blocks of {sizes} tokens"
+        raise ProblemsError([Problem(text)])
+    size = max(fitting)
+    if size == max(BLOCK_TOKENS):
+        return entries
+    return [line and replace(line, block_tokens=size) for line in entries]
 
 
 def _json(line: str | bytes) -> Any:

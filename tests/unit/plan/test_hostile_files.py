@@ -13,7 +13,7 @@ import pytest
 from orchestrator.catalog.models import model_facts
 from orchestrator.errors import ProblemsError
 from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
-from orchestrator.load.workloads.file import first_line
+from orchestrator.load.workloads.files import first_line
 from orchestrator.plan import make
 from orchestrator.plan.identity import file_digest, sampled_digest
 from orchestrator.plan.make import make_plan
@@ -153,7 +153,7 @@ def sparse(tmp_path: Path) -> str:
 def test_of_a_trace_prompts_or_a_profile_that_are_too_large_nothing_is_read(
     sparse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.load.workloads.file.read_at_most", None)
+    monkeypatch.setattr("orchestrator.load.workloads.files.read_at_most", None)
     load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": sparse}}
     assert refused(load=load) == f"trace {sparse!r} is larger than 2 GiB"
     prompts = {"name": "w", "kind": "file", "prompts": sparse, "output_tokens": 1}

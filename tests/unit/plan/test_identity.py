@@ -374,7 +374,7 @@ def test_who_writes_the_version_of_a_wheel_may_plan_where_it_is_not_installed(
 def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
     load = {**RATE, "arrivals": {"process": "trace", "trace": "t.txt"}}
     found = []
-    for text in ("0.0\n1.0\n", "0.0\n2.0\n", "0.0\n1.0\n"):
+    for text in ("0.0\n0.5\n2.0\n", "0.0\n1.0\n2.0\n", "0.0\n0.5\n2.0\n"):
         (tmp_path / "t.txt").write_text(text)
         found.append(ids(planned(tmp_path / "x.yaml", load=load))[1])
     assert found[0] == found[2] != found[1]

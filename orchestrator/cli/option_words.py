@@ -1,0 +1,48 @@
+"""Problems of an experiment in the words of ``orchestrator load``, whose options became it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from orchestrator.errors import Problem
+
+# Keys of an experiment file that are options under another name.
+_OTHER_NAMES = {
+    "request_rate": "--rate",
+    "shared_prefix_tokens": "--prefix-tokens",
+    "shared_prefix_count": "--prefix-count",
+    "request_timeout": "--timeout",
+    "prompts": "--prompt-file",
+    "slos": "--slo",
+    "attainment": "attainment of --slo",
+    "levels": "--rate and --concurrency",
+    "search": "--find-capacity",
+}
+# Keys that are options of the same name.
+_SAME = (
+    *("api", "arrivals", "budget", "burstiness", "clients", "concurrency", "control", "duration"),
+    *("input_tokens", "max_in_flight", "output_tokens", "precision", "requests", "seed"),
+    *("speed_up", "think_time", "tokenizer", "trace", "turns", "warmup"),
+)
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES
+_KEY = re.compile(r"'(\w+)'")
+_FILE = re.compile(r"(prompts|trace) ('[^']*')")
+
+
+def in_options(problem: Problem) -> Problem:
+    """The problem without a line of a file that the user has not written, and with the names of
+    options in place of keys.
+    """
+    message, option = problem.message, ""
+    if (start := _FILE.match(message)) is not None:  # the name of a file may be that of a key
+        option = f"{OPTIONS[start[1]]} {start[2]}"
+        message = message[start.end() :]
+    hint = None if problem.hint is None else _with_options(problem.hint)
+    return replace(
+        problem, message=option + _with_options(message), hint=hint, file=None, line=None
+    )
+
+
+def _with_options(text: str) -> str:
+    return _KEY.sub(lambda match: OPTIONS.get(match[1], match[0]), text)

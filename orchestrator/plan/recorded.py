@@ -1,0 +1,58 @@
+"""Load levels of recorded arrivals: a trace has one rate, its own, and the level must say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.load.arrivals import mean_rate, recorded, unit_problem
+from orchestrator.spec.document import Problems
+from orchestrator.spec.experiment import Load
+from orchestrator.spec.load import INFINITE, Arrivals, Level, Workload
+
+RATE_TOLERANCE = 0.02  # of a level that the file gives, so that it may be rounded
+
+
+def recorded_levels(
+    load: Load, arrivals: Arrivals, workloads: Sequence[Workload], problems: Problems
+) -> dict[str, tuple[Level, ...]]:
+    """Levels by the name of the workload. Reports what cannot be true of recorded times: a unit
+    that is not seconds, another rate, a search over rates.
+
+    Without levels in the file the level is the mean rate of the times that are sent. ``arrivals``
+    have a trace that can be read.
+    """
+    if (problem := unit_problem(arrivals)) is not None:
+        problems.add(("load", "arrivals"), problem)
+        return {}
+    if load.search != "levels":
+        text = f"search {load.search!r} cannot change the rate of recorded arrivals"
+        problems.add(("load", "search"), text, "leave it out, or take other arrivals")
+        return {}
+    ends_s = None
+    if load.requests is None:
+        ends_s = (load.warmup_s or 0.0) + (load.duration_s or load.default_s)
+    levels: dict[str, tuple[Level, ...]] = {}
+    for workload in workloads:
+        turns = getattr(workload, "turns", 1)
+        sessions = None if load.requests is None else -(-load.requests // turns)
+        rate = mean_rate(recorded(arrivals), ends_s, sessions) * turns
+        if load.levels is None:
+            levels[workload.name] = (Level(control="request_rate", value=rate),)
+        else:
+            _check_levels(load, workload, rate, problems)
+    return levels
+
+
+def _check_levels(load: Load, workload: Workload, rate: float, problems: Problems) -> None:
+    """Reports rates that are not the recorded one. At an infinite rate no recorded time counts."""
+    assert load.levels is not None
+    for key, index, control, level in load.levels.given:
+        if control != "request_rate" or level == float(INFINITE):
+            continue
+        if isinstance(level, str) or abs(level / rate - 1) > RATE_TOLERANCE:
+            text = (
+                f"recorded arrivals have one rate, their own: {workload.name!r} gets "
+                f"{rate:.4g} requests/s on average"
+            )
+            hint = f"leave 'levels' out, or give request_rate: [{rate:.4g}]"
+            problems.add(("load", "levels", key, index), text, hint)
