@@ -287,7 +287,8 @@ class _Deployments:
         if wanted is not None and (
             not isinstance(wanted, str) or wanted not in self.given.hardware
         ):
-            self.problems.unknown(place, "hardware", wanted, self.given.hardware)
+            remedy = "define it under 'hardware'"
+            self.problems.unknown(place, "hardware", wanted, self.given.hardware, remedy)
             del values["hardware"]
         return Choice(values, choice.places)
 

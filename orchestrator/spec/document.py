@@ -78,6 +78,7 @@ class Problems:
         self.document = document
         self._found = dict.fromkeys(document.problems)
         self._unread = {problem.line for problem in document.problems}
+        self._lists: set[str] = set()
 
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
         line = self.document.line(place)
@@ -86,12 +87,24 @@ class Problems:
                 Problem(_bounded(message), self.document.file, line, hint and _bounded(hint))
             ] = None
 
-    def unknown(self, place: Place, what: str, name: object, known: Iterable[str]) -> None:
-        """Adds a name that is not one of ``known``. The nearest takes long to find: after
-        ``enough`` nobody looks.
+    def unknown(
+        self, place: Place, what: str, name: object, known: Iterable[str], remedy: str | None = None
+    ) -> None:
+        """Adds a name that is not one of ``known``. ``remedy``: what to do where none is near.
+
+        The nearest takes long to find: after ``enough`` it is not looked for. A list of all names
+        is said once.
         """
-        if not self.enough:
-            self.add(place, f"unknown {what} {name!r}", nearest(str(name), known))
+        if self.enough:
+            return
+        hint: str | None = nearest(str(name), known)
+        if hint in self._lists:
+            hint = None
+        elif hint is not None and hint.startswith("known: "):
+            self._lists.add(hint)
+        if remedy is not None and (hint is None or hint.startswith("known: ")):
+            hint = "; ".join(part for part in (remedy, hint) if part is not None)
+        self.add(place, f"unknown {what} {name!r}", hint)
 
     @property
     def enough(self) -> bool:
@@ -302,6 +315,48 @@ _WANTED = {
     "model_type": _MAPPING,
     "model_attributes_type": _MAPPING,
     "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+}
+_PATTERNS = {
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$": (
+        "up to 100 letters and digits of ASCII, also . _ - after the first"
+    )
+}
+_NUMBER_WANTED = ("int_type", "float_type", "literal_error")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
+
+# Keys of other programs and of habit -> what may be meant here, the first that is known at its
+# place. A similar spelling would lead elsewhere.
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("max_tokens", "max_new_tokens", "max_completion_tokens", "output_len", "output_length"),
+        ("output_tokens",),
+    ),
+    **dict.fromkeys(("osl", "random_output_len", "completion_tokens"), ("output_tokens",)),
+    **dict.fromkeys(
+        ("prompt_tokens", "input_len", "input_length", "isl", "random_input_len", "prompt_len"),
+        ("input_tokens",),
+    ),
+    **dict.fromkeys(("prefix_tokens", "prefix_len", "prefix_length"), ("shared_prefix_tokens",)),
+    **dict.fromkeys(("prefix_count", "num_prefixes"), ("shared_prefix_count",)),
+    **dict.fromkeys(("dataset", "dataset_path", "prompt_file", "file", "path"), ("prompts",)),
+    **dict.fromkeys(("num_turns", "rounds"), ("turns",)),
+    **dict.fromkeys(("num_prompts", "num_requests", "max_requests", "count"), ("requests",)),
+    **dict.fromkeys(("qps", "rps", "rate", "request_rate"), ("request_rate", "levels")),
+    **dict.fromkeys(
+        ("max_concurrency", "concurrency", "users", "num_users", "in_flight"),
+        ("concurrency", "levels"),
+    ),
+    **dict.fromkeys(("timeout",), ("request_timeout",)),
+    **dict.fromkeys(("time", "seconds", "max_seconds", "length"), ("duration",)),
+    **dict.fromkeys(("tp", "tp_size"), ("tensor_parallel_size",)),
+    **dict.fromkeys(("pp", "pp_size"), ("pipeline_parallel_size",)),
+    **dict.fromkeys(("dp", "dp_size"), ("data_parallel_size",)),
+    **dict.fromkeys(("context_length", "max_seq_len", "context"), ("max_model_len",)),
 }
 
 
@@ -325,6 +380,9 @@ def add_errors(
         if detail["type"] == "wrong":
             context = detail["ctx"]
             problems.add((*place, *context["place"]), context["text"], context["hint"])
+        elif detail["type"] == "missing" and isinstance(detail["loc"][-1], int):
+            name = next((part for part in reversed(place) if isinstance(part, str)), "")
+            problems.add(place, f"entry {detail['loc'][-1] + 1} of {name!r} is missing")
         elif detail["type"] == "missing":
             problems.add(place, f"{str(detail['loc'][-1])!r} is missing")
         elif detail["type"] == "extra_forbidden":
@@ -332,12 +390,18 @@ def add_errors(
             problems.unknown(place, "key", str(detail["loc"][-1]), known)
         else:
             found = document.nearest(place)  # pydantic adds the names of a union's members
-            problems.add(found, *_about_value(detail, found, inside_union=len(found) < len(place)))
+            inside_union = len(found) < len(place)
+            described = _model_at(model, tuple(detail["loc"]), document.value)
+            wanted = getattr(described, "WANTED", None)
+            problems.add(found, *_about_value(detail, found, inside_union, wanted))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is not one of ``known``."""
     names = sorted(known)
+    meant = next((other for other in OTHER_NAMES.get(name, ()) if other in names), None)
+    if meant is not None:
+        return f"did you mean {meant!r}?"
     listed = (
         f"known: {', '.join(names)}"
         if len(names) <= 25
@@ -346,8 +410,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return did_you_mean(name, names) or listed
 
 
-def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tuple[str, str | None]:
-    """Message and hint about one value, mostly in pydantic's own words."""
+def _about_value(
+    detail: ErrorDetails, place: Place, inside_union: bool, described: str | None = None
+) -> tuple[str, str | None]:
+    """Message and hint about one value. ``described``: what may stand in its place, where it is
+    read as a model that says so.
+    """
     # a wrong key may be a secret
     holder = place[: -1 if detail["loc"][-1:] == ("[key]",) else None]
     words = [str(part) for part in holder if isinstance(part, str)] or ["the file"]
@@ -358,21 +426,51 @@ def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tupl
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}", None
     if kind == "string_pattern_mismatch":
-        return f"{name} cannot be {_show(value)}", f"it must match {detail['ctx']['pattern']}"
+        pattern = detail["ctx"]["pattern"]
+        hint = _PATTERNS.get(pattern, f"it must match {pattern}")
+        return f"{name} cannot be {_show(value)}", hint
+    if kind == "too_short":
+        least = detail["ctx"]["min_length"]
+        if not detail["ctx"]["actual_length"]:
+            return f"{name} is empty", f"give at least {least}"
+        return f"{name} has {detail['ctx']['actual_length']} entries", f"give at least {least}"
     wanted = _WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
+    if wanted == _MAPPING and described is not None:
+        wanted = described
     if wanted == detail["msg"]:
         return f"{name}: {wanted}", None
-    hint = None
+    if wanted == _MAPPING and place and isinstance(place[-1], int):
+        name = f"entry {place[-1] + 1} of {name}"
+    return f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, words[-1])
+
+
+def _value_hint(detail: ErrorDetails, name: str) -> str | None:
+    """What to write instead of a value, where that is likely."""
+    value, kind = detail["input"], detail["type"]
+    if isinstance(value, str) and _is_number(value):
+        if kind in _NUMBER_WANTED or kind in ("model_type", "model_attributes_type"):
+            return f"write it without quotes: {value.strip()}"
+        if kind == "list_type":
+            return f"write {name}: [{value.strip()}]"
+    percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if kind == "float_type" and percent is not None:
+        return f"write {float(percent[1]) / 100:g}"
     if kind == "literal_error":
         expected = [
             part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")
         ]
-        hint = did_you_mean(str(value), expected) or None
-    elif kind == "string_type" and isinstance(value, int | float):
-        hint = "put it in quotes"
-    elif kind == "list_type" and not isinstance(value, dict):
-        hint = f"write {words[-1]}: [{_show(value)}]"
-    return f"{name} must be {wanted}, not {_show(value)}", hint
+        return did_you_mean(str(value), expected) or None
+    if kind == "less_than_equal" and detail["ctx"]["le"] == 1 and 1 < value <= 100:
+        return f"it is a share: {value / 100:g} for {value:g} %"
+    if kind == "string_type" and isinstance(value, int | float):
+        return "put it in quotes"
+    if kind == "list_type" and not isinstance(value, dict):
+        return f"write {name}: [{_show(value)}]"
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return bool(_INT.fullmatch(text.strip()) or _FLOAT.fullmatch(text.strip()))
 
 
 def _show(value: Any) -> str:
@@ -393,20 +491,37 @@ def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
     """Keys of the model at a place below ``model``; empty when there is none. ``value``: what the
     file has there.
     """
-    named_by_key = False
+    described = _model_at(model, loc, value)
+    if described is None:
+        return []
+    names = [field.alias or name for name, field in described.model_fields.items()]
+    named_by_key = len(loc) > 0 and get_origin(_annotation_at(model, loc[:-1], value)) is dict
+    return [name for name in names if not (named_by_key and name == "name")]
+
+
+def _model_at(model: Any, loc: Place, value: Any) -> type[BaseModel] | None:
+    """The model that reads the value at a place below ``model``; None where no model does."""
+    annotation = _annotation_at(model, loc, value)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return None
+
+
+def _annotation_at(model: Any, loc: Place, value: Any) -> Any:
+    """What pydantic reads at a place below ``model``: a model, a list, a number."""
+    annotation = _of_its_kind(model, value)
     for part in loc:
-        named_by_key = get_origin(model) is dict
-        model = _child(model, part)
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
             value = None
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        return []
-    if hasattr(model, "model_for"):  # its keys depend on its kind
-        model = model.model_for(value)
-    names = [field.alias or name for name, field in model.model_fields.items()]
-    return [name for name in names if not (named_by_key and name == "name")]
+        annotation = _of_its_kind(_child(annotation, part), value)
+    return annotation
+
+
+def _of_its_kind(annotation: Any, value: Any) -> Any:
+    """The model itself, or the one that the value's ``kind`` names."""
+    return annotation.model_for(value) if hasattr(annotation, "model_for") else annotation
 
 
 def _child(annotation: Any, part: str | int) -> Any:

@@ -59,11 +59,11 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
     assert problems_in(BROKEN) == [
         (2, "unknown key 'nam'"),
         (4, "unknown key 'revison'"),
-        (6, "'gpus_per_node' must be a valid integer, not 'eight'"),
+        (6, "'gpus_per_node' must be a whole number, not 'eight'"),
         (9, "unknown hardware 'h10'"),
         (10, "unknown key 'max_model_length'"),
-        (11, "'enforce_eager' must be a valid boolean, not 'sometimes'"),
-        (14, "'tensor_parallel_size' must be a valid integer, not '4'"),
+        (11, "'enforce_eager' must be true or false, not 'sometimes'"),
+        (14, "'tensor_parallel_size' must be a whole number, not '4'"),
         (15, "'tensor_parallel_size' must be greater than or equal to 1, not 0"),
         (
             16,
@@ -79,7 +79,7 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
         (28, "'warmup': '10 parsecs' is not a duration with its unit, like 500ms, 60s or 2h"),
         (30, "'tpot': 50 is not a duration with its unit, like 500ms, 60s or 2h"),
         (30, "'attainment' must be less than or equal to 1, not 1.5"),
-        (31, "'usd' must be a valid number, not 'lots'"),
+        (31, "'usd' must be a number, not 'lots'"),
         (32, "'repeats' must be greater than or equal to 1, not 0"),
         (33, "'isolation' must be 'exclusive_node' or 'shared', not 'exclusive'"),
     ]
@@ -176,7 +176,7 @@ def test_sizes_may_carry_units() -> None:
         ),
         (
             {"deployments": {"engine": "vllm", "tensor_parallel_size": True}},
-            "must be a valid integer, not true",
+            "must be a whole number, not true",
         ),
         (
             {"deployments": {"engine": "vllm", "extra_args": {"--x": [{}]}}},
@@ -197,9 +197,9 @@ def test_sizes_may_carry_units() -> None:
         ),
         (
             {"workloads": []},
-            "'workloads': List should have at least 1 item after validation, not 0",
+            "'workloads' is empty",
         ),
-        ({"workloads": {}}, "'workloads' must be a valid list, not a mapping"),
+        ({"workloads": {}}, "'workloads' must be a list, not a mapping"),
         ({"workloads": GOOD["workloads"] * 2}, "two workloads are named 'chat'"),
         (
             {
@@ -214,11 +214,11 @@ def test_sizes_may_carry_units() -> None:
         ({"load": {"levels": {}}}, "'levels' is empty (give request_rate"),
         (
             {"load": {"levels": {"concurrency": []}}},
-            "'concurrency': List should have at least 1 item after validation, not 0",
+            "'concurrency' is empty",
         ),
         (
             {"load": {"levels": {"concurrency": [1.5]}}},
-            "'concurrency' must be a valid integer, not 1.5",
+            "'concurrency' must be a whole number, not 1.5",
         ),
         (
             {"load": {"levels": {"concurrency": [4, 1, 4]}}},

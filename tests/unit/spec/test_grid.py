@@ -172,15 +172,15 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
 @pytest.mark.parametrize(
     ("vary", "message"),
     [
-        ({"grid": {"nnodes": [1]}}, "'vary' must be a valid list, not a mapping"),
+        ({"grid": {"nnodes": [1]}}, "'vary' must be a list, not a mapping"),
         ([{"gird": {"nnodes": [1]}}], "unknown key 'gird' (did you mean 'grid'?)"),
         ([{}], "a block of 'vary' must be one of grid, zip or cases"),
         ([{"grid": {"nnodes": [1]}, "zip": {"nnodes": [1]}}], "a block of 'vary' must be one of"),
         (["grid"], "'vary' must be a mapping (name: value), not 'grid'"),
-        ([{"grid": {"nnodes": 2}}], "'nnodes' must be a valid list, not 2 (write nnodes: [2])"),
-        ([{"grid": {"nnodes": []}}], "'nnodes': List should have at least 1 item"),
+        ([{"grid": {"nnodes": 2}}], "'nnodes' must be a list, not 2 (write nnodes: [2])"),
+        ([{"grid": {"nnodes": []}}], "'nnodes' is empty"),
         ([{"grid": []}], "'grid' must be a mapping (name: value), not a list"),
-        ([{"cases": {"nnodes": 2}}], "'cases' must be a valid list, not a mapping"),
+        ([{"cases": {"nnodes": 2}}], "'cases' must be a list, not a mapping"),
         ([{"cases": [2]}], "'cases' must be a mapping (name: value), not 2"),
         (
             [{"zip": {"nnodes": [1, 2], "max_num_seqs": [1]}}],
@@ -207,7 +207,7 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ({"derive": ["x"]}, "'derive' must be a mapping (name: value), not a list"),
         (
             {"exclude": "nnodes > 2"},
-            "'exclude' must be a valid list, not 'nnodes > 2' (write exclude: ['nnodes > 2'])",
+            "'exclude' must be a list, not 'nnodes > 2' (write exclude: ['nnodes > 2'])",
         ),
         ({"exclude": ["nnode > 2"]}, "unknown field 'nnode'; did you mean 'nnodes'?"),
         ({"exclude": ["open('x')"]}, "\"open('x')\" is not allowed"),
@@ -217,7 +217,7 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ),
         (
             {"derive": {"nnodes": "tensor_parallel_size / 2"}},
-            "'nnodes' must be a valid integer, not 0.5",
+            "'nnodes' must be a whole number, not 0.5",
         ),
         ({"derive": {"x": "y", "y": "1"}}, "unknown field 'y'"),
         ({"env": {"HF_TOKEN": "abc"}}, "'HF_TOKEN' looks like a secret"),
