@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.calls import in_thread
-from orchestrator.engines.leases import Lease, living
+from orchestrator.engines.leases import Lease, Owner, living
 from orchestrator.errors import NoRoom, OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
@@ -98,14 +98,15 @@ class ClientHost(LoadClient):
     def reach_problem(self, store: Store) -> str | None:
         return reach_problem(store)
 
-    def lease(self, sweep: str) -> bool:
-        """Lease a share of this host for a launch of this sweep; returns whether a client should
-        rather run elsewhere: another sweep has the host for itself, or there is no room for rows.
+    def lease(self, owner: Owner) -> bool:
+        """Lease a share of this host for a launch of this owner; returns whether a client should
+        rather run elsewhere: another sweep has the host for itself or is the next to get it, or there
+        is no room for rows.
         """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
         held = False
         with suppress(PlacementError, OSError):
-            held = self._lease.share(sweep)
+            held = self._lease.share(owner)
         try:
             spool.check_room()
         except NoRoom:

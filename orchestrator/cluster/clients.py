@@ -6,6 +6,8 @@ Each kind of cluster brings its own ``ClientHandle``; everything else is shared.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
+from orchestrator.engines.leases import Owner
 from orchestrator.errors import NoClient, NoRoom, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, SoFar
+from orchestrator.redaction import redacted
 from orchestrator.results.ids import digest
 
 if TYPE_CHECKING:
@@ -287,7 +291,7 @@ class ClientPool:
         start: Callable[[Machine], ClientHandle],
     ) -> None:
         self._store, self._address, self._machines, self._start = store, address, machines, start
-        self._tag = sweep_tag(store) if store is not None else ""
+        self._owner = owner_of(store) if store is not None else Owner()
         self._lock = threading.Lock()
         self._idle: list[Member] = []
         self._members: list[Member] = []
@@ -305,7 +309,7 @@ class ClientPool:
         unfit: set[str] = set()
         while True:
             members = self._borrow(count, avoid)
-            calls = [(one.node_id, one.handle.begin("lease", self._tag)) for one in members]
+            calls = [(one.node_id, one.handle.begin("lease", self._owner)) for one in members]
             found = {node for node, call in calls if _told(call, "lease")} - unfit
             if not found:
                 return Clients(self, members, self._store, unfit)
@@ -420,11 +424,17 @@ def _told(call: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
         return None
 
 
-def sweep_tag(store: Store) -> str:
-    """What identifies a sweep in its leases (engines/leases.py): one experiment in one results
-    root.
+def owner_of(store: Store) -> Owner:
+    """Whose the leases of this driver are (engines/leases.py). A sweep is one experiment in one
+    results root.
     """
-    return digest([store.uri, store.experiment])
+    return Owner(
+        sweep=digest([store.uri, store.experiment]),
+        experiment=store.experiment,
+        results=redacted(store.uri),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+    )
 
 
 def _distance(

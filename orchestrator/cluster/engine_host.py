@@ -23,7 +23,7 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.failures import LastWords, Phase, classify
-from orchestrator.engines.leases import Holding, Lease, living
+from orchestrator.engines.leases import Holding, Lease, Wish, living
 from orchestrator.engines.networks import NOT_SAID, of_kv_caches
 from orchestrator.engines.ownership import node_folder
 from orchestrator.engines.process import LOG_NAME, EngineProcess
@@ -95,6 +95,7 @@ class EngineHost:
         self._workdir = Path(tempfile.mkdtemp(prefix=f"{launch_id}-", dir=node_folder("work")))
         self._lease = Lease(launch_id)
         self._sweep = ""
+        self._waited = False  # for this host, since the GPUs were looked at
         self._over = threading.Event()
         self._process: EngineProcess | None = None
         self._last_words: LastWords | None = None
@@ -119,16 +120,35 @@ class EngineHost:
             str(self._workdir / LOG_NAME),
         )
 
-    def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
-        """Lease this host for the launch, its GPUs, and ``cores`` of its cores, which are returned.
+    def lease(self, wish: Wish) -> tuple[int, ...]:
+        """Lease this host for the launch, its GPUs, and as many of its cores as are wished, which
+        are returned. Asked every second while the launch waits.
 
-        Raises Occupied when another sweep holds it, PlacementError.
+        Raises Occupied when others hold it or have waited for longer, PlacementError.
         """
-        self._sweep = sweep
+        self._sweep = wish.owner.sweep
+        cores = self._lease.take(self._with_gpus(wish), self.allocation.cores)
+        if self._waited and self._devices:
+            # others' engines filled their memory when this agent started
+            self._devices = chosen(self.allocation.devices, list_gpus())
+        self._waited = False
+        return cores
+
+    def queue(self, wish: Wish, since_ns: int = 0) -> int:
+        """Stand in line for this host, see ``Lease.queue``; ``lease`` says whose turn it is."""
+        self._waited = True
+        return self._lease.queue(self._with_gpus(wish), since_ns)
+
+    def put_back(self) -> None:
+        """Undo ``lease``, because the launch did not get its other hosts."""
+        self._lease.put_back()
+
+    def _with_gpus(self, wish: Wish) -> Wish:
+        """The GPUs that it was given, by UUID where one is known."""
         # of a GPU, which NVML does not list
         parts = [one for one in self.allocation.devices if not one.isdecimal()]
         gpus = [gpu.uuid for gpu in self._devices] or parts or amd_gpus(self.allocation.devices)
-        return self._lease.take(sweep, exclusive, self.allocation.cores, cores, gpus)
+        return replace(wish, gpus=tuple(gpus))
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
         """Logs left on this node by agents of this sweep that died before they returned them:

@@ -4,6 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import WAIT_FOR_HOST, WAIT_FOR_NODES, Event, Phase
 from orchestrator.spec.load import counted, hours
 
 QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
 # logged as they begin; others only once they take long
-LOGGED_PHASES = frozenset({"wait for nodes", "start"})
+LOGGED_PHASES = frozenset({WAIT_FOR_NODES, "start"})
+# nothing is measured while all launches are in one of these: the time that is left does not pass
+IDLE_PHASES = frozenset({WAIT_FOR_HOST, WAIT_FOR_NODES, "place"})
 STYLES = {
     "failed": "red",
     "gave_up": "red",
@@ -32,6 +35,7 @@ STYLES = {
 BAR = 24  # columns
 # without a terminal: how often a phase that goes on is logged again
 STILL_S, LOAD_STILL_S = 60.0, 10.0
+MOST_LINES = 4  # of the terminal, for one sentence
 MOST_DETAIL = 100  # characters of what an engine says
 
 
@@ -55,6 +59,7 @@ class LiveSweep:
         self._phases: dict[str, _Shown] = {}
         self._total = self._ended = self._failed = 0
         self._end_s: float | None = None  # when the sweep is expected to end
+        self._idle_since_s: float | None = None  # since when all launches only wait
         self._over = threading.Event()
         self._live = Live(
             get_renderable=self._render, console=console, refresh_per_second=2, transient=True
@@ -99,6 +104,7 @@ class LiveSweep:
         now_s, before = time.monotonic(), self._phases.get(phase.deployment)
         if phase.name == "ended":
             self._phases.pop(phase.deployment, None)
+            self._stop_or_start_countdown(now_s)
             return None
         if before is not None and (before.phase.name, before.phase.detail) == (
             phase.name,
@@ -107,9 +113,21 @@ class LiveSweep:
             before.phase = phase
             return None
         self._phases[phase.deployment] = _Shown(phase, now_s, now_s)
+        self._stop_or_start_countdown(now_s)
         if self._console.is_terminal or phase.name not in LOGGED_PHASES:
             return None
         return Text(f"{_clock()} {_named(phase)}")
+
+    def _stop_or_start_countdown(self, now_s: float) -> None:
+        """The time that is left does not pass while nothing but waiting is done."""
+        names = {shown.phase.name for shown in self._phases.values()}
+        is_idle = bool(names) and names <= IDLE_PHASES
+        if is_idle and self._idle_since_s is None:
+            self._idle_since_s = now_s
+        elif not is_idle and self._idle_since_s is not None:
+            if self._end_s is not None:
+                self._end_s += now_s - self._idle_since_s
+            self._idle_since_s = None
 
     def _event(self, event: Event) -> Text | None:
         if event.kind == "sweep":
@@ -134,7 +152,9 @@ class LiveSweep:
         """The time that is left, where it is known and something is left to do."""
         if self._end_s is None or self._ended >= self._total:
             return ""
-        return f", ~{hours(max(0.0, self._end_s - time.monotonic()))} left"
+        if self._idle_since_s is None:
+            return f", ~{hours(max(0.0, self._end_s - time.monotonic()))} left"
+        return f", ~{hours(max(0.0, self._end_s - self._idle_since_s))} left after the wait"
 
     def _keep_saying(self) -> None:
         """A log never stands still for minutes: phases that go on are printed again, with their
@@ -146,7 +166,7 @@ class LiveSweep:
                 for shown in self._phases.values():
                     if now_s - shown.said_s >= self._still_s:
                         shown.said_s = now_s
-                        lines.append(f"{_clock()} {_named(shown.phase)}: {_progress(shown, now_s)}")
+                        lines.append(f"{_clock()} {_still(shown, now_s)}")
             for line in lines:
                 self.say(line)
 
@@ -159,6 +179,10 @@ class LiveSweep:
                 if self._total
                 else []
             )
+        waits = [one for one in shown if one.phase.name == WAIT_FOR_HOST]
+        shown = [one for one in shown if one.phase.name != WAIT_FOR_HOST]
+        for one in waits:
+            lines += _wrapped(_still(one, now_s), len(one.phase.deployment), width)
         firsts = [Text(_named(one.phase)) for one in shown]
         longest = max((one.cell_len for one in firsts), default=0)
         for first, one in zip(firsts, shown, strict=True):
@@ -190,6 +214,27 @@ def _clock() -> str:
 def _named(phase: Phase) -> str:
     name = f"{phase.name} {phase.detail}".rstrip()
     return f"{phase.deployment}: {name}" if phase.deployment else name
+
+
+def _still(shown: _Shown, now_s: float) -> str:
+    """A phase that goes on, and how far it is."""
+    if shown.phase.name == WAIT_FOR_HOST:
+        waited = hours(_elapsed_s(shown, now_s))
+        who = f"{shown.phase.deployment}: " if shown.phase.deployment else ""
+        return f"{who}waiting {waited}: {shown.phase.says}"
+    return f"{_named(shown.phase)}: {_progress(shown, now_s)}"
+
+
+def _wrapped(text: str, bold: int, width: int) -> list[Text]:
+    """A sentence that is too important to be cut off; ``bold``: how much of it."""
+    lines = [
+        Text(line)
+        for line in textwrap.wrap(
+            text, width, subsequent_indent="  ", break_on_hyphens=False, max_lines=MOST_LINES
+        )
+    ]
+    lines[0].stylize("bold", 0, bold)
+    return lines
 
 
 def _elapsed_s(shown: _Shown, now_s: float) -> float:

@@ -18,7 +18,7 @@ KINDS = {
     "nodes_wanted": "the cluster is asked for a new set of nodes: footprints, and how many of each",
     "nodes_changed": "nodes `joined` or `left` the cluster",
     "autoscaler": "what the autoscaler says of nodes that do not come",
-    "occupied": "a launch waits for cores or a host that another sweep holds",
+    "occupied": "a launch waits for a host, cores or GPUs: who holds them, or comes first",
     "network": "the nodes of a replica or its roles use TCP, or a network that the engine's log does not name",
     "other_version": "an engine has another version than its flags were recorded from (`reported.flags_known_as_of`)",
     "node_rests": "nothing is started on a `node` for `wait_s`: launches failed there, or its GPU memory is not free",
@@ -48,6 +48,10 @@ KINDS = {
     "stop_asked": "the run was asked to stop, or another run took its place",
     "stopping": "the sweep stops: engines are ended, complete measurements are kept",
 }
+
+
+# names of phases in which nothing is done
+WAIT_FOR_HOST, WAIT_FOR_NODES = "wait for host", "wait for nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ class Phase:
     """
 
     deployment: str  # its label; empty for `load`
-    name: str  # wait | place | start | answers | warm-up | measure | store | stop | ended
+    # WAIT_FOR_HOST | WAIT_FOR_NODES | place | start | answers | warm-up | measure | store | stop
+    # | ended
+    name: str
     detail: str = ""
     elapsed_s: float = 0.0
     total_s: float = 0.0

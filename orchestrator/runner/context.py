@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.cluster.base import Cluster
-from orchestrator.cluster.clients import UNFIT, Clients, sweep_tag
+from orchestrator.cluster.clients import UNFIT, Clients, owner_of
 from orchestrator.errors import (
     Failure,
     FailureKind,
@@ -21,7 +21,7 @@ from orchestrator.errors import (
     ResultsError,
 )
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.results.events import Event, Listener, Phase
+from orchestrator.results.events import WAIT_FOR_NODES, Event, Listener, Phase
 from orchestrator.results.spool import ROOM
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
@@ -64,10 +64,12 @@ class SweepContext:
     left_s: Callable[[], float] = lambda: 0.0  # estimated rest of the sweep
     # whether its launch should end for others of its race
     gives_way: Callable[[Todo], bool] = lambda todo: False
+    # whether nodes that a launch's wait for a host keeps idle would do for others, or others for it
+    better_off: Callable[[Deployment], bool] = lambda deployment: False
 
     def __post_init__(self) -> None:
         self.began_s = self.clock.now_s()
-        self.tag = sweep_tag(self.store)
+        self.owner = owner_of(self.store)
         self._lock, self._admits = threading.Lock(), threading.Lock()
         self._unwritten: list[Event] = []
         self._waited: set[str] = set()  # labels of deployments whose wait for nodes was reported
@@ -85,7 +87,7 @@ class SweepContext:
         """
         if (
             isinstance(item, Phase)
-            and item.name == "wait for nodes"
+            and item.name == WAIT_FOR_NODES
             and item.deployment not in self._waited
         ):
             self._waited.add(item.deployment)

@@ -6,9 +6,9 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.catalog.accelerators import find, is_named
@@ -18,6 +18,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
 from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.engine import program_of
+from orchestrator.engines.leases import Wish
 from orchestrator.engines.networks import doubt
 from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.errors import (
@@ -31,7 +32,7 @@ from orchestrator.errors import (
 )
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import WAIT_FOR_HOST, Event, Phase
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import AnswerRow
 from orchestrator.runner.admission import Nodes
@@ -54,15 +55,26 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
 HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
+# in line for a host that others hold: how often it is asked, and whether other nodes would do
+ASK_S = 1.0
+ELSEWHERE_S = 10.0
 # how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
 SAYS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHost:
+    """A host that others hold or come first for, in words."""
+
+    address: str
+    text: str
 
 
 class Launch:
     """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``,
     whatever it returned.
 
-    ``on_hosts`` is called when they are its own. ``row``: what is known about it so far;
+    ``on_hosts`` is called when they are its own, ``on_wait`` with who is in the way. ``row``: what is known about it so far;
     ``answers``: those to the fixed prompts.
     """
 
@@ -72,10 +84,11 @@ class Launch:
         deployment: Deployment,
         nodes: Nodes,
         on_hosts: Callable[[], None] = lambda: None,
+        on_wait: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
         self._context, self._deployment, self._nodes = context, deployment, nodes
-        self._clock, self._on_hosts = context.clock, on_hosts
+        self._clock, self._on_hosts, self._on_wait = context.clock, on_hosts, on_wait
         self._units = units_of(deployment.settings)
         # one for all parts, because a router passes requests on with their key
         self._key = random_key()
@@ -94,7 +107,7 @@ class Launch:
         """Place it, start it, and wait until it serves. None when the user stopped the sweep
         meanwhile.
 
-        Raises Occupied when other sweeps hold its hosts.
+        Raises Occupied when others hold its hosts and it should be queued again.
         """
         try:
             if not ENGINES[self._deployment.settings.engine].launches:
@@ -157,10 +170,11 @@ class Launch:
         """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to
         wait for them.
         """
-        rest_s = max(
-            (self._context.state.rest(one, self._clock.now_s()) for one in addresses), default=0.0
-        )
-        self._context.state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
+        state, may_grow = self._context.state, self._context.cluster.growth().may
+        now_s, rest_s = self._clock.now_s(), 0.0
+        for address in addresses:
+            rest_s = max(rest_s, state.rest(address, now_s, longer=may_grow))
+        state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
 
     def _start(self) -> Replicas | None:
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
@@ -190,29 +204,81 @@ class Launch:
 
     def _lease(self) -> list[list[tuple[int, ...]]]:
         """Lease its hosts, and on `cpu` hardware cores for every rank; the cores of each rank of
-        each replica.
+        each replica. Waits in line while others hold them.
 
-        In order of address, so that of two launches that want the same hosts one gets them all.
-        Raises Occupied.
+        Raises Occupied when it should be queued again instead, PlacementError.
         """
-        context, hardware = self._context, self._deployment.hardware
-        each = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
-        wanted = {
-            id(agent): 0 if role == ROUTER else each * part.devices_per_node
-            for placement, (role, part) in zip(self._placements, self._units, strict=True)
-            for agent in placement.agents
-        }
-        exclusive = context.plan.isolation == "exclusive_node"
-        cores: dict[int, tuple[int, ...]] = {}
-        for agent in sorted(agents_of(self._placements), key=lambda one: one.allocation.address):
-            address = agent.allocation.address
-            try:
-                cores[id(agent)] = agent.lease(context.tag, exclusive, wanted[id(agent)])
-            except Occupied:
-                self._rest([address], self._clock.unix_ns())
-                raise
-            context.state.wake(address)
+        agents = sorted(agents_of(self._placements), key=lambda agent: agent.allocation.address)
+        wishes = self._wishes()
+        cores = take_all(agents, wishes)
+        if isinstance(cores, HeldHost):
+            cores = self._wait_in_line(agents, wishes, cores)
+            self._context.state.placed(self._deployment, self._clock.now_s())
+        for agent in agents:
+            self._context.state.wake(agent.allocation.address)
         return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
+
+    def _wishes(self) -> dict[int, Wish]:
+        """What it wants of each agent's host, by the id of the agent."""
+        context, hardware = self._context, self._deployment.hardware
+        cores_per_device = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
+        exclusive = context.plan.isolation == "exclusive_node"
+        wishes: dict[int, Wish] = {}
+        for placement, (role, part) in zip(self._placements, self._units, strict=True):
+            cores = 0 if role == ROUTER else cores_per_device * part.devices_per_node
+            for agent in placement.agents:
+                wishes[id(agent)] = Wish(context.owner, exclusive, cores)
+        return wishes
+
+    def _wait_in_line(
+        self, agents: Sequence[EngineHost], wishes: Mapping[int, Wish], held: HeldHost
+    ) -> dict[int, tuple[int, ...]]:
+        """Wait until its hosts are its own; returns the cores of each agent.
+
+        Raises Occupied when other nodes would do, its nodes are of use to others meanwhile, or the
+        sweep ends.
+        """
+        context, state, name = self._context, self._context.state, self._deployment.id
+        began_s, began_ns = self._clock.now_s(), self._clock.unix_ns()
+        addresses = {agent.allocation.address for agent in agents}
+        since_ns = stand_in_line(agents, wishes, state.place_in_line(addresses))
+        look_s = began_s
+        try:
+            while True:
+                state.waits_for(name, held.address)
+                self._on_wait(held.text)
+                waited_s = self._clock.now_s() - began_s
+                self._phase(WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
+                look = self._clock.now_s() >= look_s
+                if look:
+                    look_s += ELSEWHERE_S
+                if self._should_queue_again(look):
+                    raise Occupied(held.text)
+                self._clock.wait(context.stop, ASK_S)
+                taken = take_all(agents, wishes)
+                if not isinstance(taken, HeldHost):
+                    return taken
+                held = taken
+        except Occupied:
+            state.keep_place(addresses, since_ns)
+            # longer each time: elsewhere it may be held, too, and while it moves it stands nowhere
+            state.rest(held.address, self._clock.now_s(), longer=True)
+            raise
+        finally:
+            state.waits_no_more(name)
+            state.add_span((began_ns, self._clock.unix_ns()))
+
+    def _should_queue_again(self, look: bool) -> bool:
+        """Whether to wait no longer on these nodes. ``look``: at what else could be done, too."""
+        context = self._context
+        if context.stop.is_set():
+            return True
+        if context.taken_back(itertools.chain(*self._nodes), math.inf) is not None:
+            return True
+        if not look:
+            return False
+        over_budget = context.over_budget(self._deployment, 0.0) is not None
+        return over_budget or context.better_off(self._deployment)
 
     def _fetch_dead_logs(self) -> None:
         """Store the logs that launches of this experiment left on these nodes when their driver or
@@ -447,6 +513,37 @@ class Launch:
 
     def _tell(self, kind: str, text: str) -> None:
         self._context.tell(Event(kind, text, self._deployment.label, self.row.launch_id))
+
+
+def take_all(
+    agents: Sequence[EngineHost], wishes: Mapping[int, Wish]
+) -> dict[int, tuple[int, ...]] | HeldHost:
+    """All hosts of a launch, or none: who waits for one keeps no other from others. Returns the
+    cores of each agent, by its id as in ``wishes``, or which host is held.
+    """
+    cores: dict[int, tuple[int, ...]] = {}
+    for agent in agents:
+        try:
+            cores[id(agent)] = agent.lease(wishes[id(agent)])
+        except Occupied as error:
+            for taken in agents:
+                if id(taken) in cores:
+                    taken.put_back()
+            return HeldHost(agent.allocation.address, str(error))
+    return cores
+
+
+def stand_in_line(
+    agents: Sequence[EngineHost], wishes: Mapping[int, Wish], since_ns: int = 0
+) -> int:
+    """Leave a ticket on all hosts of a launch; returns since when it counts as waiting.
+
+    The clock of the first host counts on all of them. So each host serves its launches in the same
+    order, and no two of them wait for each other.
+    """
+    for agent in agents:
+        since_ns = agent.queue(wishes[id(agent)], since_ns)
+    return since_ns
 
 
 def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None:

@@ -46,7 +46,7 @@ class LaunchRun:
     def __init__(self, context: SweepContext, todo: Todo, nodes: Nodes) -> None:
         self._context, self._todo, self._nodes = context, todo, nodes
         self._deployment = todo.deployment
-        self._launch = Launch(context, todo.deployment, nodes, self._tell_launch)
+        self._launch = Launch(context, todo.deployment, nodes, self._tell_launch, self._tell_wait)
         self._told = False
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
@@ -66,9 +66,7 @@ class LaunchRun:
             failure = self._work()
         except Occupied as error:
             occupied = True
-            if not self._todo.told_occupied:
-                self._tell("occupied", f"it waits: {error}")
-            self._todo.told_occupied = True
+            self._tell_wait(str(error))
         except PlacementError as error:  # the engines are placed by now, so it is about clients
             failure = Failure(
                 FailureKind.NO_CLIENT, f"The cluster could not start a load client: {error}."
@@ -101,9 +99,7 @@ class LaunchRun:
             self._context.tell(Phase(self._deployment.label, "ended"))
 
     def _tell_launch(self) -> None:
-        """Once. Of one that waits for hosts of others, which tries every few minutes, when it has
-        them.
-        """
+        """Once; of one that waits for hosts of others again when it has them."""
         if self._told:
             return
         self._told, self._todo.told_occupied = True, False  # its next wait is news again
@@ -112,6 +108,13 @@ class LaunchRun:
         text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"
         data = {"nodes": nodes, "left": self._todo.left, **self._todo.why}
         self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))
+
+    def _tell_wait(self, text: str) -> None:
+        """Who is in its way; once for each wait. When it has its hosts, the launch is told again."""
+        if self._todo.told_occupied:
+            return
+        self._tell("occupied", f"it waits: {text}")
+        self._todo.told_occupied, self._told = True, False
 
     def _work(self) -> Failure | None:
         """Start it and measure. Why it ended early; None when all is measured, or the user or the

@@ -15,7 +15,7 @@ from orchestrator.runner.admission import Cost, Running
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
 
-# before a held host is tried again: each try starts an agent where others measure
+# before a host that was given back is tried again: each try starts an agent where others measure
 REST_S, MOST_REST_S = 2.0, 60.0
 
 
@@ -67,6 +67,10 @@ class SweepState:
         self._aside: dict[str, tuple[Deployment, float, float]] = {}
         # address -> since and until when it is not tried
         self._resting: dict[str, tuple[float, float]] = {}
+        # deployment id -> address of the host that others hold, for which its launch waits
+        self._waiting_for: dict[str, str] = {}
+        # hosts of a launch that gave up waiting for now -> since when it had waited
+        self._waited_since: dict[tuple[str, ...], int] = {}
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = self._took_s = 0.0
         self.overrun_s = 0.0  # by how much an attempt took longer than expected, at most
@@ -90,6 +94,11 @@ class SweepState:
         """When the deployment's launch is expected to end."""
         with self._lock:
             return self._running[deployment_id].end_s
+
+    def launch(self, deployment_id: str) -> Running:
+        """The deployment's running launch."""
+        with self._lock:
+            return self._running[deployment_id]
 
     def running(self, but: str = "") -> list[Running]:
         """The running launches, without that of the deployment ``but``."""
@@ -151,20 +160,57 @@ class SweepState:
             Cost(),
         )
 
-    def rest(self, address: str, now_s: float) -> float:
-        """Other sweeps hold this host: do not try it for a while, each time twice as long. Returns
-        for how long.
+    def rest(self, address: str, now_s: float, longer: bool = False) -> float:
+        """Other sweeps hold this host: do not try it for a while. ``longer``: each time twice as
+        long, so that other nodes have time to come. Returns for how long.
         """
         with self._lock:
             since_s, until_s = self._resting.get(address, (now_s, now_s))
-            rest_s = min(MOST_REST_S, max(REST_S, 2 * (until_s - since_s)))
+            last_s = until_s - since_s if longer else 0.0
+            rest_s = min(MOST_REST_S, max(REST_S, 2 * last_s))
             self._resting[address] = now_s, now_s + rest_s
             return rest_s
 
     def wake(self, address: str) -> None:
-        """The host could be leased."""
+        """The host could be leased. Whoever of this sweep wants it next stands at the end of the
+        line.
+        """
         with self._lock:
             self._resting.pop(address, None)
+            for addresses in list(self._waited_since):
+                if address in addresses:
+                    del self._waited_since[addresses]
+
+    def waits_for(self, deployment_id: str, address: str) -> None:
+        """A launch waits for a host that others hold; meanwhile its devices cost nothing, and no
+        other launch is started there.
+        """
+        with self._lock:
+            self._waiting_for[deployment_id] = address
+            self._held.pop(deployment_id, None)
+
+    def waits_no_more(self, deployment_id: str) -> None:
+        with self._lock:
+            self._waiting_for.pop(deployment_id, None)
+
+    def waiting(self) -> list[str]:
+        """Ids of the deployments whose launches wait for hosts of others."""
+        with self._lock:
+            return list(self._waiting_for)
+
+    def keep_place(self, addresses: Iterable[str], since_ns: int) -> None:
+        """A launch gave up waiting for these hosts for now: the next one that wants the same ones
+        takes its place in line.
+        """
+        with self._lock:
+            self._waited_since[tuple(sorted(addresses))] = since_ns
+
+    def place_in_line(self, addresses: Iterable[str]) -> int:
+        """Since when a launch of this sweep has waited for these hosts, by a host's clock; 0 if
+        none has.
+        """
+        with self._lock:
+            return self._waited_since.pop(tuple(sorted(addresses)), 0)
 
     def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
         """The machines that may be tried now."""
@@ -172,6 +218,7 @@ class SweepState:
             resting = {
                 address for address, (_, until_s) in self._resting.items() if until_s > now_s
             }
+            resting.update(self._waiting_for.values())
             return (
                 [one for one in machines if one.address not in resting]
                 if resting

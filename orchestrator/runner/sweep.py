@@ -14,8 +14,9 @@ from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Growth, Machine
 from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import Failure, FailureKind
+from orchestrator.plan.model import Deployment
 from orchestrator.plan.order import BEGUN, RISKY, promises
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import WAIT_FOR_NODES, Event, Phase
 from orchestrator.results.store import best_ok
 from orchestrator.runner.admission import (
     Nodes,
@@ -84,6 +85,7 @@ class Sweep:
         waiting = lambda: [one.rest_s(self._state.slowness, 1) for one in self._to_start()]  # noqa: E731
         self._waiting_s = Seldom(waiting, QUEUE_S, self._clock.now_s)
         context.left_s, context.gives_way = self._left_s, self._gives_way
+        context.better_off = self._better_off
 
     def run(self) -> SweepReport:
         """Measure everything that has no ok commit yet."""
@@ -263,6 +265,25 @@ class Sweep:
             return todo.waited
         return False
 
+    def _better_off(self, deployment: Deployment) -> bool:
+        """Whether a launch that waits for a host should queue again, because other nodes are free
+        for it, or because those that it holds meanwhile would do for deployments that wait.
+        """
+        context, name = self._context, deployment.id
+        running = self._state.running(but=name)
+        launch = self._state.launch(name)
+        machines = self._state.rested(
+            context.breakers.usable(context.cluster.machines()), self._clock.now_s()
+        )
+        if fit(launch.need, machines, running, most_nodes=context.most_nodes) is not None:
+            return True
+        own = held([launch])
+        kept_idle = [machine for machine in machines if machine.node_id in own]
+        if not kept_idle:
+            return False
+        needs = {self._need(todo) for todo in list(self._queue.values())}
+        return any(fit(need, kept_idle, running) is not None for need in needs)
+
     def _keep_to_budget(self) -> None:
         """Drop deployments whose next measurement, with the start it needs, the budget no longer
         pays for. Looked at when a launch ended, and every QUEUE_S: before each launch and point the
@@ -425,13 +446,22 @@ class Sweep:
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
-        queue = Queue() if context.breakers.paused() else self._waiting
+        queue = Queue() if context.breakers.paused() else self._waiting_anywhere()
         most_nodes, launches = context.most_nodes, MOST_LAUNCHES - len(running)
         jobs = worth_adding(queue, free, running, left, most_nodes, launches, growth.types)
         taken = held(running) | {one.node_id for one in machines} - {one.node_id for one in free}
         wanted, asked = asked_for(jobs, machines, growth.types, most_nodes)
         context.cluster.desire(wanted, taken)
         return asked
+
+    def _waiting_anywhere(self) -> Queue:
+        """The queue, and what waits for hosts of others: new nodes would do for that, too."""
+        in_line = [
+            todo for name in self._state.waiting() if (todo := self._launched.get(name)) is not None
+        ]
+        if not in_line:
+            return self._waiting
+        return Queue([*self._waiting, *(self._wait(todo) for todo in in_line)])
 
     def _start(self, todo: Todo, nodes: Nodes) -> None:
         def run() -> None:
@@ -497,7 +527,7 @@ class Sweep:
                 )
                 says = f"{what}; {set_up}" if set_up else what
                 label = self._queue[jobs[0].key].deployment.label
-                context.tell(Phase(label, "wait for nodes", says, now_s - since_s, limit_s))
+                context.tell(Phase(label, WAIT_FOR_NODES, says, now_s - since_s, limit_s))
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
                 text = f"No room: the cluster's {counted(len(machines), 'node')} cannot hold {what}, and {why}."

@@ -146,7 +146,7 @@ def test_two_drivers_of_one_cluster_never_measure_on_one_host(
         if one["kind"] == "occupied"
     ]
     assert told
-    assert "is held by launch" in told[0]
+    assert "is held by experiment" in told[0]
     assert_each_point_once(folder, "a", "b")
 
 
@@ -205,5 +205,5 @@ def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engi
     assert max(len(one) for one in seen) == 1
     told = [one["text"] for one in rows(folder / "b", "events") if one["kind"] == "occupied"]
     assert told
-    assert told[0].endswith("of user 0")
+    assert f"experiment a (user root, pid {first.pid}, results in" in told[0]
     assert_each_point_once(folder, "a", "b")

@@ -29,7 +29,7 @@ from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
-from orchestrator.engines.leases import Lease, living
+from orchestrator.engines.leases import Lease, Owner, Wish, living
 from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.engines.readiness import Ready
 from orchestrator.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
@@ -101,13 +101,13 @@ def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
         (work / "origin").write_text(f"{whose} 1")
         (work / "engine.log").write_text("its words, t0ken-of-the-node")
     try:
-        assert agent.lease(sweep, exclusive=False, cores=0) == ()
+        assert agent.lease(Wish(Owner(sweep))) == ()
         assert agent.dead_logs() == [(f"{dead}-a", f"{dead}/rank1.log", b"its words, ***")]
         held = FileLock(dead, node_folder("locks"))
         assert agent.dead_logs() == [], "it lives"
         held.release()
         ending = Lease(dead)
-        ending.take(sweep, exclusive=False)
+        ending.take(Wish(Owner(sweep)))
         assert agent.dead_logs() == [], "its engine has ended, and it hands over the log itself"
         ending.release()
         agent.drop_dead(f"{dead}-a")
@@ -129,12 +129,12 @@ def test_agents_of_two_launches_do_not_get_one_gpu(
         EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (one, other, "0")
     ]
     try:
-        agents[0].lease("mine", exclusive=False, cores=0)
-        agents[2].lease("mine", exclusive=False, cores=0)
+        agents[0].lease(Wish(Owner("mine")))
+        agents[2].lease(Wish(Owner("mine")))
         with pytest.raises(Occupied, match=r"GPU (GPU-b0|MIG-x) is held by launch test-"):
-            agents[1].lease("another", exclusive=False, cores=0)
+            agents[1].lease(Wish(Owner("another")))
         agents[0].stop()
-        agents[1].lease("another", exclusive=False, cores=0)
+        agents[1].lease(Wish(Owner("another")))
     finally:
         for agent in agents:
             agent.stop()
@@ -158,10 +158,10 @@ def test_gpus_of_amd_are_leased_by_their_index_and_devices_of_nobody_are_not(
         for devices in (("0", "1"), ("1",))
     ]
     try:
-        agents[0].lease("mine", exclusive=False, cores=0)
+        agents[0].lease(Wish(Owner("mine")))
         assert [list(one.gpus) for one in living() if one.sweep == "mine"] == [names]
         with pytest.raises(Occupied, match=f"GPU {names[1]} is held") if names else nullcontext():
-            agents[1].lease("another", exclusive=False, cores=0)
+            agents[1].lease(Wish(Owner("another")))
     finally:
         for agent in agents:
             agent.stop()
@@ -223,9 +223,9 @@ def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:
 def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
     agent: EngineHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent.lease("mine", exclusive=False, cores=0)
+    agent.lease(Wish(Owner("mine")))
     lock = FileLock(f"test-{new_ulid()}", node_folder("locks"))
-    files, looks = [agent._lease._path, lock.path], iter([False, True])
+    files, looks = [agent._lease._lease_file._path, lock.path], iter([False, True])
     for file in files:
         os.utime(file, (0, 0))
     monkeypatch.setattr(agent._over, "wait", lambda _: next(looks))
@@ -237,13 +237,13 @@ def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
 
 
 def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path: Path) -> None:
-    agent.lease("mine", exclusive=False, cores=0)
+    agent.lease(Wish(Owner("mine")))
     agent.begin_host()
     mine, other, clients = Lease("a"), Lease("b"), [ClientHost(), ClientHost()]
-    mine.take("mine", exclusive=False)
-    other.take("another", exclusive=False)
+    mine.take(Wish(Owner("mine"), False))
+    other.take(Wish(Owner("another"), False))
     for client in clients:
-        client.lease("another")
+        client.lease(Owner("another"))
     found = agent.end_host([os.getpid()])
     for client in clients:
         client.rest()
@@ -257,9 +257,9 @@ def test_no_other_sweep_gets_the_host_of_a_client_that_a_launch_has() -> None:
     cluster, other = LocalCluster(None, 1, watched=False), Lease("a")
     clients = cluster.clients(1, {})
     with pytest.raises(Occupied, match="held by a load client"):
-        other.take("another", exclusive=True)
+        other.take(Wish(Owner("another"), True))
     clients.release()
-    other.take("another", exclusive=True)
+    other.take(Wish(Owner("another"), True))
     again = cluster.clients(1, {})  # there is no other host
     assert sorted(one.client for one in living()) == [False, True]
     other.release()
@@ -349,7 +349,7 @@ def test_a_client_whose_disk_is_full_says_so_before_a_point(
     with pytest.raises(NoRoom, match=r"^/tmp of x$") as caught:
         clients.prepare(point_for("http://127.0.0.1:9"))
     host = ClientHost()
-    assert (host.lease("sweep"), host.rest()) == (True, True)
+    assert (host.lease(Owner("sweep")), host.rest()) == (True, True)
     clients.release()
     assert (caught.value.clients, clients.unfit) == ((0, 1), set(clients.nodes))
 

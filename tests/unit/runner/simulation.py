@@ -26,6 +26,7 @@ from orchestrator.cluster.base import (
     Stopped,
 )
 from orchestrator.engines.command import Node
+from orchestrator.engines.leases import Wish
 from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureKind, PlacementError
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
@@ -224,6 +225,10 @@ class World:
         self.most_held = max(self.most_held, len(self.held))
         return Placed(self, launch_id, [FakeAgent(self, name) for name in nodes])
 
+    def lease(self, node: str) -> None:
+        """Raises Occupied while others hold a node's host."""
+        self.step("lease")
+
     def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
         self.avoided.append(dict(avoid))
         self.step("clients")
@@ -273,10 +278,18 @@ class FakeAgent:
         if lost and all(one.node_id != self.node for one in self.world.nodes):
             raise HostLost(f"node {self.node} is gone")
 
-    def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
+    def lease(self, wish: Wish) -> tuple[int, ...]:
         self._reach()
-        self.world.step("lease")
-        return tuple(range(cores))
+        self.world.lease(self.node)
+        return tuple(range(wish.cores))
+
+    def queue(self, wish: Wish, since_ns: int = 0) -> int:
+        self._reach()
+        self.world.step("queue")
+        return since_ns or self.world.clock.unix_ns()
+
+    def put_back(self) -> None:
+        self.world.step("put back")
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
         return (

@@ -23,19 +23,56 @@ def deployment(accelerator: str = "cpu", name: str = "d", **settings: int) -> De
     )
 
 
-def test_a_host_that_others_hold_rests_each_time_longer_until_it_is_got() -> None:
-    state, machines = SweepState(), [node("a"), node("b")]
-    assert state.rested(machines, 0.0) == machines
-    now_s, rests = 0.0, []
+def rests_s(state: SweepState, now_s: float, longer: bool) -> list[int]:
+    """For how long a host rests that is given back again and again."""
+    machines, rests = [node("a"), node("b")], []
     for _ in range(7):
-        state.rest("10.0.0.a", now_s)
+        state.rest("10.0.0.a", now_s, longer)
         rests.append(next(s for s in range(1, 100) if len(state.rested(machines, now_s + s)) == 2))
         now_s += rests[-1]
-    assert rests == [2, 4, 8, 16, 32, 60, 60]
+    return rests
+
+
+def test_a_host_that_was_given_back_rests_longer_where_others_may_come() -> None:
+    state, machines = SweepState(), [node("a"), node("b")]
+    assert state.rested(machines, 0.0) == machines
+    assert rests_s(state, 0.0, longer=False) == [2] * 7
     state.wake("10.0.0.a")
-    state.rest("10.0.0.a", now_s)
-    assert state.rested(machines, now_s + 1.9) == [machines[1]]
-    assert state.rested(machines, now_s + 2.0) == machines
+    assert rests_s(state, 0.0, longer=True) == [2, 4, 8, 16, 32, 60, 60]
+    state.wake("10.0.0.a")
+    state.rest("10.0.0.a", 500.0, longer=True)
+    assert state.rested(machines, 501.9) == [machines[1]]
+    assert state.rested(machines, 502.0) == machines
+
+
+def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
+    state, machines = SweepState(), [node("a"), node("b")]
+    state.waits_for("d", "10.0.0.a")
+    state.waits_for("e", "10.0.0.a")
+    state.waits_no_more("d")
+    assert (state.rested(machines, 1e9), state.waiting()) == ([machines[1]], ["e"])
+    state.waits_no_more("e")
+    assert state.rested(machines, 0.0) == machines
+
+
+def test_devices_cost_nothing_while_their_launch_waits_for_its_host() -> None:
+    state, gpus = SweepState(), deployment("H100-80GB", "g")
+    state.placed(gpus, 0.0)
+    state.waits_for("g", "10.0.0.a")
+    assert state.spent(1000.0) == Cost()
+    state.placed(gpus, 1000.0)
+    assert state.spent(1100.0).gpu_s == 100.0
+
+
+def test_the_place_in_line_is_kept_for_the_same_hosts_until_one_was_had() -> None:
+    state = SweepState()
+    state.keep_place("ba", 7)
+    assert [state.place_in_line("a"), state.place_in_line("ab"), state.place_in_line("ab")] == [
+        *(0, 7, 0)
+    ]
+    state.keep_place("ab", 7)
+    state.wake("b")
+    assert state.place_in_line("ab") == 0
 
 
 def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing() -> None:
