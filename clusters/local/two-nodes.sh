@@ -8,6 +8,13 @@
 set -euo pipefail
 : "${CPUS:=4}" "${DASHBOARD_PORT:=8265}"
 source "$(dirname "$0")/token.sh" ray2
+for taken in PORT DASHBOARD_PORT; do
+  if answers "${!taken}"; then
+    echo "port ${!taken} is taken, maybe by another Ray: set $taken to a free one (CPUS, PORT, DASHBOARD_PORT: see the top of $0)" >&2
+    rm -rf "$folder"
+    exit 1
+  fi
+done
 mkdir "$folder/1" "$folder/2"              # one each: nodes that share one unpack a job's files over each other
 export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0
 node=("$RAY" start --block --disable-usage-stats --num-cpus="$CPUS" --object-store-memory=80000000 --node-ip-address=127.0.0.1)
@@ -23,6 +30,7 @@ done
 "${node[@]}" --address="127.0.0.1:$PORT" --num-gpus=0 --dashboard-agent-listen-port=$((DASHBOARD_PORT + 3)) \
   --temp-dir="$folder/2" > "$folder/2/log" 2>&1 &
 until answers "$DASHBOARD_PORT"; do sleep 1; done
+echo "in the terminal from which you run or submit, first:"
 say_token
 echo "two nodes: --address 127.0.0.1:$PORT, jobs to http://127.0.0.1:$DASHBOARD_PORT"
 wait -n || true                            # a node that ends ends both

@@ -530,7 +530,11 @@ class Sweep:
                 context.tell(Phase(label, WAIT_FOR_NODES, says, now_s - since_s, limit_s))
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
-                text = f"No room: the cluster's {counted(len(machines), 'node')} cannot hold {what}, and {why}."
+                has_gpus = any(machine.gpus for machine in machines)
+                no_gpu = need.gpus > 0 and len(machines) > 0 and not has_gpus
+                first = "no node has a GPU, so " if no_gpu else ""
+                nodes = counted(len(machines), "node")
+                text = f"No room: {first}the cluster's {nodes} cannot hold {what}, and {why}."
                 for job in jobs:
                     if not context.may_start():  # raises once the storage has refused for too long
                         self._homeless[need] = since_s

@@ -168,3 +168,54 @@ def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> Non
             assert not any(thread.is_alive() for thread in threads)
     finally:
         sys.setswitchinterval(interval)
+
+
+HELD = "host vm is held by experiment qwen3 (user ann, pid 4711, results in /data/sweeps/of-ann)"
+
+
+def test_while_all_launches_wait_the_time_left_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("orchestrator.report.live.time.monotonic", lambda: now_s)
+    live = LiveSweep(Console(file=io.StringIO(), force_terminal=True, width=80, height=40))
+
+    def head() -> str:
+        console = Console(file=io.StringIO(), width=80)
+        console.print(live._render())
+        return console.file.getvalue().splitlines()[0]  # type: ignore[attr-defined,no-any-return]
+
+    live(Event("sweep", "14 measurements to do", data={"total": 14}))
+    live(Event("measured", "measured", "vllm", data={"left_s": 360}))
+    live(Phase("vllm", "wait for host", says=HELD))
+    now_s += 1380.0
+    assert head() == "1 of 14 measurements, ~6 min left after the wait"
+    live(Phase("vllm", "start"))
+    assert head() == "1 of 14 measurements, ~6 min left"
+    now_s += 60.0
+    assert head() == "1 of 14 measurements, ~5 min left"
+    live(Phase("sglang", "wait for host", says=HELD))
+    now_s += 60.0
+    assert head() == "1 of 14 measurements, ~4 min left", "one still works"
+
+
+def test_who_is_waited_for_is_shown_whole_on_a_narrow_terminal() -> None:
+    assert shown(80, Phase("vllm tp=2", "wait for host", elapsed_s=840.0, says=HELD)) == [
+        "vllm tp=2: waiting 14 min: host vm is held by experiment qwen3 (user ann, pid",
+        "  4711, results in /data/sweeps/of-ann)",
+    ]
+
+
+def test_a_log_says_each_minute_who_is_waited_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
+    out = io.StringIO()
+    with LiveSweep(Console(file=out, width=80)) as live:
+        live(Phase("vllm", "wait for host", elapsed_s=61.0, says="host vm is held by x"))
+        wait_for(lambda: "by x" in out.getvalue(), 10.0, "a line")
+        live(Phase("vllm", "wait for host", elapsed_s=180.0, says="host vm is held by y"))
+        wait_for(lambda: "by y" in out.getvalue(), 10.0, "a line of the next holder")
+    lines = list(dict.fromkeys(line[9:] for line in out.getvalue().splitlines()))
+    assert lines == [
+        "vllm: waiting 61 s: host vm is held by x",
+        "vllm: waiting 3 min: host vm is held by y",
+    ]

@@ -377,3 +377,41 @@ def test_nodes_are_not_compared_with_one_another_to_ask_for_more(
     monkeypatch.setattr(Machine, "__eq__", counts)
     assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
     assert len(compared) < 100
+
+
+@dataclass
+class Leased(Packing):
+    """Others lease the hosts ``leased`` until ``freed_s``."""
+
+    leased: frozenset[str] = frozenset()
+
+    def lease(self, node: str) -> None:
+        super().lease(node)
+        if node in self.leased and self.clock.now_s() < self.freed_s:
+            raise Occupied(f"host {node} is held")
+
+
+def leased(*names: str, **given: Any) -> Leased:
+    return Leased(VirtualClock(), [node(name) for name in names], **given)
+
+
+def test_a_gang_that_waits_for_a_host_of_others_leaves_its_other_nodes_to_its_sweep(
+    store: Store,
+) -> None:
+    world = leased("a", "b", "c", "d", leased=frozenset("d"), freed_s=7200.0)
+    gang = "{tensor_parallel_size: 8, pipeline_parallel_size: 4}"
+    report = sweep(world, plan_of(f"{cases(6, gpus=8)}, {gang}"), store)
+    assert (report.counts.measured, report.counts.failed) == (7, 0)
+    kinds = [one.kind if isinstance(one, Event) else one.name for one in world.told]
+    sixth = [at for at, kind in enumerate(kinds) if kind == "measured"][5]
+    assert kinds[:sixth].count("place") <= 6 + 4
+    assert kinds[sixth:].count("place") == 1, "with nothing else to do it stays in line"
+    assert 7200 <= world.clock.now_s() < 7200 + 100
+    assert report.overhead < 0.05
+
+
+def test_a_launch_in_line_moves_to_a_node_that_is_added_for_it(store: Store) -> None:
+    world = leased("a", leased=frozenset("a"), autoscaler=True)
+    assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
+    assert world.joined_s[0] == pytest.approx(JOINS_S, abs=5)
+    assert world.clock.now_s() < JOINS_S + 120

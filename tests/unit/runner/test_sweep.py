@@ -1300,3 +1300,12 @@ def test_what_is_judged_impossible_is_run_last_where_the_user_says_so_and_what_n
     other = Store.open(str(tmp_path / "other"), "x")
     assert sweep(world_of(), plan.allowing(), other).counts.measured == 2
     assert [row.deployment_id for row in launches(other)] == [fits, too_long], "those go last"
+
+
+def test_that_no_node_has_a_gpu_is_said_in_those_words(store: Store) -> None:
+    sweep(world_of([node("a", 0)]), plan_of(), store)
+    (row,) = launches(store)
+    assert row.reason == (
+        "No room: no node has a GPU, so the cluster's 1 node cannot hold one node with 1 GPU"
+        " (H100-80GB), and it has no autoscaler."
+    )
