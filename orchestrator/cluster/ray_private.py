@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from orchestrator.cluster.base import NodeType
@@ -224,13 +225,14 @@ class AutoscalerReport:
     refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     last_refused: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     infeasible: frozenset[str] = frozenset()
+    by_hand: bool = False  # the monitor on this machine was started with a configuration
 
     @property
     def configured(self) -> bool:
         """Whether there is an autoscaler with node types: it names the type of every node, even of
         the head, while the monitor that ``ray start`` always runs names none.
         """
-        return any(not name.startswith(UNNAMED) for name in self.types)
+        return self.by_hand or any(not name.startswith(UNNAMED) for name in self.types)
 
 
 def autoscaler_report(gcs_address: str) -> AutoscalerReport | None:
@@ -264,8 +266,10 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
             or "the autoscaler's log says why"
         )
         refused[one.ray_node_type_name] = number + one.count, why
+    types = tuple(one.ray_node_type_name or UNNAMED for one in known)
+    is_named = any(name != UNNAMED for name in types)
     return AutoscalerReport(
-        tuple(one.ray_node_type_name or UNNAMED for one in known),
+        types,
         said.last_seen_cluster_resource_state_version or None,
         "",
         Counter(one.ray_node_type_name for one in said.pending_instances),
@@ -273,7 +277,23 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
         infeasible=frozenset(
             one.details.partition(":")[0] for one in said.infeasible_gang_resource_requests
         ),
+        by_hand=not is_named and monitor_has_configuration(gcs_address),
     )
+
+
+def monitor_has_configuration(gcs_address: str) -> bool:
+    """Whether the head of this cluster runs on this machine and was started with
+    ``--autoscaling-config``. Version 2 publishes no configuration, and a head that was started by
+    hand has no type. Only the head's machine shows it.
+    """
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            is_monitor = any(word.endswith("monitor.py") for word in words)
+            if not is_monitor or f"--gcs-address={gcs_address}" not in words:
+                continue
+            return any(word.startswith("--autoscaling-config=") for word in words)
+    return False
 
 
 def _report_v1() -> AutoscalerReport:

@@ -292,3 +292,21 @@ def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_
     assert ray_private.node_types(str(file)) == [NodeType("a", 0, 2, 4, {"market": "spot"})]
     file.write_text("available_node_types: 3")
     assert ray_private.node_types(str(file)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "grows"),
+    [(["--autoscaling-config=/c.yaml", "--gcs-address=h:1"], True), (["--gcs-address=h:1"], False),
+     (["--autoscaling-config=/c.yaml", "--gcs-address=h:2"], False)],
+)  # fmt: skip
+def test_an_autoscaler_of_a_head_started_by_hand_is_known_by_its_monitor(
+    arguments: list[str], grows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = SimpleNamespace(
+        cmdline=lambda: ["python", "/ray/autoscaler/v2/monitor.py", *arguments]
+    )
+    other = SimpleNamespace(cmdline=lambda: ["vi", "cluster.yaml"])
+    monkeypatch.setattr(ray_private.psutil, "process_iter", lambda: [other, monitor])
+    reply = GetClusterStatusReply()
+    reply.cluster_resource_state.node_states.add(ray_node_type_name="")
+    assert version2(monkeypatch, reply).configured is grows
