@@ -38,7 +38,7 @@ VLLM_VERSION = "0.32.0"
 SGLANG_VERSION = "0.5.23"
 # the one made for TORCH; SGLang's configurations import its transforms
 TORCHVISION = "torchvision==0.28.0"
-TRANSFORMERS_VERSION = "5.19.0"
+TRANSFORMERS_VERSION = "5.24.0"
 LLAMA_CPP_COMMIT = "0c1e570"
 LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution holds that of llama.cpp, at this very commit
 # Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its

@@ -22,7 +22,7 @@ SOCKET_PATH = 107  # bytes: the longest path of a UNIX socket
 SOCKET_NAME = len("/01234567-89ab-cdef-0123-456789abcdef")
 NO_USE = "no workload asks for LoRA adapters, guided output or images, so what is measured would not use it"
 _UNUSED = re.compile(
-    r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc)"
+    r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc(?!essor[-_]cache))"
 )
 # pins for engines that choose by the GPU's memory
 BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
@@ -170,10 +170,13 @@ def blocks(default: int) -> Callable[[int, EngineSettings], int]:
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
     """Flags of ``extra_args``: true gives a bare flag, a list several values, false and null
-    nothing.
+    nothing. A key within a JSON flag (``-cc.pass_config.x``) takes true and false as its values.
     """
     arguments: list[str] = []
     for name, value in settings.extra_args.items():
+        if isinstance(value, bool) and name.startswith("-") and "." in name and "=" not in name:
+            arguments += [name, json.dumps(value)]
+            continue
         if value is None or value is False or not name.startswith("-"):
             continue
         arguments.append(name)

@@ -2,21 +2,33 @@
 share.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.catalog.memory import FLOAT32, ShareOf, kernel_scheme, kv_cache_dtype
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.catalog.quantization import Quantization
 from orchestrator.engines import ENGINES, ROUTERS, command
 from orchestrator.engines.command import Command, Flags, Node
+from orchestrator.engines.command_lines import (
+    CommandLine,
+    RecordedFlag,
+    Release,
+    Standing,
+    command_lines,
+    is_same_release,
+    nearest_word,
+    release_of,
+)
 from orchestrator.errors import FailureKind
+from orchestrator.registry import did_you_mean
 from orchestrator.spec.container_options import option_problem
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative, is_version
 
 Reported = dict[str, float | int | str]
 # Settings that every launched engine has without a flag: which engine, where it runs, and how
@@ -60,6 +72,17 @@ DEVICES = {
     *(f"{vendor}_VISIBLE_DEVICES" for vendor in ("CUDA", "HIP", "ROCR", "NVIDIA")),
 }
 LEAST_GROUP = 32  # inputs that share a scale: no kernel for experts has smaller groups
+MOST_LISTED = 12  # words in a sentence; of more, only the nearest is named
+OWNED_BY_DRAFTS = "the field speculative"
+# Fields of ``Speculative`` that some engines have.
+OF_SOME_DRAFTS = (
+    "draft_tensor_parallel_size",
+    "prompt_lookup_min",
+    "prompt_lookup_max",
+    "eagle_topk",
+    "num_draft_tokens",
+    "extra_args",
+)
 # Settings that no workload makes use of.
 UNUSED = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guided_decoding_backend")
 
@@ -85,32 +108,73 @@ def named_as_vllm(prefix: str) -> dict[str, str]:
 class Drafts:
     """What an engine has of speculative decoding."""
 
-    methods: Collection[str]
+    # method in the common vocabulary -> the engine's own name, which is taken as well
+    names: Mapping[str, str] = field(default_factory=dict)
+    flag: str | None = None  # its recorded choices are further methods
+    no_methods: Collection[str] = ()  # choices of ``flag`` that are none
     with_model: Collection[str] = ()  # methods that need a draft model
-    # fields of ``Speculative`` that it does not have
-    lacking: Collection[str] = (
-        "draft_tensor_parallel_size",
-        "prompt_lookup_min",
-        "prompt_lookup_max",
-    )
+    without_model: Collection[str] = ("ngram", "suffix")
+    # fields of ``Speculative`` that not every engine has, and this one does
+    has: Collection[str] = ()
+    finds_method: bool = False  # it knows the method by the draft model
+    # flags with the number of drafted tokens, if ``extra_args`` say what ``speculative`` leaves open
+    tokens_flags: tuple[str, ...] = ()
 
-    def problems(self, engine: str, settings: EngineSettings) -> Iterator[str]:
-        """Unknown methods, draft models that are missing or superfluous, and details that the
-        engine does not have.
+    def tokens(self, settings: EngineSettings) -> int:
+        """Tokens that are drafted at a time; 0 without speculation."""
+        if settings.speculative is not None:
+            return settings.speculative.num_speculative_tokens
+        given = command.among(settings, self.tokens_flags)
+        return max((_number_in(name, settings.extra_args[name]) for name in given), default=0)
+
+    def own_name(self, method: str) -> str:
+        """A method as the engine calls it."""
+        return self.names.get(method, method)
+
+    def methods(self, command_line: CommandLine | None) -> RecordedFlag:
+        """All methods, as a flag that has them as choices."""
+        own = command_line.find(self.flag) if command_line and self.flag else None
+        choices = [
+            choice for choice in (own.choices if own else ()) if choice not in self.no_methods
+        ]
+        names = dict.fromkeys((*self.names, *self.names.values(), *choices))
+        any_case = own is not None and own.any_case
+        return RecordedFlag("method", "value", tuple(names), any_case=any_case)
+
+    def problems(
+        self, engine: str, spec: Speculative, extra_keys: Collection[str] = ()
+    ) -> Iterator[str]:
+        """Draft models that are missing or superfluous, and details that the engine lacks.
+
+        ``extra_keys``: what ``extra_args`` may hold, () if that is not known.
         """
-        spec = settings.speculative
-        if spec is None:
-            return
-        if spec.method not in self.methods:
-            yield f"speculative: {engine} has no method {spec.method}; it has {', '.join(self.methods)}"
-        if spec.method in self.with_model and spec.model is None:
-            yield f"speculative: method {spec.method} needs a model"
-        if spec.method in ("ngram", "suffix") and spec.model is not None:
-            yield f"speculative: method {spec.method} has no model"
-        if spec.method != "ngram" and (spec.prompt_lookup_min or spec.prompt_lookup_max):
-            yield f"speculative: prompt_lookup_min and prompt_lookup_max are for ngram, not for {spec.method}"
-        if given := [name for name in self.lacking if getattr(spec, name) is not None]:
+        method = spec.method
+        if method is None and not self.finds_method:
+            yield f"speculative: {engine} needs the method"
+        if method is None and spec.model is None:
+            yield "speculative: without a method it needs the draft model, which tells the method"
+        if method in self.with_model and spec.model is None:
+            yield f"speculative: method {method} needs a model"
+        if method in self.without_model and spec.model is not None:
+            yield f"speculative: method {method} has no model"
+        looks_up = method is not None and method.startswith("ngram")
+        if not looks_up and (spec.prompt_lookup_min or spec.prompt_lookup_max):
+            yield (
+                "speculative: prompt_lookup_min and prompt_lookup_max are for ngram, "
+                f"not for {method or 'a draft model'}"
+            )
+        given = [name for name in OF_SOME_DRAFTS if getattr(spec, name) and name not in self.has]
+        if given:
             yield f"speculative: {engine} has no {' and no '.join(given)}"
+        for key in spec.extra_args if "extra_args" in self.has else ():
+            if key in Speculative.model_fields:
+                yield f"speculative: extra_args: {key} is a key of speculative itself"
+            elif extra_keys and key not in extra_keys:
+                guess = did_you_mean(key, extra_keys)
+                yield (
+                    f"speculative: extra_args: {engine} has no key {key!r} there"
+                    f"{f'; {guess}' if guess else ''}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +407,18 @@ class Engine:
     # Field -> value in the common vocabulary (vLLM's: fp8 is E4M3) -> what the engine calls it;
     # None: left out.
     words: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    # field -> value that it does not have -> why, as a sentence
+    no_words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # key of its own configuration file -> who sets it; None: it has no file
     keys: Mapping[str, str] | None = None
     reserved: tuple[str, ...] = ()  # flags that this program sets
+    # flag of a field -> values that only ``extra_args`` can say, while the field is left open
+    open_flags: Mapping[str, Collection[str]] = field(default_factory=dict)
     # other spelling of a flag -> who sets it
     aliases: Mapping[str, str] = field(default_factory=dict)
     drafts: Drafts | None = None
+    # Environment variable that names its plugins; with it, words that plugins may add are taken.
+    plugins_variable: str | None = None
     on_cpus: bool = False
     on_amd: bool = False
     several_nodes: bool = False
@@ -377,12 +447,10 @@ class Engine:
 
     def dialect(self, settings: EngineSettings, api: str) -> Dialect:
         """The dialect of one of its APIs. Raises KeyError for one that it does not have."""
-        drafts = [
-            one.speculative.num_speculative_tokens
-            for one in settings.engines.values()
-            if one.speculative
-        ]
-        return replace(self.apis(settings)[api], tokens_per_step=1 + max(drafts, default=0))
+        drafted = 0
+        if self.drafts is not None:
+            drafted = max(self.drafts.tokens(part) for part in settings.engines.values())
+        return replace(self.apis(settings)[api], tokens_per_step=1 + drafted)
 
     def apis(self, settings: EngineSettings) -> dict[str, Dialect]:
         """Its ``dialects``, limited to what the router in front of it passes on."""
@@ -407,7 +475,7 @@ class Engine:
             ),
             *self._not_supported(settings),
             *self._given_twice(settings),
-            *self._unknown_values(settings),
+            *self._unknown_words(settings, certain=True),
             *(
                 f"env: {name} is set by this program: the cluster gives the devices"
                 for name in DEVICES & settings.env.keys()
@@ -419,9 +487,22 @@ class Engine:
                 if place not in command.PLACES
             ),
             *self._container_problems(settings, hardware),
-            *(self.drafts.problems(self.title, settings) if self.drafts else ()),
+            *self._draft_problems(settings),
             *self.more_problems(settings, hardware),
         ]
+
+    def notes(self, settings: EngineSettings) -> list[str]:
+        """What cannot be known of these settings, because their release is not a recorded one."""
+        release = self._release(settings)
+        if release is None or release.is_certain:
+            return []
+        recorded = ", ".join(line.version for line in command_lines(self.name))
+        if release.standing is Standing.NEWER:
+            about = f"{self.title} {release.stated} is newer than {recorded}, whose flags are known"
+        else:
+            about = f"the flags of {self.title} {release.stated} are not known, only those of {recorded}"
+        words = self._unknown_words(settings, certain=False)
+        return [f"{about}: {word}" for word in words] or [about]
 
     def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that are left open."""
@@ -484,8 +565,47 @@ class Engine:
             (name, flag.name) for name, flag in command.each(self.flags)
         ]
         owners = {flag: f"the field {name}" for name, flag in flags} | dict(self.aliases)
+        owners |= self._other_spellings(settings, owners)
+        keys = self.keys
+        if settings.speculative is None:  # extra_args may say all of it
+            owners = {flag: owner for flag, owner in owners.items() if owner != OWNED_BY_DRAFTS}
+            if keys is not None:
+                keys = {key: owner for key, owner in keys.items() if owner != OWNED_BY_DRAFTS}
+        for flag, values in self.open_flags.items():
+            given = command.among(settings, (flag,))
+            if given and all(str(settings.extra_args[name]) in values for name in given):
+                owner = owners[flag]
+                field_name = owner.removeprefix("the field ")
+                if getattr(settings, field_name) is None:
+                    owners = {name: one for name, one in owners.items() if one != owner}
         owners |= dict.fromkeys(self.reserved, "this program")
-        return command.taken(self.title, settings, owners, self.keys)
+        return command.taken(self.title, settings, owners, keys)
+
+    def _other_spellings(
+        self, settings: EngineSettings, owners: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Who sets the flags of ``extra_args`` that are recorded spellings of owned flags."""
+        release = self._release(settings)
+        if release is None:
+            return {}
+        flags = release.command_line.flags
+        owner_of = {flags[flag].name: owner for flag, owner in owners.items() if flag in flags}
+        found = {}
+        for name in settings.extra_args:
+            spelling = name.partition("=")[0].partition(".")[0]
+            flag = flags.get(spelling)
+            if flag is not None and flag.name in owner_of:
+                found[spelling] = owner_of[flag.name]
+        return found
+
+    def knows(self, version: str) -> bool:
+        """Whether the flags of a release that runs are recorded, or are those of this record."""
+        if any(is_same_release(version, line.version) for line in command_lines(self.name)):
+            return True
+        return not self.version or self.version in version or is_version(self.version, version)
+
+    def _release(self, settings: EngineSettings) -> Release | None:
+        return release_of(self.name, settings)
 
     def in_its_words(self, settings: EngineSettings) -> EngineSettings:
         """The settings with values in the engine's own vocabulary."""
@@ -495,18 +615,105 @@ class Engine:
         }
         return settings.model_copy(update=said)
 
-    def _unknown_values(self, settings: EngineSettings) -> list[str]:
-        allowed = {
-            name: flag.choices for name, flag in command.each(self.flags) if flag.choices
-        } | dict(self.values)
+    def _unknown_words(self, settings: EngineSettings, certain: bool) -> list[str]:
+        """Sentences about flags, values and methods that the engine does not have.
+
+        They are refused if they are certain: if the deployment's release is recorded, or nothing
+        says which it is. Else they may be words of a release that nobody has recorded.
+        """
+        release = self._release(settings)
+        is_certain = release is None or release.is_certain
+        if is_certain is not certain:
+            return []
+        command_line = release.command_line if release else None
         return [
-            f"{name}: {value!r} is none of {', '.join(dict.fromkeys((*self.words.get(name, ()), *values)))}; "
-            f"{self.title} has no other"
-            for name, values in allowed.items()
-            if (value := getattr(settings, name)) is not None
-            and (word := self.words.get(name, {}).get(value, value)) is not None
-            and word not in values
+            *self._unknown_values(settings, command_line),
+            *self._unknown_method(settings, command_line),
+            *(self._unknown_flags(settings, command_line) if command_line else ()),
         ]
+
+    def _unknown_values(
+        self, settings: EngineSettings, command_line: CommandLine | None
+    ) -> Iterator[str]:
+        for name, flag in self._with_choices(command_line).items():
+            value = getattr(settings, name)
+            common = self.words.get(name, {})
+            word = common.get(value, value) if value is not None else None
+            if word is None or flag.has_choice(word) or self._is_of_plugin(flag, settings):
+                continue
+            reason = self.no_words.get(name, {}).get(value)
+            names = tuple(dict.fromkeys((*common, *flag.choices)))
+            guess = nearest_word(value, names) if len(names) > MOST_LISTED else ""
+            if reason:
+                yield f"{name}: {reason}"
+            elif guess:
+                yield f"{name}: {self.title} has no {value!r}; {guess}"
+            else:
+                yield f"{name}: {value!r} is none of {', '.join(names)}; {self.title} has no other"
+
+    def _with_choices(self, command_line: CommandLine | None) -> dict[str, RecordedFlag]:
+        """Fields with the choices of their values: this record's own, else the recorded ones."""
+        found = {}
+        for name, flag in command.each(self.flags):
+            recorded = command_line.find(flag.name) if command_line else None
+            if flag.choices:
+                is_open = recorded is not None and recorded.is_open
+                found[name] = RecordedFlag(flag.name, "value", flag.choices, is_open=is_open)
+            elif recorded and recorded.choices and flag.kind == "value" and flag.of is None:
+                found[name] = recorded
+        for name, values in self.values.items():
+            found[name] = RecordedFlag(name, "value", values)
+        return found
+
+    def _unknown_method(
+        self, settings: EngineSettings, command_line: CommandLine | None
+    ) -> Iterator[str]:
+        if self.drafts is None or settings.speculative is None:
+            return
+        method, methods = settings.speculative.method, self.drafts.methods(command_line)
+        if method is None or methods.has_choice(method):
+            return
+        older = [
+            line.version
+            for line in command_lines(self.name)
+            if line is not command_line and self.drafts.methods(line).has_choice(method)
+        ]
+        if older and command_line:
+            yield (
+                f"speculative: {self.title} {command_line.version} has no method {method}; "
+                f"{older[0]} has it: if that one runs, say engine_version: {older[0]!r}"
+            )
+            return
+        listed = f"it has {', '.join(methods.choices)}"
+        guess = nearest_word(method, methods.choices) if len(methods.choices) > MOST_LISTED else ""
+        yield f"speculative: {self.title} has no method {method}; {guess or listed}"
+
+    def _unknown_flags(self, settings: EngineSettings, command_line: CommandLine) -> Iterator[str]:
+        for name, value in settings.extra_args.items():
+            if not name.startswith("-"):
+                continue  # a key of a file, or no flag at all
+            flag = command_line.find(name)
+            if flag is None:
+                guess = command_line.nearest(name)
+                sentence = f"extra_args: {self.title} {command_line.version} has no flag {name}"
+                yield f"{sentence}; {guess}" if guess else sentence
+                continue
+            reason = command_line.reason_to_refuse(name, value)
+            if reason and not self._is_of_plugin(flag, settings):
+                yield f"extra_args: {name} {reason}"
+
+    def _is_of_plugin(self, flag: RecordedFlag, settings: EngineSettings) -> bool:
+        """Whether a word may be one that a plugin of the engine brings."""
+        return flag.is_open and self.plugins_variable in settings.env
+
+    def _draft_problems(self, settings: EngineSettings) -> Iterator[str]:
+        if self.drafts is None or settings.speculative is None:
+            return
+        release = self._release(settings)
+        keys: Collection[str] = ()
+        if release is not None and release.is_certain:
+            keys = {key for flag in release.command_line.flags.values() for key in flag.keys}
+        yield from self.drafts.problems(self.title, settings.speculative, keys)
 
     def _container_problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
         if settings.image is None:
@@ -521,6 +728,19 @@ class Engine:
             if any(re.search(rf"(^|\W|-e){name}\b", word) for words in given for word in words)
         ]
         return [f"container_args: {problem}" for problem in found]
+
+
+def _number_in(name: str, value: Any) -> int:
+    """Drafted tokens that one of ``extra_args`` says: as a number or within a JSON object."""
+    if name.partition(".")[2] not in ("", "num_speculative_tokens"):
+        return 0
+    try:
+        number = json.loads(str(value))
+    except ValueError:
+        return 0
+    if isinstance(number, dict):
+        number = number.get("num_speculative_tokens", 0)
+    return number if isinstance(number, int) else 0
 
 
 def program_of(name: str) -> Engine:

@@ -31,6 +31,7 @@ QUANTIZATION = (
 )
 KV_TYPES = ("None", "int8kv", "int4kv", "fp8kv_sph", "fp8kv_spt", "fp8kv_dsa")
 CALIBRATION = "--kv_quant_calibration_config_path"
+MTP = {"mtp": "eagle_with_att"}
 BATCH = 16384  # its default for all data-parallel ranks together; a chunk is half of it
 PROFILED = re.compile(
     r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S
@@ -152,7 +153,8 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
         "enforce_eager": Flag("--disable_cudagraph", "bare"),
         "speculative": (
-            Flag("--mtp_mode", of=lambda spec, _: "eagle_with_att"),  # of DeepSeek's own checkpoint
+            # of DeepSeek's own checkpoint, unless LightLLM's own name is given
+            Flag("--mtp_mode", of=lambda spec, _: MTP.get(spec.method, spec.method)),
             Flag("--mtp_draft_model_dir", of=lambda spec, _: spec.model),
             Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
         ),
@@ -176,7 +178,7 @@ ENGINE = Engine(
         *("--host", "--port", "--model_dir", "--model_name", "--run_mode"),
         *("--nnodes", "--node_rank", "--nccl_host", "--nccl_port"),
     ),
-    drafts=Drafts(("mtp",)),
+    drafts=Drafts(MTP, flag="--mtp_mode", tokens_flags=("--mtp_step",)),
     several_nodes=True,
     pins=_pins,
     more_problems=_problems,

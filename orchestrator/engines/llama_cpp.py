@@ -9,13 +9,14 @@ Its HTTP server opens first and answers 503 while the model loads.
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import Dialect, openai
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 # allowed with tensor_parallel_size: `row` keeps KV and attention on one GPU
@@ -30,6 +31,7 @@ TYPES = {
     "mtp": "draft-mtp",
     "ngram": "ngram-simple",
 }
+LOOKUPS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # n-grams with sizes of their own
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
@@ -88,6 +90,25 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         )
     if not settings.max_model_len:
         yield "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one"
+
+
+def _type(spec: Speculative, settings: EngineSettings) -> str:
+    return TYPES.get(spec.method or "", spec.method or "")
+
+
+def _of_draft(spec: Speculative, settings: EngineSettings) -> int | None:
+    """Drafted tokens of a draft model or its own layers."""
+    return spec.num_speculative_tokens if _type(spec, settings).startswith("draft-") else None
+
+
+def _drafted_by(lookup: str, spec: Speculative, settings: EngineSettings) -> int | None:
+    """Drafted tokens of one kind of n-grams."""
+    return spec.num_speculative_tokens if _type(spec, settings) == lookup else None
+
+
+def _looked_up_by(lookup: str, spec: Speculative, settings: EngineSettings) -> int | None:
+    """Tokens that one kind of n-grams looks up."""
+    return spec.prompt_lookup_max if _type(spec, settings) == lookup else None
 
 
 def _reported(log: str) -> Reported:
@@ -149,17 +170,17 @@ ENGINE = Engine(
             "--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
         ),
         "speculative": (
-            Flag("--spec-type", of=lambda spec, _: TYPES[spec.method]),
+            Flag("--spec-type", of=_type),
             Flag("--spec-draft-model", of=lambda spec, _: spec.model),
-            Flag(
-                "--spec-draft-n-max",
-                of=lambda spec, _: None if spec.method == "ngram" else spec.num_speculative_tokens,
+            Flag("--spec-draft-n-max", of=_of_draft),
+            *(
+                flag
+                for kind in LOOKUPS
+                for flag in (
+                    Flag(f"--spec-{kind}-size-m", of=partial(_drafted_by, kind)),
+                    Flag(f"--spec-{kind}-size-n", of=partial(_looked_up_by, kind)),
+                )
             ),
-            Flag(
-                "--spec-ngram-simple-size-m",
-                of=lambda spec, _: spec.num_speculative_tokens if spec.method == "ngram" else None,
-            ),
-            Flag("--spec-ngram-simple-size-n", of=lambda spec, _: spec.prompt_lookup_max),
         ),
     },
     taken=("max_model_len", "served_model_name", "tensor_parallel_size", "pipeline_parallel_size"),
@@ -210,7 +231,13 @@ ENGINE = Engine(
         }
     },
     drafts=Drafts(
-        TYPES, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
+        TYPES,
+        flag="--spec-type",
+        no_methods=("none",),
+        with_model=("draft_model", "eagle3", "draft-simple", "draft-eagle3"),
+        without_model=("ngram", "suffix", *LOOKUPS, "ngram-mod", "ngram-cache"),
+        has=("prompt_lookup_max",),
+        tokens_flags=("--spec-draft-n-max",),
     ),
     on_cpus=True,
     on_amd=True,

@@ -122,7 +122,10 @@ ENGINE = Engine(
         "enforce_eager": Flag("--eager-mode", "bare"),
         "distributed_executor_backend": Flag("--distributed-executor-backend"),
         "speculative": (
-            Flag("--speculative-algorithm", of=lambda spec, _: ALGORITHMS[spec.method]),
+            Flag(
+                "--speculative-algorithm",
+                of=lambda spec, _: ALGORITHMS.get(spec.method, spec.method),
+            ),
             Flag("--speculative-draft-model", of=lambda spec, _: spec.model),
             Flag("--speculative-num-draft-tokens", of=lambda spec, _: spec.num_speculative_tokens),
         ),
@@ -139,7 +142,12 @@ ENGINE = Engine(
         *("--server-name", "--server-port", "--api-keys", "--model-name"),
         *("--nnodes", "--node-rank", "--dist-init-addr"),
     ),
-    drafts=Drafts(ALGORITHMS, with_model=("eagle", "eagle3")),
+    drafts=Drafts(
+        ALGORITHMS,
+        flag="--speculative-algorithm",
+        with_model=("eagle", "eagle3", "dflash"),
+        tokens_flags=("--speculative-num-draft-tokens",),
+    ),
     several_nodes=True,
     pins=_pins,
     more_problems=_problems,

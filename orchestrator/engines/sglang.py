@@ -92,6 +92,8 @@ LOAD_FORMATS = (
     ),
     *("expert_pack", "flash_rl"),
 )
+# Those whose unit is a block of drafts instead of steps.
+BLOCK_ALGORITHMS = ("DFLASH", "DSPARK")
 ALGORITHMS = {
     "draft_model": "STANDALONE",
     "ngram": "NGRAM",
@@ -291,14 +293,43 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
     return command.nonce_name(settings, node).replace(":", "-")
 
 
-def _chain(spec: Speculative, settings: EngineSettings) -> int | None:
-    """Steps of a draft that is one chain of tokens (a tree of width 1); None for n-grams."""
-    return spec.num_speculative_tokens if spec.method != "ngram" else None
+def _algorithm(spec: Speculative, settings: EngineSettings) -> str:
+    """SGLang's name of the method, which it takes in any case."""
+    method = spec.method or ""
+    return ALGORITHMS.get(method, method).upper()
+
+
+def _steps(spec: Speculative, settings: EngineSettings) -> int | None:
+    """Steps of a draft that is a chain or a tree of tokens; None for n-grams and blocks."""
+    if _algorithm(spec, settings) in ("NGRAM", *BLOCK_ALGORITHMS):
+        return None
+    return spec.num_speculative_tokens
+
+
+def _branches(spec: Speculative, settings: EngineSettings) -> int | None:
+    """Branches of each step: 1 makes a chain."""
+    return None if _steps(spec, settings) is None else spec.eagle_topk or 1
 
 
 def _verified(spec: Speculative, settings: EngineSettings) -> int:
-    """Tokens that are verified at a time: those of a chain and the last accepted one."""
-    return spec.num_speculative_tokens + (spec.method != "ngram")
+    """Tokens that are verified at a time: of a tree what is asked for, of a chain or block the
+    drafts and the last accepted token.
+    """
+    if spec.num_draft_tokens:
+        return spec.num_draft_tokens
+    of_ngrams = _algorithm(spec, settings) == "NGRAM"
+    return spec.num_speculative_tokens + (0 if of_ngrams else 1)
+
+
+def _of_trees(spec: Speculative) -> Iterator[str]:
+    branches, verified = spec.eagle_topk or 1, spec.num_draft_tokens
+    if branches > 1 and verified is None:
+        yield "speculative: eagle_topk above 1 makes a tree, which needs num_draft_tokens"
+    if branches == 1 and verified is not None:
+        yield (
+            "speculative: num_draft_tokens is for trees (eagle_topk above 1); of a chain it follows "
+            "from num_speculative_tokens"
+        )
 
 
 def _takes(asked: str, stored: str) -> bool:
@@ -332,6 +363,8 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield (
             "kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size"
         )
+    if settings.speculative:
+        yield from _of_trees(settings.speculative)
     if hardware.is_cpu and settings.speculative:
         yield "speculative: SGLang's kernels for it are not part of its CPU installation"
     if hardware.is_cpu and settings.cpu_offload_gb:
@@ -434,13 +467,10 @@ ENGINE = Engine(
         "load_format": Flag("--load-format", choices=LOAD_FORMATS),
         "attention_backend": Flag("--attention-backend"),
         "speculative": (
-            Flag("--speculative-algorithm", of=lambda spec, given: ALGORITHMS[spec.method]),
+            Flag("--speculative-algorithm", of=_algorithm),
             Flag("--speculative-draft-model-path", of=lambda spec, given: spec.model),
-            Flag("--speculative-num-steps", of=_chain),
-            Flag(
-                "--speculative-eagle-topk",
-                of=lambda spec, given: 1 if _chain(spec, given) else None,
-            ),
+            Flag("--speculative-num-steps", of=_steps),
+            Flag("--speculative-eagle-topk", of=_branches),
             Flag("--speculative-num-draft-tokens", of=_verified),
         ),
     },
@@ -476,7 +506,15 @@ ENGINE = Engine(
         "kv_cache_dtype": {"fp8": "fp8_e4m3"},
         "quantization": {"int8": "w8a8_int8", "fp8_per_channel": "w8a8_fp8", "gptq": "gptq_marlin"},
     },
-    drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
+    drafts=Drafts(
+        ALGORITHMS,
+        flag="--speculative-algorithm",
+        with_model=("draft_model", "eagle", "eagle3", "STANDALONE", "DFLASH", "dflash"),
+        without_model=("ngram", "NGRAM", "UNO"),
+        has=("eagle_topk", "num_draft_tokens"),
+        tokens_flags=("--speculative-num-steps", "--speculative-num-draft-tokens"),
+    ),
+    plugins_variable="SGLANG_PLUGINS",
     on_cpus=True,
     on_amd=True,
     several_nodes=True,
@@ -502,6 +540,7 @@ ENGINE = Engine(
             "--offload-num-in-group",
             "--dcp-size",
             "--decode-context-parallel-size",
+            "--speculative-algorithm",
         ),
         whole_attention=ATTENTION_FLAGS,
         takes=_takes,

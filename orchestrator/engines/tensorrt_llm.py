@@ -61,6 +61,7 @@ SPECULATIVE = (
 )
 # Eagle means EAGLE 3: later releases accept it for their Eagle3, which 1.2 does not know.
 DECODING = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
+OWN_DECODING = {name: method for method, name in DECODING.items()}
 DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
 # tensorrt_llm_keys.json has the keys of releases from the first to before the second
 RECORDED = ((1, 2), (1, 4))
@@ -198,10 +199,11 @@ def unknown(path: str) -> str | None:
 
 
 def _speculative(settings: EngineSettings, spec: Speculative) -> dict[str, Any]:
-    found: dict[str, Any] = {"decoding_type": DECODING[spec.method]}
-    if spec.method == "draft_model" and (_release(settings) or RECORDED[0]) >= DRAFT_TARGET:
+    method = OWN_DECODING.get(spec.method or "", spec.method)
+    found: dict[str, Any] = {"decoding_type": DECODING[method or ""]}
+    if method == "draft_model" and (_release(settings) or RECORDED[0]) >= DRAFT_TARGET:
         found["decoding_type"] = "Draft_Target"
-    if spec.method == "mtp":
+    if method == "mtp":
         return found | {"num_nextn_predict_layers": spec.num_speculative_tokens}
     found["max_draft_len"] = spec.num_speculative_tokens
     if spec.model:
@@ -242,6 +244,9 @@ ENGINE = Engine(
     | {"moe_expert_parallel_size": "the field enable_expert_parallel"}
     | dict.fromkeys((f"speculative_config.{key}" for key in SPECULATIVE), "the field speculative"),
     values={
+        "dtype": ("auto", "float16", "bfloat16", "float32"),
+        # for another word it would take TRTLLM (_torch/attention_backend/utils.py)
+        "attention_backend": ("TRTLLM", "FLASHINFER", "FLASHINFER_STAR_ATTENTION", "VANILLA"),
         "scheduling_policy": ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH"),
         "load_format": ("auto", "dummy"),
         "kv_cache_dtype": ("auto", "float16", "bfloat16", "float32", "fp8", "fp8_ds_mla", "nvfp4"),
@@ -257,7 +262,10 @@ ENGINE = Engine(
         "--kv_cache_free_gpu_memory_fraction": "the field gpu_memory_utilization",
     },
     drafts=Drafts(
-        DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
+        DECODING,
+        with_model=("draft_model", "eagle3", "DraftTarget", "Eagle"),
+        without_model=("ngram", "NGram"),
+        has=("prompt_lookup_max",),
     ),
     pins=lambda settings, hardware: command.BATCH,
     several_nodes=True,

@@ -169,7 +169,11 @@ ENGINE = Engine(
         ),
     ),
     aliases={"--max-input-length": "the field max_input_len"},
-    drafts=Drafts(("ngram", "medusa")),
+    # the checkpoint decides between them
+    drafts=Drafts(
+        {"ngram": "ngram", "medusa": "medusa"},
+        tokens_flags=("--speculate",),
+    ),
     on_cpus=True,
     on_amd=True,
     pins=_pins,

@@ -1,4 +1,4 @@
-"""``transformers serve`` 5.19 with continuous batching: a reference for correctness, and a light
+"""``transformers serve`` 5.24 (and 5.19) with continuous batching: a reference for correctness, and a light
 engine for CPUs.
 
 It takes no API key and lists no models, so only the owner of the listening socket proves that it is
@@ -17,6 +17,11 @@ BLOCK = 256  # tokens of a KV block; kv_cache_tokens are turned into blocks
 # By default its KV cache and attention mask would take most of a CPU node's memory, and the first
 # request minutes.
 CPU_PINS = {"kv_cache_tokens": 16384, "max_num_batched_tokens": 1024}
+# modeling_utils.py: AttentionInterface
+ATTENTION = (
+    *("eager", "sdpa", "flex_attention"),
+    *("flash_attention_2", "flash_attention_3", "flash_attention_4"),
+)
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "max_tokens", "generation_config"),
@@ -61,11 +66,17 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     for field in ("enable_prefix_caching", "enable_chunked_prefill"):
         if getattr(settings, field) is False:
             yield f"{field}: transformers serve always does this and cannot switch it off"
+    attention = settings.attention_backend
+    if attention and "/" not in attention and attention not in ATTENTION:
+        yield (
+            f"attention_backend: {attention!r} is none of {', '.join(ATTENTION)}, and no kernel "
+            "of the hub (owner/name)"
+        )
 
 
 ENGINE = Engine(
     name="transformers",
-    version="5.19",
+    version="5.24",
     title="transformers serve",
     metrics_path=None,
     # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options`
@@ -102,6 +113,13 @@ ENGINE = Engine(
         "served_model_name": "transformers serve answers to the model's own name only",
     },
     words={"quantization": {"bitsandbytes": "bnb-4bit"}},
+    # cli/serving/model_manager.py: names of torch
+    values={
+        "dtype": (
+            *("auto", "bfloat16", "float16", "float32", "float64"),
+            *("half", "float", "double"),
+        )
+    },
     reserved=(
         "--host",
         "--port",

@@ -1,5 +1,5 @@
-"""vLLM (``vllm serve``) with the flags of 0.32, on GPUs and CPUs, on one node or several by its own
-multi-node launch.
+"""vLLM (``vllm serve``) with the flags of 0.33 and 0.32, on GPUs and CPUs, on one node or several
+by its own multi-node launch.
 
 tests/contract/test_engine_flags.py checks every flag used here against vLLM's parser.
 """
@@ -21,7 +21,7 @@ from orchestrator.engines.engine import (
 )
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 DAY_S = 86_400
 # vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a
@@ -158,6 +158,12 @@ def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": groups or "nobind"}
 
 
+def _draft_config(spec: Speculative, settings: EngineSettings) -> str:
+    """The JSON of --speculative-config; vLLM finds out a method that is left open."""
+    own = spec.model_dump(exclude_none=True, exclude={"extra_args"})
+    return json.dumps(own | spec.extra_args, separators=(",", ":"))
+
+
 def _shared_ranks(settings: EngineSettings) -> int:
     """Tensor-parallel ranks divide shared experts, unless they divide the tokens of experts instead
     (``config/parallel.py: use_sequence_parallel_moe``)."""
@@ -181,13 +187,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes whole ranks on a node "
             "or whole nodes for a rank"
         )
-    if settings.quantization in ("gguf", "bitsandbytes"):
-        yield f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)"
-    if settings.quantization == "int8":
-        yield (
-            "quantization: vLLM makes no int8 of a 16-bit checkpoint (of experts: int8_per_channel_weight_only); name "
-            "a checkpoint in int8 (compressed-tensors) and leave this out"
-        )
     batched, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
     if batched and sequences and batched < sequences:
         yield f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})"
@@ -202,7 +201,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    version="0.32",
+    version="0.33",
     metrics=named_as_vllm("vllm:")
     | {
         "kv_usage": "vllm:kv_cache_usage_perc",
@@ -235,7 +234,7 @@ ENGINE = Engine(
             "kv_cache_memory_bytes",
             "block_size",
         ),
-        *("cpu_offload_gb", "load_format", "attention_backend"),
+        *("cpu_offload_gb", "load_format", "attention_backend", "scheduling_policy"),
     )
     | command.named(
         *(
@@ -249,14 +248,25 @@ ENGINE = Engine(
     )
     | command.named("hf_overrides", "kv_transfer_config", kind="json")
     | {
-        "scheduling_policy": Flag("--scheduling-policy", choices=("fcfs", "priority")),
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(BLOCK[False])),
-        "speculative": Flag(
-            "--speculative-config", of=lambda spec, _: spec.model_dump_json(exclude_none=True)
-        ),
+        "speculative": Flag("--speculative-config", of=_draft_config),
     },
     taken=("data_parallel_size", "served_model_name"),
     words={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},
+    no_words={
+        "quantization": {
+            "gguf": "gguf is no longer part of vLLM (removed by 0.32)",
+            "bitsandbytes": "bitsandbytes is no longer part of vLLM (removed by 0.32)",
+            "int8": (
+                "vLLM makes no int8 of a 16-bit checkpoint (of experts: "
+                "int8_per_channel_weight_only); name a checkpoint in int8 (compressed-tensors) "
+                "and leave this out"
+            ),
+        }
+    },
+    plugins_variable="VLLM_PLUGINS",
+    # the length that the memory holds: no value of the field, which is a number
+    open_flags={"--max-model-len": ("auto", "-1")},
     reserved=(
         *("--host", "--port", "--uds", "--api-key", "--model", "-n", "-r"),
         *("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"),
@@ -274,10 +284,23 @@ ENGINE = Engine(
         ),
         "--device-memory-utilization": "the field gpu_memory_utilization",
     },
+    # config/speculative.py: __post_init__
     drafts=Drafts(
-        ("draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"),
-        with_model=("draft_model", "eagle", "eagle3", "medusa"),
-        lacking=(),
+        flag="--spec-method",
+        no_methods=("None",),
+        with_model=(
+            *("draft_model", "eagle", "eagle3", "dflash", "custom_class"),
+            *("medusa", "mlp_speculator"),  # until 0.32
+        ),
+        without_model=("ngram", "ngram_gpu", "suffix"),
+        has=(
+            "draft_tensor_parallel_size",
+            "prompt_lookup_min",
+            "prompt_lookup_max",
+            "extra_args",
+        ),
+        finds_method=True,
+        tokens_flags=("--speculative-config", "-sc", "--spec-tokens"),
     ),
     on_cpus=True,
     on_amd=True,
@@ -297,6 +320,7 @@ ENGINE = Engine(
         refuses_longer=True,
         keeps_block=True,
         allocates_tokens=True,
+        holds_length=lambda settings: not command.among(settings, ("--max-model-len",)),
         longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         whole_prompts=True,
         memory_fraction=DEFAULT_UTILIZATION,
@@ -304,6 +328,7 @@ ENGINE = Engine(
             *("--offload-group-size", "--offload-num-in-group", "--quantization-config"),
             *("--decode-context-parallel-size", "-dcp"),
             *("--prefill-context-parallel-size", "-pcp"),
+            *("--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"),
         ),
         takes=_takes,
         own_wins=OWN_WINS,

@@ -24,8 +24,12 @@ from typing import Any
 
 MARK = "VERDICT "
 LONGEST = 300
-# 0.32, before
-PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+# 0.33, 0.32, before
+PARSERS = (
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
 PARSER_CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
 _NOISE = re.compile(
     r"\d+ validation errors? for \w+|\[type=[^\]]*\]|For further information visit \S+"
@@ -139,10 +143,13 @@ def of_device(error: BaseException) -> bool:
 
 
 def of_environment(error: BaseException) -> bool:
-    """Whether vLLM could not inspect the model, because a module that it imports is missing here,
-    such as torchvision for models with images (``registry.py: inspect_model_cls``).
+    """Whether something is missing here that vLLM needs to judge: a module that the model imports,
+    such as torchvision for images (``registry.py: inspect_model_cls``), or an operator that this
+    build was compiled without.
     """
-    return isinstance(error, ImportError) or "failed to be inspected" in sentence_of(error)
+    sentence = sentence_of(error)
+    lacks_operator = "_OpNamespace" in sentence and "has no attribute" in sentence
+    return isinstance(error, ImportError) or lacks_operator or "failed to be inspected" in sentence
 
 
 if __name__ == "__main__":

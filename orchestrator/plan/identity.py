@@ -28,6 +28,7 @@ from orchestrator.spec.settings import (
     LOCATION,
     EngineSettings,
     Hardware,
+    Speculative,
     installed,
     installed_version,
     is_version,
@@ -421,13 +422,22 @@ def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
     return " ".join([row["engine"], *(_part(name, value) for name, value in shown)])
 
 
+def _speculation(spec: Speculative) -> str:
+    """Method and tokens, then what else sets one draft apart from another."""
+    parts = [f"spec={spec.method or 'auto'}:{spec.num_speculative_tokens}"]
+    if spec.eagle_topk or spec.num_draft_tokens:
+        parts.append(f"{spec.eagle_topk or 1}:{spec.num_draft_tokens}")
+    parts += [f"{key}={value}" for key, value in spec.extra_args.items()]
+    return ",".join(parts)
+
+
 def _part(name: str, value: Any) -> str:
     if name == "hardware":
         return str(value)
     if name == "url":
         return str(value).partition("://")[2] or str(value)
     if hasattr(value, "method"):  # speculative decoding
-        return f"spec={value.method}:{value.num_speculative_tokens}"
+        return _speculation(value)
     role, _, own = name.rpartition(".")
     name = ".".join(filter(None, (role, SHORT.get(own, own))))
     if isinstance(value, bool):

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.engines import ENGINES, ROUTERS
-from orchestrator.engines.engine import Engine
+from orchestrator.engines.engine import Engine, program_of
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan import identity
 from orchestrator.plan.cost import patient, placement_problems, spread
@@ -109,6 +109,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     paths = identity.Paths(experiment.folder)
     engines = _engines(experiment)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
+    notes += _unknown_releases(candidates)
     predictions = _predictions(experiment, paths)
     loads = _loads(experiment, paths)
     _check_size(experiment, candidates, loads)
@@ -352,6 +353,15 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
         [f"{merged} combinations are equal to another one and are measured once"] if merged else []
     )
     return list(kept.values()), notes
+
+
+def _unknown_releases(candidates: Iterable[_Candidate]) -> list[str]:
+    """What cannot be known of deployments whose engine is of a release that is not recorded."""
+    notes: dict[str, None] = {}
+    for candidate in candidates:
+        for part in candidate.settings.parts.values():
+            notes |= dict.fromkeys(program_of(part.engine).notes(part))
+    return list(notes)
 
 
 def _assessed(

@@ -47,7 +47,7 @@ from orchestrator.runner.replicas import (
     tell_first_of_downloads,
 )
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
+from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -390,12 +390,7 @@ class Launch:
         settings, reported = self._deployment.settings.parts[role], dict(ready.reported)
         engine = program_of(settings.engine)
         known = engine.version
-        if (
-            known
-            and ready.version
-            and known not in ready.version
-            and not is_version(known, ready.version)
-        ):
+        if known and ready.version and not engine.knows(ready.version):
             reported["flags_known_as_of"] = known
             self._tell(
                 "other_version",

@@ -149,14 +149,22 @@ class Strict(BaseModel):
 
 
 class Speculative(Strict):
-    """Speculative decoding. ``model`` is the draft model; n-gram methods have none."""
+    """Speculative decoding. ``model`` is the draft model; n-gram methods have none.
 
-    method: Literal["draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"]
-    num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)]
+    ``method`` is a common word (draft_model, ngram, eagle, eagle3, mtp, medusa, suffix) or the
+    engine's own name; without it the engine finds it out by the draft model, if it can.
+    """
+
+    method: Word | None = None
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)]  # of a tree: its depth
     model: Line | None = None
     draft_tensor_parallel_size: Devices | None = None
     prompt_lookup_min: Size | None = None
     prompt_lookup_max: Size | None = None
+    eagle_topk: Size | None = None  # branches of a tree of drafts
+    num_draft_tokens: Size | None = None  # tokens of a tree that are verified at a time
+    # further keys of the engine's own draft configuration
+    extra_args: dict[str, Any] = Field(default_factory=lambda: _EMPTY)
 
 
 # Flags of ``extra_args``, or keys of an engine's own file, that multiply the ranks of a replica

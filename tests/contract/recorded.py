@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.engines import command_lines
+
 FOLDER = Path(__file__).with_name("engines")
+RECORDED = command_lines.FOLDER
 # settings that may not be left open
 NEEDED: dict[str, dict[str, Any]] = {"llama_cpp": {"max_model_len": 4096}}
 COMMON = "common"  # lines that any engine's log may hold: container runtimes'
 ENGINES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != COMMON)
-WITH_FLAGS = [name for name in ENGINES if (FOLDER / name / "flags.json").exists()]
+WITH_FLAGS = [name for name in ENGINES if (RECORDED / f"{name}.json").exists()]
 
 
 class Line(NamedTuple):
@@ -23,8 +26,13 @@ class Line(NamedTuple):
 
 
 def flags(name: str) -> dict[str, Any]:
-    """Its command line: ``version``, ``source``, ``flags``, ``metrics``."""
-    document: dict[str, Any] = json.loads((FOLDER / name / "flags.json").read_text())
+    """Its command line: ``version``, ``source``, ``flags`` by every spelling, ``metrics``."""
+    document: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    document["flags"] = {
+        spelling: flag
+        for name, flag in document["flags"].items()
+        for spelling in (name, *flag.get("also", ()))
+    }
     return document
 
 

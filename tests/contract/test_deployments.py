@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, each
+from orchestrator.engines.command_lines import command_lines
 from orchestrator.engines.tensorrt_llm import CONFIG, unknown
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -78,10 +79,13 @@ def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind:
 
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) -> None:
-    flags = recorded.flags(name)["flags"] if name in recorded.WITH_FLAGS else {"--lora-modules": {}}
-    extra = {
-        "extra_args": {flag: "/a" for flag in flags if "lora" in flag and flag.startswith("--")}
+    switches_off = ("--no-", "--disable-")
+    adapters = {
+        flag: "/a"
+        for flag in recorded.flags(name)["flags"]
+        if "lora" in flag and flag.startswith("--") and not flag.startswith(switches_off)
     }
+    extra = {"extra_args": adapters}
     said = ENGINES[name].problems(
         EngineSettings.model_validate({"engine": name} | LORA | extra), H100
     )
@@ -97,15 +101,29 @@ def test_tensorrts_file_says_what_its_command_line_leaves_open(what: str) -> Non
     assert [key for key in document if unknown(key)] == []
 
 
+def _spellings(engine: str) -> list[tuple[str, ...]]:
+    """Of every flag with several spellings that a field sets."""
+    flags = command_lines(engine)[0].flags
+    found: dict[str, list[str]] = {}
+    for spelling, flag in flags.items():
+        found.setdefault(flag.name, []).append(spelling)
+    names = {flags[flag.name].name for _, flag in each(ENGINES[engine].flags)}
+    return [tuple(found[name]) for name in sorted(names) if len(found[name]) > 1]
+
+
 @pytest.mark.parametrize(
-    "spellings", recorded.flags("sglang")["aliases"], ids=lambda group: group[0]
+    ("engine", "spellings"),
+    [(engine, group) for engine in ("sglang", "vllm") for group in _spellings(engine)],
+    ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(spellings: list[str]) -> None:
+def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(
+    engine: str, spellings: tuple[str, ...]
+) -> None:
     spec = {"method": "eagle3", "num_speculative_tokens": 3, "model": "/d"}
     for flag in spellings:
-        given = BIG | {"engine": "sglang", "speculative": spec, "extra_args": {flag: "1"}}
+        given = BIG | {"engine": engine, "speculative": spec, "extra_args": {flag: "1"}}
         assert f"extra_args: {flag} is set by" in "\n".join(
-            ENGINES["sglang"].problems(EngineSettings.model_validate(given), H100)
+            ENGINES[engine].problems(EngineSettings.model_validate(given), H100)
         )
 
 
@@ -120,7 +138,10 @@ def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(spellings: 
     ],
 )
 def test_the_beginning_of_a_flag_is_that_flag(name: str, flag: str, owner: str) -> None:
-    made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: 4}})
+    drafts = {"method": "mtp", "num_speculative_tokens": 1}
+    made = EngineSettings.model_validate(
+        {"engine": name, **BIG, "speculative": drafts, "extra_args": {flag: 4}}
+    )
     assert f"extra_args: {flag} is set by {owner}" in "\n".join(ENGINES[name].problems(made, H100))
 
 
@@ -135,6 +156,12 @@ def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> 
                 *engine.aliases,
             }
             owned |= {f"--{field}" for field in EngineSettings.model_fields}
+            recorded_flags = command_lines(name)[0].flags
+            owned |= {
+                spelling
+                for spelling, its_flag in recorded_flags.items()
+                if its_flag in [recorded_flags.get(one) for one in owned]
+            }
             spellings = {one.replace("_", "-").replace("--no-", "--") for one in owned}
             assert flag.replace("_", "-").replace("--no-", "--") in spellings, said
 
@@ -175,7 +202,6 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
         ({"max_batch_size": 3}, "max_batch_size is set by the field max_num_seqs"),
         ({"kv_cache_config": None}, "kv_cache_config is set by the field kv_cache_dtype"),
         ({"max_batch_size.x": 3}, "max_batch_size.x is set by the field max_num_seqs"),
-        ({"speculative_config.max_draft_len": 3}, "is set by the field speculative"),
         (
             {"moe_config.backend": "X", "moe_config": None},
             "moe_config and moe_config.backend set the same",
@@ -237,7 +263,8 @@ def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
         (field, word, name)
         for field, words in WORDS.items()
         for word in words
-        for name in (*recorded.WITH_FLAGS, "vllm")
+        for name in recorded.WITH_FLAGS
+        if name != "transformers"  # it has no deployment that is BIG
     ],
 )
 def test_every_word_for_numbers_is_each_engines_own_or_refused(

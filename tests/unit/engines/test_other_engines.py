@@ -346,6 +346,7 @@ WHOLE_PROMPTS = {
     "max_model_len": 4097,
     "max_num_batched_tokens": 4097,
 }
+DRAFTING = {"method": "ngram", "num_speculative_tokens": 4}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"max_input_len": 5}, "max_input_len: SGLang limits input and output together"),
     (
@@ -494,21 +495,25 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "llama_cpp",
-        {"extra_args": {"--model-draft": "/d"}},
+        {"extra_args": {"--model-draft": "/d"}, "speculative": DRAFTING},
         "--model-draft is set by the field speculative",
     ),
     ("llama_cpp", {"extra_args": {"--n-gpu-layers": 9}}, "--n-gpu-layers is set by this program"),
     (
         "vllm",
-        {"extra_args": {"--spec-method": "ngram"}},
+        {"extra_args": {"--spec-method": "ngram"}, "speculative": DRAFTING},
         "--spec-method is set by the field speculative",
     ),
     (
         "vllm",
-        {"extra_args": {"--spec-model": "/d"}},
+        {"extra_args": {"--spec-model": "/d"}, "speculative": DRAFTING},
         "--spec-model is set by the field speculative",
     ),
-    ("vllm", {"extra_args": {"--spec-tokens": 5}}, "--spec-tokens is set by the field speculative"),
+    (
+        "vllm",
+        {"extra_args": {"--spec-tokens": 5}, "speculative": DRAFTING},
+        "--spec-tokens is set by the field speculative",
+    ),
     (
         "tgi",
         {"extra_args": {"--max-input-length": 5}},

@@ -27,7 +27,7 @@ RICH: dict[str, Any] = {
     "deployments": {
         "engine": "vllm",
         "hardware": "h100",
-        "extra_args": {"--x": True, "--y": ["a", "b"], "--z": 1.5},
+        "extra_args": {"--async-scheduling": True, "--middleware": ["a"], "--watermark": 1.5},
         "vary": [
             {"grid": {"tensor_parallel_size": [1, 4]}},
             {"cases": [{}, {"hf_overrides": {"rope": {"factor": 2.0}}}]},

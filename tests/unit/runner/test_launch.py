@@ -108,7 +108,8 @@ class Heard:
     ("version", "network", "kinds"),
     [
         ("0.32.1+cpu", "IB", []),
-        ("0.33.0", "IB", ["other_version"]),
+        ("0.33.0", "IB", []),
+        ("0.34.0", "IB", ["other_version"]),
         ("0.32.0", "Socket", ["network"]),
         ("0.32.0", "not said", ["network"]),
         (None, "IB", []),
@@ -123,7 +124,7 @@ def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
     assert [kind for kind, _ in heard.told] == kinds
     reported = json.loads(heard.noted["engine_reported_json"])
     assert reported["network"] == network
-    assert reported.get("flags_known_as_of") == ("0.32" if "other_version" in kinds else None)
+    assert reported.get("flags_known_as_of") == ("0.33" if "other_version" in kinds else None)
 
 
 def test_an_accelerator_nobody_knows_is_not_judged() -> None:

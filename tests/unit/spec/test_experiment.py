@@ -190,10 +190,10 @@ def test_sizes_may_carry_units() -> None:
             {
                 "deployments": {
                     "engine": "vllm",
-                    "speculative": {"method": "ngrams", "num_speculative_tokens": 2},
+                    "speculative": {"metod": "ngram", "num_speculative_tokens": 2},
                 }
             },
-            "did you mean 'ngram'?",
+            "did you mean 'method'?",
         ),
         (
             {"workloads": []},

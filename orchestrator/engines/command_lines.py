@@ -1,0 +1,231 @@
+"""The command lines of engines as their own parsers describe them: the data of ``recorded/``.
+
+``recorded/NAME.json`` is the release whose flags the engine's record in this folder uses,
+``recorded/NAME-VERSION.json`` an earlier one. ``scripts/record_flags.py`` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.registry import did_you_mean
+from orchestrator.spec.settings import EngineSettings, installed_version
+
+FOLDER = Path(__file__).with_name("recorded")
+# Of an image; a tag of two numbers is a year and a month in NVIDIA's registry.
+_TAG = re.compile(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)")
+_NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
+_SHORT = 2  # characters of a flag like -q
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFlag:
+    """One flag as the engine's parser has it."""
+
+    name: str  # its main spelling
+    kind: Literal["value", "list", "bare", "optional"]
+    choices: tuple[str, ...] = ()
+    any_case: bool = False  # choices in upper case, or with dashes for underscores, are taken too
+    is_open: bool = False  # plugins of the engine may add choices
+    keys: tuple[str, ...] = ()  # of the JSON object that it takes, if all of them are known
+
+    def has_choice(self, value: object) -> bool:
+        """Whether the engine takes this value. True for flags that take any."""
+        text = str(value)
+        if not self.choices or text in self.choices:
+            return True
+        return self.any_case and _folded(text) in {_folded(choice) for choice in self.choices}
+
+    def reason_to_refuse(self, value: Any) -> str | None:
+        """Why the parser refuses this value of ``extra_args``; None if it takes it.
+
+        None and False are no values: the flag is left out then.
+        """
+        if value is None or value is False:
+            return None
+        if self.kind == "bare":
+            return None if value is True else f"takes no value, not {value!r}; write true"
+        if value is True:
+            return "needs a value" if self.kind in ("value", "list") else None
+        values = value if isinstance(value, list) else [value]
+        if self.kind == "value" and len(values) != 1:
+            return f"takes one value, not {len(values)}"
+        unknown = [one for one in values if not self.has_choice(one)]
+        if not unknown:
+            return None
+        guess = nearest_word(str(unknown[0]), self.choices)
+        return f"has no value {unknown[0]!r}; {guess or 'it has ' + ', '.join(self.choices)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """Every flag that one release of an engine has."""
+
+    version: str
+    flags: Mapping[str, RecordedFlag]  # by every spelling
+    dashed: Mapping[str, RecordedFlag]  # the same, with dashes for underscores
+    takes_abbreviations: bool = False  # as Python's argparse does
+    takes_underscores: bool = False  # --max_num_seqs is --max-num-seqs
+    takes_dots: bool = False  # --json-flag.key is a key of its JSON object
+
+    def find(self, name: str) -> RecordedFlag | None:
+        """The flag that ``name`` means to the parser; None if the parser refuses it."""
+        name = name.partition("=")[0]
+        if self.takes_dots:
+            name = name.partition(".")[0]
+        flags = self.flags
+        if self.takes_underscores and name.startswith("--"):
+            name, flags = name.replace("_", "-"), self.dashed
+        if name in flags or not self.takes_abbreviations:
+            return flags.get(name)
+        if not name.startswith("--") and name[:_SHORT] in flags:
+            return flags[name[:_SHORT]]  # its value follows at once, as in -O3
+        if len(name) <= _SHORT:
+            return None
+        meant = {flag.name: flag for spelling, flag in flags.items() if spelling.startswith(name)}
+        return next(iter(meant.values())) if len(meant) == 1 else None
+
+    def reason_to_refuse(self, name: str, value: Any) -> str | None:
+        """Why the parser refuses a known flag of ``extra_args`` with this value; None if it does
+        not, or if the value is a key of a JSON object.
+        """
+        flag = self.find(name)
+        head, equals, inline = name.partition("=")
+        is_key = self.takes_dots and "." in head
+        is_joined = not head.startswith("--") and head not in self.flags  # -O3
+        if flag is None or is_key or is_joined:
+            return None
+        return flag.reason_to_refuse(inline if equals else value)
+
+    def nearest(self, name: str) -> str:
+        """``did you mean '--x'?``, or "" if no flag is spelled like ``name``."""
+        long_flags = [spelling for spelling in self.flags if spelling.startswith("--")]
+        return did_you_mean(name.partition("=")[0].partition(".")[0], long_flags)
+
+
+class Standing(Enum):
+    """How a deployment's release stands to the recorded ones."""
+
+    ASSUMED = "assumed"  # nothing says which it is
+    RECORDED = "recorded"
+    NEWER = "newer"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What a deployment's words are held against."""
+
+    stated: str  # the version that the deployment runs, "" if nothing says it
+    standing: Standing
+    command_line: CommandLine
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a word that the command line does not have is refused."""
+        return self.standing in (Standing.ASSUMED, Standing.RECORDED)
+
+
+@cache
+def command_lines(engine: str) -> tuple[CommandLine, ...]:
+    """The recorded releases of an engine, the newest first; () for one that has no record."""
+    newest = FOLDER / f"{engine}.json"
+    if not newest.exists():
+        return ()
+    older = sorted(FOLDER.glob(f"{engine}-*.json"), reverse=True)
+    return tuple(_read(path) for path in (newest, *older))
+
+
+def release_of(engine: str, settings: EngineSettings) -> Release | None:
+    """The release that a deployment runs; None if no release of its engine is recorded."""
+    recorded = command_lines(engine)
+    if not recorded:
+        return None
+    stated = stated_version(engine, settings)
+    if not stated:
+        return Release("", Standing.ASSUMED, recorded[0])
+    for command_line in recorded:
+        if is_same_release(stated, command_line.version):
+            return Release(stated, Standing.RECORDED, command_line)
+    is_newer = _numbers(stated) > _numbers(recorded[0].version)
+    standing = Standing.NEWER if is_newer else Standing.OTHER
+    return Release(stated, standing, recorded[0])
+
+
+def stated_version(engine: str, settings: EngineSettings) -> str:
+    """The version by the setting, the installation or the image's tag; "" if nothing says it.
+
+    An image whose tag is no version is its own version: it may hold anything.
+    """
+    if settings.engine_version:
+        return settings.engine_version
+    if settings.image is not None:
+        tag = _TAG.search(settings.image)
+        return tag[1] if tag else settings.image
+    if settings.executable:
+        return _installed(settings.executable, engine) or ""
+    return ""
+
+
+@lru_cache(1024)  # a plan of 100,000 deployments has a few environments
+def _installed(executable: str, engine: str) -> str | None:
+    return installed_version(executable, engine)
+
+
+def is_same_release(stated: str, recorded: str) -> bool:
+    """Whether two versions are one release: 0.33.0 stands for 0.33 and every 0.33.x."""
+    ours, theirs = _numbers(recorded), _numbers(stated)
+    if "." not in recorded:  # a commit
+        return recorded in stated
+    if ours[-1] == 0:
+        ours = ours[:-1]
+    return bool(theirs) and (theirs[: len(ours)] == ours or ours[: len(theirs)] == theirs)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = _NUMBERS.match(version)
+    return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def nearest_word(value: str, words: Iterable[str]) -> str:
+    """``did you mean 'x'?``, also for words in another case or with other dashes; "" if none is
+    similar.
+    """
+    same = {_folded(word): word for word in words}
+    if _folded(value) in same:
+        return f"did you mean {same[_folded(value)]!r}?"
+    return did_you_mean(value, same.values())
+
+
+def _folded(text: str) -> str:
+    return text.lower().replace("-", "_")
+
+
+def _read(path: Path) -> CommandLine:
+    document = json.loads(path.read_text("utf-8"))
+    flags: dict[str, RecordedFlag] = {}
+    for name, given in document["flags"].items():
+        flag = RecordedFlag(
+            name=name,
+            kind=given["kind"],
+            choices=tuple(map(str, given.get("choices", ()))),
+            any_case=given.get("any_case", False),
+            is_open=given.get("open", False),
+            keys=tuple(given.get("keys", ())),
+        )
+        flags |= dict.fromkeys((name, *given.get("also", ())), flag)
+    return CommandLine(
+        version=document["version"],
+        flags=flags,
+        dashed={spelling.replace("_", "-"): flag for spelling, flag in flags.items()},
+        takes_abbreviations=document.get("abbreviations", False),
+        takes_underscores=document.get("underscores", False),
+        takes_dots=document.get("dots", False),
+    )
