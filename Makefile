@@ -6,7 +6,7 @@ REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
 PARTS := test-clock test-engines test-cluster test-chaos test-rest test-llama_cpp
 
-.PHONY: demo demo-quantization test $(PARTS) chaos lint install engines compiled model lock clean
+.PHONY: demo demo-quantization test $(PARTS) chaos lint install engines compiled model lock newest clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -81,6 +81,10 @@ lock: install
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --extra dev --extra tables --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-options --output-file requirements.lock pyproject.toml
+
+# which engines have newer releases than are known here, and what their parsers changed
+newest:
+	$(PYTHON) scripts/newest_engines.py
 
 clean:
 	rm -rf .venv .engines .demo

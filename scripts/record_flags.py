@@ -42,7 +42,8 @@ def describe(parser):
         if len(options) > 1:
             flag["also"] = sorted(set(options) - {name})
         if action.choices:
-            flag["choices"] = [str(choice) for choice in action.choices]
+            # many come from sets, whose order differs from run to run
+            flag["choices"] = sorted(str(choice) for choice in action.choices)
             texts = [choice for choice in action.choices if isinstance(choice, str)]
             if texts and all(ignores_case(action.type, choice) for choice in texts):
                 flag["any_case"] = True

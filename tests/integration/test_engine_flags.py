@@ -11,7 +11,9 @@ import pytest
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.command_lines import FOLDER
 from orchestrator.spec.settings import EngineSettings, Hardware
+from scripts import record_flags
 from tests.command_lines import by_flag
 from tests.contract.deployments import DEPLOYMENTS
 from tests.contract.test_deployments import command_line
@@ -102,7 +104,7 @@ def parsed(engine: str, command_lines: list[list[str]]) -> list[dict[str, str]]:
 
 def arguments(engine: str, hardware: Hardware, node: Node, **given: Any) -> list[str]:
     settings = EngineSettings.model_validate({"engine": engine, "model": "acme/tiny"} | given)
-    assert ENGINES[engine].problems(settings, hardware) == []
+    assert ENGINES[engine].problems(settings, hardware) == [] or "extra_args" in given
     return list(ENGINES[engine].command(settings, hardware, node, "k").argv[2:])
 
 
@@ -186,3 +188,22 @@ def test_transformers_accepts_every_flag_with_the_value_that_was_meant() -> None
     assert answers[1]["cb_use_cuda_graph"] == "False"
     assert answers[1]["port"] == "21001"
     assert answers[1]["continuous_batching"] == "True"
+
+
+RECORDED_BY_PARSER = ["vllm", "sglang", "transformers", "vllm_router", "sglang_router"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=getattr(pytest.mark, name.partition("_")[0]))
+        for name in RECORDED_BY_PARSER
+    ],
+)
+def test_what_is_recorded_of_a_release_is_what_its_installed_parser_takes(name: str) -> None:
+    read = record_flags.read(name, home_of(name))
+    files = [*FOLDER.glob(f"{name}.json"), *FOLDER.glob(f"{name}-*.json")]
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    same = [record for record in records if record["version"] == read["version"]]
+    assert len(same) == 1, f"{read['version']} is not recorded"
+    assert read["flags"] == same[0]["flags"]
