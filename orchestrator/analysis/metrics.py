@@ -107,7 +107,9 @@ def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
         ok=int(chosen.sum()),
         errors=_errors(columns.rows, due & ~columns.ok),
         samples=(samples,),
-        gaps=NO_GAPS if columns.buffered else count_gaps(columns.blocks(), chosen),
+        gaps=NO_GAPS
+        if columns.buffered
+        else count_gaps(columns.blocks(), chosen & columns.has_token_times),
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
         window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
@@ -230,11 +232,11 @@ def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Float
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
     - ttfo_ms = first token of the answer - scheduled, of requests whose stream began with reasoning
     - e2e_ms = last content token - scheduled; e2e_from_sent_ms = … - sent
-    - tpot_ms = (last - first content token) / (N - 1) for N > 1 streamed tokens; none where the
-      stream was buffered
+    - tpot_ms = (last - first content token) / (N - k) for N > k streamed tokens, of which the first
+      chunk held k; none where the stream was buffered, or the answer came in one event or few
     - prefill_throughput = prompt tokens / TTFT from sent, in tokens/s of one request (genai-bench's
       input_throughput)
-    - decode_throughput = (N - 1) / (last - first), in tokens/s of one request: 1 / TPOT
+    - decode_throughput = (N - k) / (last - first), in tokens/s of one request: 1 / TPOT
     - normalized_ttft_ms = ttft_ms / prompt tokens, to compare prompts of different lengths
     """
 

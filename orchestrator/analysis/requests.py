@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.results.columns import AT_ONCE, or_zero
+from orchestrator.results.columns import AT_ONCE, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.outcomes import BUFFERED_SHARE, Status
+from orchestrator.results.outcomes import BUFFERED_SHARE, EXACT_SOURCES, Status
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -46,16 +46,26 @@ class RequestArrays:
     input_tokens: Floats
     output_tokens: Floats  # N of throughput
     shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
-    buffered: bool  # the stream came in lumps: the times of its events say nothing of tokens
+    first_tokens: Floats  # tokens of the first chunk; 1 where nobody knows
+    in_lumps: Bools  # the answer came whole, or in a few lumps: no time between tokens is seen
+    # most of the attempt came in lumps: the times of its events say nothing of tokens
+    buffered: bool
     token_events: Rows | None
     position: npt.NDArray[np.int32]
 
     @property
     def intervals(self) -> Floats:
-        """Number of gaps between the first and the last streamed token; NaN where token times are
-        unknown.
+        """Number of gaps between the tokens of the first chunk and the last streamed token; NaN
+        where token times are unknown.
         """
-        return np.full(self.ok.size, np.nan) if self.buffered else self.shown_tokens - 1
+        if self.buffered:
+            return np.full(self.ok.size, np.nan)
+        return np.where(self.in_lumps, np.nan, self.shown_tokens - self.first_tokens)
+
+    @property
+    def has_token_times(self) -> Bools:
+        """Which requests have gaps that count."""
+        return np.zeros(self.ok.size, np.bool_) if self.buffered else ~self.in_lumps
 
     @property
     def finished_ns(self) -> Floats:
@@ -91,14 +101,15 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
     index = _index(requests)
     if (np.diff(np.sort(index)) == 0).any():
         raise ValueError("requests of more than one attempt: the same request_index occurs twice")
-    chunks, coalesced = np.sum([_measured_chunks(part) for part in slices(requests)], axis=0)
+    lumps = np.sum([_lumps(part) for part in slices(requests)], axis=0)
+    is_buffered = any(lumps[1::2] > BUFFERED_SHARE * lumps[::2])
     wanted = None if token_events is None else _index(token_events)
     ends = [0] if wanted is None else _ends(index, wanted)
     step, before = AT_ONCE if wanted is None or len(ends) > 1 else max(index.size, 1), 0
     del index, wanted
     for start, end in zip_longest(range(0, max(requests.num_rows, 1), step), ends, fillvalue=0):
         gaps = None if token_events is None else token_events.slice(before, end - before)
-        yield _arrays(requests.slice(start, step), gaps, bool(coalesced > BUFFERED_SHARE * chunks))
+        yield _arrays(requests.slice(start, step), gaps, is_buffered)
         before = end
         # of fewer it is little, and on the C library's heap all of that is searched
         if requests.num_rows > AT_ONCE:
@@ -108,6 +119,7 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
 
 def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> RequestArrays:
     index, output_tokens = _index(requests), _floats(requests, "output_tokens")
+    first_tokens = _floats(requests, "first_chunk_tokens")
     return RequestArrays(
         rows=requests,
         index=index,
@@ -121,7 +133,9 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         done_ns=_floats(requests, "done_ns"),
         input_tokens=_input_tokens(requests),
         output_tokens=output_tokens,
-        shown_tokens=output_tokens - or_zero(_floats(requests, "hidden_tokens")),
+        shown_tokens=_shown_tokens(requests),
+        first_tokens=np.where(np.isnan(first_tokens), 1, first_tokens),
+        in_lumps=_in_lumps(requests),
         buffered=buffered,
         token_events=token_events,
         position=np.zeros(0, np.int32)
@@ -134,13 +148,40 @@ def _index(rows: Rows) -> npt.NDArray[np.int32]:
     return np.asarray(rows["request_index"].to_numpy(), np.int32)
 
 
-def _measured_chunks(requests: Rows) -> tuple[float, float]:
-    """Chunks of measured requests, and how many of them came together with the one before."""
+def _lumps(requests: Rows) -> tuple[float, float, float, float]:
+    """Of measured requests: chunks, and how many of them came together with the one before; ok
+    answers that could come in several events, and how many of them came in lumps.
+    """
     measured = equals(requests, "phase", "measure")
     chunks, coalesced = (
         _floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks")
     )
-    return chunks, coalesced
+    answers = measured & equals(requests, "status", Status.OK) & _of_several_tokens(requests)
+    lumps = answers & _in_lumps(requests)
+    return chunks, coalesced, float(answers.sum()), float(lumps.sum())
+
+
+def _shown_tokens(requests: Rows) -> Floats:
+    return _floats(requests, "output_tokens") - or_zero(_floats(requests, "hidden_tokens"))
+
+
+def _of_several_tokens(requests: Rows) -> Bools:
+    is_uncounted = equals(requests, "token_count_source", "chunks")
+    asked = _floats(requests, "output_tokens_asked")
+    return (_shown_tokens(requests) > 1) | (is_uncounted & (asked > 1))
+
+
+def _in_lumps(requests: Rows) -> Bools:
+    is_exact = np.zeros(requests.num_rows, np.bool_)
+    for source in EXACT_SOURCES:
+        is_exact |= equals(requests, "token_count_source", source)
+    return came_in_lumps(
+        _floats(requests, "chunks"),
+        _shown_tokens(requests),
+        _floats(requests, "output_tokens_asked"),
+        is_exact,
+        equals(requests, "token_count_source", "chunks"),
+    )
 
 
 def _ends(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> list[int]:

@@ -187,9 +187,9 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
     """The values that any limit can be checked against. Raises ValueError where rows of several
     attempts are mixed.
 
-    TTFT and E2E count from scheduled. A request of one token has no TPOT to violate, a request of
-    one chunk no ITL. ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown
-    for a stream that came in lumps; ``normalized_ttft`` (per prompt token) is unknown where nobody
+    TTFT and E2E count from scheduled. A request of one token has no TPOT and no ITL to violate.
+    ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that
+    came in lumps, and for an answer of several tokens that came in one event; ``normalized_ttft`` (per prompt token) is unknown where nobody
     counted the prompt.
     """
     found = LimitColumns(window_ns)
@@ -287,6 +287,7 @@ def _itl_p99(arrays: RequestArrays) -> Floats:
     found = np.full(arrays.ok.size, np.nan)
     for block in () if arrays.buffered else arrays.blocks():
         found[block.request] = _p99_of_rows(block) / 1e6
+    found[~arrays.has_token_times] = np.nan
     return found
 
 

@@ -139,16 +139,18 @@ class RequestWriter:
             return
         user = request.prompt.messages[-1]
         reply = self._reply(entry, user.content, parsed, reply_tokens)
+        if isinstance(user.content[0], str):
+            reply_tokens = max(0, reply_tokens - parsed.thought_tokens)
         self._history.setdefault(entry.session, []).extend(
             (user, Message("assistant", reply, reply_tokens))
         )
 
     def _reply(self, entry: Entry, user: Content, parsed: Parsed, reply_tokens: int) -> Content:
-        """The answer in the form of the prompt: text or ids. Ids that the engine did not send are
+        """The answer in the form of the prompt: text, without its reasoning, or ids. Ids that the engine did not send are
         drawn at random.
         """
         if isinstance(user[0], str):
-            return ("".join(parsed.texts or ()),)
+            return ("".join(parsed.answer_texts),)
         if (ids := parsed.ids) is not None:
             return (np.array(ids, dtype=np.int32),)
         rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, entry.index)

@@ -133,6 +133,7 @@ class Rows:
             request.output_tokens,
             response.output_tokens,
             response.hidden_tokens,
+            response.first_chunk_tokens,
             response.counted,
             response.source,
             response.parsed.cached_tokens,

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, LoadPoint
-from orchestrator.results.columns import Column, or_zero
+from orchestrator.load.wire import is_good_end
+from orchestrator.results.columns import Column, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, Status
 from orchestrator.spec.load import Level
 
 MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
@@ -36,8 +37,7 @@ NUMBERS = (
         "hidden_tokens",
     ),
 )
-TEXTS = ("status", "error_class", "token_count_source")
-EXACT = ("token_ids", "continuous_usage", "native")  # sources of counts that say what was streamed
+TEXTS = ("status", "error_class", "token_count_source", "finish_reason")
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -108,6 +108,7 @@ class Tally:
         # when the last one was; how long all took after the last one was due
         self._over_s = self._rest_s = 0.0
         self.sums: Counter[str] = Counter()
+        self.odd_ends: Counter[str] = Counter()
         self.lag_ms, self.stay_s = Column(), Column()
         # of all requests, warm-up included: how many were due, and over, by those instants; those
         # that were waited for
@@ -140,8 +141,12 @@ class Tally:
         asked, came = of["output_tokens_asked"], of["output_tokens"]
         lengths = ~np.isnan(came) & ok & ~by_chunks
         both = ~np.isnan(of["output_tokens_counted"]) & ~np.isnan(came)
-        exact = of.says("token_count_source", *EXACT) & ok & both
+        exact = of.says("token_count_source", *EXACT_SOURCES) & ok & both
         streamed = came - or_zero(of["hidden_tokens"])
+        several = ok & ((streamed > 1) | (by_chunks & (asked > 1)))
+        is_exact = of.says("token_count_source", *EXACT_SOURCES)
+        in_lumps = came_in_lumps(of["chunks"], streamed, asked, is_exact, by_chunks)
+        self._count_ends(of, ok)
         self.sums.update(
             all=len(ok),
             ok=_sum(ok),
@@ -153,6 +158,10 @@ class Tally:
             chunks=_sum(of["chunks"]),
             coalesced=_sum(of["coalesced_chunks"]),
             uncounted=_sum(ok & by_chunks),
+            several=_sum(several),
+            in_lumps=_sum(several & in_lumps),
+            events=_sum(of["chunks"][lengths]),
+            events_tokens=_sum(streamed[lengths]),
             output_asked=_sum(asked[lengths]),
             output_off=_sum(np.minimum(np.abs(came - asked), np.abs(streamed - asked))[lengths]),
             exact=_sum(exact),
@@ -162,6 +171,13 @@ class Tally:
             told = ~np.isnan(of[some]) & ~np.isnan(of[whole])  # both
             self.sums.update({some: _sum(of[some][told]), f"{some}_of": _sum(of[whole][told])})
         self._add_prompts(of["input_tokens_asked"], of["input_tokens"], or_zero(of["turn"]))
+
+    def _count_ends(self, of: _Requests, ok: Bools) -> None:
+        """Counts the finish reasons of ok answers that are none of the known good ones."""
+        for reason in of.texts["finish_reason"]:
+            answers = 0 if is_good_end(reason) else _sum(ok & of.says("finish_reason", reason))
+            if answers:
+                self.odd_ends[reason] += answers
 
     def _add_prompts(self, asked: Floats, seen: Floats, turns: Floats) -> None:
         known = ~np.isnan(seen) & (asked > 0)

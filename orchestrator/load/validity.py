@@ -7,7 +7,7 @@ are the network's. ``disturbed``: other programs took most of an engine's host: 
 those of an engine that shares its host. ``client_bound``: the client was too slow: the figures are
 the client's; repeat with more clients. ``stream_buffered``: events came in lumps although the
 client was idle (a proxy, a server that collects them). When each token came is not known: TTFT is
-that of the first lump, and there is no TPOT or ITL. The tokens of one speculative step are no lump
+that of the first lump, and there is no TPOT or ITL. So it is where answers came in one event. The tokens of one speculative step are no lump
 (load/response). ``engine_bound_backlog``: the engine fell behind all through the run: latencies
 grow with the length of the run. A point that the user ended is ``interrupted``, whatever is found
 here (runner/measure.py).
@@ -23,7 +23,7 @@ from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.tally import MAX_SEND_LAG_MS, Tally
 from orchestrator.results.columns import Column, quantiles
 from orchestrator.results.lazy_rows import Rows
-from orchestrator.results.outcomes import BUFFERED_SHARE
+from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.validity import Validity
 
 BUSY_CPU_SHARE = 0.7
@@ -35,6 +35,7 @@ MAX_FAILED = 0.05
 MAX_LOST = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
+SHOWN, MOST_SHOWN = 3, 60  # reasons why answers ended, and characters of each
 # any network loses a segment now and then; in a short run that would be a large share
 CHANCE_RETRANSMITS = 3
 
@@ -95,7 +96,7 @@ NOTES: Limits = (
     (
         "uncounted_share",
         0,
-        "{0:.1%} of answers came without token counts: each event counts as one token",
+        "{0:.1%} of answers came without a usable token count: each event counts as one token",
     ),
     (
         "hidden_share",
@@ -180,6 +181,9 @@ def _evidence(rows: Tally, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "sockets_max": float(sum(s.sockets_max for s in stats)),
         "in_flight_max": float(sum(s.in_flight_max for s in stats)),
         "coalesced_share": rows.share("coalesced", "chunks"),
+        "lump_share": rows.share("in_lumps", "several"),
+        "tokens_per_event": rows.share("events_tokens", "events"),
+        "odd_end_share": sum(rows.odd_ends.values()) / max(rows.sums["ok"], 1),
         "start_error_max_ms": max((s.start_error_ms for s in stats), default=0.0),
         "count_mismatch_share": rows.share("mismatched", "exact"),
         "input_length_error": rows.input_error(),
@@ -254,6 +258,12 @@ def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
 
 
 def _buffered(evidence: dict[str, float]) -> list[str]:
+    lumps = evidence["lump_share"]
+    if lumps > BUFFERED_SHARE:
+        return [
+            f"{lumps:.0%} of answers came in one event or a few (a gateway that does not stream?): "
+            "when each token came is not known, so there is no TPOT and no ITL"
+        ]
     shared = evidence["coalesced_share"]
     if shared <= BUFFERED_SHARE or evidence["client_cpu_share"] > BUSY_CPU_SHARE:
         return []
@@ -269,6 +279,7 @@ def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[st
         _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence),
         evidence["capped_share"],
     )
+    notes += _notes_on_answers(rows, evidence, point)
     if NOTED_SILENT_S < (silent_s := evidence["network_silent_max_s"]) <= MOST_SILENT_S:
         notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
     if capped:
@@ -301,6 +312,31 @@ def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[st
     ):
         said = f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
         notes.append(f"requests in flight were not steady: {said}")
+    return notes
+
+
+def _notes_on_answers(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    """How answers ended, and what their events held."""
+    notes = []
+    if rows.odd_ends:
+        reasons = ", ".join(
+            f"{count} by {reason[:MOST_SHOWN]}"
+            for reason, count in rows.odd_ends.most_common(SHOWN)
+        )
+        more = (
+            f" and {len(rows.odd_ends) - SHOWN} other reasons" if len(rows.odd_ends) > SHOWN else ""
+        )
+        notes.append(f"{evidence['odd_end_share']:.1%} of answers ended unusually: {reasons}{more}")
+    lumps, each = evidence["lump_share"], evidence["tokens_per_event"]
+    if 0 < lumps <= BUFFERED_SHARE:
+        notes.append(
+            f"{lumps:.1%} of answers came in one event or a few: these have no TPOT or ITL"
+        )
+    if lumps <= BUFFERED_SHARE and each > max(MANY_TOKENS, point.dialect.tokens_per_step):
+        notes.append(
+            f"an event held {each:.1f} tokens on average: the times between these are not seen, and "
+            "ITL spreads each gap evenly over them"
+        )
     return notes
 
 

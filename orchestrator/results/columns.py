@@ -7,9 +7,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from orchestrator.results.outcomes import FEW_CHUNKS, MANY_TOKENS
 from orchestrator.results.spool import append, nameless_file, path_of, room
 
 AT_ONCE = 1 << 16  # rows whose columns are in memory together: some 10 MB of them
+
+
+def came_in_lumps(
+    chunks: npt.NDArray[np.float64],
+    shown_tokens: npt.NDArray[np.float64],
+    asked_tokens: npt.NDArray[np.float64],
+    is_exact: npt.NDArray[np.bool_],
+    is_uncounted: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Which answers say nothing of the time between their tokens: all of it came in one event, or
+    in a few of many tokens each, where nobody knows how many.
+
+    ``shown_tokens``: that were streamed; ``is_exact``: what each event held is known;
+    ``is_uncounted``: nobody counted tokens, so that each event counts as one.
+    """
+    came_whole = (chunks == 1) & ((shown_tokens > 1) | (is_uncounted & (asked_tokens > 1)))
+    in_few = (chunks > 1) & (chunks < FEW_CHUNKS) & (shown_tokens > MANY_TOKENS * chunks)
+    found: npt.NDArray[np.bool_] = came_whole | (in_few & ~is_exact)
+    return found
 
 
 class Column:

@@ -12,6 +12,11 @@ CacheState = Literal["salted", "emptied", "off", "unknown"]
 
 # of chunks that arrive together with the one before; above it chunk times say nothing of tokens
 BUFFERED_SHARE = 0.2
+# with fewer chunks, of unknown lengths, TPOT may be off by more than a fifth
+FEW_CHUNKS = 5
+MANY_TOKENS = 2  # per chunk, on average: more are lumps of tokens
+# sources of token counts that say what each event held
+EXACT_SOURCES = ("token_ids", "continuous_usage", "native")
 
 
 class Status(StrEnum):

@@ -61,10 +61,14 @@ class RequestRow(AttemptKey):
     output_tokens_asked: A[I32, "output length asked for"]
     output_tokens: A[
         I32 | None,
-        "length used in all figures: the engine's count if it gives one, else the client's",
+        "length used in all figures: the engine's count if it gives one that can be, else the client's",
     ] = None
     hidden_tokens: A[
-        I32 | None, "output tokens of reasoning that were never streamed; null: not reported"
+        I32 | None,
+        "output tokens (reasoning) that were counted and never streamed; null: none known of",
+    ] = None
+    first_chunk_tokens: A[
+        I32 | None, "tokens of the first chunk; null: the stream does not say, so taken as one"
     ] = None
     output_tokens_counted: A[I32 | None, "the client's own count from the stream"] = None
     token_count_source: A[

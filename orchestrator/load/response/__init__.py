@@ -35,7 +35,7 @@ from orchestrator.load.response.http import (
     unwrap,
 )
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import MOST_COUNTED, UNKNOWN, Parsed, Wire, error_class
+from orchestrator.load.wire import MOST_COUNTED, Parsed, Wire, error_class, is_failed_end
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.dialect import Dialect
 
@@ -45,10 +45,15 @@ FIRST_READS, LAST_READS = 3, 4  # always decoded: they may hold a role, and why 
 STEP = 256  # reads or events in one step: about 0.3 ms away from the sockets
 # events closer than this, and than a tenth of their request's mean gap, came together
 LUMP_NS = 200_000
+# codings of a body that no wire can read; other names, and none, encode nothing
+ENCODINGS = frozenset(
+    ("gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress", "dcb", "dcz", "exi")
+)
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class Response:
     parsed: Parsed = field(default_factory=Parsed)
     event_ns: array[int] = field(default_factory=lambda: array("q"))
     done: bool = False  # the [DONE] marker came
+    done_ns: int | None = None  # when it came
     status: Status = Status.OK
     error_class: ErrorClass | None = None
     error: str | None = None
@@ -75,6 +81,7 @@ class Response:
     coalesced_reads: int = 0
     output_tokens: int | None = None
     hidden_tokens: int | None = None  # those of output_tokens that were never streamed
+    first_chunk_tokens: int | None = None  # None: nobody said
     counted: int | None = None
     source: str | None = None
     gaps_us: array[int] | None = None  # int32
@@ -99,6 +106,7 @@ class Response:
         """Sets the tokenizer's count of a reply that came without token counts."""
         self.output_tokens = self.counted = total
         self.source = "tokenizer"
+        self.first_chunk_tokens = None
 
 
 @dataclass(slots=True, eq=False)
@@ -210,8 +218,8 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
     except BadHttp as error:
         response.fail(ErrorClass.GARBAGE, str(error))
         body = None
-    coding = head.headers.get("content-encoding", "identity")
-    if coding != "identity":
+    coding = _encoding(head)
+    if coding is not None:
         response.fail(
             ErrorClass.GARBAGE, f"Content-Encoding {coding}, although only identity was asked for"
         )
@@ -225,10 +233,18 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
     elif body is not None:
         _judge_no_stream(response, head, body.content, wire)
     flight.parts, flight.times = [], []
-    _count(response, dialect.tokens_per_step)
+    _count(response, wire.running_source, dialect.tokens_per_step)
     if response.error_class is None:
         framed = head.chunked or head.length is not None
         judge_stream(response, flight.request.output_tokens, dialect, framed)
+
+
+def _encoding(head: Head) -> str | None:
+    """The coding of a body that is encoded. None for names that encode nothing, as some servers
+    send them against proxies that compress.
+    """
+    names = head.headers.get("content-encoding", "").split(",")
+    return next((name.strip() for name in names if name.strip().lower() in ENCODINGS), None)
 
 
 def _is_stream(response: Response, content: bytes) -> bool:
@@ -244,22 +260,37 @@ def _payloads(flight: InFlight, body: Body) -> list[bytes]:
     was complete.
     """
     events = split(body.content)
-    flight.response.done = events.done
     piece = 0
     for end in events.ends:
         while body.ends[piece] < end:
             piece += 1
         flight.response.event_ns.append(flight.times[body.reads[piece]])
+    flight.response.done = events.done
+    if events.done:
+        while body.ends[piece] <= events.done_at:
+            piece += 1
+        flight.response.done_ns = flight.times[body.reads[piece]]
     return events.payloads
 
 
-def _count(response: Response, tokens_per_step: int) -> None:
+def _count(response: Response, running_source: str, tokens_per_step: int) -> None:
     """Fills in times and token counts of the content chunks."""
     parsed, tokens = response.parsed, response.parsed.tokens
-    if UNKNOWN in tokens:
-        # some events told their count and others did not: the sum would be too small
-        parsed.source = None
-    response.chunks = chunks = len(tokens) - tokens.count(0)
+    assert len(tokens) == len(response.event_ns), "one count and one instant for every event"
+    at_ns = np.frombuffer(response.event_ns, np.int64)
+    if response.done_ns is not None:
+        _drop_late(tokens, at_ns, response.done_ns)
+    parsed.settle(running_source)
+    # events that were read ahead stand before earlier ones
+    order = np.argsort(at_ns, kind="stable")
+    at_ns, held = at_ns[order], np.array(tokens, np.int64)[order]
+    content = held != 0
+    stamps, held = at_ns[content], held[content] if parsed.source else np.abs(held[content])
+    response.chunks = chunks = len(stamps)
+    # content events that shared a read with the one before
+    shared = stamps[1:] == stamps[:-1]
+    if not _is_plausible(parsed, order, content, chunks - int(np.count_nonzero(shared))):
+        parsed.output_tokens = None
     counted = min(sum(tokens), MOST_COUNTED) if parsed.source else chunks
     response.counted = counted or None
     response.output_tokens = (
@@ -269,21 +300,9 @@ def _count(response: Response, tokens_per_step: int) -> None:
         "usage" if parsed.output_tokens is not None else "chunks" if chunks else None
     )
     response.hidden_tokens = _hidden(response)
-    assert len(tokens) == len(response.event_ns), "one count and one instant for every event"
     if not chunks:
         return
-    at_ns, held = np.frombuffer(response.event_ns, np.int64), np.array(tokens, np.int64)
-    # events that were read ahead stand before earlier ones
-    order = np.argsort(at_ns, kind="stable")
-    at_ns, held = at_ns[order], held[order]
-    content = held != 0
-    stamps, held = at_ns[content], held[content] if parsed.source else np.ones(chunks, np.int64)
-    if parsed.thought_at is not None:
-        answers = at_ns[
-            content & (np.cumsum(order == parsed.thought_at) > 0) & (order != parsed.thought_at)
-        ]
-        response.first_answer_ns = int(answers[0]) if answers.size else None
-    shared = stamps[1:] == stamps[:-1]  # content events that shared a read with the one before
+    response.first_answer_ns = _first_answer_ns(parsed.thoughts, order, content, at_ns)
     response.coalesced_reads = int(np.count_nonzero(shared)) - int(
         np.count_nonzero(shared[1:] & shared[:-1])
     )
@@ -298,10 +317,45 @@ def _count(response: Response, tokens_per_step: int) -> None:
     response.gaps_us = array(
         "i", np.minimum(micros[1:] - micros[:-1], _MAX_GAP_US).astype(np.int32).tobytes()
     )
-    if (parsed.source or one_each) and (held != 1).any():
+    if not parsed.source and not one_each:
+        return
+    response.first_chunk_tokens = int(min(held[0], MOST_COUNTED))
+    if (held != 1).any():
         response.tokens_per_chunk = array(
             "h", np.minimum(held, _MAX_CHUNK_TOKENS).astype(np.int16).tobytes()
         )
+
+
+def _drop_late(tokens: list[int], at_ns: Ints, done_ns: int) -> None:
+    """Removes the tokens of events that were read ahead, and that came after the [DONE]."""
+    for event in np.flatnonzero(at_ns > done_ns):
+        tokens[event] = 0
+
+
+def _is_plausible(parsed: Parsed, order: Ints, content: Bools, arrivals: int) -> bool:
+    """Whether the engine's last total can be the answer's length: no content came after it, and it
+    is not below the number of instants at which content came.
+    """
+    if parsed.output_tokens is None:
+        return True
+    after = np.cumsum(order == parsed.total_event) > 0
+    after &= order != parsed.total_event
+    is_stale = not parsed.source and bool((after & content).any())
+    return not is_stale and parsed.output_tokens >= arrivals
+
+
+def _first_answer_ns(thoughts: list[int], order: Ints, content: Bools, at_ns: Ints) -> int | None:
+    """When the answer began after reasoning; None where the stream did not begin with reasoning."""
+    if not thoughts:
+        return None
+    is_thought = np.zeros(order.size, np.bool_)
+    is_thought[thoughts] = True
+    is_thought = is_thought[order]
+    after = np.cumsum(is_thought & content) > 0
+    answers = np.flatnonzero(content & ~is_thought)
+    if not answers.size or not after[answers[0]]:
+        return None
+    return int(at_ns[answers[0]])
 
 
 def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, int]:
@@ -323,16 +377,19 @@ def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, 
 
 
 def _hidden(response: Response) -> int | None:
-    """Reasoning tokens that were counted and not streamed; None where the engine reports no
-    reasoning.
+    """Output tokens that were counted and not streamed: reasoning that the engine reports, and what
+    its running count held before the first text. None where there is nothing of either.
     """
     parsed, total = response.parsed, response.output_tokens or 0
-    if parsed.reasoning_tokens is None:
+    reasoning = parsed.reasoning_tokens
+    if reasoning is None and not parsed.unseen_tokens:
         return None
-    hidden = 0 if parsed.thought_at is not None else parsed.reasoning_tokens
     if parsed.source:
         hidden = total - (response.counted or 0)
-    return max(0, min(hidden, parsed.reasoning_tokens, total - response.chunks))
+    else:
+        hidden = 0 if parsed.thoughts else reasoning or 0
+    most = max(reasoning or 0, parsed.unseen_tokens)
+    return max(0, min(hidden, most, total - response.chunks))
 
 
 def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) -> None:
@@ -367,7 +424,8 @@ def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool)
     cut off.
 
     The length is judged only where the engine was told to keep it and the count is the engine's
-    own.
+    own, or should have been: of an answer without a count, although a trial request's had one, the
+    events are counted.
     """
     parsed, output_tokens = response.parsed, response.output_tokens
     # some servers count reasoning tokens, some do not
@@ -375,9 +433,10 @@ def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool)
     counted = output_tokens is not None and (
         parsed.source is not None or parsed.output_tokens is not None
     )
+    is_judged = counted or dialect.reports_counts
     if parsed.error is not None:
         response.fail(parsed.error_class, parsed.error)
-    elif parsed.finish_reason in ("abort", "error"):
+    elif parsed.finish_reason and is_failed_end(parsed.finish_reason):
         response.fail(
             ErrorClass.STREAM_ERROR,
             f"the engine gave up on it: finish_reason {parsed.finish_reason}",
@@ -392,12 +451,16 @@ def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool)
         response.fail(ErrorClass.NO_END, "the stream ended without its end marker")
     elif not any(parsed.tokens):
         if asked:
-            response.fail(ErrorClass.WRONG_LENGTH, "the stream held no token")
+            response.fail(ErrorClass.WRONG_LENGTH, _no_token(parsed))
     elif (
         dialect.length_control not in ("none", "natural")
-        and counted
+        and is_judged
         and asked not in (output_tokens, shown)
     ):
-        response.fail(
-            ErrorClass.WRONG_LENGTH, f"{output_tokens} tokens came, {asked} were asked for"
-        )
+        came = f"{output_tokens} tokens" if counted else f"{output_tokens} events and no count"
+        response.fail(ErrorClass.WRONG_LENGTH, f"{came} came, {asked} were asked for")
+
+
+def _no_token(parsed: Parsed) -> str:
+    said = "the stream held no token"
+    return said if parsed.ignored is None else f"{said}; it held {parsed.ignored}"

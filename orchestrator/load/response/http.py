@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import httptools
+import orjson
+
+from orchestrator.load.wire import is_heartbeat
 
 MAX_HEAD_BYTES = 256 * 1024
 MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
@@ -72,7 +75,10 @@ def _read_head(raw: bytes, size: int) -> Head:
         name, colon, value = line.partition(":")
         if not colon:
             raise BadHttp(f"not a header: {line[:MOST_SAID]!r}")
-        headers[name.strip().lower()] = value.strip()
+        name, value = name.strip().lower(), value.strip()
+        if name == "content-encoding" and name in headers:
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
     status = int(code)
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     wanted = headers.get("connection", "keep-alive" if version == "HTTP/1.1" else "close").lower()
@@ -202,12 +208,13 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 @dataclass(frozen=True, slots=True)
 class Events:
     """Event i holds ``payloads[i]`` and ends (exclusive) at byte ``ends[i]``. ``done``: a [DONE]
-    follows them.
+    follows them, from byte ``done_at`` on.
     """
 
     payloads: list[bytes]
     ends: list[int]
     done: bool
+    done_at: int = 0
 
 
 def split(body: bytes) -> Events:
@@ -231,42 +238,61 @@ def _split_plain(body: bytes) -> Events | None:
     payloads = body[len(_FIRST) : -2].split(_BETWEEN)
     if body.count(b"\n") != 2 * len(payloads):
         return None
-    return Events(
-        payloads, [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])], done
-    )
+    ends = [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])]
+    return Events(payloads, ends, done, len(body))
 
 
 def _split_any(body: bytes) -> Events:
     """Any stream that follows the standard, and a last event whose empty line is missing."""
     payloads: list[bytes] = []
     ends: list[int] = []
-    done = False
+    done, done_at = False, 0
     at = 3 if body.startswith(b"\xef\xbb\xbf") else 0
     while at < len(body) and not done:
         blank = _BLANK.search(body, at)
         end = blank.start() if blank else len(body)
         payload = _payload(body[at:end])
         if payload is not None and payload.strip() == b"[DONE]":
-            done = True
+            done, done_at = True, at
         elif payload is not None:
             payloads.append(payload)
             ends.append(at + len(body[at:end].rstrip(b"\r\n")))
         at = blank.end() if blank else len(body)
-    return Events(payloads, ends, done)
+    return Events(payloads, ends, done, done_at)
 
 
 def _payload(event: bytes) -> bytes | None:
-    """The joined data lines of one event; llama.cpp's ``error:`` field becomes an error object.
-    None: no data.
+    """The joined data lines of one event. An event named ``error`` becomes an error object, as
+    does llama.cpp's ``error:`` field. None: no data, or a heartbeat by its name.
     """
     data = []
+    event_name = b""
     for line in _LINE.split(event):
         name, colon, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data" and colon:
             data.append(value)
+        elif name == b"event" and colon:
+            event_name = value.strip().lower()
         elif name == b"error" and colon:
             return b'{"error":' + value + b"}"
         elif name.lstrip().startswith(b"{"):
             return event  # bare JSON where an event should be: an error body without its framing
-    return b"\n".join(data) if data else None
+    payload = b"\n".join(data)
+    if event_name == b"error":
+        return _error_object(payload)
+    if not payload.strip() or (event_name and is_heartbeat(event_name)):
+        return None
+    return payload
+
+
+def _error_object(said: bytes) -> bytes:
+    try:
+        error = orjson.loads(said)
+    except orjson.JSONDecodeError:
+        error = said.decode("utf-8", "replace")
+    if isinstance(error, dict) and error.get("error"):
+        return said
+    if not error or (isinstance(error, dict) and not any(error.values())):
+        error = "an event named error, without a word"
+    return orjson.dumps({"error": error})

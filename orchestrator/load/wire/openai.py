@@ -1,9 +1,11 @@
 """OpenAI's completions and chat: each event has choices with a piece of the answer, perhaps usage.
 
 Sources of token counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a
-usage that every event carries (continuous_usage_stats). Otherwise the count per event is unknown.
+usage that every event carries (continuous_usage_stats), where it is a running count. Otherwise the
+count per event is unknown. An event with text is content, whatever is counted.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,21 +16,38 @@ from orchestrator.load.wire import (
     UNKNOWN,
     Parsed,
     collect_logprobs,
+    count,
     decode,
     encode,
+    error_text,
     length_fields,
     odd_event,
     read_usage,
+    refuse,
+    text_of,
+    token_ids,
 )
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')
-_THOUGHT = (b'"reasoning_content":"', b'"reasoning":"')
+_THOUGHT = re.compile(rb'"(?:reasoning\w*|thinking)":(?!null)')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"]')
+# fields that are absent or null in an event that holds nothing but tokens
+_NOTHING_ELSE = (b'"usage"', b'"finish_reason"', b'"error"')
+# where a server puts its reasoning, and lists of parts of it
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
-# from a choice to its new text; "": content without text; None: no content
-Piece = Callable[[dict[str, Any], Parsed], str | None]
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The new text of a choice. ``is_thought``: it is reasoning, no part of the answer."""
+
+    text: str
+    is_thought: bool = False
+
+
+_NO_TEXT = Piece("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +57,8 @@ class OpenAi:
     """
 
     prompt_field: Callable[[Prompt], dict[str, Any]]
-    piece: Piece
     logprobs: int
+    running_source: str = "continuous_usage"
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         asked = {"logprobs": self.logprobs} if dialect.logprobs else {}
@@ -47,32 +66,47 @@ class OpenAi:
         return encode(own, dialect, prompt.fields)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
-        _read(decode(payloads), parsed, self.piece)
+        for event in decode(payloads):
+            if isinstance(event, dict) and ("choices" in event or "usage" in event):
+                _read(event, parsed)
+            else:
+                odd_event(event, parsed)
 
     def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
         before, events = payloads[0].partition(b'"choices":[{')[0], len(payloads)
         cut = len(before) if all(map(bytes.startswith, payloads, repeat(before))) else 0
-        joined = b"\n".join([payload[cut:] for payload in payloads])
+        if cut and any(name in before for name in _NOTHING_ELSE):
+            cut = 0
+        rests = [payload[cut:] for payload in payloads]
+        joined = b"\n".join(rests)
         # a quote within a JSON string is written \", so what is found here are names of fields,
         # never text
-        if (
-            joined.count(b'"choices":[{') != events
-            or b'"usage":{' in joined
-            or b'"finish_reason":"' in joined
+        if joined.count(b'"choices":[{') != events or not all(
+            _is_absent_or_null(name, joined) for name in _NOTHING_ELSE
         ):
             return False
         found = _TOKEN_IDS.findall(joined)
-        if len(found) == events:
-            if self.piece is _delta and any(thought in joined for thought in _THOUGHT):
+        if found:
+            may_think = b'"reasoning' in joined or b'"thinking' in joined
+            if may_think and _THOUGHT.search(joined):
                 return False  # decode, to find where the answer begins
+            if len(found) != events:
+                return False
+            if not all(map(_TOKEN_IDS.search, rests)):
+                return False  # one event held several lists
             several = b"," in b"".join(found)
             parsed.tokens += [ids.count(b",") + 1 for ids in found] if several else [1] * events
             parsed.source = "token_ids"
             return True
-        if found or len(_PIECE.findall(joined)) != events:
+        if len(_PIECE.findall(joined)) != events or not all(map(_PIECE.search, rests)):
             return False
         parsed.tokens += [UNKNOWN] * events
         return True
+
+
+def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
+    """Whether a field is absent from some events, or null."""
+    return name not in joined or joined.count(name) == joined.count(name + b":null")
 
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
@@ -93,101 +127,118 @@ def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
     return fields | length_fields(output_tokens, dialect)
 
 
-def _text(choice: dict[str, Any], parsed: Parsed) -> str | None:
-    text = choice["text"]
-    return text if isinstance(text, str) else None
-
-
 def _messages(prompt: Prompt) -> dict[str, Any]:
     return {
         "messages": [{"role": message.role, "content": message.text} for message in prompt.messages]
     }
 
 
-def _delta(choice: dict[str, Any], parsed: Parsed) -> str | None:
-    """Text of a delta: answer, refusal, reasoning or tool call, the first that is there. A role is
-    no content.
-    """
-    delta = choice["delta"]
-    text = delta.get("content") or delta.get("refusal")
-    if text:
-        parsed.answered = True
-        return str(text)
-    thought = delta.get("reasoning_content") or delta.get("reasoning")
-    if thought:
-        if not parsed.answered:
-            parsed.thought_at = len(parsed.tokens)
-        return str(thought)
-    calls = delta.get("tool_calls") or (
-        [delta["function_call"]] if delta.get("function_call") else []
-    )
-    return "".join(_called(call) for call in calls) or None
-
-
-def _called(call: dict[str, Any]) -> str:
-    function = call.get("function", call)
-    return str(function.get("name") or "") + str(function.get("arguments") or "")
-
-
 # vLLM, SGLang and others take token ids too
-COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, _text, 1)
-CHAT = OpenAi(_messages, _delta, True)
+COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, 1)
+CHAT = OpenAi(_messages, True)
 
 
 # -- reading events
 
 
-def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
-    """Adds decoded events to ``parsed``. ``piece``: finds the new text in a choice."""
-    tokens, texts = parsed.tokens, parsed.texts
-    looks = texts is not None or piece is _delta
-    for event in events:
-        try:
-            choices, usage = event["choices"], event.get("usage")
-            if not choices:
-                tokens.append(0)
-                read_usage(usage, parsed)
-                continue
-            choice = choices[0]
-            if choice.get("finish_reason"):
-                parsed.finish_reason = str(choice["finish_reason"])
-            ids = choice.get("token_ids")
-            text = piece(choice, parsed) if looks or ids is None else None
-            if ids is not None:
-                count = len(ids)
-                parsed.source = "token_ids"
-                if usage:
-                    read_usage(usage, parsed)
-            else:
-                count = _grown(usage, text, parsed) if usage else UNKNOWN if text else 0
-            if texts is not None:
-                _collect(text, ids, choice.get("logprobs"), parsed)
-        except (KeyError, TypeError, AttributeError, IndexError):
-            odd_event(event, parsed)
-            continue
-        tokens.append(count)
+def _read(event: dict[str, Any], parsed: Parsed) -> None:
+    """Adds an event with choices or usage. What is absent, null or empty holds nothing."""
+    choices, usage = event.get("choices"), event.get("usage")
+    said = error_text(event)
+    if said is not None:
+        refuse(event, said, parsed)
+    if not choices:
+        read_usage(usage, parsed)
+        parsed.tokens.append(0)
+        return
+    choice = choices[0] if isinstance(choices, list) else choices
+    if not isinstance(choice, dict | None) or not isinstance(choices, list):
+        parsed.garbage = parsed.garbage or f"not choices of this API: {str(choices)[:1_000]}"
+    _read_choice(choice if isinstance(choice, dict) else {}, usage, parsed)
 
 
-def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
-    """Tokens of an event: by how much usage grew since the event before."""
-    before = parsed.output_tokens or 0
-    total = read_usage(usage, parsed)
-    if total is None or (parsed.source is None and UNKNOWN in parsed.tokens):
-        # a total that comes only at the end (transformers) is no running count
-        return UNKNOWN if text else 0
-    parsed.source = "continuous_usage"
-    return max(total - before, 0)
+def _read_choice(choice: dict[str, Any], usage: Any, parsed: Parsed) -> None:
+    said = error_text(choice)
+    if said is not None:
+        refuse(choice, said, parsed)
+    parsed.finish(choice.get("finish_reason"))
+    ids = token_ids(choice.get("token_ids"))
+    piece = _piece(choice)
+    has_text = piece.text != ""
+    if piece.is_thought:
+        parsed.thoughts.append(len(parsed.tokens))
+    if usage:
+        parsed.add_total(read_usage(usage, parsed), has_text, _may_hold_back(choice))
+    if ids:
+        parsed.source = "token_ids"
+        tokens = len(ids)
+    else:
+        tokens = UNKNOWN if has_text else 0
+    if parsed.texts is not None:
+        _collect(piece, ids, choice.get("logprobs"), parsed)
+    parsed.tokens.append(tokens)
 
 
-def _collect(text: str | None, ids: Any, said: Any, parsed: Parsed) -> None:
-    """Collects the reply. ``said``: a list of log-probabilities; in chat, and with llama.cpp, an
-    object per token.
+def _piece(choice: dict[str, Any]) -> Piece:
+    """New text: answer, refusal, reasoning or tool call, the first that is there. A role is no
+    content.
+    """
+    text, delta = choice.get("text"), choice.get("delta")
+    if text:
+        return Piece(text_of(text))
+    if not isinstance(delta, dict):
+        return Piece(text_of(delta))
+    for name in ("content", "refusal"):
+        text = delta.get(name)
+        if text and (said := text_of(text)):
+            return Piece(said)
+    for name in _THOUGHT_FIELDS:
+        text = delta.get(name)
+        if text and (said := text_of(text)):
+            return Piece(said, is_thought=True)
+    calls = delta.get("tool_calls") or delta.get("function_call")
+    if not calls:
+        return _NO_TEXT
+    return Piece("".join(map(_called, calls if isinstance(calls, list) else [calls])))
+
+
+def _called(call: Any) -> str:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return text_of(function)
+    return text_of(function.get("name")) + _arguments(function.get("arguments"))
+
+
+def _arguments(said: Any) -> str:
+    """Arguments of a tool call: JSON text, or an object of servers that send them whole."""
+    if isinstance(said, dict | list):
+        return json.dumps(said) if said else ""
+    return text_of(said)
+
+
+def _may_hold_back(choice: dict[str, Any]) -> bool:
+    """Whether a choice without text may be one of an incomplete character: not the first one, that
+    only names the role.
+    """
+    delta = choice.get("delta")
+    return not (isinstance(delta, dict) and delta.get("role"))
+
+
+def _collect(piece: Piece, ids: list[int] | None, logprobs: Any, parsed: Parsed) -> None:
+    """Collects the reply. ``logprobs``: a list of them; in chat, and with llama.cpp, an object per
+    token.
     """
     assert parsed.texts is not None
-    each = (said or {}).get("content") or []
-    collect_logprobs((said or {}).get("token_logprobs") or [one["logprob"] for one in each], parsed)
-    ids = ids or [one["id"] for one in each if "id" in one]  # llama.cpp puts token ids here
-    if text:
-        parsed.texts.append(text)
+    if piece.text:
+        parsed.texts.append(piece.text)
+    if piece.text and not piece.is_thought:
+        parsed.answer_texts.append(piece.text)
+    said = logprobs if isinstance(logprobs, dict) else {}
+    each = said.get("content")
+    tokens = [token for token in each if isinstance(token, dict)] if isinstance(each, list) else []
+    listed = said.get("token_logprobs")
+    collect_logprobs(listed or [token.get("logprob") for token in tokens], parsed)
+    # llama.cpp puts token ids here
+    ids = ids or [token["id"] for token in tokens if count(token.get("id")) is not None]
     if ids:
         parsed.token_ids = (parsed.token_ids or []) + list(ids)

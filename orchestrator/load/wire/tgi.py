@@ -10,14 +10,19 @@ from orchestrator.load.wire import (
     count,
     decode,
     encode,
+    error_text,
     length_fields,
     odd_event,
+    refuse,
+    text_of,
 )
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 
 class Tgi:
+    running_source = "native"
+
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         parameters: dict[str, Any] = {
             "max_new_tokens": output_tokens,
@@ -32,41 +37,58 @@ class Tgi:
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):
-            try:
-                token = event["token"]
-                text, prompt_tokens = token["text"], count(token.get("prompt_tokens"))
-                if (
-                    event.get("details")
-                    or event.get("finished")
-                    or event.get("generated_text") is not None
-                ):
-                    _read_end(event, parsed)
-            except (KeyError, TypeError, AttributeError):
+            if isinstance(event, dict) and not event.keys().isdisjoint(_FIELDS):
+                _read(event, parsed)
+            else:
                 odd_event(event, parsed)
-                continue
-            parsed.tokens.append(1)
-            parsed.source = "native"
-            if prompt_tokens is not None:
-                parsed.input_tokens = prompt_tokens
-            if parsed.texts is not None:
-                parsed.texts.append(str(text))
-                if (token_id := count(token.get("id"))) is not None:
-                    parsed.token_ids = [*(parsed.token_ids or []), token_id]
-                if "logprob" in token:
-                    collect_logprobs([token["logprob"]], parsed)
 
 
-def _read_end(event: dict[str, Any], parsed: Parsed) -> None:
+_FIELDS = ("token", "generated_text", "details", "finished")
+
+
+def _read(event: dict[str, Any], parsed: Parsed) -> None:
+    said = error_text(event)
+    if said is not None:
+        refuse(event, said, parsed)
+    token = event.get("token")
+    if token and not isinstance(token, dict):
+        parsed.garbage = parsed.garbage or f"not a token of this API: {str(token)[:1_000]}"
+    if not token or not isinstance(token, dict):
+        token = {}
+    if event.get("details") or event.get("finished") or event.get("generated_text") is not None:
+        _read_end(event, token, parsed)
+    prompt_tokens = count(token.get("prompt_tokens"))
+    if prompt_tokens is not None:
+        parsed.input_tokens = prompt_tokens
+    token_id, text = count(token.get("id")), text_of(token.get("text"))
+    if token_id is None and not text:
+        parsed.tokens.append(0)
+        return
+    parsed.tokens.append(1)
+    parsed.source = "native"
+    if parsed.texts is None:
+        return
+    parsed.texts.append(text)
+    parsed.answer_texts.append(text)
+    if token_id is not None:
+        parsed.token_ids = [*(parsed.token_ids or []), token_id]
+    if "logprob" in token:
+        collect_logprobs([token["logprob"]], parsed)
+
+
+def _read_end(event: dict[str, Any], token: dict[str, Any], parsed: Parsed) -> None:
     parsed.ended = True
-    details = event.get("details") or {}
-    reason = details.get("finish_reason") or event.get("finish_reason")
-    parsed.finish_reason = str(reason) if reason else None
+    details = event.get("details")
+    if not isinstance(details, dict):
+        details = {}
+    parsed.finish(details.get("finish_reason") or event.get("finish_reason"))
     generated = count(details.get("generated_tokens"))
     if generated is None:
-        generated = count(event["token"].get("count_output_tokens"))
+        generated = count(token.get("count_output_tokens"))
     if generated is not None:
-        parsed.output_tokens = generated
-    if (input_length := count(details.get("input_length"))) is not None:
+        parsed.output_tokens, parsed.total_event = generated, len(parsed.tokens)
+    input_length = count(details.get("input_length"))
+    if input_length is not None:
         parsed.input_tokens = input_length
 
 

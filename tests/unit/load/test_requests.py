@@ -134,7 +134,7 @@ def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn
     )
     made = make(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
     first = made.take(entry(0, 0, 2))
-    made.answered(entry(0, 0, 2), first, Parsed(texts=["he", "llo"]), 3)
+    made.answered(entry(0, 0, 2), first, Parsed(answer_texts=["he", "llo"]), 3)
     second = made.take(entry(0, 1, 2))
     assert [message["content"] for message in content(second)["messages"]][1] == "hello"
     made.answered(entry(0, 1, 2), second, Parsed(texts=[]), 3)

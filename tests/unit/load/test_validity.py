@@ -329,7 +329,10 @@ def test_a_backlog_is_found_however_long_it_grew_before(warmup_s: float, window_
             },
             "60.0% of requests were refused",
         ),
-        ({"token_count_source": ["chunks"] * 400}, "100.0% of answers came without token counts"),
+        (
+            {"token_count_source": ["chunks"] * 400},
+            "100.0% of answers came without a usable token count",
+        ),
         (
             {"output_tokens": [40] * 400, "hidden_tokens": [30] * 400},
             "75.0% of output tokens were never streamed",
