@@ -223,6 +223,8 @@ def _probe(
                         else "one per streamed event is assumed"
                     )
                     notes.append(f"the endpoint reports no token counts: {how}")
+                reports_counts = row["token_count_source"] in _EXACT
+                dialect = replace(dialect, reports_counts=reports_counts)
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             if not (_is_refusal(row) or _may_be_refusal(row)):
                 raise _trial_failed(target, dialect, row, key_name)

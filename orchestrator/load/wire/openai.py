@@ -184,8 +184,8 @@ def _piece(choice: dict[str, Any]) -> Piece:
     content.
     """
     text, delta = choice.get("text"), choice.get("delta")
-    if text:
-        return Piece(text_of(text))
+    if text and (said := text_of(text)):
+        return Piece(said)
     if not isinstance(delta, dict):
         return Piece(text_of(delta))
     for name in ("content", "refusal"):

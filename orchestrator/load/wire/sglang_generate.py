@@ -116,17 +116,10 @@ def _collect_logprobs(said: Any, total: int, parsed: Parsed) -> None:
     """Each event holds the log-probabilities of all tokens so far, unless the server streams
     increments.
     """
-    try:
-        said = said or []
-        values = [
-            one[0] for one in (said if len(said) < total else said[len(parsed.logprobs or ()) :])
-        ]
-    except (KeyError, TypeError, IndexError):
-        parsed.garbage = (
-            parsed.garbage or f"not the log-probabilities of this API: {str(said)[:1_000]}"
-        )
-    else:
-        collect_logprobs(values, parsed)
+    if not isinstance(said, list):
+        return
+    new = said if len(said) < total else said[len(parsed.logprobs or ()) :]
+    collect_logprobs([one[0] if isinstance(one, list) and one else None for one in new], parsed)
 
 
 WIRE = SglangGenerate()

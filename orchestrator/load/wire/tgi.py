@@ -50,6 +50,9 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
     said = error_text(event)
     if said is not None:
         refuse(event, said, parsed)
+    if parsed.ended:  # it is no part of the answer
+        parsed.tokens.append(0)
+        return
     token = event.get("token")
     if token and not isinstance(token, dict):
         parsed.garbage = parsed.garbage or f"not a token of this API: {str(token)[:1_000]}"
