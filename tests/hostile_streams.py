@@ -11,6 +11,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 TOKENS = 16
@@ -222,9 +223,13 @@ def _joined(sizes: list[int], counted: bool = True) -> list[Step]:
     return [*steps, *made.steps()[1:]]
 
 
+def _with_usage(name: str) -> list[Step]:
+    return USAGES[name](chat()).steps()
+
+
 ERROR = {"error": {"message": "the backend went away", "code": 502}}
 ANSWERS: dict[str, Callable[[], list[Step]]] = {
-    **{f"usage {name}": lambda of=of: of(chat()).steps() for name, of in USAGES.items()},
+    **{f"usage {name}": partial(_with_usage, name) for name in USAGES},
     "in one event": lambda: _joined([TOKENS]),
     "in one event, usage at the end": lambda: _joined([TOKENS], counted=False),
     "four, then single": lambda: _joined([4, *[1] * 12]),
