@@ -62,6 +62,7 @@ def doctor(
     from orchestrator.cluster.node_checks import versions
     from orchestrator.plan.make import load_plan
     from orchestrator.report.documents import json_text
+    from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
     from orchestrator.runner.default_hardware import on_this_cluster
     from orchestrator.runner.doctor import diagnose
@@ -69,6 +70,7 @@ def doctor(
 
     deployments = load_plan(experiment).runnable() if experiment else []
     if results_uri:
+        check_answers(results_uri)
         # bad input is told before anything is joined; a path is whole
         results_uri = Store.open(results_uri, "x").uri
     cluster = open_cluster(None, address or LOCAL)

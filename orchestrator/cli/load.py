@@ -243,6 +243,10 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
+    if results is not None:
+        from orchestrator.results.location import check_answers
+
+        check_answers(results)
     options["api"] = _api_of(url, options["api"])
     plan, target, probed = _planned(url, options | {"results": results})
     notes = [*probed.notes, *_to_know(plan, target)]

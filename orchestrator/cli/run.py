@@ -126,9 +126,11 @@ def run(
     leave_pandas_out()
     share_one_heap()  # before there are threads
     from orchestrator.plan.cost import Estimate
+    from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
 
     plan = _plan(experiment, allow_impossible)
+    check_answers(results_uri)
     store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops

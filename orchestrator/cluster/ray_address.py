@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from threading import Event
+from urllib.parse import urlsplit
 
 from orchestrator.cluster.ray_private import bootstrap_address, head_answers
 from orchestrator.errors import InputError
@@ -24,6 +25,14 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     the file that the last ``ray start`` left on this machine. A named cluster that does not answer
     is an InputError; one that only such a file names is ignored, and a new one is started here.
     """
+    if address is not None and address.startswith(("http://", "https://")):
+        host = urlsplit(address).hostname or "HEAD"
+        raise InputError(
+            f"--address {address}: that is an address for `ray job submit`; give the cluster's own,"
+            f" {host}:6379, or leave it out in a submitted job"
+        )
+    if address is not None and "://" in address and not address.startswith("ray://"):
+        raise InputError(f"--address {address}: give HOST:PORT, auto or local")
     if address is not None and "://" in address:
         return address, None  # Ray Client has its own time limit
     try:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from orchestrator.engines import ENGINES, vllm
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
+from orchestrator.errors import InputError
+from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -20,6 +22,11 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "url: an endpoint needs one, like http://host:8000"
     elif not settings.url.startswith(("http://", "https://")):
         yield f"url: {settings.url!r} starts with neither http:// nor https://"
+    else:
+        try:
+            parse_url(parse_address(settings.url).base)
+        except (InputError, ValueError) as error:
+            yield f"url: {error}"
     if settings.replicas != 1:
         yield "replicas: an endpoint is one server; list several deployments instead"
 

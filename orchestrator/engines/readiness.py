@@ -24,12 +24,14 @@ from orchestrator.engines.process import EngineProcess
 from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.http_control import Answer, ask
 from orchestrator.redaction import hidden, redacted
+from orchestrator.several import listed
 from orchestrator.spec.settings import EngineSettings, installed_version
 
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
+REFUSED_S = 3.0  # for an endpoint where nobody answers: it runs already, or it does not
 LOOK_S = 10.0  # between two looks at how much of the model was downloaded
 UNAVAILABLE = 503  # some answer this while they load, whatever the key
 NO_SUCH_ROUTE = frozenset({404, 405, 501})
@@ -93,7 +95,8 @@ def wait_ready(
             if size > before:
                 started, last_change = started + since_s, looked
         waited_s, silent_s = clock() - started, clock() - last_change
-        if waited_s >= timeout_s:
+        refuses = expected.process is None and watch.is_silent
+        if waited_s >= (min(timeout_s, REFUSED_S) if refuses else timeout_s):
             raise watch.failed(FailureKind.NEVER_READY, watch.never_ready(waited_s))
         if expected.process is not None and silent_s >= silence_s:
             text = f"the engine hangs: not ready, and its log has been silent for {silent_s:.0f} s"
@@ -142,6 +145,11 @@ class _Watch:
             answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode()
         )
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody answered the last question."""
+        return self._said.status == 0
+
     def log(self, lines: int = LOG_LINES) -> str:
         return self.process.log_tail(lines) if self.process else ""
 
@@ -149,6 +157,9 @@ class _Watch:
         if self.process is not None:
             last = f"; {self._route} answered {self._said.outcome}" if self._said.status else ""
             return f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s){last}"
+        if self.is_silent:
+            said = f"no server answers at {self._base_url}: {self._said.outcome}"
+            return f"{said}; is it up, and is the url right?"
         return f"the endpoint did not list its models within {waited_s:.0f} s: {self._said.outcome}"
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
@@ -167,21 +178,16 @@ class _Watch:
         self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
-        if self.process is None and answer.redirects:
-            raise self.failed(
-                FailureKind.BAD_CONFIG, f"the endpoint does not list its models: {answer.outcome}"
-            )
+        if self.process is None:
+            return None if answer.status == UNAVAILABLE else self._endpoint(answer)
         proofs = self._proofs()  # first, since another server may answer 200 or 404
         if proofs is None or answer.status != 200:
             return None
-        listed = self.ask("/v1/models")
-        if listed.status == 0:
+        listing = self.ask("/v1/models")
+        if listing.status == 0:
             return None
-        names, card = self._served(listed)
+        names, card = self._served(listing)
         proofs += ["name"] if self.name in names else []
-        if self.process is None and not proofs:
-            text = f"the endpoint does not serve {self.name!r}; it lists {', '.join(names) or 'no model'}"
-            raise self.failed(FailureKind.NO_MODEL, text)
         if not {"name", "socket"} & set(proofs):
             raise self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}")
         reported = self._reported()
@@ -189,9 +195,27 @@ class _Watch:
             reported["vocab_size"] = size
         if isinstance(length := card.get("max_model_len"), int):
             reported["max_model_len"] = length
-        if self.process is None and isinstance(owner := card.get("owned_by"), str):
-            reported["owned_by"] = owner
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
+
+    def _endpoint(self, listing: Answer) -> Ready:
+        """What an endpoint says of itself. Its model has a name, so no list is needed: its requests
+        will tell.
+        """
+        reported: Reported = {"proofs": ""}
+        names, card = self._served(listing)
+        if listing.status != 200 or not names:
+            reported["note"] = f"the endpoint does not list its models ({listing.outcome})"
+        elif self.name not in names:
+            reported["note"] = f"the endpoint lists {listed(names, 10)}, not {self.name!r}"
+        else:
+            reported["proofs"] = "name"
+        if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
+            reported["vocab_size"] = size
+        if isinstance(length := card.get("max_model_len"), int):
+            reported["max_model_len"] = length
+        if isinstance(owner := card.get("owned_by"), str):
+            reported["owned_by"] = owner
+        return Ready(reported, self._version(reported))
 
     def _ask_whether_ready(self) -> Answer:
         """The answer of the first readiness route that this release has, else of its last one."""

@@ -3,6 +3,8 @@ never from the URI.
 """
 
 import os
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -20,6 +22,20 @@ _SECRET_WORDS = ("key", "secret", "token", "password", "credential", "signature"
 _HELP = {
     "s3": "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the node's role",
     "gs": "point GOOGLE_APPLICATION_CREDENTIALS at a file or use the node's service account",
+}
+
+
+ANSWER_LIMIT_S = 10.0  # for a storage that a command is about to use
+# what no second try mends; checked before anything is started
+_HOPELESS = {
+    "resolve host": "is its name right, and is there a network?",
+    "NO_SUCH_BUCKET": "is the bucket's name right?",
+    "ACCESS_DENIED": "are there credentials, and may they use it?",
+    "INVALID_ACCESS_KEY": "are the credentials right?",
+    "SIGNATURE_DOES_NOT_MATCH": "are the credentials right?",
+    "PermissionDenied": "are there credentials, and may they use it?",
+    "Could not create a OAuth2 access token": "are there credentials?",
+    "Bucket '": "is the bucket's name right?",
 }
 
 
@@ -55,6 +71,49 @@ class Location:
             if name in options:
                 options[name] = options[name].lower() in ("1", "true", "yes")
         return _gcs(options) if self.scheme == "gs" else _s3(self.path, options)
+
+
+def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
+    """Ask an object store once whether it answers, before a command uses it.
+
+    Raises InputError in at most ``limit_s``. A storage that is only busy passes: calls that count
+    are tried again by blobs.py.
+    """
+    location = parse_location(uri)
+    if location.is_local:
+        return
+    problems: list[str] = []
+    # in a thread: Google's library tries for minutes, whatever it is told
+    asking = threading.Thread(target=_ask, args=(location, limit_s, problems), daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    if asking.is_alive():
+        raise InputError(
+            f"{location.uri} has not answered for {limit_s:g} s: is there a network, and are there"
+            f" credentials? {_HELP[location.scheme]}"
+        )
+    if problems:
+        raise InputError(problems[0])
+
+
+def _ask(location: Location, limit_s: float, problems: list[str]) -> None:
+    end_s = time.monotonic() + limit_s
+    while True:
+        try:
+            location.filesystem().get_file_info(location.path)
+            return
+        except InputError as error:
+            problems.append(str(error))
+            return
+        except OSError as error:
+            said = " ".join(str(error).split())
+            hint = next((hint for words, hint in _HOPELESS.items() if words in said), None)
+            if hint is not None:
+                problems.append(f"{location.uri} cannot be used: {said}; {hint}")
+                return
+            if time.monotonic() > end_s - 2.0:
+                return
+            time.sleep(1.0)
 
 
 def parse_location(uri: str) -> Location:
@@ -133,7 +192,7 @@ def _endpoint(options: dict[str, str]) -> dict[str, str]:
 def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
     if "region" not in options:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        options["region"] = region or fs.resolve_s3_region(path.partition("/")[0])
+        options["region"] = region or _region_of(path.partition("/")[0])
     return fs.S3FileSystem(
         **options,
         allow_delayed_open=True,  # one PUT instead of a multipart upload of three requests
@@ -143,6 +202,19 @@ def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
         # the standard strategy stops repeating once 50 to 100 calls were refused
         retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=1),
     )
+
+
+def _region_of(bucket: str) -> str:
+    """Where a bucket is. Raises InputError where that cannot be found out."""
+    try:
+        region: str = fs.resolve_s3_region(bucket)
+    except OSError as error:
+        said = " ".join(str(error).split())
+        raise InputError(
+            f"the region of s3://{bucket} is not known: {said}; is its name right, and is there a"
+            " network? AWS_REGION names the region"
+        ) from error
+    return region
 
 
 def _gcs(options: dict[str, Any]) -> fs.FileSystem:

@@ -46,6 +46,7 @@ from orchestrator.runner.replicas import (
     of_role,
     tell_first_of_downloads,
 )
+from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
 
@@ -130,19 +131,22 @@ class Launch:
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
+        base_url = parse_address(str(settings.url)).base
         ready = wait_ready(
-            Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S
+            Expected(engine, settings, Node(), base_url, key or ""), ENDPOINT_LIMIT_S
         )
         self._reported = dict(ready.reported)
         self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
         self._note(emulated=is_emulator(ready.version))
-        target = Target(str(settings.url), engine.served_name(settings, Node()), 0, key)
+        target = Target(base_url, engine.served_name(settings, Node()), 0, key)
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
 
     def dialect(self, api: str) -> Dialect:
         """How one of its APIs is asked, now that it serves: an endpoint says whose it is."""
         settings = self._deployment.settings
         dialect = ENGINES[settings.engine].dialect(settings, api)
+        if settings.url is not None:
+            dialect = replace(dialect, path=parse_address(settings.url).paths(dialect.path)[0])
         return with_salt(dialect, str(self._reported.get("owned_by")), settings)
 
     def _place(self) -> None:
