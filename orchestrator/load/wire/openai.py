@@ -30,11 +30,12 @@ from orchestrator.load.wire import (
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
-_TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')
+# each takes the rest of its line, so that it finds one place in an event
+_TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')
 _THOUGHT = re.compile(rb'"(?:reasoning\w*|thinking)":(?!null)')
-_PIECE = re.compile(rb'"(?:text|content)":"[^"]')
+_PIECE = re.compile(rb'"(?:text|content)":"[^"\n][^\n]*')
 # fields that are absent or null in an event that holds nothing but tokens
-_NOTHING_ELSE = (b'"usage"', b'"finish_reason"', b'"error"')
+_NOTHING_ELSE = (b'"usage"', b'"finish_reason"')
 # where a server puts its reasoning, and lists of parts of it
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
@@ -75,14 +76,16 @@ class OpenAi:
     def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
         before, events = payloads[0].partition(b'"choices":[{')[0], len(payloads)
         cut = len(before) if all(map(bytes.startswith, payloads, repeat(before))) else 0
-        if cut and any(name in before for name in _NOTHING_ELSE):
+        if cut and any(name in before for name in (*_NOTHING_ELSE, b'"error"')):
             cut = 0
-        rests = [payload[cut:] for payload in payloads]
-        joined = b"\n".join(rests)
+        joined = b"\n".join([payload[cut:] for payload in payloads])
         # a quote within a JSON string is written \", so what is found here are names of fields,
         # never text
-        if joined.count(b'"choices":[{') != events or not all(
-            _is_absent_or_null(name, joined) for name in _NOTHING_ELSE
+        if (
+            joined.count(b'"choices":[{') != events
+            or joined.count(b"\n") != events - 1
+            or b'"error"' in joined
+            or not all(_is_absent_or_null(name, joined) for name in _NOTHING_ELSE)
         ):
             return False
         found = _TOKEN_IDS.findall(joined)
@@ -90,23 +93,22 @@ class OpenAi:
             may_think = b'"reasoning' in joined or b'"thinking' in joined
             if may_think and _THOUGHT.search(joined):
                 return False  # decode, to find where the answer begins
-            if len(found) != events:
+            if len(found) != events or joined.count(b'"token_ids":[') != events:
                 return False
-            if not all(map(_TOKEN_IDS.search, rests)):
-                return False  # one event held several lists
             several = b"," in b"".join(found)
             parsed.tokens += [ids.count(b",") + 1 for ids in found] if several else [1] * events
             parsed.source = "token_ids"
             return True
-        if len(_PIECE.findall(joined)) != events or not all(map(_PIECE.search, rests)):
+        fields = joined.count(b'"text":"') + joined.count(b'"content":"')
+        if fields != events or len(_PIECE.findall(joined)) != events:
             return False
         parsed.tokens += [UNKNOWN] * events
         return True
 
 
 def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
-    """Whether a field is absent from some events, or null."""
-    return name not in joined or joined.count(name) == joined.count(name + b":null")
+    """Whether a field is absent or null in every event."""
+    return joined.count(name) == joined.count(name + b":null")
 
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
