@@ -70,7 +70,7 @@ _SIGNAL = re.compile(r"signal \d+|exit ?code:? -\d+")
 _ERROR = re.compile(r"[Ee]rror|Exception|[Ff]ailed|[Ff]atal|signal \d+|what\(\)")
 # What pydantic writes: "1 validation error for X", then a field, then its message and in brackets
 # the value. A message about the whole has no field.
-_VALIDATION = re.compile(r"\d+ validation errors? for [\w\[\]., ]+$")
+_VALIDATION = re.compile(r"\d+ validation errors? for \S.*$")
 _PYDANTIC = re.compile(r" \[type=\w+, input_value=.*")
 _PYDANTIC_MORE = re.compile(r"For further information visit ")
 _OF_A_VALIDATOR = re.compile(r"^(?:Value error|Assertion failed), ")
@@ -356,10 +356,13 @@ def _quoted(lines: Sequence[LogLine], index: int) -> str:
 
 
 def _below(lines: Sequence[LogLine], index: int) -> list[str]:
-    """The lines of the same message."""
+    """The lines of the same message. Lines of other processes may stand between them."""
     below = []
+    origin = lines[index].origin
     for line in lines[index + 1 : index + 1 + _REASON_LINES]:
-        if line.origin != lines[index].origin or _NO_REASON.match(line.text):
+        if line.origin and origin and line.origin != origin:
+            continue
+        if line.origin != origin or _NO_REASON.match(line.text):
             break
         below.append(line.text)
     return below
@@ -390,8 +393,8 @@ def _validation_reason(below: Sequence[str]) -> str:
 
 
 def _is_field(text: str) -> bool:
-    """Whether a line names a field, as ``kv_cache.dtype`` or ``list[int].0``."""
-    return re.fullmatch(r"[\w.\[\]`'|,-]+", text) is not None
+    """Whether a line names a field, as ``kv_cache.dtype`` or ``function-wrap[validate()].0``."""
+    return re.fullmatch(r"[\w.\[\]()`'|,=-]+", text) is not None
 
 
 def _up_to_the_value(below: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ _NAME = "|".join(_NAMES)
 # A level where a header may have one, with what belongs to it.
 _LEVEL = re.compile(
     rf"\[?(?P<name>{_NAME})\b\]?"  # "WARNING", "[WARNING]", "[WARNING|modeling.py:12]"
-    rf"|\[(?P<small>(?i:{_NAME}))\]"  # "[warn]"
+    rf"|\[(?P<small>(?i:{_NAME})) *\]"  # "[warn]", structlog's "[warning  ]"
     rf"|\[[\dTZ:.,+ -]+ (?P<timed>{_NAME})\b[^\]]*\]?"  # Rust's env_logger: "[2026-… WARN x]"
     rf"|(?P<colon>(?i:{_NAME})) ?(?::|#\d)"  # "warning: ", "warning #20012-D: "
     r"|\[(?P<letter>[TDIWEFC])\]"  # TensorRT-LLM's "[W]"

@@ -348,3 +348,25 @@ def test_an_engine_that_lives_on_after_its_last_words_is_over_all_the_same(
     assert not heard.spoken(phase, [line]), "it may end by itself and say more"  # type: ignore[arg-type]
     now[0] = LAST_WORDS_S
     assert heard.spoken(phase, ["[2026-11-22 03:35:21] Decode batch, #running-req: 1"]) is over  # type: ignore[arg-type]
+
+
+REFUSED = "pydantic_core._pydantic_core.ValidationError: 1 validation error for "
+
+
+def test_a_refusal_is_told_though_another_process_writes_between_its_lines() -> None:
+    log = f"""(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1)   File "/x/arg_utils.py", line 7, in create_engine_config
+(APIServer pid=1) {REFUSED}VllmConfig
+(EngineCore pid=2) INFO 11-28 10:00:00 [utils.py:1] waiting for the other ranks
+(APIServer pid=1)   Value error, 8 heads must be divisible by 3. [type=value_error, input_value=3, input_type=int]
+(APIServer pid=1)     For further information visit https://errors.pydantic.dev/2.12/v/value_error"""
+    assert failure("start", log, 1).sentence.endswith(": 8 heads must be divisible by 3.")
+
+
+def test_a_refusal_by_a_validator_that_is_a_function_is_told() -> None:
+    log = f"""Traceback (most recent call last):
+  File "/x/config.py", line 7, in validate
+{REFUSED}function-wrap[validate()]
+mode.lax-or-strict[lax=str,strict=function-before[f(),int]]
+  Input should be 'a' or 'b' [type=literal_error, input_value='z', input_type=str]"""
+    assert failure("start", log, 1).sentence.endswith("]: Input should be 'a' or 'b'")

@@ -52,6 +52,7 @@ PASSING = [
     "nvcc warning : {}",
     "x.cu(12): warning #20012-D: {}",
     "2026/11/21 11:28:41 [warn] 1#2: {}",
+    "2026-11-21 11:28:41 [warning  ] {}",
 ]
 # What is one, or does not say.
 TELLING = [
