@@ -319,6 +319,10 @@ _UNCOUNTED = (
         "conv_L_cache",
         "rwkv_hidden_size",
     ),
+    # lightning attention, recurrent layers (MiniMax, Ring, RecurrentGemma)
+    *("attn_type_list", "layer_group_size", "lru_width"),
+    # figures of experts one level below (DBRX)
+    "ffn_config",
     # Gemma 3n and 4, LongCat
     *("hidden_size_per_layer_input", "num_kv_shared_layers", "zero_expert_num"),
 )

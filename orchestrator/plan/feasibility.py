@@ -286,7 +286,10 @@ def _experts(case: Case) -> Found:
         sentence = "data_parallel_size: ranks of a model without experts would meet at one address; use replicas"
         yield "impossible" if case.facts.counted else "risky", sentence
     if case.settings.enable_expert_parallel and not experts:
-        yield "impossible", "enable_expert_parallel: the model has no experts"
+        if case.facts.counted:
+            yield "impossible", "enable_expert_parallel: the model has no experts"
+        else:
+            yield "risky", "enable_expert_parallel: the config names no number of experts"
     elif experts and experts % spread:
         sentence = f"{experts} experts are not divided evenly by {spread} expert-parallel ranks"
         yield "risky" if case.rules.experts_divisible else "fits", sentence

@@ -324,10 +324,11 @@ class EngineSettings(Strict):
         them from those that other settings give, and have 1 here.
         """
         names = CONTEXT_PARALLEL.get(self.engine, ())
-        for name, value in self.extra_args.items():
+        for flag, value in self.extra_args.items():
+            name, has_value, written = flag.partition("=")
             if name.lstrip("-").replace("_", "-") not in names:
                 continue
-            size = str(value)
+            size = written if has_value else str(value)
             if size.isdecimal() and 1 <= int(size) <= MOST_DEVICES:
                 return int(size)
         return 1

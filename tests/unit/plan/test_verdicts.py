@@ -130,6 +130,7 @@ def test_sglang_computes_quantized_checkpoints_in_16_bits_alone(dtype: str) -> N
     [
         ("vllm", {"--prefill-context-parallel-size": 2}, 8),
         ("vllm", {"-pcp": "2"}, 8),
+        ("vllm", {"--prefill-context-parallel-size=2": True}, 8),
         ("vllm", {"--decode-context-parallel-size": 2}, 4),
         ("vllm", {"--prefill-context-parallel-size": "many"}, 4),
         ("tensorrt_llm", {"context_parallel_size": 2}, 8),
@@ -221,3 +222,32 @@ def test_every_engine_in_the_lists_is_one_that_is_launched() -> None:
     for name in record_architectures.READERS:
         assert ENGINES[name].launches
         assert architectures.support(name) is not None
+
+
+@pytest.mark.parametrize(
+    "experts",
+    [
+        {"moe_num_experts": [64, 64], "moe_intermediate_size": [1536, 512]},
+        {"ffn_config": {"moe_num_experts": 16, "moe_top_k": 4}},
+        {"experts_by_another_name": 8},
+    ],
+)
+def test_experts_that_no_formula_finds_are_not_denied(experts: dict[str, Any]) -> None:
+    model = facts(LLAMA, model_type="exotic", **experts)
+    verdict = judge(model, enable_expert_parallel=True, tensor_parallel_size=2)
+    assert verdict.status == "risky"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 4},
+        {"layer_group_size": 8},
+        {"lru_width": 4096},
+        {"ffn_config": {"moe_num_experts": 16}},
+    ],
+)
+def test_no_kv_cache_is_predicted_of_layers_that_have_none(key: dict[str, Any]) -> None:
+    verdict = judge(facts(LLAMA, model_type="exotic", **key))
+    assert verdict.predicted["kv_cache_tokens"] is None
+    assert verdict.predicted["weight_bytes"] is None
