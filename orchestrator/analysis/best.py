@@ -29,17 +29,15 @@ from orchestrator.analysis.capacity import (
 from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.measured import Point
-from orchestrator.analysis.metrics import BROKEN, BUFFERED
 from orchestrator.analysis.next_level import SAME, STEPS
 from orchestrator.analysis.racing import SETTLED
 from orchestrator.analysis.slo import format_slo
+from orchestrator.results.validity import Validity
 from orchestrator.several import listed
 from orchestrator.spec.load import Per, Slo, load_text
 
-MENDS = {  # what to do about verdicts that neither another load nor a repeat changes
-    BROKEN: "change {}: no load makes output of such answers (docs/metrics.md#broken_output)",
-    BUFFERED: "take away what gathers the events of {}: whatever the load, they do not show its TPOT and ITL",
-}
+# what to do about verdicts that neither another load nor a repeat changes
+MENDS = {one: one.remedy for one in Validity if one.remedy}
 # why the answer is not certain, and which measurement would settle it
 Doubt = tuple[str, str | None]
 

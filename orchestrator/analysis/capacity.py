@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from orchestrator.analysis.claim import Claim, Probed, at_levels, claim_of, shown_by
+from orchestrator.analysis.claim import POINTLESS, Claim, Probed, at_levels, claim_of, shown_by
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
@@ -223,14 +223,17 @@ def _claimant(points: Sequence[Point], slo: Slo, per: Per, found: Mapping[str, C
     divisor = _divisor(deployment, per)
     incomparable = _no_divisor(deployment, per) if tops and divisor is None else None
     left_out = [LeftOut(deployment, None, incomparable)] if incomparable else []
-    # at no other load either, however long it is searched
-    noise = all(point.validity == BROKEN for point in points)
     ((target, *_),) = targets([slo])
     if not tops:
         said = "; ".join(
             f"{claim_text(control, one)} ({one.status})" for control, one in found.items()
         )
-        why = _unusable(points[0]) if noise else None
+        # at no other load either, however long it is searched
+        spoilt = (
+            point for point in points if any(one.status == point.validity for one in found.values())
+        )
+        pointless = next((point for point in spoilt if point.validity in POINTLESS), None)
+        why = _unusable(pointless) if pointless is not None else None
         left_out.append(
             LeftOut(deployment, None, why or f"no load was shown to hold the limits: {said}")
         )
@@ -257,7 +260,7 @@ def _claimant(points: Sequence[Point], slo: Slo, per: Per, found: Mapping[str, C
         unsettled=tuple(
             f"{claim_text(control, one)} ({one.status})"
             for control, one in found.items()
-            if one.status not in (*SETTLED, "outraced") and not noise
+            if one.status not in (*SETTLED, "outraced") and not one.pointless
         ),
     )
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.analysis.effect import Clumps, clumps, usual_effect
-from orchestrator.analysis.metrics import BACKLOG, BROKEN
+from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.next_level import PRECISION, Known
 from orchestrator.analysis.probe import (
     ALPHA,
@@ -39,6 +39,7 @@ from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import format_slo, stored_values, tests
 from orchestrator.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
+from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.several import grouped
 from orchestrator.spec.load import Slo
 
@@ -56,11 +57,26 @@ Status = Literal[
     "non_monotonic",
     "outraced",
     "budget",
+    # verdicts that no other load changes end a search, and are its status
+    "broken_output",
+    "invalid",
+    "stream_buffered",
 ]
 # what a probe can show: anything, only that its level fails, that requests came in faster than they
 # were answered, only that its level fails and no share (the slowest answers were not waited for),
-# that the level fails, that the client is too slow, nothing
-Shows = Literal["all", "misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
+# that the level fails, that the client is too slow, nothing, that no level shows anything
+Shows = Literal[
+    "all",
+    "misses",
+    "diverged",
+    "interrupted",
+    "fails",
+    "client_bound",
+    "nothing",
+    "pointless",
+]
+# statuses that are verdicts which no other load changes
+POINTLESS: tuple[Status, ...] = ("broken_output", "invalid", "stream_buffered")
 # whose requests say something of their level
 EVIDENCE = ("all", "misses", "diverged", "interrupted")
 
@@ -69,7 +85,7 @@ EVIDENCE = ("all", "misses", "diverged", "interrupted")
 class Probed:
     """One ended probe under one tier. ``met``: of each of its tests, flags in order of when
     requests were due. ``whole``: it ran its time, and more of that level takes another one.
-    ``start``: of the engine.
+    ``start``: of the engine. ``validity``: the verdict on it.
     """
 
     level: float
@@ -77,6 +93,7 @@ class Probed:
     shows: Shows = "all"
     whole: bool = True
     start: int = 0
+    validity: str = Validity.VALID
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,8 @@ class AtLevel:
     proof: int = 0
     start: int = 0
     far_below: bool = False
+    # the verdict on one of its probes that no other load changes
+    pointless: Validity | None = None
 
     def lean(self, holds: bool) -> float:
         """Evidence so far (a logarithm) that it holds, or that it fails; 0 where a verdict says it."""
@@ -127,12 +146,15 @@ class Claim:
     """``claim``: load that holds the tier, confirmed; None: nothing is. ``high`` is infinite where
     no level was shown to fail.
 
+    ``passed``: the highest level below ``high`` whose probes met the limits, confirmed or not.
+
     Statuses: ``converged``, ``high`` is as near above it as was asked for; ``cliff``, so it is and
     attainment is less than half the target there; ``unresolved``, more probes would hardly tell
     which of the levels in between hold; ``nothing_holds``, not even the lowest at which a probe has
     enough requests; ``client_bound``, the clients cannot load those in between; ``non_monotonic``,
     a level holds above one that fails; ``outraced``, another deployment holds as much as this one
-    fails at (``analysis/racing.py``); ``budget``, it ended before it knew what it could.
+    fails at (``analysis/racing.py``); ``budget``, it ended before it knew what it could; the
+    verdicts of ``POINTLESS``, probes of no load would tell anything.
     """
 
     claim: float | None
@@ -140,6 +162,12 @@ class Claim:
     high: float
     status: Status
     levels: tuple[AtLevel, ...]
+    passed: float | None = None
+
+    @property
+    def pointless(self) -> bool:
+        """Whether no other load changes what is wrong with its probes."""
+        return self.status in POINTLESS
 
 
 def probed(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> Probed:
@@ -168,23 +196,44 @@ def shown_by(
     of the engine, that the file asks for now; of one, it does not matter which start a probe ran
     on.
     """
-    shows = _shows(point, slo, ours)
+    shows = _shows(point, slo, ours, any(test.size for test in met))
     met = met if shows in EVIDENCE else ()
     return Probed(
-        level, met, shows, whole=point.ended_early is None, start=point.start if starts > 1 else 0
+        level,
+        met,
+        shows,
+        whole=point.ended_early is None,
+        start=point.start if starts > 1 else 0,
+        validity=point.validity,
     )
 
 
-def _shows(point: PointHead, slo: Slo, ours: bool) -> Shows:
-    # times between tokens, which nobody knows of a stream that came in lumps
-    between = any(one.of in ("tpot", "itl_p99") for one in slo.limits)
-    valid = ("valid",) if between else ("valid", "stream_buffered")
+def no_load_changes(validity: str, slo: Slo) -> bool:
+    """Whether a probe with this verdict tells that probes of every load will have it."""
+    if validity not in list(Validity):
+        return False  # of another version
+    ends = Validity(validity).ends_search
+    return ends is EndsSearch.YES or (ends is EndsSearch.PARTLY and _limits_tokens(slo))
+
+
+def _limits_tokens(slo: Slo) -> bool:
+    """Whether it limits times between tokens, which nobody knows of a stream that came in lumps."""
+    return any(one.of in ("tpot", "itl_p99") for one in slo.limits)
+
+
+def _shows(point: PointHead, slo: Slo, ours: bool, has_requests: bool) -> Shows:
+    valid = ("valid",) if _limits_tokens(slo) else ("valid", "stream_buffered")
     if point.validity == "client_bound" or point.failure_class == FailureClass.CLIENT_BOUND:
         return "client_bound"
     died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
-    if point.validity == BROKEN or (died and ours and point.clients):  # under load, and not before
+    if died and ours and point.clients:  # under load, and not before
         return "fails"
     ended = point.ended_early
+    # a window without requests, or whose requests were aborted, is its load's doing
+    of_the_load = point.validity == Validity.INVALID and (ended == "fails" or not has_requests)
+    judged = point.status == "ok" or point.validity == Validity.BROKEN_OUTPUT
+    if judged and not of_the_load and no_load_changes(point.validity, slo):
+        return "pointless"
     # no answer came in time
     told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))
     # what ended because it failed its limits, perhaps with requests open, tells nothing about
@@ -290,6 +339,9 @@ def _at_level(
         start=max((one.start for one in full), default=0),
         collapsed=bool(requests) and worst < COLLAPSED,
         far_below=apart > 0 and worst < FAR_BELOW,
+        pointless=next(
+            (Validity(one.validity) for one in probes if one.shows == "pointless"), None
+        ),
     )
 
 
@@ -357,7 +409,13 @@ def claim_of(
 ) -> Claim:
     """What is claimed of these levels. Arguments as of ``known_of``."""
     known = known_of(levels, target, whole_numbers, precision)
-    return Claim(known.claim or None, known.low, known.high, _status(known), tuple(levels))
+    pointless = {one.pointless for one in levels}
+    if Validity.BROKEN_OUTPUT in pointless:  # whatever was measured was no output
+        return Claim(None, 0.0, math.inf, "broken_output", tuple(levels))
+    status = next((one for one in POINTLESS if one in pointless), None) or _status(known)
+    return Claim(
+        known.claim or None, known.low, known.high, status, tuple(levels), known.reach or None
+    )
 
 
 def _status(known: Known) -> Status:

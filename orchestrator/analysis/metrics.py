@@ -36,7 +36,6 @@ FAILING = "failing"  # one more verdict, beside those of load/validity.py
 FAILING_SHARE = 0.05
 BACKLOG = "engine_bound_backlog"  # the verdicts of load/validity.py that blame the engine
 BROKEN = "broken_output"
-BUFFERED = "stream_buffered"
 
 
 @dataclass(frozen=True, slots=True)

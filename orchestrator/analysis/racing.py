@@ -55,6 +55,14 @@ def expected(claim: Claim, target: float) -> float | None:
     return min(max(Fit(claim.levels, target).level_of(target), claim.low), claim.high)
 
 
+def estimate(claim: Claim, target: float) -> float | None:
+    """``expected``, where probes lie on both sides of the target; None: it would be a guess."""
+    judged = [one for one in claim.levels if one.requests and one.share is not None]
+    above = any((one.share or 0.0) >= target for one in judged)
+    below = any((one.share or 0.0) < target for one in judged)
+    return expected(claim, target) if above and below and not claim.pointless else None
+
+
 def worth(claim: Claim, target: float) -> float:
     """The level with which it is ranked; 0: nothing is claimed."""
     return (
@@ -67,7 +75,7 @@ def against(claim: Claim, lead: float) -> Claim:
     ``client_bound`` or ``unresolved`` where probes at the lead do not tell, or cannot be made
     there: levels below are not asked for.
     """
-    if claim.status in (*SETTLED, "non_monotonic"):
+    if claim.status in (*SETTLED, "non_monotonic") or claim.pointless:
         return claim
     if beaten(claim, lead):
         return replace(claim, status="outraced")

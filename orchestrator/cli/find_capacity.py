@@ -73,4 +73,8 @@ def show_capacity(
         click.echo(json_text(document))
     else:
         echo("\n".join(search_text(document)))
-    return INTERRUPTED if found.interrupted else 3 if found.failure is not None else 0
+    if found.interrupted:
+        return INTERRUPTED
+    # that nothing holds is an answer; that nothing is known is none
+    answered = found.claim.claim is not None or found.claim.status == "nothing_holds"
+    return 0 if answered and found.failure is None else 3

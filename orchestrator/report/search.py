@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.analysis.claim import POINTLESS
+from orchestrator.analysis.outcomes import targets
+from orchestrator.analysis.racing import estimate
 from orchestrator.analysis.slo import format_slo, stored_values, tests
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.text import EMULATED, Column, plain, say, table
+from orchestrator.results.validity import Validity
 from orchestrator.search.base import claim_document
 from orchestrator.spec.load import Slo, hours, load_text
 
@@ -24,7 +29,9 @@ _STATUS = {
     "budget": "the search ended before it knew all it could",
     "non_monotonic": "a level holds above one that fails: the engine does not behave the same all the time",
     "client_bound": "the client was too slow to tell: try more --clients",
-}
+} | {one: Validity(one).remedy.format("the server") for one in POINTLESS}
+# how a probe ended before its time; that it is no claim yet is said below the table
+_ENDED = {"holds": "passed", "fails": "missed"}
 
 
 def search_document(plan: Plan, claim: Claim, probes: Sequence[AttemptData]) -> Document:
@@ -34,6 +41,8 @@ def search_document(plan: Plan, claim: Claim, probes: Sequence[AttemptData]) -> 
         "control": load.control,
         "slo": format_slo(slo),
         **claim_document(claim),
+        "passed": claim.passed,
+        "estimate": estimate(claim, targets([slo])[0][0]),
         "seed": plan.seed,
         "probes": [_probe(one, slo) for one in probes],
     }
@@ -66,19 +75,9 @@ def search_text(found: Document) -> Iterator[str]:
         [Column(title, fold=title == "probe") for title in titles],
         [_cells(one, at) for at in one["probes"]],
     )
+    yield from _why_not_valid(one)
     yield ""
-    claim, low, high = (one[name] for name in ("claim", "low", "high"))
-    once = (
-        f"{load_text(one['control'], low)} held, and is not confirmed"
-        if low
-        else "no load is shown to hold"
-    )
-    said = f"holds {load_text(one['control'], claim)}" if claim is not None else once
-    bounds = f"between {low:g} and {'more' if high is None else f'{high:g}'}"
-    yield say(
-        f"{said}, 95 % bounds {bounds} ({one['status']})",
-        "green" if one["status"] == "converged" else "yellow",
-    )
+    yield say(_answer(one), "green" if one["status"] == "converged" else "yellow")
     goes_on = one["results"] and one["status"] == "budget"
     yield f"{one['status']}: {_STATUS[one['status']]}" + (
         ": the same command goes on" if goes_on else ""
@@ -87,6 +86,42 @@ def search_text(found: Document) -> Iterator[str]:
     yield from (say(f"note: {plain(note)}", "yellow") for note in one["notes"])
     if one["emulated"]:
         yield say(EMULATED, "yellow")
+
+
+def _answer(one: dict[str, Any]) -> str:
+    """``holds 16 req/s; 24 req/s passed once and is not confirmed; best estimate 28.4 req/s; ...``"""
+    control, claim, high = one["control"], one["claim"], one["high"]
+    words = []
+    if claim is not None:
+        words.append(f"holds {load_text(control, claim)}")
+    elif one["status"] not in POINTLESS:
+        words.append("no load is confirmed yet")
+    else:
+        words.append("no load can be judged")
+    if one["passed"] is not None and one["passed"] > (claim or 0.0):
+        words.append(f"{load_text(control, one['passed'])} passed and is not confirmed")
+    if one["estimate"] is not None:
+        words.append(f"best estimate {load_text(control, float(format(one['estimate'], '.3g')))}")
+    if high is not None:
+        words.append(f"fails {load_text(control, high)}")
+    if claim is not None or one["low"]:
+        bounds = f"between {one['low']:g} and {'more' if high is None else f'{high:g}'}"
+        words.append(f"95 % bounds {bounds}")
+    return f"{'; '.join(words)} ({one['status']})"
+
+
+def _why_not_valid(one: dict[str, Any]) -> Iterator[str]:
+    """A line for each verdict that is not ``valid``, with its reason and the probes that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for probe in one["probes"]:
+        if probe["validity"] == Validity.VALID:
+            continue
+        reasons = "; ".join(probe["validity_reasons"]) or "no reason was stored"
+        # the same reason with other figures is not repeated
+        key = probe["validity"], re.sub(r"\d+([.,]\d+)*", "", reasons)
+        found.setdefault(key, [reasons]).append(load_text(one["control"], probe["level"]))
+    for (validity, _), (reasons, *levels) in found.items():
+        yield say(f"{validity} at {', '.join(dict.fromkeys(levels))}: {plain(reasons)}", "yellow")
 
 
 def _run_on(one: dict[str, Any]) -> Iterator[str]:
@@ -110,6 +145,6 @@ def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:
         f"{probe['requests'].ok}/{probe['requests'].scheduled}",
         f"{probe['window_s']:.1f}",
         ", ".join(shares) or "-",
-        probe["ended_early"] or "",
+        _ENDED.get(probe["ended_early"], probe["ended_early"]) or "",
         probe["validity"],
     ]

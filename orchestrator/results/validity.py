@@ -40,7 +40,7 @@ class Validity(StrEnum):
     remedy: str
     _value_: str
 
-    def __new__(cls, value: str, meaning: _Meaning) -> Validity:
+    def __new__(cls, value: str, meaning: _Meaning = _FINE) -> Validity:
         member = str.__new__(cls, value)
         member._value_ = value
         member.spoilt, member.ends_search, member.remedy = meaning

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.results.records import AttemptData, Committed
+from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, Slo, Workload, load_text
 
 if TYPE_CHECKING:
@@ -25,20 +26,30 @@ def level_words(point: LoadPoint | Point) -> str:
 
 
 def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
-    """What a search knows of each SLO: ``interactive holds 8 req/s, fails 12 req/s``, and what it
-    claims.
+    """What a search knows of each SLO: ``interactive: holds 8 req/s, fails 12 req/s``. What holds
+    was confirmed.
     """
     return "; ".join(f"{name}: {_claim(control, one)}" for name, one in claims.items())
 
 
 def _claim(control: str, one: Claim) -> str:
-    held = f"holds {load_text(control, one.low)}" if one.low else "no level holds yet"
-    failed = (
-        f", fails {load_text(control, one.high)}" if math.isfinite(one.high) else ", none fails yet"
+    if not one.levels:
+        return "nothing is known yet"
+    if one.pointless:
+        return f"the search ends, {one.status}: {Validity(one.status).remedy.format('it')}"
+    words = []
+    if one.claim is not None:
+        words.append(f"holds {load_text(control, one.claim)}")
+    if one.passed is not None and one.passed > (one.claim or 0.0):
+        words.append(f"passed {load_text(control, one.passed)}, not confirmed")
+    if not words:
+        words.append("no level passed yet")
+    words.append(
+        f"fails {load_text(control, one.high)}" if math.isfinite(one.high) else "none fails yet"
     )
-    claimed = f", claims {load_text(control, one.claim)}" if one.claim is not None else ""
-    out = ", outraced" if one.status == "outraced" else ""  # other statuses are told at the end
-    return f"{held}{failed}{claimed}{out}" if one.levels else "nothing is known yet"
+    if one.status == "outraced":  # other statuses are told at the end
+        words.append("outraced")
+    return ", ".join(words)
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:

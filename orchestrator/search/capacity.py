@@ -3,7 +3,8 @@
 
 What is asked next follows from what was told alone, in whatever order (``analysis/next_level.py``).
 Tiers of limits share probes: the one that knows least is asked for first. One that is beaten in a
-race (``search/racing.py``) asks no more. Where the deployment is started more than once, all is
+race (``search/racing.py``), or whose probes have a verdict that no other load changes, asks no
+more. Where the deployment is started more than once, all is
 searched on one start and what it found is confirmed on the second one, on which the search then
 stays.
 """
@@ -108,6 +109,8 @@ class Capacity:
     def _by_tier(self) -> tuple[_Wanted, _Wanted]:
         explored, confirmed = _Wanted(), _Wanted()
         for tier in self._tiers:
+            if tier.claim.pointless:
+                continue
             known, front, guess = tier.known, 0.0, self._guess
             if self._rivals is not None:
                 if beaten(tier.claim, self._lead(tier)):
@@ -197,7 +200,8 @@ class Capacity:
     def may_wait(self) -> bool:
         """Whether enough is known to ask other deployments first."""
         return all(
-            tier.known.may_wait or beaten(tier.claim, self._lead(tier)) for tier in self._tiers
+            tier.known.may_wait or tier.claim.pointless or beaten(tier.claim, self._lead(tier))
+            for tier in self._tiers
         )
 
     def _lead(self, tier: Tier) -> float:
@@ -234,7 +238,7 @@ class Tier:
     def over(self, starts: int = 1) -> bool:
         """Whether it would ask for nothing more if nobody else were there."""
         if self._over is None:
-            self._over = (
+            self._over = self.claim.pointless or (
                 self.known.explored(None, starts > 1) is None
                 and self.known.confirmed(starts) is None
             )

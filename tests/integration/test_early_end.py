@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,7 +26,17 @@ from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Control, Lengths, Level, Slo
 from tests.harness import AGAINST_THE_CLOCK
-from tests.integration.load_server import END, HEAD, Behaviour, Request, chunk, serving, stream
+from tests.integration.load_server import (
+    END,
+    EVENT_S,
+    HEAD,
+    Behaviour,
+    Request,
+    chunk,
+    serving,
+    stream,
+    usage,
+)
 
 pytestmark = AGAINST_THE_CLOCK
 
@@ -198,8 +209,8 @@ def found(port: int, results: Path, dies_after: int | None = None) -> dict[str, 
                 process.kill()
                 return {}
         text = process.stdout.read()
-    assert process.returncode == 0, said
     document: dict[str, Any] = json.loads(text)
+    assert process.returncode == (0 if document["claim"] is not None else 3), said
     return document
 
 
@@ -223,3 +234,39 @@ def test_a_search_finds_the_slots_of_a_server_and_goes_on_where_it_was_killed(
     assert [one["ended_early"] for one in document["probes"] if one["level"] >= 2 * SLOTS][:1] == [
         "fails"
     ]
+
+
+async def counts_wrongly(
+    request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Says that it read other prompts than were sent: no load makes such figures right."""
+    if request.head.startswith(b"GET "):
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        return
+    *tokens, _, done = stream(request)
+    writer.write(HEAD)
+    for event in (*tokens, usage(len(request.json["prompt"]) + 5000, len(tokens)), done):
+        writer.write(chunk(event))
+        await writer.drain()
+        await asyncio.sleep(EVENT_S)
+    writer.write(END)
+
+
+def test_a_search_against_broken_answers_ends_at_once_and_says_why() -> None:
+    url_options = ["--model", "m1", *SEARCH.split(), "--output-tokens", "2"]
+    with serving(counts_wrongly) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        command = [sys.executable, "-m", "orchestrator", "load", url, *url_options]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | {"COLUMNS": "80"},
+        )
+    assert done.returncode == 3, done.stderr
+    said = f"{done.stdout}{done.stderr}"
+    assert done.stdout.count("in flight") <= 3, "one probe, and what is said of it"
+    assert "no load can be judged (invalid)" in said
+    assert "invalid at 8 in flight: " in said
+    assert "mend what the server is asked or answers" in said

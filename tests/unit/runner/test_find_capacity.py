@@ -9,11 +9,12 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from orchestrator.analysis.claim import Claim
 from orchestrator.cluster.base import ClientReport
 from orchestrator.errors import Failure, FailureKind
 from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
@@ -25,13 +26,16 @@ from orchestrator.report.stored import Experiment
 from orchestrator.results.events import Event
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.results.store import Store
+from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.find_capacity import CapacitySearch
 from orchestrator.runner.measure import Attempt, Loaded
 from orchestrator.runner.probe import Probed
+from orchestrator.runner.words import claim_words
 from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Slo
 from tests.unit.results.builders import part_of, request, requests
 from tests.unit.runner import simulation
 from tests.unit.runner.simulation import FakeRun, World, steps, sweep, world_of
@@ -516,3 +520,71 @@ def test_all_workloads_share_the_change_to_the_second_start(tmp_path: Path) -> N
     assert {(row["workload"], row["start"]) for row in store.read("points").to_pylist()} == {
         ("w", 0), ("w", 1), ("v", 0), ("v", 1)
     }  # fmt: skip
+
+
+class SpoiltMeasurer(BoundMeasurer):
+    """Every probe has answers to all requests, and this verdict."""
+
+    def __init__(self, validity: str) -> None:
+        super().__init__()
+        self.validity, self.probes = validity, 0
+
+    def measure(self, load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+        self.probes += 1
+        rows = requests(*(request(index, 100.0 * index) for index in range(400)))
+        return Attempt(
+            verdict=Verdict(self.validity, ["something was wrong"], {}),
+            loaded=Loaded(span_unix_ns=(1, 2), requests=rows),
+        )
+
+
+@pytest.mark.parametrize("validity", [one for one in Validity if one.ends_search is EndsSearch.YES])
+def test_a_search_ends_at_the_first_verdict_that_no_other_load_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validity: Validity
+) -> None:
+    measurer, told = SpoiltMeasurer(validity), list[Any]()
+    monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
+    found = of_endpoint(tmp_path, Hours(), told).run()
+    assert (measurer.probes, found.claim.status, found.claim.claim) == (1, validity, None)
+    assert found.next is None
+    assert f"the search ends, {validity}: " in told[-1].text
+    again = of_endpoint(tmp_path, Hours(), told).run()
+    assert (measurer.probes, again.claim.status) == (1, validity), "nothing new is known"
+
+
+def test_lumps_end_a_search_only_where_times_between_tokens_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, probes in (("ttft: 500ms", 3), ("tpot: 500ms", 1)):
+        measurer, told = SpoiltMeasurer(Validity.STREAM_BUFFERED), list[Any]()
+        monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_, one=measurer: one)
+        search = of_endpoint(
+            tmp_path / limit[:4], Hours(), told, stopped=lambda one=measurer: one.probes >= 3
+        )
+        slo = Slo.model_validate({limit[:4]: 0.5, "attainment": 0.8})
+        search.plan = search.plan.model_copy(update={"slos": (slo,)})
+        search.run()
+        assert measurer.probes == probes
+
+
+def test_a_level_whose_probe_passed_once_is_called_unconfirmed() -> None:
+    claim = Claim(None, 0.0, 31.54, "budget", (cast("Any", object()),), passed=16.0)
+    said = claim_words("request_rate", {"fast": claim})
+    assert said == "fast: passed 16 req/s, not confirmed, fails 31.54 req/s"
+    assert "hold" not in said
+
+
+def test_a_sweep_whose_engine_answers_noise_probes_once_per_start(tmp_path: Path) -> None:
+    noise = tuple(simulation.reply(at, 7, 7, 7, 7) for at in range(8))
+    world, store = world_of(replies=[noise] * 4), Store.open(str(tmp_path), "x")
+    report = sweep(world, searching(), store)
+    assert (report.counts.measured, len(world.loads)) == (1, 1)
+    (one,) = capacity_documents(
+        (experiment := Experiment(store)),
+        experiment.points(*experiment.slos).current,
+        experiment.slos,
+    )
+    assert (one["status"], one["claim"]) == ("broken_output", None)
+    (comparison,) = experiment.comparisons(experiment.slos[0])
+    assert "change " in comparison.decide[-1], comparison.decide
+    assert "search" not in " ".join(comparison.decide), "no further search tells anything"

@@ -182,7 +182,7 @@ def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: 
 
     # later the leader has a claim, with which it beats others for good
     def told(item: Event | Phase) -> None:
-        if isinstance(item, Event) and item.kind == "search" and "fast: holds" in item.text:
+        if isinstance(item, Event) and item.kind == "search" and item.data["fast"]["low"]:
             context.stop.set()
 
     context = SweepContext(plan, world, store, told, clock=world.clock)  # type: ignore[arg-type]
