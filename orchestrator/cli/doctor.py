@@ -27,8 +27,8 @@ Examples:
 
 \b
 Without --address it checks only this machine, without Ray. --experiment also checks that engines, models and enough
-GPUs for its deployments are there; --results also checks that every node can write there. It starts nothing but one
-actor without CPUs or GPUs on each node.
+GPUs for its deployments are there, and asks its endpoints for two tokens; --results also checks that every node can
+write there, and leaves nothing behind. It starts nothing but one actor without CPUs or GPUs on each node.
 Exit status: 0 all well, 3 warnings (numbers may be distorted), 2 a sweep would fail.
 """
 
@@ -66,9 +66,11 @@ def doctor(
     from orchestrator.results.store import Store
     from orchestrator.runner.default_hardware import on_this_cluster
     from orchestrator.runner.doctor import diagnose
+    from orchestrator.runner.endpoint_trial import endpoint_findings
     from orchestrator.runner.examine import clients, examine, growth_of, kinds_of
 
-    deployments = load_plan(experiment).runnable() if experiment else []
+    plan = load_plan(experiment) if experiment else None
+    deployments = plan.runnable() if plan else []
     if results_uri:
         check_answers(results_uri)
         # bad input is told before anything is joined; a path is whole
@@ -81,6 +83,7 @@ def doctor(
         try:
             nodes, found = examine(probes, kinds, results_uri)
             found += diagnose(nodes, versions(), kinds, growth_of(cluster))
+            found += endpoint_findings(plan) if plan else []
             client_figures, slow = clients(probes, nodes) if selfcheck else ({}, [])
             found += slow
         finally:

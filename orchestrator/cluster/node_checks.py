@@ -25,6 +25,7 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, is_free
 from orchestrator.engines.reaper import leftovers, output_of
+from orchestrator.engines.shared_memory import left_behind
 from orchestrator.errors import OrchestratorError
 from orchestrator.redaction import redacted
 from orchestrator.results.blobs import Blobs
@@ -45,7 +46,6 @@ CGROUP_1 = {
 }
 UNLIMITED = {"max", "-1", "9223372036854771712"}
 TIME_ERROR = 5  # of adjtimex: nothing keeps the clock right
-SEGMENTS = ("nccl-*", "psm_*", "vllm*")  # what engines leave behind in /dev/shm
 
 
 class LocalProbes:
@@ -106,7 +106,7 @@ def facts(
         ),
         "clock_is_set": _clock_is_set(),
         "shm": _space(root / "dev/shm"),
-        "segments": sum(len(list((root / "dev/shm").glob(pattern))) for pattern in SEGMENTS),
+        "segments": len(left_behind()),
         "somaxconn": int(_text(root / "proc/sys/net/core/somaxconn") or 0),
         "outgoing_ports": [
             int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()

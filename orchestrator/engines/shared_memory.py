@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
+
 FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
 # vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's,
 # Python's own, Open MPI's.
@@ -26,10 +28,12 @@ NAMES = (
     "sm_segment.",
 )
 LIMIT_S = 1.0
+LOOK_S = 5.0  # at all processes of a host
+LEAST_BYTES = 64 * 1024  # less is nobody's loss
 Segments = set[tuple[str, int]]  # path and inode
 
 
-def mapped(pids: Iterable[int], limit_s: float = LIMIT_S) -> Segments:
+def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) -> Segments:
     """The engines' segments that these processes have mapped now; processes that are gone have
     none.
 
@@ -37,13 +41,14 @@ def mapped(pids: Iterable[int], limit_s: float = LIMIT_S) -> Segments:
     ``limit_s``.
     """
     found: Segments = set()
-    reader = threading.Thread(target=_read, args=(list(pids), found), daemon=True)
+    reader = threading.Thread(target=_read, args=(list(pids), found, folder), daemon=True)
     reader.start()
     reader.join(limit_s)
     return found.copy()
 
 
-def _read(pids: Iterable[int], found: Segments) -> None:
+def _read(pids: Iterable[int], found: Segments, folder: str) -> None:
+    paths = tuple(os.path.join(folder, name) for name in NAMES)
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
@@ -52,15 +57,38 @@ def _read(pids: Iterable[int], found: Segments) -> None:
         for line in lines:
             # address perms offset device inode path
             fields = line.split(maxsplit=5)
-            if len(fields) == 6 and fields[5].startswith(tuple(FOLDER + name for name in NAMES)):
+            if len(fields) == 6 and fields[5].startswith(paths):
                 found.add((fields[5], int(fields[4])))
 
 
-def names() -> set[str]:
+def names(folder: str = FOLDER) -> set[str]:
     """Names of all engines' segments on this host, whoever owns them."""
     with contextlib.suppress(OSError):
-        return {name for name in os.listdir(FOLDER) if name.startswith(NAMES)}
+        return {name for name in os.listdir(folder) if name.startswith(NAMES)}
     return set()
+
+
+def left_behind(folder: str = FOLDER) -> set[str]:
+    """Names of the engines' segments that no process has mapped: their engines are dead. Small ones
+    (semaphores) do not count.
+
+    Those of another user count only for root, because nobody else sees who has them mapped.
+    """
+    segments: dict[str, os.stat_result] = {}
+    for name in names(folder):
+        with contextlib.suppress(OSError):
+            segments[name] = os.stat(os.path.join(folder, name))
+    if not segments:
+        return set()
+    user = os.geteuid()
+    in_use = {inode for _, inode in mapped(psutil.pids(), LOOK_S, folder)}
+    return {
+        name
+        for name, status in segments.items()
+        if status.st_ino not in in_use
+        and status.st_size >= LEAST_BYTES
+        and user in (0, status.st_uid)
+    }
 
 
 def remove(segments: Segments) -> None:

@@ -14,8 +14,9 @@ from orchestrator.runner.need import need_of
 from orchestrator.spec.load import counted
 
 GIB = 2**30
-# open files that an engine needs, and a client with many streams
-LEAST_FILES, GOOD_FILES = 4096, 65_536
+# open files that an engine needs, and a client with many streams: both raise their own soft limit
+# as far as the hard one allows
+LEAST_FILES, GOOD_FILES = 4096, 16_384
 LEAST_PROCESSES = 4096
 LEAST_DISK, GOOD_DISK = GIB, 20 * GIB
 CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
@@ -123,13 +124,8 @@ def _shared_memory(node: Node) -> Told:
             "raise --shm-size, or remount it",
         )
     if number := node.facts["segments"]:
-        what = f"{number} shared memory segments of engines are in /dev/shm"
-        yield (
-            "warning",
-            what,
-            "those left by dead engines take memory",
-            "remove them while no engine runs",
-        )
+        what = f"{number} shared memory segments of dead engines are in /dev/shm"
+        yield "warning", what, "they take memory", "remove them: no process uses them"
 
 
 def _ports(node: Node) -> Told:
@@ -501,6 +497,10 @@ def _room(nodes: Sequence[Node], kinds: Kinds, growth: Growth) -> Iterator[Findi
         places += sum(kind.most for kind in growth.types if need.may_be_on(kind))
         if places < widest:
             what = f"{one.label} needs {counted(widest, 'node')}, but {places:g} can ever hold it"
+            has_gpus = any(node.machine.gpus for node in nodes)
+            may_have_gpus = grows or any(kind.gpus and kind.most > 0 for kind in growth.types)
+            if need.gpus and not has_gpus and not may_have_gpus:
+                what = f"{one.label} needs {counted(need.gpus, 'GPU')}, and no node has a GPU"
             do = "add such nodes or a node type with its labels, or leave it out"
             told = (
                 "; what the autoscaler may add is not known" if not growth.types and grows else ""

@@ -2,8 +2,10 @@
 access to the results.
 """
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -179,7 +181,9 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
     """Nodes that cannot use the results: each must read a file of the driver, and the driver must
     see one of each.
     """
-    blobs, nonce = Blobs(parse_location(uri), Retry(tries=2)), new_ulid()
+    location, nonce = parse_location(uri), new_ulid()
+    blobs = Blobs(location, Retry(tries=2))
+    made = _missing_folders(location.path) if location.is_local else []
     wrong, slow = dict[str, str](), dict[str, float]()
     written, names = [f".doctor-{nonce}-driver"], {one.machine.node_id: one.name for one in nodes}
     try:
@@ -199,6 +203,9 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
         finally:
             for key in written:
                 blobs.delete(key)
+            for folder in made:
+                with suppress(OSError):  # somebody uses it meanwhile
+                    os.rmdir(folder)
     except (OSError, OrchestratorError) as error:
         wrong[""] = redacted(str(error))
     why = "clients write their rows there, from any node"
@@ -218,6 +225,16 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
             )
         )
     return found
+
+
+def _missing_folders(path: str) -> list[str]:
+    """The folders that a write below ``path`` would make, the innermost first."""
+    missing: list[str] = []
+    folder = path
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
 
 
 def clients(probes: Probes, nodes: Sequence[Node]) -> tuple[dict[str, Any], list[Finding]]:

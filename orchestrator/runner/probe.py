@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 
 from orchestrator.emulator import is_emulator
 from orchestrator.errors import InputError
-from orchestrator.http_control import Answer, ask
+from orchestrator.http_control import LIMIT_S, Answer, ask
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads import RandomWorkload
@@ -38,7 +38,8 @@ FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
 KEY_REFUSED = (401, FORBIDDEN)
 KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 # not of the request's fields: the key, the path, the time it took, the rate
-FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, 408, 429, 504)
+BUSY = (408, 429, 504)
+FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, *BUSY)
 _PLACE = re.compile(r"it is at (\S+) \(give")
 _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
 
@@ -120,20 +121,23 @@ class Listing:
 
 
 class TrialFailed(InputError):
-    """A trial request failed. ``status``: the endpoint's, 0 where it sent none."""
+    """A trial request failed. ``status``: the endpoint's, 0 where it sent none. ``may_pass``: the
+    next request may be answered (too many requests, no answer in time).
+    """
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int, may_pass: bool = False) -> None:
         super().__init__(text)
         self.status = status
+        self.may_pass = may_pass
 
 
-def list_models(target: Target, address: ServerAddress) -> Listing:
+def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S) -> Listing:
     """Ask an endpoint for its models. Raises InputError when it does not answer."""
     parse_url(target.url)  # raises InputError for a bad URL
-    answer = _ask(target, address.model_lists[0])
+    answer = _ask(target, address.model_lists[0], limit_s)
     for path in address.model_lists[1:]:
         if answer.status == NOT_FOUND:
-            answer = _ask(target, path)
+            answer = _ask(target, path, limit_s)
     if answer.status == 0:
         said = answer.error
         hint = "--insecure does without" if "certificate" in said else "is the server up?"
@@ -155,16 +159,17 @@ def only_model(target: Target, listing: Listing, key_name: str | None = None) ->
     return next(iter(listing.owners))
 
 
-def key_problem(target: Target, status: int, key_name: str | None) -> str:
+def key_problem(target: Target, status: int, key_name: str | None, from_file: bool = False) -> str:
     """That an endpoint wants a key, or refuses the one it was sent. ``key_name``: the variable that
-    holds it.
+    holds it. ``from_file``: an experiment file names it, not an option.
     """
     if target.api_key:
         where = f"the key in {key_name}" if key_name else "its key"
         return f"{target.url}: {where} was refused (HTTP {status})"
     if any(name.lower() in KEY_HEADERS for name, _ in target.headers):
         return f"{target.url}: the key in the header of --header was refused (HTTP {status})"
-    return f"{target.url} needs a key (HTTP {status}): name its variable with --api-key-env"
+    setting = "api_key_env" if from_file else "--api-key-env"
+    return f"{target.url} needs a key (HTTP {status}): name its variable with {setting}"
 
 
 def _models(answer: Answer) -> dict[str, str] | None:
@@ -181,18 +186,20 @@ def probe(
     timeout_s: float,
     address: ServerAddress | None = None,
     key_name: str | None = None,
+    from_file: bool = False,
 ) -> Probed:
     """The first dialect in which an endpoint answers, each within ``timeout_s``: some load their
     model at the first request. Raises TrialFailed with the endpoint's last answer if there is none.
 
-    ``address``: says where the API may be; by default only where the candidates say.
+    ``address``: says where the API may be; by default only where the candidates say. ``from_file``:
+    an experiment file names the endpoint, so sentences name no options of ``load``.
     """
     usual = candidates[0].path
     first_failure: TrialFailed | None = None
     for path in address.paths(usual) if address else [usual]:
         there = [replace(dialect, path=path) for dialect in candidates]
         try:
-            return _probe(target, there, tokenizer, timeout_s, key_name)
+            return _probe(target, there, tokenizer, timeout_s, key_name, from_file)
         except TrialFailed as error:
             first_failure = first_failure or error
             if error.status not in (NOT_FOUND, NOT_ALLOWED):
@@ -207,6 +214,7 @@ def _probe(
     tokenizer: str | None,
     timeout_s: float,
     key_name: str | None,
+    from_file: bool,
 ) -> Probed:
     row: dict[str, Any] = {}
     for dialect in candidates:
@@ -214,12 +222,12 @@ def _probe(
         for vocabulary in vocabularies:
             row = _try_twice(target, dialect, tokenizer, vocabulary, timeout_s)
             if _answered(row):
-                notes = _notes(dialect, candidates[0], row)
+                notes = _notes(dialect, candidates[0], row, from_file)
                 counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
                 if not counts:
                     how = (
                         "the tokenizer counts its replies"
-                        if tokenizer
+                        if tokenizer or from_file
                         else "one per streamed event is assumed"
                     )
                     notes.append(f"the endpoint reports no token counts: {how}")
@@ -227,14 +235,16 @@ def _probe(
                 dialect = replace(dialect, reports_counts=reports_counts)
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             if not (_is_refusal(row) or _may_be_refusal(row)):
-                raise _trial_failed(target, dialect, row, key_name)
+                raise _trial_failed(target, dialect, row, key_name, from_file)
             said = str(row["error"]).lower()
             if not any(words in said for words in ("vocab", "token id", "invalid token")):
                 break
     status = row["http_status"] or 0
     hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
+    if from_file:
+        hint = "`orchestrator load` tries it with other fields (--extra-body)"
     if status == FORBIDDEN:
-        hint = f"{key_problem(target, status, key_name)}; or {hint}"
+        hint = f"{key_problem(target, status, key_name, from_file)}; or {hint}"
     url = target.url + candidates[0].path
     refused = f"{url} refuses every kind of request we know"
     if not _is_refusal(row):  # as its status says, it failed
@@ -243,15 +253,16 @@ def _probe(
 
 
 def _trial_failed(
-    target: Target, dialect: Dialect, row: dict[str, Any], key_name: str | None
+    target: Target, dialect: Dialect, row: dict[str, Any], key_name: str | None, from_file: bool
 ) -> TrialFailed:
     """What a user is told of a trial request that no plainer one could mend."""
     status = row["http_status"] or 0
     if status in KEY_REFUSED:
-        return TrialFailed(key_problem(target, status, key_name), status)
+        return TrialFailed(key_problem(target, status, key_name, from_file), status)
     url = target.url + dialect.path
     said = _whole_place(str(row["error"]), url)
-    return TrialFailed(f"{url} failed a trial request: {row['error_class']}: {said}", status)
+    text = f"{url} failed a trial request: {row['error_class']}: {said}"
+    return TrialFailed(text, status, may_pass=status in BUSY or row["error_class"] == "timeout")
 
 
 def _whole_place(said: str, asked: str) -> str:
@@ -300,10 +311,14 @@ def _is_emulator(target: Target) -> bool:
     return isinstance(said, dict) and is_emulator(str(said.get("version")))
 
 
-def _ask(target: Target, path: str) -> Answer:
+def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> Answer:
     url = target.url.rstrip("/") + path
     answer = ask(
-        url, api_key=target.api_key or "", more_headers=target.headers, verify_tls=target.verify_tls
+        url,
+        api_key=target.api_key or "",
+        limit_s=limit_s,
+        more_headers=target.headers,
+        verify_tls=target.verify_tls,
     )
     body = hidden(answer.body.decode(errors="replace"), target.secrets).encode()
     error = redacted(answer.error, target.secrets)
@@ -342,7 +357,9 @@ def _try(
     return row
 
 
-def _notes(dialect: Dialect, best: Dialect, row: dict[str, Any]) -> list[str]:
+def _notes(
+    dialect: Dialect, best: Dialect, row: dict[str, Any], from_file: bool = False
+) -> list[str]:
     notes = []
     if best.prompt_token_ids and not dialect.prompt_token_ids:
         notes.append("the endpoint takes no token ids: prompts are text")
@@ -352,5 +369,6 @@ def _notes(dialect: Dialect, best: Dialect, row: dict[str, Any]) -> list[str]:
         )
     elif row["error_class"] == "wrong_length":
         said = f"the endpoint does not keep to the output length it is asked for ({row['error']})"
-        notes.append(f"{said}: such answers count as failed, unless you give --natural-lengths")
+        unless = "" if from_file else ", unless you give --natural-lengths"
+        notes.append(f"{said}: such answers count as failed{unless}")
     return notes

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import json
+import mmap
 import os
 import shutil
 import socket
@@ -29,6 +30,7 @@ from orchestrator.cluster.base import ASK_LIMIT_S, Growth, Machine, NoAnswer, No
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, results_problem
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
+from orchestrator.engines.shared_memory import left_behind
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment
 from orchestrator.runner import examine as asking
@@ -95,8 +97,8 @@ BROKEN = [
     (
         "limits",
         "warning",
-        "at most 20000 open files",
-        {"limits": FINE["limits"] | {"nofile": 20_000}},
+        "at most 10000 open files",
+        {"limits": FINE["limits"] | {"nofile": 10_000}},
     ),
     ("limits", "fail", "at most 1024 open files", {"limits": FINE["limits"] | {"nofile": 1024}}),
     ("limits", "warning", "at most 500 processes", {"limits": FINE["limits"] | {"nproc": 500}}),
@@ -124,7 +126,7 @@ BROKEN = [
         "0.1 GiB are free in /dev/shm",
         {"shm": FINE["shm"] | {"free": GIB // 16}},
     ),
-    ("shared memory", "warning", "3 shared memory segments", {"segments": 3}),
+    ("shared memory", "warning", "3 shared memory segments of dead engines", {"segments": 3}),
     (
         "ports",
         "warning",
@@ -398,6 +400,34 @@ def test_an_autoscaler_is_given_time_to_report_anew(monkeypatch: pytest.MonkeyPa
     assert asking.growth_of(cluster(reports)).reports == 2
     assert asking.growth_of(cluster([1])).reports == 1
     assert now_s[0] == 3 + asking.REPORT_S
+
+
+def test_without_any_gpu_that_is_what_is_said() -> None:
+    kinds = kinds_of(deployments(VLLM))
+    laptop = node(Machine("c" * 20, "10.0.0.3", 0, 8.0), gpus={}, cores=8)
+    (found,) = [one for one in told(laptop, kinds=kinds) if one.check == "room"]
+    assert found.what.endswith("and no node has a GPU")
+    (found,) = [
+        one
+        for one in told(laptop, kinds=kinds, types=(NodeType("a", 8, 1.0, 4, {}),))
+        if one.check == "room"
+    ]
+    assert "no node has a GPU" not in found.what
+
+
+def test_a_laptop_with_20000_open_files_is_fine() -> None:
+    assert told(node(limits=FINE["limits"] | {"nofile": 20_000})) == []
+
+
+def test_segments_of_live_engines_are_not_left_behind(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/"
+    live, dead, small = (tmp_path / f"psm_{name}" for name in ("live", "dead", "small"))
+    live.write_bytes(bytes(100_000))
+    dead.write_bytes(bytes(100_000))
+    small.write_bytes(bytes(32))
+    with live.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert left_behind(folder) == {"psm_dead"}
+    assert left_behind(folder) == {"psm_live", "psm_dead"}
 
 
 def test_endpoints_need_nothing_of_a_node() -> None:
@@ -871,7 +901,7 @@ def test_a_node_that_sees_other_results_is_named_and_nothing_stays_there(tmp_pat
     probes = FakeProbes(sees_another)
     _, (found,) = examine(probes, [], str(tmp_path / "results"))
     assert (found.check, "does not see what the driver wrote" in found.what) == ("results", True)
-    assert list((tmp_path / "results").iterdir()) == []
+    assert not (tmp_path / "results").exists()
     own = LocalProbes([Machine("one", "10.0.0.1")])
     assert examine(own, [], str(tmp_path / "results"))[1] == []
     (tmp_path / "file").write_text("")

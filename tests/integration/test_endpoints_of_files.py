@@ -1,0 +1,90 @@
+"""Endpoints that experiment files name: what ``plan``, ``doctor`` and ``run`` say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.gateway import Gateway
+from tests.integration.load_server import serving
+
+FILE = """
+version: 1
+name: x
+model: MODEL
+deployments: {engine: endpoint, url: "URL"MORE}
+workloads: [{name: w, input_tokens: 8, output_tokens: 4, api: API}]
+load: {levels: {concurrency: [1]}, requests: 4}
+"""
+NOBODY = "http://127.0.0.1:9"
+ANSWER_LIMIT_S = 15.0
+
+
+def command(name: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of the program at the width of a usual terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator", name, *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"COLUMNS": "80"} | env,
+        check=False,
+    )
+
+
+def file_of(folder: Path, url: str, api: str = "completions", more: str = "") -> str:
+    text = FILE.replace("URL", url).replace("API", api).replace("MORE", more)
+    path = folder / "x.yaml"
+    path.write_text(text.replace("MODEL", "m1"))
+    return str(path)
+
+
+def findings(path: str, **env: str) -> tuple[int, list[dict[str, Any]]]:
+    done = command("doctor", "--experiment", path, "--format", "json", **env)
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)["findings"]
+    return done.returncode, [one for one in found if one["check"] == "endpoint"]
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_doctor_has_nothing_to_say_of_an_endpoint_that_answers(tmp_path: Path, api: str) -> None:
+    with serving(Gateway()) as server:
+        _, found = findings(file_of(tmp_path, f"http://127.0.0.1:{server.port}", api))
+    assert found == []
+
+
+def test_doctor_says_of_an_endpoint_that_nobody_answers_there(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    status, (found,) = findings(file_of(tmp_path, NOBODY))
+    assert (status, found["level"]) == (2, "fail")
+    assert "no server answers at http://127.0.0.1:9" in found["what"]
+    assert time.monotonic() - began_s < ANSWER_LIMIT_S
+
+
+def test_doctor_tells_a_refused_key_from_a_missing_one(tmp_path: Path) -> None:
+    with serving(Gateway(key="sk-the-right-one", list_status=401)) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        status, (none,) = findings(file_of(tmp_path, url))
+        keyed = file_of(tmp_path, url, more=", api_key_env: MYK")
+        _, (unset,) = findings(keyed, MYK="")
+        _, (wrong,) = findings(keyed, MYK="sk-wrong-key")
+        _, right = findings(keyed, MYK="sk-the-right-one")
+    assert status == 2
+    assert "name its variable with api_key_env" in none["what"]
+    assert "MYK (api_key_env) is not set" in unset["what"]
+    assert "the key in MYK was refused (HTTP 401)" in wrong["what"]
+    assert right == []
+
+
+def test_doctor_names_the_models_of_an_endpoint_that_has_another(tmp_path: Path) -> None:
+    with serving(Gateway(models=("m2",), takes=("m2",))) as server:
+        _, (found,) = findings(file_of(tmp_path, f"http://127.0.0.1:{server.port}"))
+    assert "it lists m2, not 'm1'" in found["what"]
+    assert "served_model_name" in found["do"]
