@@ -10,14 +10,16 @@ import io
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 LIMIT_S = 10.0
+LOOK_UP_LIMIT_S = 5.0  # for the address of a host name
 LIMIT_BYTES = 16 * 2**20  # /metrics of a large deployment has 1 MB
 
 
@@ -110,9 +112,7 @@ def _connect(to: http.client.HTTPConnection, end_s: float, verify_tls: bool) -> 
     the whole time.
     """
     error = OSError("it has no address")
-    for family, kind, proto, _, address in socket.getaddrinfo(
-        to.host, to.port, type=socket.SOCK_STREAM
-    ):
+    for family, kind, proto, address in look_up(to.host, to.port, _left_s(end_s)):
         sock = socket.socket(family, kind, proto)
         try:
             sock.settimeout(_left_s(end_s))
@@ -124,6 +124,45 @@ def _connect(to: http.client.HTTPConnection, end_s: float, verify_tls: bool) -> 
             sock.close()
             error = caught
     raise error
+
+
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    """A look-up of a host name, in a thread of its own: the resolver takes as long as its own
+    settings say, half a minute with two name servers that do not answer.
+    """
+
+    host: str
+    port: int
+    found: list[tuple[int, int, int, Any]] = field(default_factory=list)
+    errors: list[OSError | UnicodeError] = field(default_factory=list)
+
+    def run(self) -> None:
+        try:
+            entries = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            # an empty label, or one that is too long, is a UnicodeError
+            self.errors.append(error)
+            return
+        self.found.extend((family, kind, proto, at) for family, kind, proto, _, at in entries)
+
+
+def look_up(
+    host: str, port: int, limit_s: float = LOOK_UP_LIMIT_S
+) -> list[tuple[int, int, int, Any]]:
+    """Family, kind, protocol and address of every address of a host, in the order to try them.
+
+    Raises OSError or UnicodeError where it has none, TimeoutError after ``limit_s``.
+    """
+    looking = _LookUp(host, port)
+    thread = threading.Thread(target=looking.run, daemon=True)
+    thread.start()
+    thread.join(min(limit_s, LOOK_UP_LIMIT_S))
+    if looking.errors:
+        raise looking.errors[0]
+    if thread.is_alive():
+        raise TimeoutError(f"no name server told the address of {host!r} in time")
+    return looking.found
 
 
 def _tls(sock: socket.socket, host: str, end_s: float, verify: bool) -> socket.socket:

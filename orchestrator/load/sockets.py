@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.errors import InputError
-from orchestrator.http_control import tls_context
+from orchestrator.http_control import look_up, tls_context
 from orchestrator.load.response import InFlight
 from orchestrator.spec.address import Origin
 from orchestrator.timer import Timer
@@ -71,11 +71,10 @@ class Endpoint:
 def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     """Looks up the host, IPv4 and IPv6. Raises InputError where it has no address."""
     try:
-        found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        found = look_up(origin.host, origin.port)
     except (OSError, UnicodeError) as error:
-        # an empty label, or one that is too long, is a UnicodeError
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
-    addresses = tuple(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    addresses = tuple(dict.fromkeys((family, address) for family, _, _, address in found))
     context = tls_context(verify_tls) if origin.tls else None
     return Endpoint(origin, addresses, context)
 

@@ -88,3 +88,46 @@ def test_doctor_names_the_models_of_an_endpoint_that_has_another(tmp_path: Path)
         _, (found,) = findings(file_of(tmp_path, f"http://127.0.0.1:{server.port}"))
     assert "it lists m2, not 'm1'" in found["what"]
     assert "served_model_name" in found["do"]
+
+
+UNKNOWN_HOST = "http://no-such-host.invalid:8000"
+STORAGES = ["s3://no-such-bucket-of-anybody/x", "gs://no-such-bucket-of-anybody/x"]
+
+
+def told_in_time(name: str, *args: str) -> str:
+    """The one sentence of a command that cannot do what it is asked."""
+    began_s = time.monotonic()
+    done = command(name, *args, AWS_EC2_METADATA_DISABLED="true")
+    assert time.monotonic() - began_s < ANSWER_LIMIT_S
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    (sentence,) = done.stderr.strip().splitlines()
+    return sentence
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", ["run", "load", "doctor", "results"])
+def test_a_storage_that_does_not_answer_is_told_in_time(
+    tmp_path: Path, name: str, storage: str
+) -> None:
+    options = {
+        "run": [file_of(tmp_path, NOBODY), "--results", storage, "--address", "local"],
+        "load": [NOBODY, "--concurrency", "1", "--requests", "1", "--results", storage],
+        "doctor": ["--results", storage],
+        "results": [storage],
+    }
+    assert storage.partition("/x")[0] in told_in_time(name, *options[name])
+
+
+def test_a_host_that_has_no_address_is_told_in_time_by_load() -> None:
+    said = told_in_time("load", UNKNOWN_HOST, "--concurrency", "1", "--requests", "1")
+    assert f"no server answers at {UNKNOWN_HOST}" in said
+
+
+def test_a_host_that_has_no_address_is_told_in_time_by_run(tmp_path: Path) -> None:
+    path = file_of(tmp_path, UNKNOWN_HOST)
+    began_s = time.monotonic()
+    done = command("run", path, "--results", str(tmp_path / "r"), "--address", "local")
+    assert f"no server answers at {UNKNOWN_HOST}" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - began_s < 2 * ANSWER_LIMIT_S  # it starts Ray

@@ -169,6 +169,16 @@ def test_all_addresses_of_a_name_share_one_limit(monkeypatch: pytest.MonkeyPatch
             one.close()
 
 
+def test_name_servers_that_do_not_answer_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answered.wait(30.0))
+    began = time.monotonic()
+    answer = ask("http://silent.example/", limit_s=0.2)
+    assert time.monotonic() - began < 5
+    answered.set()
+    assert answer.error == "no name server told the address of 'silent.example' in time"
+
+
 @pytest.mark.parametrize(
     ("body", "value"),
     [
