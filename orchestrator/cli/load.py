@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from orchestrator.cli.numbers import Number, WholeNumber
 from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from orchestrator.runner.probe import Probed
     from orchestrator.spec.load import Workload
 
-_CLIENTS, _REQUESTS = click.IntRange(1, MOST_CLIENTS), click.IntRange(1, MOST_REQUESTS)
-_COUNT, _SEED = click.IntRange(min=1), click.IntRange(0, 2**63 - 1)
-_FACTOR = click.FloatRange(1e-9, 1e9)  # NaN is in every range; the plan refuses it
+_CLIENTS, _REQUESTS = WholeNumber(1, MOST_CLIENTS), WholeNumber(1, MOST_REQUESTS)
+_COUNT, _SEED = WholeNumber(min=1), WholeNumber(0, 2**63 - 1)
+_FACTOR = Number(1e-9, 1e9)
 SLOW_S = 10.0  # without a first answer, until the user is told
 EXAMPLES = """
 \b
@@ -139,7 +140,7 @@ class Sectioned(click.Command):
 @click.option("--budget", metavar="TIME", help="How long --find-capacity may search. Default: 1h.")
 @click.option(
     "--precision",
-    type=click.FloatRange(0.01, 1),
+    type=Number(0.01, 1),
     metavar="SHARE",
     help="--find-capacity ends when the lowest level that fails is at most so much above the claim. Default: 0.15.",
 )

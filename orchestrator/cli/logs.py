@@ -2,6 +2,7 @@
 
 import click
 
+from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.results_uri import no_file
 
 EXAMPLES = """
@@ -23,7 +24,7 @@ deployment id or launch id; then you also get those that served. docs/failures.m
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--lines",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=50,
     show_default=True,
     help="From the end; 0: all.",

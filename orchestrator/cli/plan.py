@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.catalog.memory import GIB
+from orchestrator.cli.numbers import WholeNumber
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
@@ -45,7 +46,7 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 )
 @click.option(
     "--nodes",
-    type=click.IntRange(1, 10_000),
+    type=WholeNumber(1, 10_000),
     help="Size of the cluster: estimates the time on it; what needs more nodes is impossible.",
 )
 @click.option(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from orchestrator.cli.numbers import WholeNumber
 from orchestrator.errors import InputError
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import MOST_CLIENTS, parse_duration
@@ -63,7 +64,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
 )
 @click.option(
     "--clients",
-    type=click.IntRange(1, MOST_CLIENTS),
+    type=WholeNumber(1, MOST_CLIENTS),
     help="Most load clients per launch. Default: half the cores.",
 )
 @click.option(
@@ -76,7 +77,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
 )
 @click.option(
     "--max-nodes",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     help="Most nodes for engines, also asked of an autoscaler.",
 )
 @click.option(
@@ -95,7 +96,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
 @click.option(
     "--again",
     "most_again",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=MOST_AGAIN,
     show_default=True,
     metavar="N",

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.numbers import WholeNumber
 from orchestrator.spec.load import counted
 
 EXAMPLES = """
@@ -21,7 +22,7 @@ more machines for them. The errors are what this client adds to the true timing 
 @click.command(epilog=EXAMPLES)
 @click.option(
     "--clients",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=1,
     show_default=True,
     help="Local client processes.",

@@ -326,6 +326,13 @@ _PATTERNS = {
         "up to 100 letters and digits of ASCII, also . _ - after the first"
     )
 }
+# How pydantic says a bound, and how it is said here.
+_BOUNDS = (
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+    ("greater than", "above"),
+    ("less than", "below"),
+)
 _NUMBER_WANTED = ("int_type", "float_type", "literal_error")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 
@@ -434,14 +441,21 @@ def _about_value(
         if not detail["ctx"]["actual_length"]:
             return f"{name} is empty", f"give at least {least}"
         return f"{name} has {detail['ctx']['actual_length']} entries", f"give at least {least}"
-    wanted = _WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
+    wanted = _WANTED.get(kind) or _in_plain_words(detail["msg"].removeprefix("Input should be "))
     if wanted == _MAPPING and described is not None:
         wanted = described
-    if wanted == detail["msg"]:
+    if wanted == detail["msg"]:  # no sentence about what the value should be
         return f"{name}: {wanted}", None
     if wanted == _MAPPING and place and isinstance(place[-1], int):
         name = f"entry {place[-1] + 1} of {name}"
     return f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, words[-1])
+
+
+def _in_plain_words(wanted: str) -> str:
+    for theirs, ours in _BOUNDS:
+        if wanted.startswith(theirs):
+            return wanted.replace(theirs, ours, 1)
+    return wanted
 
 
 def _value_hint(detail: ErrorDetails, name: str) -> str | None:

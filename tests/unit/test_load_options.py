@@ -311,7 +311,7 @@ def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], s
     ],
 )
 def test_sizes_beyond_reason_are_said_by_the_plan(args: tuple[str, ...]) -> None:
-    with pytest.raises(ProblemsError, match="less than or equal"):
+    with pytest.raises(ProblemsError, match="at most"):
         planned(experiment(*LENGTHS, *args)[0])
 
 
@@ -329,13 +329,9 @@ def test_a_factor_is_a_number_that_a_schedule_could_have(factor: str) -> None:
         ("--rate", "1", "--arrivals", "gamma", "--burstiness", "nan"),
     ],
 )
-def test_a_factor_that_is_no_number_is_refused_by_the_plan(
-    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("times.txt").write_text("1\n2\n")
-    with pytest.raises(ProblemsError, match="must be a number, not 'NaN'"):
-        planned(experiment(*LENGTHS, "--duration", "5s", *args)[0])
+def test_a_factor_that_is_no_number_is_refused(args: tuple[str, ...]) -> None:
+    with pytest.raises(click.BadParameter, match="'nan': give a number from 1e-09 to 1e"):
+        experiment(*LENGTHS, "--duration", "5s", *args)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_every_wrong_line_of_a_profile_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_wrong_figure_of_a_profiles_device_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ProblemsError, match="2: 'memory_gb' must be greater than 0, not -3"):
+    with pytest.raises(ProblemsError, match="2: 'memory_gb' must be above 0, not -3"):
         profile_from(
             tmp_path, "accelerator:\n  {memory_gb: -3, bandwidth_gb_s: 1, tflops: {fp8: 1}}\n"
         )

@@ -92,7 +92,7 @@ def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -
         ({"replicas": 2}, "'replicas' belongs to each role"),
         (
             {"roles": {"prefill": {}, "decode": {"replicas": 0}}},
-            "'replicas' must be greater than or equal to 1, not 0",
+            "'replicas' must be at least 1, not 0",
         ),
         (
             {"exclude": ["roles.prefil.replicas > 1"]},

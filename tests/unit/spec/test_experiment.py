@@ -64,7 +64,7 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
         (10, "unknown key 'max_model_length'"),
         (11, "'enforce_eager' must be true or false, not 'sometimes'"),
         (14, "'tensor_parallel_size' must be a whole number, not '4'"),
-        (15, "'tensor_parallel_size' must be greater than or equal to 1, not 0"),
+        (15, "'tensor_parallel_size' must be at least 1, not 0"),
         (
             16,
             "the lists of 'zip' must be of equal length: quantization has 2, kv_cache_dtype has 1",
@@ -72,15 +72,15 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
         (19, "unknown key 'max_num_seq'"),
         (21, "in 'gpu > 16': unknown field 'gpu': it is neither a setting nor derived"),
         (23, "'sigma' is missing"),
-        (24, "'input_tokens' must be greater than or equal to 1, not 0"),
+        (24, "'input_tokens' must be at least 1, not 0"),
         (24, "unknown key 'turn'"),
-        (26, "'request_rate' must be greater than 0, not -2"),
+        (26, "'request_rate' must be above 0, not -2"),
         (27, "'duration': 60 is not a duration with its unit, like 500ms, 60s or 2h"),
         (28, "'warmup': '10 parsecs' is not a duration with its unit, like 500ms, 60s or 2h"),
         (30, "'tpot': 50 is not a duration with its unit, like 500ms, 60s or 2h"),
-        (30, "'attainment' must be less than or equal to 1, not 1.5"),
+        (30, "'attainment' must be at most 1, not 1.5"),
         (31, "'usd' must be a number, not 'lots'"),
-        (32, "'repeats' must be greater than or equal to 1, not 0"),
+        (32, "'repeats' must be at least 1, not 0"),
         (33, "'isolation' must be 'exclusive_node' or 'shared', not 'exclusive'"),
     ]
 
@@ -230,7 +230,7 @@ def test_sizes_may_carry_units() -> None:
             "'duration' and 'requests' exclude each other",
         ),
         ({"load": {**GOOD["load"], "duration": 60.0}}, "60.0 is not a duration with its unit"),
-        ({"load": {**GOOD["load"], "duration": "0s"}}, "'duration' must be greater than 0"),
+        ({"load": {**GOOD["load"], "duration": "0s"}}, "'duration' must be above 0"),
         (
             {"load": {**GOOD["load"], "control": "request_rate"}},
             "'control: request_rate' does not agree with 'levels'",
@@ -261,8 +261,8 @@ def test_sizes_may_carry_units() -> None:
         ({"slos": {"a": {"tft": "1s", "e2e": "2s"}}}, "unknown key 'tft' (did you mean 'ttft'?)"),
         ({"hardware": {"a": {"gpu": 8}}}, "unknown key 'gpu'"),
         ({"hardware": ["a"]}, "'hardware' must be a mapping"),
-        ({"seed": -1}, "'seed' must be greater than or equal to 0, not -1"),
-        ({"clients": 0}, "'clients' must be greater than or equal to 1, not 0"),
+        ({"seed": -1}, "'seed' must be at least 0, not -1"),
+        ({"clients": 0}, "'clients' must be at least 1, not 0"),
         ({"budget": {"wall": 12}}, "'wall': 12 is not a duration"),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_wrong_base_value_is_said_once_for_the_whole_grid() -> None:
     vary = [{"grid": {"tensor_parallel_size": list(range(1, 101))}}]
     assert (
         problem(deployments={"engine": "vllm", "max_num_seqs": 0, "vary": vary})
-        == "'max_num_seqs' must be greater than or equal to 1, not 0"
+        == "'max_num_seqs' must be at least 1, not 0"
     )
 
 

@@ -83,7 +83,7 @@ def test_names_of_loads_lead_to_ours() -> None:
         ({"workloads": ["chat"]}, "entry 1 of 'workloads' must be a mapping (name: value), not 'chat'", None),
         (
             {"slos": {"s": {"ttft": "1s", "attainment": 95}}},
-            "'attainment' must be less than or equal to 1, not 95",
+            "'attainment' must be at most 1, not 95",
             "it is a share: 0.95 for 95 %",
         ),
         ({"slos": {"s": {"p99_ttft": "1s"}}}, "unknown key 'p99_ttft'", "did you mean 'ttft_p99'?"),
