@@ -413,14 +413,15 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     problems: list[Problem] = []
     target, candidates = target_of(url, options, problems), dialects_of(options, problems)
     experiment = experiment_of(target.url, options, problems)
-    plan = _plan(experiment, target.model or "unknown", problems)
+    prompts_option = "--trace" if options["prompt_file"] is None else "--prompt-file"
+    plan = _plan(experiment, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
     address, key_name = parse_address(url, options["endpoint"]), options["api_key_env"]
     listing = list_models(target, address)
     if not target.model:
         target = replace(target, model=only_model(target, listing, key_name))
-        plan = _plan(experiment, target.model, problems)
+        plan = _plan(experiment, target.model, problems, prompts_option)
     if plan is None:  # the name that the server gives its model is none
         raise ProblemsError(problems)
     settings = plan.deployments[0].settings
@@ -485,8 +486,12 @@ class Repeats:
         return [f"{said}; a prefix cache answers faster"]
 
 
-def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:
-    """The plan of one point, where the options are good enough for one."""
+def _plan(
+    experiment: dict[str, Any], model: str, problems: list[Problem], prompts_option: str
+) -> Plan | None:
+    """The plan of one point, where the options are good enough for one. ``prompts_option``: the
+    option that named the file of prompts.
+    """
     from orchestrator.cli.option_words import in_options
     from orchestrator.runner.endpoint import plan_of
 
@@ -498,5 +503,6 @@ def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Pl
     try:
         return plan_of(experiment)
     except ProblemsError as error:
-        problems += [in_options(problem) for problem in error.problems]
+        # a file of times and prompts is wrong once
+        problems += dict.fromkeys(in_options(problem, prompts_option) for problem in error.problems)
         return None

@@ -31,6 +31,7 @@ SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 # what the experiment does not say of requests
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
+_IN_FILES_ONLY = ("ramp", "steps")  # arrivals with settings for which there is no option
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
     "prefix_count": "prefix_tokens",
@@ -57,12 +58,16 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
     elif options["requests"] is not None:
         load["requests"] = options["requests"]
     endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
+    tokenizer = _tokenizer(options["tokenizer"], problems)
+    workloads = _workloads(options, problems)
+    if tokenizer is None:  # already a problem where recorded answers are to be counted
+        workloads = [_with_countable_answers(workload) for workload in workloads]
     found = {
         "version": 1,
         "name": f"load-{new_ulid()}",
-        "model": _given(tokenizer=_tokenizer(options["tokenizer"], problems)),
+        "model": _given(tokenizer=tokenizer),
         "deployments": endpoint,
-        "workloads": _workloads(options, problems),
+        "workloads": workloads,
         "load": load | _levels(options, problems),
         "slos": _slos(options["slo_text"], problems),
         "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
@@ -137,9 +142,15 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
             Problem("--rate inf sends all requests at once: say how many with --requests")
         )
         return {}
-    arrivals = _given(process=options["arrivals"], burstiness=options["burstiness"])
+    arrivals = _given(process=_process(options), burstiness=options["burstiness"])
     words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
     return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
+
+
+def _process(options: dict[str, Any]) -> str | None:
+    """The arrival process that is asked for. None: the default, or one that is refused."""
+    process: str | None = options["arrivals"]
+    return None if process in ("trace", *_IN_FILES_ONLY) else process
 
 
 def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
@@ -154,7 +165,7 @@ def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     control = options["control"] or "request_rate"
     if options["arrivals"] and control == "concurrency":
         problems.append(Problem("--arrivals is for --control request_rate"))
-    arrivals = {"arrivals": _given(process=options["arrivals"], burstiness=options["burstiness"])}
+    arrivals = {"arrivals": _given(process=_process(options), burstiness=options["burstiness"])}
     rules = _given(
         max_in_flight=options["max_in_flight"], precision=options["precision"] or SEARCH_PRECISION
     )
@@ -235,6 +246,14 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
     answered = _answer_lengths(options, problems)
     if options["arrivals"] is not None and options["rate"] is None and not options["find_capacity"]:
         problems.append(Problem("--arrivals is for --rate"))
+    if options["arrivals"] == "trace":
+        problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
+    elif options["arrivals"] in _IN_FILES_ONLY:
+        problems.append(
+            Problem(
+                f"--arrivals {options['arrivals']} is only for experiment files (`plan`, `run`)"
+            )
+        )
     for name, needed in _NEEDS:
         if options[name] is not None and not options[needed]:
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
@@ -303,6 +322,17 @@ def _answer_lengths(
             Problem("--output-tokens file counts the file's answers: give the model's --tokenizer")
         )
     return RECORDED
+
+
+def _with_countable_answers(workload: dict[str, Any]) -> dict[str, Any]:
+    """The workload with some length in place of the recorded ones, so that the plan looks for what
+    else is wrong.
+    """
+    from orchestrator.load.workloads.file import RECORDED
+
+    if workload.get("output_tokens") != RECORDED:
+        return workload
+    return workload | {"output_tokens": 1}
 
 
 def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | dict[str, Any] | None:

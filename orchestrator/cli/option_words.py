@@ -30,13 +30,14 @@ _KEY = re.compile(r"'(\w+)'")
 _FILE = re.compile(r"(prompts|trace) ('[^']*')")
 
 
-def in_options(problem: Problem) -> Problem:
+def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Problem:
     """The problem without a line of a file that the user has not written, and with the names of
-    options in place of keys.
+    options in place of keys. ``prompts_option``: the option that named the file of prompts.
     """
     message, option = problem.message, ""
     if (start := _FILE.match(message)) is not None:  # the name of a file may be that of a key
-        option = f"{OPTIONS[start[1]]} {start[2]}"
+        name = prompts_option if start[1] == "prompts" else OPTIONS[start[1]]
+        option = f"{name} {start[2]}"
         message = message[start.end() :]
     hint = None if problem.hint is None else _with_options(problem.hint)
     return replace(

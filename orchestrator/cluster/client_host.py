@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientReport
@@ -19,6 +17,7 @@ from orchestrator.engines.leases import Lease, Owner, living
 from orchestrator.errors import NoRoom, OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
+from orchestrator.load.workloads.content import local_tokenizer
 from orchestrator.results import spool
 from orchestrator.results.ids import new_ulid
 
@@ -28,25 +27,6 @@ if TYPE_CHECKING:
 
 # after that the driver gets the rows and stores them: it waits longer for the storage
 STORE_LIMIT_S = 40.0
-
-
-def local_tokenizer(name: str | None) -> str | None:
-    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a
-    model of this name.
-
-    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary
-    has, or words.
-    """
-    path = Path(name or "")
-    if name is None or path.is_file():
-        return None if path.suffix == ".gguf" else name
-    if path.is_dir():
-        return name
-    from huggingface_hub import try_to_load_from_cache
-
-    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # not `repository:quantization`
-    cached = try_to_load_from_cache(name, "tokenizer.json") if hub_id else None
-    return cached if isinstance(cached, str) else None
 
 
 def reach_problem(store: Store) -> str | None:

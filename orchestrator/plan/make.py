@@ -118,6 +118,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
         {api for one in candidates for api in engines[one.settings.engine].apis(one.settings)},
     )
     _check_prices(experiment, candidates)
+    _check_recorded_answers(experiment, candidates, engines)
     levels = _levels(experiment, candidates)
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
@@ -312,6 +313,49 @@ def _check_prices(experiment: Experiment, candidates: Sequence[_Candidate]) -> N
         )
 
 
+def _check_recorded_answers(
+    experiment: Experiment, candidates: Sequence[_Candidate], engines: Mapping[str, Engine]
+) -> None:
+    """Reports workloads whose answers are to be as long as the recorded ones, where a deployment
+    has no tokenizer to count these with.
+    """
+    counting = [
+        index
+        for index, workload in enumerate(experiment.parts.get("workloads", ()))
+        if getattr(workload, "counts_answers", False)
+    ]
+    if not counting:
+        return
+    models: set[str] = set()
+    for candidate in candidates:
+        engine = engines[candidate.settings.engine]
+        if candidate.excluded_by is None and not _may_have_tokenizer(candidate.settings, engine):
+            models.add(candidate.settings.model)
+    if not models:
+        return
+    message = (
+        "recorded answers are counted with the model's tokenizer, and there is none of "
+        f"{', '.join(sorted(models))} here"
+    )
+    for index in counting:
+        place = ("workloads", index, "output_tokens")
+        experiment.problems.add(
+            place, message, "give 'tokenizer': a folder with tokenizer.json, or that file"
+        )
+
+
+def _may_have_tokenizer(settings: EngineSettings, engine: Engine) -> bool:
+    """Whether clients may find the tokenizer of a deployment: it is given, this machine has it, or
+    the engine brings the model's files to its nodes.
+    """
+    from orchestrator.load.workloads.content import local_tokenizer  # few workloads need it
+
+    if settings.tokenizer is not None or local_tokenizer(settings.model) is not None:
+        return True
+    is_gguf = settings.model.endswith(".gguf") or ":" in settings.model
+    return engine.launches and not is_gguf
+
+
 def _check_size(
     experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]
 ) -> None:
@@ -433,6 +477,9 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
         hint = f"pip install llm-serving-orchestrator[{load.proposer}]"
         experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
     arrivals, unreadable = _arrivals(experiment, load.arrivals, paths)
+    if load.is_closed_loop and "arrivals" in load.model_fields_set and not unreadable:
+        text = "'arrivals' is for request_rate, and here all levels are concurrency"
+        experiment.problems.add(("load", "arrivals"), text, "leave it out")
     for workload in workloads if arrivals.trace is not None else ():
         if left := workload.left_out():
             said = (
@@ -450,7 +497,7 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     if load.drain_timeout_s is None:
         more["drain_timeout_s"] = load.request_timeout_s
     rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more
-    if arrivals.process == "trace" and not unreadable:
+    if arrivals.process == "trace" and not (unreadable or load.is_closed_loop):
         from orchestrator.plan.recorded import recorded_levels  # only a trace needs it
 
         of_workloads = recorded_levels(load, arrivals, workloads, experiment.problems)

@@ -44,10 +44,16 @@ def recorded_levels(
 
 
 def _check_levels(load: Load, workload: Workload, rate: float, problems: Problems) -> None:
-    """Reports rates that are not the recorded one. At an infinite rate no recorded time counts."""
+    """Reports levels without recorded times, and rates that are not the recorded one. At an
+    infinite rate no recorded time counts.
+    """
     assert load.levels is not None
     for key, index, control, level in load.levels.given:
-        if control != "request_rate" or level == float(INFINITE):
+        if level == float(INFINITE):
+            continue
+        if control == "concurrency":
+            text = "recorded arrivals are not used where requests are kept in flight"
+            problems.add(("load", "levels", key), text, f"leave {key!r} out")
             continue
         if isinstance(level, str) or abs(level / rate - 1) > RATE_TOLERANCE:
             text = (

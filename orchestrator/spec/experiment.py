@@ -215,6 +215,13 @@ class Load(LoadRules):
                 raise wrong(("levels", name, index), problem)
         return self
 
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether requests are kept in flight at every level, so that arrivals are not used."""
+        if self.levels is None:
+            return self.control == "concurrency"
+        return all(control == "concurrency" for _, _, control, _ in self.levels.given)
+
     def too_much(self, control: Control, level: float) -> str | None:
         """Why a point at this level would be more than a client can hold."""
         if control == "concurrency" or level == math.inf:

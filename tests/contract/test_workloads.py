@@ -318,7 +318,7 @@ def test_a_file_whose_lines_do_not_say_how_long_answers_are_needs_a_length(tmp_p
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "output_tokens": 3}\n{"prompt": "y"}\n')
     one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
     assert problems(one) == [
-        f"prompts {one.prompts!r} do not all say how long the answer shall be: give 'output_tokens' (a number)"
+        f"prompts {one.prompts!r} does not say for each prompt how long the answer shall be: give 'output_tokens' (a number)"
     ]
     with pytest.raises(InputError, match="give 'output_tokens'"):
         one.requests(IDS, 0)

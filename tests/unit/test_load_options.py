@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.cli.load import Repeats, load
+from orchestrator.cli.load import Repeats, _plan, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
 from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.errors import Problem, ProblemsError, ResultsError
@@ -120,7 +120,7 @@ def test_an_infinite_rate_is_a_rate() -> None:
 
 
 def planned(made: dict[str, Any]) -> Plan:
-    made["model"] = {"id": "m"}
+    made["model"] |= {"id": "m"}
     return plan_of(made)
 
 
@@ -498,13 +498,13 @@ def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
 
 def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
     lengths = Problem(
-        "prompts 'a.jsonl' do not all say how long the answer shall be: give 'output_tokens'",
+        "prompts 'a.jsonl' does not say for each prompt how long the answer shall be: give 'output_tokens'",
         "load",
         1,
         "'shared_prefix_tokens' or 'nothing'",
     )
     assert in_options(lengths) == Problem(
-        "--prompt-file 'a.jsonl' do not all say how long the answer shall be: give --output-tokens",
+        "--prompt-file 'a.jsonl' does not say for each prompt how long the answer shall be: give --output-tokens",
         hint="--prefix-tokens or 'nothing'",
     )
     assert in_options(Problem("trace 'requests' is empty")).message == "--trace 'requests' is empty"
@@ -520,9 +520,11 @@ def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "x", "completion": "y"}\n')
     prompts = ("--prompt-file", str(file), "--output-tokens", "file")
-    assert experiment(*prompts)[1] == [
+    made, problems = experiment(*prompts)
+    assert problems == [
         "--output-tokens file counts the file's answers: give the model's --tokenizer"
     ]
+    planned(made)  # says nothing more
     assert experiment(*prompts, "--input-tokens", "5")[1][0] == (
         "--output-tokens file is for --prompt-file"
     )
@@ -534,12 +536,53 @@ def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     assert planned(made).loads[0].workload.counts_answers  # type: ignore[attr-defined]
 
 
-def test_a_trace_that_is_no_list_of_times_is_its_own_prompt_file(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
-    made, problems = experiment("--trace", str(tmp_path / "a.csv"))
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.csv", AZURE, "is Azure's trace of LLM requests as a table, which is not read"),
+        ("a.csv", "name;weight\nx;1\n", "is a table (CSV) with the columns name, weight"),
+        ("a.csv", "timestamp\n1\n2\n", "is a table (CSV), which is not read"),
+        ("a.jsonl.gz", "\x1f\x8b", "is compressed (gzip), which is not read"),
+        ("a.jsonl", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "line 1: input_l"),
+    ],
+)
+def test_a_file_of_times_and_prompts_is_wrong_once_and_as_the_trace_it_was_given_as(
+    name: str, text: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    made, problems = experiment("--trace", str(tmp_path / name))
     assert problems == []
-    with pytest.raises(ProblemsError, match="is Azure's trace of LLM requests as a table"):
-        planned(made)
+    found: list[Problem] = []
+    assert _plan(made, "m", found, "--trace") is None
+    (problem,) = found
+    assert problem.message.startswith(f"--trace '{tmp_path / name}'")
+    assert told in problem.message
+
+
+def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("0\n0.5\n")
+    made, problems = experiment(*LENGTHS, "--trace", str(tmp_path / "t.csv"))
+    assert problems == []
+    assert planned(made).loads[0].requests == 2
+
+
+@pytest.mark.parametrize(
+    ("process", "told"),
+    [
+        ("trace", "--arrivals trace: give the file of times as --trace FILE"),
+        ("ramp", "--arrivals ramp is only for experiment files (`plan`, `run`)"),
+        ("steps", "--arrivals steps is only for experiment files (`plan`, `run`)"),
+    ],
+)
+def test_arrivals_without_an_option_for_their_settings_are_refused_once(
+    process: str, told: str
+) -> None:
+    made, problems = experiment(*LENGTHS, "--rate", "1", "--requests", "9", "--arrivals", process)
+    assert problems == [told]
+    planned(made)
 
 
 def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> None:

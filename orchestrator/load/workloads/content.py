@@ -117,6 +117,25 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
+def local_tokenizer(name: str | None) -> str | None:
+    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a
+    model of this name.
+
+    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary
+    has, or words.
+    """
+    path = Path(name or "")
+    if name is None or path.is_file():
+        return None if path.suffix == ".gguf" else name
+    if path.is_dir():
+        return name
+    from huggingface_hub import try_to_load_from_cache
+
+    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # not `repository:quantization`
+    cached = try_to_load_from_cache(name, "tokenizer.json") if hub_id else None
+    return cached if isinstance(cached, str) else None
+
+
 ENGLISH = (  # the beginning of the Gettysburg Address (1863), as an example of plain English
     "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, "
     "and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing "

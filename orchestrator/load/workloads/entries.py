@@ -101,7 +101,7 @@ REFUSED = {
 _AS_ALWAYS: tuple[tuple[str, object], ...] = (("n", 1), ("best_of", 1), ("stream", True))
 # Keys of other programs' files, where no key of ours is there.
 _OTHER_FILES = {
-    "body": 'it is a line of an OpenAI batch: write the fields of its "body" as the line',
+    "body": 'it is a line of an OpenAI batch: write its "body" as the line, without "model"',
     "requests": "it is a session of an agent's trace, which is not read",
     "turns": 'write its turns as "messages"',
     "prompt_0": 'write its turns as "messages"',

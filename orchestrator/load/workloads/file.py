@@ -209,21 +209,21 @@ class FileWorkload(Workload):
         reasons = []
         if self.prompts_digest not in (None, found.digest):
             reasons.append(
-                f"on {platform.node()} are not those that were planned (digest {found.digest} "
-                f"instead of {self.prompts_digest}): the file has changed since, or differs on this node"
+                f"on {platform.node()} is not the file that was planned (digest {found.digest} "
+                f"instead of {self.prompts_digest}): it has changed since, or differs on this node"
             )
         if self.output_tokens is None and any(answered is None for _, answered in found.lengths):
             ways = "a number"
             if found.recorded_answers:
                 ways += ", or file for the lengths of the recorded answers"
             reasons.append(
-                f"do not all say how long the answer shall be: give 'output_tokens' ({ways})"
+                f"does not say for each prompt how long the answer shall be: give 'output_tokens' ({ways})"
             )
         if self.counts_answers and found.unanswered == found.prompts:
-            reasons.append("have no recorded answers: give a number as 'output_tokens', not 'file'")
+            reasons.append("has no recorded answers: give a number as 'output_tokens', not 'file'")
         if found.fields and self.api not in SAMPLED_APIS:
             reasons.append(
-                f"have {_listed(found.fields)}, which the API {self.api!r} is not sent: use "
+                f"has {_listed(found.fields)}, which the API {self.api!r} is not sent: use "
                 f"{' or '.join(SAMPLED_APIS)}"
             )
         if reasons:

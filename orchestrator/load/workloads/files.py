@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import math
 import os
 import re
 import stat
@@ -70,7 +71,9 @@ def refuse_other_formats(what: str, path: str, data: bytes) -> None:
                 f"output_length; {DOCUMENTATION}"
             )
             raise _refused(what, path, f"{trace} as a table", remedy)
-    by_name = path.lower().endswith((".csv", ".tsv")) and what != "trace"
+    by_name = path.lower().endswith((".csv", ".tsv"))
+    if what == "trace" and _is_number(_first_line_of(data)):
+        by_name = False  # times alone, which any name may have
     by_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
     if by_name or (by_columns and lowered & _COLUMNS):
         shown = f" with the columns {', '.join(columns)[:80]}" if by_columns else ""
@@ -84,8 +87,7 @@ def _refused(what: str, path: str, kind: str, remedy: str) -> ProblemsError:
 
 def _columns(data: bytes) -> list[str]:
     """The cells of the first line, if it is a line of a table; else an empty list."""
-    line = data[:10_000].removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
-    text = line.decode(errors="replace").strip()
+    text = _first_line_of(data)
     for delimiter in ("\t", ";", ","):
         if delimiter in text:
             try:
@@ -94,6 +96,19 @@ def _columns(data: bytes) -> list[str]:
                 return []
             return [cell.strip() for cell in cells]
     return []
+
+
+def _first_line_of(data: bytes) -> str:
+    """The beginning of the first line that is not blank."""
+    line = data[:10_000].removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
+    return line.decode(errors="replace").strip()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 class EntryError(ValueError):

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.cluster.base import ClientReport, HostLost, Machine
-from orchestrator.cluster.client_host import ClientHost, local_tokenizer
+from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.clients import UNFIT, ClientHandle, ClientPool, ClientRun
 from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
@@ -35,6 +35,7 @@ from orchestrator.engines.readiness import Ready
 from orchestrator.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
+from orchestrator.load.workloads.content import local_tokenizer
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level

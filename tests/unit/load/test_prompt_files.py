@@ -104,7 +104,7 @@ def test_sampling_of_a_line_is_in_the_body_of_its_request(api: str, tmp_path: Pa
 def test_sampling_of_a_line_is_refused_where_it_cannot_be_sent(tmp_path: Path) -> None:
     entries = [{"prompt": "a", "top_p": 0.5, "output_tokens": 3}]
     made = workload(tmp_path / "p.jsonl", entries, api="tgi")
-    with pytest.raises(ProblemsError, match="have top_p, which the API 'tgi' is not sent"):
+    with pytest.raises(ProblemsError, match="has top_p, which the API 'tgi' is not sent"):
         made.resolved(str)
 
 
@@ -298,7 +298,7 @@ def test_recorded_answers_need_a_tokenizer(tmp_path: Path) -> None:
 def test_a_file_without_recorded_answers_is_refused_for_their_lengths(tmp_path: Path) -> None:
     lengths = AnswerLengths.model_validate("file")
     made = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=lengths)
-    with pytest.raises(ProblemsError, match="have no recorded answers: give a number"):
+    with pytest.raises(ProblemsError, match="has no recorded answers: give a number"):
         made.resolved(str)
     some = workload(tmp_path / "t.jsonl", SHARE_GPT[:1])
     with pytest.raises(ProblemsError, match=r"\(a number, or file for the lengths of the recorded"):

@@ -409,6 +409,14 @@ def test_the_level_of_a_trace_is_the_mean_rate_of_what_is_sent(
             "recorded arrivals have one rate, their own: 'chat' gets 1.6 requests/s on average",
         ),
         ({"search": "curve"}, "search 'curve' cannot change the rate of recorded arrivals"),
+        (
+            {"levels": {"concurrency": [1, 2], "request_rate": [1.6]}},
+            "recorded arrivals are not used where requests are kept in flight",
+        ),
+        (
+            {"levels": {"concurrency": [1, 2]}},
+            "'arrivals' is for request_rate, and here all levels are concurrency",
+        ),
     ],
 )
 def test_a_level_that_a_trace_does_not_have_is_refused(
@@ -417,6 +425,47 @@ def test_a_level_that_a_trace_does_not_have_is_refused(
     (tmp_path / "t.txt").write_text("0.0\n0.5\n1.25\n")
     load |= {"arrivals": {"process": "trace", "trace": str(tmp_path / "t.txt")}}
     assert only_problem(load=load)[1] == message
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"levels": {"concurrency": [1]}},
+        {"levels": {"concurrency_per_gpu": [1]}},
+        {"search": "capacity", "control": "concurrency"},
+    ],
+)
+def test_arrivals_are_refused_where_no_level_has_a_rate(load: dict[str, Any]) -> None:
+    slos = {"x": {"ttft": "1s", "attainment": 0.9}}
+    assert only_problem(load={**load, "arrivals": "constant"}, slos=slos)[1] == (
+        "'arrivals' is for request_rate, and here all levels are concurrency"
+    )
+
+
+RECORDED = {"name": "w", "kind": "file", "prompts": "p.jsonl", "output_tokens": "file"}
+
+
+@pytest.mark.parametrize(
+    ("deployment", "model"),
+    [
+        ({"engine": "endpoint", "url": "http://h:1"}, "acme/none"),
+        ({"engine": "llama_cpp"}, "acme/none:Q4_K_M"),
+    ],
+)
+def test_recorded_answers_without_a_tokenizer_to_count_them_are_refused(
+    deployment: dict[str, Any], model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    parts: dict[str, Any] = {
+        "deployments": deployment,
+        "model": model,
+        "workloads": [RECORDED | {"prompts": str(tmp_path / "p.jsonl")}],
+    }
+    line, message, hint = only_problem(**parts)
+    assert f"and there is none of {model} here" in message
+    assert hint == "give 'tokenizer': a folder with tokenizer.json, or that file"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    planned(**parts | {"model": {"id": model, "tokenizer": str(tmp_path)}})
 
 
 MOONCAKE = "".join(
