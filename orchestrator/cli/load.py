@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -310,6 +312,8 @@ def _measure_levels(
     # now: a file may be gone afterwards
     repeats = Repeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[dict[str, object]] = []
+    # stderr has them already: where both go to one place, the table does not repeat them
+    kept_notes = [] if form == "table" and _outputs_are_one() else notes
     stop, failed, interrupted = threading.Event(), 0, False
     unsaved: OrchestratorError | None = None
 
@@ -339,7 +343,7 @@ def _measure_levels(
             for note in after if form == "json" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
-            documents.append(found | {"notes": [*notes, *after], "results": results})
+            documents.append(found | {"notes": [*kept_notes, *after], "results": results})
             # before storing: that may take long, and a full disk must not cost the answer
             if len(runs) == 1:
                 show(
@@ -359,6 +363,14 @@ def _measure_levels(
     if unsaved is not None:
         raise unsaved
     return INTERRUPTED if interrupted else 3 if failed else 0
+
+
+def _outputs_are_one() -> bool:
+    """Whether stdout and stderr are one terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # a stream that is closed or no file, as in tests
+        return False
 
 
 def _measured(

@@ -120,19 +120,20 @@ def run_text(found: Document) -> Iterator[str]:
     ]
     yield from table(columns, [_row(*row) for row in rows if row[1] or row[0] != "ttfo_ms"])
     yield ""
-    yield "   ".join(
-        f"{name.replace('_', ' ')} {_number(getattr(shown, name))}/s" for name in RATES
-    )
+    requests, output_tokens, all_tokens = (_number(getattr(shown, name)) for name in RATES)
+    yield f"throughput: {requests} requests/s, {output_tokens} output tokens/s"
+    yield f"  {all_tokens} tokens/s with those of the prompts"
     if interval := one["output_token_throughput_interval"]:
         low, high = interval.lower, interval.upper
-        yield f"output token throughput, 95 % interval within this run: {low:,.2f}-{high:,.2f}/s"
+        yield f"  output tokens/s, 95 % interval within this run: {low:,.2f}-{high:,.2f}"
     yield _window(one)
     yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed"
-    yield f"{_lengths(one)}; in flight: {_number(one['in_flight_mean'])} on average"
+    yield _lengths(one)
+    yield f"in flight: {_number(one['in_flight_mean'])} on average"
     yield f"prefix cache at the start: {one.get('cache_state', 'unknown')}{_cached(one)}"
     yield from _errors(one, "  ")
     if "slo" in one:
-        yield _limits(one["slo"])
+        yield from _limits(one["slo"])
     yield say(f"validity: {one['validity']}", "green" if one["validity"] == "valid" else "yellow")
     yield from (say(f"  {reason}", "yellow") for reason in one["validity_reasons"])
     yield from _ending([one])
@@ -222,16 +223,19 @@ def _cells(one: dict[str, Any]) -> list[str]:
     ]
 
 
-def _limits(slo: dict[str, Any]) -> str:
+def _limits(slo: dict[str, Any]) -> Iterator[str]:
+    """The limits, and below them each share of requests that met them, with its interval."""
+    style = "green" if slo["met"] else "yellow"
+    yield say(f"limits: {slo['text']}", style)
     if not slo["tests"]:
-        return f"{slo['text']}: no request was due in the window"
-    said = [
-        f"{one['name'] if one['name'] == JOINT else 'within ' + one['name']} "
-        f"{one['share'].estimate:.3f} ({one['share'].lower:.3f}-{one['share'].upper:.3f})"
-        for one in slo["tests"]
-    ]
-    said += [] if slo["goodput"] is None else [f"{_number(slo['goodput'])} such requests/s"]
-    return say(f"{slo['text']}: {', '.join(said)}", "green" if slo["met"] else "yellow")
+        yield say("  no request was due in the window", style)
+    for test in slo["tests"]:
+        name = test["name"] if test["name"] == JOINT else f"within {test['name']}"
+        share = test["share"]
+        interval = f"{share.lower:.3f}-{share.upper:.3f}"
+        yield say(f"  {name} {share.estimate:.3f} ({interval})", style)
+    if slo["goodput"] is not None:
+        yield say(f"  goodput {_number(slo['goodput'])} requests/s", style)
 
 
 def _figures(found: Document) -> Figures:

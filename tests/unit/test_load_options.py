@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.cli.load import Repeats, _plan, load
+from orchestrator.cli.load import Repeats, _outputs_are_one, _plan, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
 from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.errors import Problem, ProblemsError, ResultsError
@@ -591,3 +592,16 @@ def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> Non
     assert problems == []
     (load_rules,) = planned(made).loads
     assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)
+
+
+def test_notes_are_repeated_only_where_the_table_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", err)
+        assert not _outputs_are_one()
+        monkeypatch.setattr("sys.stderr", out)
+        assert _outputs_are_one()
+        monkeypatch.setattr("sys.stderr", io.StringIO())
+        assert not _outputs_are_one()

@@ -6,13 +6,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 
 from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.load.point import Target
 from orchestrator.load.validity import judge
 from orchestrator.report.documents import json_text
-from orchestrator.report.run import run_document, run_text, runs_text
+from orchestrator.report.run import limits_document, run_document, run_text, runs_text
 from orchestrator.results.schemas import TOKEN_EVENTS
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM, table
@@ -110,3 +112,16 @@ def test_the_window_ends_with_the_duration_or_with_the_last_request() -> None:
     requests = table()
     assert steady_window_ns(2.0, 5.0, requests) == (2_000_000_000, 7_000_000_000)
     assert steady_window_ns(0.0, None, requests) == (0, int(399 / 20 * 1e9) + 1_000_000_000 + 1)
+
+
+def test_no_line_of_one_level_is_wider_than_a_terminal() -> None:
+    slo = parse_slo("ttft<=500ms,tpot<=50ms,attainment>=0.95")
+    requests, token_events = table(), TOKEN_EVENTS.empty_table()
+    verdict = judge(requests, [CALM], POINT, 0)
+    found = run_document(POINT, 1, requests, token_events, [CALM], verdict)
+    found |= limits_document(POINT, requests, token_events, [slo])
+    lines = list(run_text(found))
+    first_of_table = next(at for at, line in enumerate(lines) if "p50" in line)
+    assert max(map(len, map(click.unstyle, lines[first_of_table:]))) <= 80
+    assert any(line.startswith("  attainment ") for line in map(click.unstyle, lines))
+    assert any(line.startswith("  goodput ") for line in map(click.unstyle, lines))
