@@ -29,6 +29,11 @@ DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
 SEQUENCES, BATCHED_TOKENS = 1024, 8192  # defaults of vLLM on GPUs of 70 GiB and more
 
 
+def memory_text(size: float) -> str:
+    """Bytes as ``67.7 GiB``, or ``12.3 MiB`` where that would be less than 0.1."""
+    return f"{size / GIB:.1f} GiB" if size == 0 or size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
+
+
 def dtype_bytes(dtype: str | None) -> float:
     """Bytes of one unquantized weight or activation; 2 for ``auto``, which converts float32
     checkpoints to 16 bits.

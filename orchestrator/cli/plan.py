@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.catalog.memory import GIB
+from orchestrator.catalog.memory import memory_text
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
@@ -26,7 +26,10 @@ from orchestrator.spec.settings import EngineSettings
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
 FIGURES = ("points", "weights", "KV tokens", "at once", "time")
-NARROW, FEW_FIGURES = 80, ("points", "time")  # on terminals with fewer columns
+# Left out, one after the other, where a terminal has no room for them beside the labels.
+LEFT_OUT = ("at once", "KV tokens", "weights", "points")
+LABEL_WIDTH = 24  # that labels have at least, whatever is left out for it, if they need as much
+GAP = 2  # columns between two of the table
 MOST_LABELS = 8  # named with a reason; the others are counted
 STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
 
@@ -167,24 +170,22 @@ def as_json(estimate: Estimate) -> Iterator[bytes]:
 def show(estimate: Estimate, console: Console) -> None:
     """The table, the sums below it, and what is worth knowing."""
     made = estimate.plan
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    shown = FIGURES if console.width >= NARROW else FEW_FIGURES
-    for name in ("deployment", "status", "footprint", *shown):
+    rows = [_row(estimate, one) for one in made.deployments[:MOST_ROWS]]
+    shown = _shown(rows, console.width)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    for name in shown:
         table.add_column(
             name,
             justify="right" if name in FIGURES else "left",
             overflow="fold",
             no_wrap=name != "deployment",
         )
-    for one in made.deployments[:MOST_ROWS]:
-        status = f"[{STYLES[one.status]}]{one.status}[/]"
-        points = str(len(made.known_levels(one.id)) or "")
-        took = hours(estimate.cost(one).seconds) if one.runs else ""
-        predicted = _predicted(one.predicted or {}) if one.runs else ("", "", "")
-        figures = dict(zip(FIGURES, (points, *predicted, took), strict=True))
-        table.add_row(
-            escape(one.label), status, _footprint(one), *(figures[name] for name in shown)
-        )
+    for row in rows:
+        cells = row | {
+            "deployment": escape(row["deployment"]),
+            "status": f"[{STYLES[row['status']]}]{row['status']}[/]",
+        }
+        table.add_row(*(cells[name] for name in shown))
     console.print(table)
     if len(made.deployments) > MOST_ROWS:
         console.print(f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all")
@@ -194,6 +195,37 @@ def show(estimate: Estimate, console: Console) -> None:
     console.print(
         estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal
     )
+
+
+def _row(estimate: Estimate, one: Deployment) -> dict[str, str]:
+    """The table's cells of one deployment, by column."""
+    predicted = _predicted(one.predicted or {}) if one.runs else ("", "", "")
+    weights, tokens, at_once = predicted
+    return {
+        "deployment": one.label,
+        "status": one.status,
+        "footprint": _footprint(one),
+        "points": str(len(estimate.plan.known_levels(one.id)) or ""),
+        "weights": weights,
+        "KV tokens": tokens,
+        "at once": at_once,
+        "time": hours(estimate.cost(one).seconds) if one.runs else "",
+    }
+
+
+def _shown(rows: Sequence[dict[str, str]], width: int) -> list[str]:
+    """The columns for which ``width`` has room, so that labels break between words."""
+    shown = ["deployment", "status", "footprint", *FIGURES]
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in shown}
+    words = [word for row in rows for word in row["deployment"].split()]
+    longest = max(map(len, words), default=0)
+    needed = min(widths["deployment"], max(longest, LABEL_WIDTH))
+    for name in LEFT_OUT:
+        others = sum(widths[one] + GAP for one in shown if one != "deployment")
+        if needed + others <= width:
+            break
+        shown.remove(name)
+    return shown
 
 
 def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
@@ -225,7 +257,7 @@ def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:
     )
     at_once = at_once and min(at_once, figures["max_num_seqs"])
     return (
-        "" if weights is None else f"{weights / GIB:.1f} GiB",
+        "" if weights is None else memory_text(weights),
         "" if tokens is None else f"{tokens:,}",
         "" if at_once is None else f"{at_once:,.1f}",
     )

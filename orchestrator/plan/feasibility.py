@@ -20,6 +20,7 @@ from orchestrator.catalog.memory import (
     expert_parallel_size,
     expert_ranks,
     layers_per_stage,
+    memory_text,
     predict,
 )
 from orchestrator.catalog.models import ModelFacts, known_config
@@ -521,19 +522,19 @@ def _memory(case: Case) -> Found:
     fixed = case.settings.kv_cache_memory_bytes is not None and not free
     fraction = 1.0 if fixed or case.fraction is None else case.fraction
     budget = memory if free else memory * fraction
-    held = f"{_gib(weights)} of weights{_of_draft(case)} on each rank"
+    held = f"{memory_text(weights)} of weights{_of_draft(case)} on each rank"
     if weights > budget:
         proven = _is_weight_proven(case)
-        yield "impossible" if proven else "risky", f"{held} do not fit {_gib(budget)}"
+        yield "impossible" if proven else "risky", f"{held} do not fit {memory_text(budget)}"
         return
     if weights * 1.05 + 2 * GIB > budget:
-        yield "risky", f"{held} leave less than 5 % and 2 GiB of {_gib(budget)}"
+        yield "risky", f"{held} leave less than 5 % and 2 GiB of {memory_text(budget)}"
     yield from _kv_memory(case, (budget - weights) * (fraction if free else 1))
 
 
 def _of_draft(case: Case) -> str:
     added = case.draft_bytes
-    return f" ({_gib(added.weights)} of them the draft's)" if added and added.weights else ""
+    return f" ({memory_text(added.weights)} of them the draft's)" if added and added.weights else ""
 
 
 def _is_weight_proven(case: Case) -> bool:
@@ -560,7 +561,9 @@ def _kv_memory(case: Case, free: float) -> Found:
         case.settings.kv_cache_memory_bytes,
     )
     if fixed is not None and fixed > free:
-        said = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
+        said = (
+            f"kv_cache_memory_bytes={fixed} is more than the {memory_text(free)} beside the weights"
+        )
         yield "impossible" if _is_kv_counted(case) else "risky", said
     if prediction.kv_bytes_per_token is None:
         return
@@ -568,7 +571,7 @@ def _kv_memory(case: Case, free: float) -> Found:
     if case.rules.allocates_tokens and asked > free:  # less where some layers look at a window only
         yield (
             "risky",
-            f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {_gib(asked)}, there are {_gib(free)}",
+            f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {memory_text(asked)}, there are {memory_text(free)}",
         )
     room, tokens, have = (
         prediction.kv_cache_memory_bytes,
@@ -579,7 +582,7 @@ def _kv_memory(case: Case, free: float) -> Found:
         room / tokens if room is not None and tokens else prediction.kv_bytes_per_token
     ) * length
     if needed > have:
-        said = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
+        said = f"one sequence of max_model_len={length} needs {memory_text(needed)} of KV cache, there are {memory_text(have)}"
         yield (
             "impossible"
             if _is_kv_counted(case) and case.rules.holds_length(case.settings)
@@ -595,10 +598,6 @@ def _kv_memory(case: Case, free: float) -> Found:
 
 def _is_kv_counted(case: Case) -> bool:
     return case.facts.counted and (case.draft is None or case.draft.counted)
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f} GiB"
 
 
 # Engines that run what they have no code for by that of transformers, if it can be run so.

@@ -115,6 +115,21 @@ def test_the_table_holds_on_80_columns_with_a_reason_that_is_long(tmp_path: Path
     assert "on 2 nodes" in done.stdout
 
 
+def test_labels_break_between_words_and_figures_make_room(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(WORKING.replace("[1, 2, 3, 16]}", "[1, 4], kv_cache_dtype: [auto, fp8]}"))
+    done = orchestrator("plan", path, columns=80)
+    table = done.stdout.split("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert {"tp=1", "tp=4", "kv=auto", "kv=fp8"} <= set(table.split())
+    assert "time" in table.splitlines()[0].split()
+
+
+def test_a_tiny_model_has_weights() -> None:
+    figures = {"weight_bytes": 3 * 2**20, "kv_cache_tokens": None, "max_concurrency": None}
+    assert _predicted(figures)[0] == "3.0 MiB"
+
+
 def test_starts_of_earlier_runs_are_known(working: Path, tmp_path: Path) -> None:
     deployment = load_plan(working).deployments[0]
     store = Store.open(str(tmp_path / "results"), "small")
