@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from orchestrator.analysis.answers import called, model_of
 from orchestrator.analysis.capacity import (
@@ -40,6 +41,13 @@ from orchestrator.spec.load import Per, Slo, load_text
 MENDS = {one: one.remedy for one in Validity if one.remedy}
 # why the answer is not certain, and which measurement would settle it
 Doubt = tuple[str, str | None]
+
+
+class _Contending(NamedTuple):
+    """What tells the deployments of a comparison apart."""
+
+    deployment_id: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +131,14 @@ def _comparison(
 ) -> Comparison:
     asked, searched, full_grid, may_start = how
     per = per_of(asked, [point.deployment for point in points])
-    of_each: dict[str, tuple[list[Point], list[Missing]]] = {}
+    # by label too: two runs of `orchestrator load` may have measured one endpoint
+    of_each: dict[_Contending, tuple[list[Point], list[Missing]]] = {}
     for point in points:
-        of_each.setdefault(point.head.deployment_id, ([], []))[0].append(point)
+        key = _Contending(point.head.deployment_id, point.deployment.label)
+        of_each.setdefault(key, ([], []))[0].append(point)
     for one in missing:
-        of_each.setdefault(one.deployment_id, ([], []))[1].append(one)
+        key = _Contending(one.deployment_id, one.label)
+        of_each.setdefault(key, ([], []))[1].append(one)
     claimed = _claimed(of_each, slo, searched, None if full_grid else per)
     contenders = [contender(*some, slo, per, claimed.get(name)) for name, some in of_each.items()]
     found = [one.candidate for one in contenders if one.candidate]
@@ -161,12 +172,12 @@ def _comparison(
 
 
 def _claimed(
-    of_each: Mapping[str, tuple[Sequence[Point], object]],
+    of_each: Mapping[_Contending, tuple[Sequence[Point], object]],
     slo: Slo,
     searched: Searched | None,
     race: Per | None,
-) -> dict[str, dict[str, Claim]]:
-    """The claims of searches, by deployment id. ``race``: the unit they race in; None: they do not
+) -> dict[_Contending, dict[str, Claim]]:
+    """The claims of searches, by deployment. ``race``: the unit they race in; None: they do not
     race.
     """
     found = {

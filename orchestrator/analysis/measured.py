@@ -142,6 +142,15 @@ class Point:
             ),
         )
 
+    def of_experiment(self, name: str) -> Point:
+        """The point as one of another experiment, which it is shown in."""
+        return replace(
+            self,
+            repeats=tuple(
+                replace(one, point=replace(one.point, experiment=name)) for one in self.repeats
+            ),
+        )
+
     @property
     def validity(self) -> str:
         """The verdict on its used repeats; ``failing`` where more than 5 % of the requests of valid

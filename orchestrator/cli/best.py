@@ -84,9 +84,11 @@ def best(
     else:
         echo("\n".join(best_text(comparisons)))
     named = "no limits: give --slo" if slo_text is None else f"no {slo_text}"
-    left_out = [
-        f"{one.name} is left out: its file names {named}" for one, slos in asked if not slos
-    ]
+    left_out = []
+    for one, slos in asked:
+        if not slos:
+            source = "it was measured with" if one.is_load_run else "its file names"
+            left_out.append(f"{one.name} is left out: {source} {named}")
     for note in [*left_out, *(note for one in found for note in one.notes)]:
         echo(f"note: {note}", err=True)
     return 3 if any(one.damaged for one in found) else 0

@@ -13,6 +13,7 @@ import click
 from orchestrator.cli.signals import INTERRUPTED, stops
 from orchestrator.report.documents import json_text
 from orchestrator.report.live import live_load
+from orchestrator.report.load_runs import stored_csv
 from orchestrator.report.search import search_document, search_text
 from orchestrator.report.text import echo
 from orchestrator.results.store import Store
@@ -67,11 +68,14 @@ def show_capacity(
         )
         document = {**about, **search_document(plan, found.claim, found.probes), "next": ahead}
         document |= {"notes": [*notes], "results": results}
+        document |= {"name": None if results is None else plan.name}
+        if form == "csv":  # while the folder is there
+            click.echo(stored_csv(store), nl=False)
     if found.failure is not None:
         echo(f"note: the search ended: {found.failure.sentence}", err=True)
     if form == "json":
         click.echo(json_text(document))
-    else:
+    elif form == "table":
         echo("\n".join(search_text(document)))
     if found.interrupted:
         return INTERRUPTED

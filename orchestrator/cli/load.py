@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
+    from orchestrator.results.store import Store
     from orchestrator.runner.endpoint import EndpointRun
     from orchestrator.runner.measure import Attempt
     from orchestrator.runner.probe import Probed
@@ -41,6 +43,8 @@ Examples:
   orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 --prompt-file prompts.jsonl --output-tokens 256
   orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 --think-time 2s --prefix-tokens 500
       --prefix-count 8 --input-tokens 100+-60 --output-tokens 50:300
+  orchestrator load http://127.0.0.1:8000 --concurrency 8,32 --requests 500 --input-tokens 512 --output-tokens 128
+      --results runs/ --name before       then again with --name after; orchestrator results runs/ shows both
   orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 1000 --max-errors 50
   orchestrator load http://127.0.0.1:8000 --find-capacity --slo "ttft<=500ms,attainment>=0.95"
       --input-tokens 512 --output-tokens 128 --results ./capacities
@@ -240,7 +244,16 @@ class Sectioned(click.Command):
 )
 @click.option("--results", metavar="URI", help="Also store Parquet here, for `results` and `best`.")
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "--name",
+    metavar="NAME",
+    help="Name of this run in --results, like before or after. Default: the time.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
 )
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
     """Measure the running server at URL."""
@@ -259,12 +272,22 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
 
         return show_capacity(plan, target, probed, notes, results, form, clients)
     from orchestrator.report.text import echo
+    from orchestrator.results.store import Store
     from orchestrator.runner.endpoint import runs_of
 
-    runs = runs_of(plan, target, probed)
-    for note in notes:
-        echo(f"note: {note}", err=True)
-    return _measure_levels(runs, notes, results, form, clients, options)
+    with ExitStack() as at_end:
+        uri = results
+        if uri is None and form == "csv":  # its lines are those of stored points
+            uri = at_end.enter_context(tempfile.TemporaryDirectory(prefix="load-"))
+        store = None if uri is None else Store.open(uri, plan.name)
+        runs = runs_of(plan, target, probed, store)
+        if repeat := max(run.measurement.repeat for run in runs):
+            notes.append(
+                f"{plan.name} is stored with the same options: this adds repeat {repeat + 1}"
+            )
+        for note in notes:
+            echo(f"note: {note}", err=True)
+        return _measure_levels(runs, notes, store, results, form, clients, options)
 
 
 def _api_of(url: str, api: str) -> str:
@@ -291,6 +314,7 @@ def _api_of(url: str, api: str) -> str:
 def _measure_levels(
     runs: Sequence[EndpointRun],
     notes: Sequence[str],
+    store: Store | None,
     results: str | None,
     form: str,
     clients: int,
@@ -301,11 +325,10 @@ def _measure_levels(
     """
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.documents import json_text
+    from orchestrator.report.load_runs import stored_csv
     from orchestrator.report.run import run_text, runs_text
     from orchestrator.report.text import echo
-    from orchestrator.results.store import Store
 
-    store = None if results is None else Store.open(results, runs[0].plan.name)
     if store is not None:
         store.check_writable()
     show = click.echo if form == "json" else echo
@@ -318,7 +341,11 @@ def _measure_levels(
     unsaved: OrchestratorError | None = None
 
     def show_all() -> None:
-        if len(runs) > 1 and documents:
+        if form == "csv" and documents:
+            assert store is not None
+            measured = {run.measurement.measurement_id for run in runs[: len(documents)]}
+            click.echo(stored_csv(store, measured), nl=False)
+        elif len(runs) > 1 and documents:
             show(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
 
     with ExitStack() as at_end, stops(stop):
@@ -340,12 +367,14 @@ def _measure_levels(
             after = repeats.add(attempt.loaded.requests.num_rows)
             if interrupted := attempt.interrupted and stop.is_set():
                 after = [*after, "interrupted: run again for all of it"]
-            for note in after if form == "json" else ():  # the table has them
+            for note in after if form != "table" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
-            documents.append(found | {"notes": [*kept_notes, *after], "results": results})
+            name = None if results is None else run.plan.name
+            about = {"notes": [*kept_notes, *after], "results": results, "name": name}
+            documents.append(found | about)
             # before storing: that may take long, and a full disk must not cost the answer
-            if len(runs) == 1:
+            if len(runs) == 1 and form != "csv":
                 show(
                     json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0]))
                 )
@@ -410,6 +439,7 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
         point, clients, loaded.requests, token_events, loaded.stats, attempt.verdict
     )
     found |= limits_document(point, loaded.requests, token_events, run.plan.slos)
+    found |= {"repeat": run.measurement.repeat}
     return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
 
 
@@ -418,7 +448,12 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
-    from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
+    from orchestrator.cli.load_options import (
+        dialects_of,
+        experiment_of,
+        options_digest,
+        target_of,
+    )
     from orchestrator.runner.probe import TrialFailed, list_models, only_model, probe, salted_first
     from orchestrator.spec.address import parse_address
 
@@ -436,6 +471,7 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
         plan = _plan(experiment, target.model, problems, prompts_option)
     if plan is None:  # the name that the server gives its model is none
         raise ProblemsError(problems)
+    plan = _of_this_run(plan, options_digest(experiment, options), options)
     settings = plan.deployments[0].settings
     owner = (listing.owners or {}).get(target.model, "")
     candidates = salted_first(candidates, owner, settings)
@@ -457,6 +493,27 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
         slow.cancel()
     note = listing.note_on(target.model)
     return plan, target, replace(probed, notes=(*probed.notes, *([note] if note else [])))
+
+
+def _of_this_run(plan: Plan, digest: str, options: Mapping[str, Any]) -> Plan:
+    """The plan with the digest of its options. Raises InputError where ``--name`` is that of a run
+    which asked for something else.
+    """
+    from orchestrator.cli.load_options import stored_plan
+    from orchestrator.results.store import Store
+
+    plan = plan.model_copy(update={"load_options": digest})
+    if options["name"] is None or options["results"] is None:
+        return plan
+    if Store.open(options["results"], options["name"]).plan() is None:
+        return plan
+    stored = stored_plan(options["results"], options["name"])
+    if stored is not None and plan.asks_the_same(stored):
+        return plan
+    raise InputError(
+        f"--name {options['name']}: {options['results']} holds another run of this name (other"
+        " options, files, model or version): give another --name, or the same options to add a repeat"
+    )
 
 
 def _to_know(plan: Plan, target: Target) -> Iterator[str]:

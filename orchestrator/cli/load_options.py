@@ -8,6 +8,8 @@ import math
 import os
 import re
 import secrets
+import string
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +23,7 @@ from orchestrator.spec.load import MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
+    from orchestrator.plan.model import Plan
     from orchestrator.spec.address import ServerAddress
     from orchestrator.spec.dialect import Dialect
 
@@ -38,6 +41,7 @@ _NEEDS = {  # what an option is for
     "think_time": "turns",
     "speed_up": "trace",
     **dict.fromkeys(("control", "budget", "precision"), "find_capacity"),
+    "name": "results",
 }.items()
 
 
@@ -45,8 +49,6 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
     """The options as an experiment. What they lack or say wrongly is left out of it and is a
     problem.
     """
-    from orchestrator.results.ids import new_ulid
-
     load: dict[str, Any] = _given(
         duration=_duration("duration", options["duration"], problems),
         warmup=_duration("warmup", options["warmup"], problems),
@@ -64,7 +66,7 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         workloads = [_with_countable_answers(workload) for workload in workloads]
     found = {
         "version": 1,
-        "name": f"load-{new_ulid()}",
+        "name": _run_name(options["name"], problems),
         "model": _given(tokenizer=tokenizer),
         "deployments": endpoint,
         "workloads": workloads,
@@ -76,35 +78,59 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         found["budget"] = _given(
             wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems)
         )
-    keeps = options["find_capacity"] and options.get("results") is not None and not problems
-    return found | _resumable(found, options) if keeps else found
+    if options["results"] is None or problems:
+        return found
+    if options["name"] is None and options["find_capacity"]:
+        found["name"] = f"capacity-{options_digest(found, options)[:12]}"
+    if options["seed"] is None and (stored := stored_plan(options["results"], str(found["name"]))):
+        found["seed"] = stored.seed  # with another one it would be another run
+    return found
 
 
-def _resumable(found: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The same options name the same search, which then goes on with the probes that are stored,
-    and their seed: for how long, and how near to what fails, are no other search. Whatever is sent
-    otherwise is.
+def _run_name(name: str | None, problems: list[Problem]) -> str:
+    """The name of a run: the one that was given, or the time with three characters that keep runs
+    of the same minute apart.
+    """
+    from orchestrator.results.ids import is_name
+
+    if name is None:
+        signs = string.ascii_lowercase + string.digits
+        return time.strftime("%m%d-%H%M-") + "".join(secrets.choice(signs) for _ in range(3))
+    if not is_name(name):
+        text = f"--name {name!r}: give letters, digits, '.', '_' and '-', like before or run-2"
+        problems.append(Problem(text))
+    return name
+
+
+def options_digest(experiment: dict[str, Any], options: dict[str, Any]) -> str:
+    """The same for the same options: for how long a search goes on, and how near to what fails, is
+    no other search. Whatever is sent otherwise is another run.
+    """
+    from orchestrator.results.ids import digest
+
+    load = {name: value for name, value in experiment["load"].items() if name != "precision"}
+    same = {name: value for name, value in experiment.items() if name != "budget"}
+    seed = options["seed"]
+    same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
+    same["model"] = {name: value for name, value in same["model"].items() if name != "id"}
+    # headers without what variables hold
+    same["sent"] = {name: options[name] for name in _SENT if options[name]}
+    return digest(same)
+
+
+def stored_plan(results: str, name: str) -> Plan | None:
+    """The plan of a run that is stored under this name; None where this version can read none.
 
     Raises ResultsError when the storage does not answer: with another seed stored probes would
     count no more.
     """
     from orchestrator.plan.model import Plan
-    from orchestrator.results.ids import digest
     from orchestrator.results.store import Store
 
-    load = {name: value for name, value in found["load"].items() if name != "precision"}
-    same = {name: value for name, value in found.items() if name != "budget"}
-    seed = options["seed"]
-    same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
-    # headers without what variables hold
-    same["sent"] = {name: options[name] for name in _SENT if options[name]}
-    name = f"capacity-{digest(same)[:12]}"
-    if seed is not None:
-        return {"name": name, "seed": seed}
     with suppress(InputError):  # no URI, or no plan of this version
-        if stored := Store.open(options["results"], name).plan():
-            return {"name": name, "seed": Plan.from_json(stored, to_run=False).seed}
-    return {"name": name}
+        if stored := Store.open(results, name).plan():
+            return Plan.from_json(stored, to_run=False)
+    return None
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -116,14 +116,22 @@ def _points(shown: Shown, superseded: bool, form: str, profile: bool) -> Iterabl
 
 def _tables(shown: Shown, superseded: bool, profile: bool) -> Iterator[str]:
     from orchestrator.report.capacities import capacities_text
+    from orchestrator.report.load_runs import load_runs_table
     from orchestrator.report.points import points_text
 
+    load_runs = []
     for one, slos, points in shown:
+        if one.is_load_run:
+            load_runs.append((one, slos, points))
+            for content, group in one.by_content(points.superseded).items() if superseded else ():
+                yield from points_text(group, slos, f", superseded: {content}", profile)
+            continue
         for content, alike in one.alike(points).items():
             yield from points_text(alike, slos, f", {content}" if content else "", profile)
         yield from capacities_text(one, points.current, slos)
         for content, group in one.by_content(points.superseded).items() if superseded else ():
             yield from points_text(group, slos, f", superseded: {content}", profile)
+    yield from load_runs_table(load_runs, profile)
 
 
 def _documents(shown: Shown, superseded: bool) -> Iterator[Document]:

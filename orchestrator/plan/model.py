@@ -218,6 +218,20 @@ class Plan(SweepRules):
     loads: tuple[PlannedLoad, ...]
     slos: tuple[Slo, ...] = ()
     notes: tuple[str, ...] = ()
+    # digest of the options of `orchestrator load`; None where a file made the plan
+    load_options: str | None = None
+
+    def asks_the_same(self, stored: Plan) -> bool:
+        """Whether a run of ``orchestrator load`` sends what a stored one sent, with the seed of
+        either.
+        """
+        level = Level(control="request_rate", value=1.0)
+        own = [load.identity(level, 0) for load in self.loads]
+        return (
+            self.load_options == stored.load_options
+            and [one.id for one in self.deployments] == [one.id for one in stored.deployments]
+            and own == [load.identity(level, 0) for load in stored.loads]
+        )
 
     def runnable(self) -> list[Deployment]:
         """The deployments to run, risky ones last."""

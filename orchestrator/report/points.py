@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from orchestrator.analysis.answers import called
 from orchestrator.analysis.best import group_of
@@ -14,7 +15,7 @@ from orchestrator.report.as_predicted import beside_column, beside_fields, besid
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
 from orchestrator.results.records import LaunchRow, PointHead
-from orchestrator.several import grouped
+from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
@@ -169,15 +170,24 @@ def points_text(
     """
     bends = knees(points)
     done = [point for point in points if point.used]
-    failed = [point for point in points if not point.used]
     for group in grouped((group_of(point), point) for point in done).values():
         limits = [slo_text(slo) for slo in slos]
         yield say(
             _measured(group) + asked + (f" under {limits[0]}" if len(limits) == 1 else ""), "bold"
         )
         yield from (f"  {text}" for text in limits if len(limits) > 1)
-        yield from _profile(group) if profile else _table(group, slos, bends)
+        if profile:
+            yield from _profile(group)
+        else:
+            yield from _table([Shown(point, slos, point.head.point_id in bends) for point in group])
         yield ""
+    yield from _below(points)
+
+
+def _below(points: Sequence[Point]) -> Iterator[str]:
+    """What is in doubt and what failed, below the tables of these points."""
+    done = [point for point in points if point.used]
+    failed = [point for point in points if not point.used]
     if any(point.emulated for point in points):
         yield say(EMULATED, "yellow")
     for point in done:
@@ -188,6 +198,37 @@ def points_text(
     for point in failed:
         yield say(f"failed: {_name(point)}: {failure_text(point.head)}", "red")
     yield say(f"{counted(len(done), 'point')} measured, {len(failed)} failed", "dim")
+
+
+def load_runs_text(
+    runs: Sequence[tuple[Sequence[Point], Sequence[Slo]]],
+    remarks: Sequence[str] = (),
+    profile: bool = False,
+) -> Iterator[str]:
+    """One table of several runs of ``orchestrator load``: a row per run and level. ``runs``: the
+    points of each, with its limits; ``remarks``: in what they differ.
+    """
+    every = [point for points, _ in runs for point in points]
+    rows = []
+    for points, slos in runs:
+        bends = knees(points)
+        shown = [Shown(point, slos, point.head.point_id in bends) for point in points]
+        rows += [one for one in shown if one.point.used]
+    names = dict.fromkeys(point.deployment.model for point in every)
+    limits = dict.fromkeys(slo_text(slo) for _, slos in runs for slo in slos)
+    under = f" under {next(iter(limits))}" if len(limits) == 1 else ""
+    yield say(f"{counted(len(runs), 'load run')}: {listed(list(names))}{under}", "bold")
+    for points, slos in runs:
+        name = points[0].deployment.label
+        if len(names) > 1:
+            yield f"  {name}: {points[0].deployment.model}"
+        if len(limits) > 1 and slos:
+            yield f"  {name}: {', '.join(slo_text(slo) for slo in slos)}"
+    if rows:
+        yield from _profile([one.point for one in rows]) if profile else _table(rows, "name")
+        yield ""
+    yield from (say(text, "yellow") for text in remarks)
+    yield from _below(every)
 
 
 def failure_text(row: PointHead | LaunchRow) -> str:
@@ -244,7 +285,18 @@ def _label(point: Point) -> str:
     return point.deployment.label + ("\nemulated" if point.emulated else "")
 
 
-def _table(points: Sequence[Point], slos: Sequence[Slo], bends: Collection[str]) -> Iterator[str]:
+class Shown(NamedTuple):
+    """A point in a table, with the limits that it was judged by; ``knee``: its curve bends there."""
+
+    point: Point
+    slos: Sequence[Slo]
+    knee: bool
+
+
+def _table(rows: Sequence[Shown], name: str = "deployment") -> Iterator[str]:
+    """``name``: what the first column names."""
+    points = [one.point for one in rows]
+    most_slos = max(len(one.slos) for one in rows)
     titles = [
         "load",
         "ok/all",
@@ -253,19 +305,19 @@ def _table(points: Sequence[Point], slos: Sequence[Slo], bends: Collection[str])
         "TPOT ms\np50, p99",
         "E2E ms\np50, p99",
     ]
-    several = [Column("attainment", fold=len(slos) > 1)] if slos else []
+    several = [Column("attainment", fold=most_slos > 1)] if most_slos else []
     agreement, shares = agreement_column(points)
     prediction, ratios = beside_column(points)
     columns = [
-        Column("deployment", fold=True),
+        Column(name, fold=True),
         *map(Column, titles),
         *several,
         *agreement,
         *prediction,
     ]
-    every = zip(points, shares, ratios, strict=True)
+    every = zip(rows, shares, ratios, strict=True)
     yield from table(
-        columns, [[*_cells(point, slos, bends), *share, *ratio] for point, share, ratio in every]
+        columns, [[*_cells(row, bool(several)), *share, *ratio] for row, share, ratio in every]
     )
     yield from agreement_text(points)
 
@@ -284,9 +336,11 @@ def on_hardware(name: str | None) -> str:
     return f" on {name}" if name not in (None, NO_HARDWARE) else ""
 
 
-def _cells(point: Point, slos: Sequence[Slo], bends: Collection[str]) -> list[str | Cell]:
+def _cells(row: Shown, judged: bool) -> list[str | Cell]:
+    """``judged``: the table has a column of attainment."""
+    point = row.point
     figures, head = point.figures, point.head
-    load = load_text(head.control, head.level) + ("\nknee" if head.point_id in bends else "")
+    load = load_text(head.control, head.level) + ("\nknee" if row.knee else "")
     if len(point.repeats) > 1:
         load += f"\n{len(point.used)} of {len(point.repeats)}"
     answered = f"{figures.requests.ok}/{figures.requests.scheduled}{' *' if _note(point) else ''}"
@@ -300,7 +354,7 @@ def _cells(point: Point, slos: Sequence[Slo], bends: Collection[str]) -> list[st
         Cell(answered + doubt, "yellow" if doubt else None),
         plus_minus(point.output_token_throughput()),
         *(p50_p99(one, figures.requests.ok) for one in latencies),
-        *([_share_cell(point.held, slos)] if slos else []),
+        *([_share_cell(point.held, row.slos)] if judged else []),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -203,9 +204,18 @@ def _ending(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     first = documents[0]
     if first.get("emulated"):
         yield say(EMULATED, "yellow")
-    yield say(
-        f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim"
-    )
+    if first.get("repeat"):
+        yield say(f"seed: {first['seed']}, of which each repeat draws requests of its own", "dim")
+    else:
+        yield say(
+            f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim"
+        )
+    if first.get("name"):
+        yield say(
+            f"stored as {first['name']}: orchestrator results {shlex.quote(first['results'])}"
+            " shows all runs there",
+            "dim",
+        )
 
 
 def _cells(one: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@ apply.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,8 +24,11 @@ from orchestrator.results.ids import one_model
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
-from orchestrator.several import grouped
+from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Level, Per, Slo, counted
+
+# names that `orchestrator load` gave before its plans said that it made them
+_OLD_LOAD_RUN = re.compile(r"load-[0-9A-Z]{26}|capacity-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Experiment:
     def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
         self.store, self.name = store, store.experiment
         self.unanswered: list[str] = []  # limits that could not be checked, and why
+        self.ranked_apart: list[str] = []  # why it is not ranked with other runs of `load`
         self._prices = prices or {}
         self._text = store.plan()
         self._superseded, self._unmeasured = 0, False
@@ -66,6 +71,15 @@ class Experiment:
         ids = {one.id for one in plan.deployments}
         return plan if any(one.deployment_id in ids for one in self.store.commits()) else None
 
+    @cached_property
+    def is_load_run(self) -> bool:
+        """Whether ``orchestrator load`` made it: then its name is that of one run."""
+        if self.plan is None:
+            return _OLD_LOAD_RUN.fullmatch(self.name) is not None
+        engines = [one.settings.engine for one in self.plan.deployments]
+        old = _OLD_LOAD_RUN.fullmatch(self.name) is not None and engines == ["endpoint"]
+        return self.plan.load_options is not None or old
+
     @property
     def damaged(self) -> bool:
         """Whether any of the files read so far is damaged."""
@@ -75,6 +89,7 @@ class Experiment:
     def notes(self) -> list[str]:
         """What a reader should know. Complete once the points were read."""
         notes = [f"{self.name}: no answer under {text}" for text in self.unanswered]
+        notes += self.ranked_apart
         if self.plan is None:
             why = (
                 "it has no plan.json"
@@ -136,7 +151,7 @@ class Experiment:
         """The rankings under one SLO. Raises InputError where it needs a table that was deleted."""
         points = self.points(slo)
         if self.plan is not None:
-            missing = list(self._missing(self.plan, points.current))
+            missing = self.missing(points)
             per, started = per or self.objective, {one.head.deployment_id for one in points.current}
             all_start = self.plan.most_started == len(self.plan.runnable())
             left = None if all_start else max(0, self.plan.most_started - len(started))
@@ -147,6 +162,10 @@ class Experiment:
             for content, group in groups.items()
             for one in best(group, slo, per)
         ]
+
+    def missing(self, points: Points) -> list[Missing]:
+        """What the plan asks for and nobody measured; ``points``: all of the experiment."""
+        return [] if self.plan is None else list(self._missing(self.plan, points.current))
 
     @property
     def searched(self) -> dict[str, Searched]:
@@ -244,7 +263,8 @@ class Experiment:
             emulated = one.id in emulators or ENGINES[one.settings.engine].emulated
             model = one_model(one.settings.model, one.predicted)
             group = Group(self.name, name, model, one.hardware.name, emulated)
-            yield Missing(group, one.id, one.label, one.settings.model, point.level)
+            label = self.name if self.is_load_run else one.label
+            yield Missing(group, one.id, label, one.settings.model, point.level)
 
     def _described(self, row: DeploymentRow) -> DeploymentRow:
         planned = self._planned.get(row.deployment_id)
@@ -253,12 +273,13 @@ class Experiment:
         )
         if price is not None:
             row = replace(row, usd_per_hour=price * row.devices)
+        if self.is_load_run:
+            row = replace(row, label=self.name)
         if planned is None:
             return row
         predicted = json.dumps(planned.predicted) if planned.predicted else row.predicted_json
-        return replace(
-            row, label=planned.label, model=planned.settings.model, predicted_json=predicted
-        )
+        label = self.name if self.is_load_run else planned.label
+        return replace(row, label=label, model=planned.settings.model, predicted_json=predicted)
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:
@@ -343,16 +364,100 @@ def answers(
     """
     found: list[Comparison] = []
     problem: InputError | None = None
-    for one, slos in held:
+    for runs, slos in ranked_together(held):
         for slo in slos:
             try:
-                found += one.comparisons(slo, per)
+                if len(runs) == 1:
+                    found += runs[0].comparisons(slo, per)
+                else:
+                    found += compared_runs(runs, slo, per)
             except InputError as error:
                 problem = error
-                one.unanswered.append(f"{slo.name}: {error}")
+                for one in runs:
+                    one.unanswered.append(f"{slo.name}: {error}")
     if problem is not None and not found:
         raise problem
     return found
+
+
+def ranked_together(
+    held: Iterable[tuple[Experiment, Sequence[Slo]]],
+) -> list[tuple[list[Experiment], Sequence[Slo]]]:
+    """Experiments that share a ranking, with their SLOs: a file's stands alone, runs of ``load``
+    that asked for the same at the same levels under the same limits stand together. Others get a
+    note that says in what they differ.
+    """
+    found: list[tuple[list[Experiment], Sequence[Slo]]] = []
+    groups: list[tuple[list[Experiment], Sequence[Slo]]] = []
+    for experiment, slos in held:
+        if not experiment.is_load_run or not slos:
+            found.append(([experiment], slos))
+            continue
+        alike = [
+            runs
+            for runs, limits in groups
+            if [*limits] == [*slos] and not differences(runs[0], experiment)
+        ]
+        if alike:
+            alike[0].append(experiment)
+        else:
+            groups.append(([experiment], slos))
+    first_runs, first_slos = groups[0] if groups else ([], ())
+    for runs, slos in groups[1:]:
+        named = differences(first_runs[0], runs[0])
+        named += ["limits"] if [*first_slos] != [*slos] else []
+        runs[0].ranked_apart.append(
+            f"{listed([one.name for one in runs])}: not ranked with"
+            f" {listed([one.name for one in first_runs])}, which asked otherwise ({', '.join(named)})"
+        )
+    return found + groups
+
+
+def differences(first: Experiment, second: Experiment) -> list[str]:
+    """In what two runs of ``load`` asked for different things: ``input tokens``, ``levels``. Seeds
+    do not count: other prompts of the same lengths are no other question.
+    """
+    asked = [_asked(one) for one in (first, second)]
+    names = dict.fromkeys([*asked[0], *asked[1]])
+    return [name for name in names if asked[0].get(name) != asked[1].get(name)]
+
+
+def _asked(experiment: Experiment) -> dict[str, object]:
+    """What a run of ``load`` asked for, in words."""
+    if experiment.plan is None:
+        return {"plan": experiment.name}
+    (load,) = experiment.plan.loads
+    (deployment,) = experiment.plan.deployments
+    levels = experiment.plan.levels_of(load, deployment.id)
+    control = levels[0].control if levels else load.control
+    rules = load.rules(levels[0] if levels else Level(control=control, value=1))
+    said = {**load.workload.identity(), **rules}
+    found: dict[str, object] = {
+        name.removesuffix("_s").replace("_", " "): value for name, value in said.items()
+    }
+    return {
+        "model": one_model(deployment.settings.model, deployment.predicted),
+        **found,
+        "levels": (load.search, control, levels),
+    }
+
+
+def compared_runs(runs: Sequence[Experiment], slo: Slo, per: Per | None) -> list[Comparison]:
+    """The ranking of runs of ``load`` that asked for the same, as if they were deployments of one
+    experiment. Raises InputError as ``Experiment.comparisons``.
+    """
+    names = listed([one.name for one in runs])
+    every: list[Point] = []
+    missing: list[Missing] = []
+    for experiment in runs:
+        points = experiment.points(slo)
+        every += [point.of_experiment(names) for point in points.current]
+        missing += [
+            replace(one, group=one.group._replace(experiment=names))
+            for one in experiment.missing(points)
+        ]
+    # no run gave up because another one was ahead
+    return best(every, slo, per, missing, runs[0].searched, full_grid=True)
 
 
 def with_limits(

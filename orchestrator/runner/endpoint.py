@@ -5,8 +5,9 @@ sweep.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from orchestrator.cluster.local import LocalCluster
@@ -71,13 +72,24 @@ def measure_here(
     return attempt
 
 
-def runs_of(plan: Plan, target: Target, probed: Probed) -> list[EndpointRun]:
-    """Every point of a plan for one endpoint, in order. Raises InputError if the endpoint can serve
-    none of them.
+def runs_of(
+    plan: Plan, target: Target, probed: Probed, store: Store | None = None
+) -> list[EndpointRun]:
+    """The next repeat of every point of a plan for one endpoint, in order: the first one that
+    ``store`` does not have. Raises InputError if the endpoint can serve none of them.
     """
     if not plan.points:
         raise InputError("; ".join(plan.deployments[0].reasons))
-    return [EndpointRun(plan, point, target, probed) for point in plan.points]
+    stored = {one.measurement_id for one in store.commits()} if store is not None else set()
+    return [
+        EndpointRun(plan, point, target, probed, _next_repeat(plan, point, stored))
+        for point in plan.points
+    ]
+
+
+def _next_repeat(plan: Plan, point: Point, stored: Container[str]) -> Measurement:
+    repeats = (plan.measurement(point, repeat) for repeat in count())
+    return next(one for one in repeats if one.measurement_id not in stored)
 
 
 class EndpointRun:

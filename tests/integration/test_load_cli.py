@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import math
 import os
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import orchestrator
 from orchestrator.cli.main import cli, main
 from orchestrator.results.records import Figures
 from tests.harness import AGAINST_THE_CLOCK, rows, wait_for
@@ -159,7 +162,60 @@ def test_a_list_of_levels_is_one_table_one_experiment_and_a_list_in_json(tmp_pat
         cli, ["best", str(tmp_path), "--per", "deployment", "--format", "json"]
     )
     comparisons = json.loads(stored.stdout)["comparisons"]
-    assert [len(one["ranking"]) for one in comparisons] == [1, 1]
+    (ranking,) = [one["ranking"] for one in comparisons]
+    assert len(ranking) == 2, "runs that asked the same at the same levels are ranked together"
+
+
+def stored(*argv: str) -> str:
+    """What a command shows of stored runs."""
+    found = CliRunner().invoke(cli, [*argv])
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def test_named_runs_of_a_folder_share_one_table_and_one_ranking(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    args = ("--concurrency", "1", "--requests", "6", *QUICK, "--results", folder)
+    limits = ("--slo", "ttft<=10s")
+    with serving(answer_openai) as server:
+        for name in ("before", "after"):
+            assert load(url(server.port), *args, *limits, "--name", name).returncode == 0
+        longer = ("--input-tokens", "16")  # the last one counts
+        load(url(server.port), *args, *longer, *limits, "--name", "longer")
+        refused_run = load(url(server.port), *args, *limits, *longer, "--name", "before")
+        repeated = load(url(server.port), *args, *limits, "--name", "before")
+    assert refused_run.returncode == 2 and "give another --name" in refused_run.stderr
+    assert "before is stored with the same options: this adds repeat 2" in repeated.stderr
+
+    table = stored("results", folder)
+    rows = [line.split()[0] for line in table.splitlines() if "in flight" in line]
+    assert rows == ["before", "after", "longer"], "in the order of time"
+    assert table.count("TTFT") == 1
+    assert "longer was asked otherwise than before: input tokens" in table
+
+    documents = json.loads(stored("results", folder, "--format", "json"))
+    found = {one["label"]: one["merged"]["used"] for one in documents}
+    assert found == {"before": 2, "after": 1, "longer": 1}
+    assert set(orchestrator.metrics(folder)["label"]) == {"before", "after", "longer"}
+
+    ranked = CliRunner().invoke(cli, ["best", folder, "--format", "json"])
+    rankings = [one["ranking"] for one in json.loads(ranked.stdout)["comparisons"]]
+    labels = [{candidate["deployment"] for candidate in ranking} for ranking in rankings]
+    assert labels == [{"before", "after"}, {"longer"}]
+    assert "longer: not ranked with after, before, which asked otherwise (input tokens)" in (
+        ranked.stderr
+    )
+
+
+def test_csv_of_load_is_that_of_results(tmp_path: Path) -> None:
+    args = ("--concurrency", "1,2", "--requests", "6", *QUICK, "--format", "csv")
+    with serving(answer_openai) as server:
+        kept = load(url(server.port), *args, "--results", str(tmp_path))
+        alone = load(url(server.port), *args)
+    assert kept.stdout == stored("results", str(tmp_path), "--format", "csv")
+    assert kept.stdout.splitlines()[0] == alone.stdout.splitlines()[0]
+    rows = list(csv.DictReader(io.StringIO(alone.stdout)))
+    assert [(row["level"], row["requests.ok"]) for row in rows] == [("1.0", "6"), ("2.0", "6")]
 
 
 def test_the_seed_is_drawn_printed_and_repeats_the_requests() -> None:
