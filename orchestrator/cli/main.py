@@ -35,6 +35,16 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; a name that is none is said with the nearest one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from orchestrator.registry import unknown_name
+
+            ctx.fail(unknown_name("command", args[0], COMMANDS))
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None

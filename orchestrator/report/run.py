@@ -245,7 +245,8 @@ def _limits(slo: dict[str, Any]) -> Iterator[str]:
         interval = f"{share.lower:.3f}-{share.upper:.3f}"
         yield say(f"  {name} {share.estimate:.3f} ({interval})", style)
     if slo["goodput"] is not None:
-        yield say(f"  goodput {_number(slo['goodput'])} requests/s", style)
+        goodput = f"goodput {_number(slo['goodput'])} req/s"
+        yield say(f"  {goodput}: requests per second that met the limits", style)
 
 
 def _figures(found: Document) -> Figures:

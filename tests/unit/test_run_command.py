@@ -122,3 +122,10 @@ def test_a_signal_while_ray_starts_is_an_interruption(
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
     assert "Traceback" not in said
+
+
+def test_a_command_that_is_none_is_said_with_the_nearest_one() -> None:
+    shown = CliRunner().invoke(cli, ["laod"])
+    assert shown.exit_code == 2
+    assert "unknown command 'laod'; did you mean 'load'?" in shown.output
+    assert "did you mean" not in CliRunner().invoke(cli, ["xyzzy"]).output
