@@ -94,9 +94,13 @@ def parse_slo(text: str) -> Slo:
         if match is None:
             problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
         elif name not in _WORDS and percentile_limit(name) is None:
-            problems.append(
-                unknown_name("limit", name, (*_WORDS, *(f"{one}_p95" for one in LIMITS)))
-            )
+            percentile, _, latency = name.partition("_")
+            turned = f"{latency}_{percentile}"
+            if latency and percentile_limit(turned) is not None:
+                problems.append(f"unknown limit {name!r}; did you mean {turned!r}?")
+            else:
+                known = (*_WORDS, *(f"{one}_p95" for one in LIMITS))
+                problems.append(unknown_name("limit", name, known))
         elif operator != wanted:
             problems.append(f"{name}{operator}{value}: write {name}{wanted}{value}")
         elif name in values:

@@ -99,6 +99,7 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
     if not is_name(name):
         text = f"--name {name!r}: give letters, digits, '.', '_' and '-', like before or run-2"
         problems.append(Problem(text))
+        return "unnamed"
     return name
 
 

@@ -269,3 +269,8 @@ def test_itl_p99_is_numpys_of_each_requests_own_gaps(made: list[list[tuple[int, 
     table: pa.Table = requests(*rows)
     found = judge(table, events(gaps, tokens), Slo(itl_p99=limit_s), WINDOW).met
     assert found.tolist() == [value / 1e6 <= limit_s for value in expected]
+
+
+def test_a_percentile_before_its_latency_is_told_in_the_right_order() -> None:
+    with pytest.raises(ProblemsError, match="did you mean 'ttft_p99'?"):
+        parse_slo("p99_ttft<=500ms")
