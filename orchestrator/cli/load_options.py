@@ -88,14 +88,15 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
 
 
 def _run_name(name: str | None, problems: list[Problem]) -> str:
-    """The name of a run: the one that was given, or the time with three characters that keep runs
+    """The name of a run: the one that was given, or the time with three letters that keep runs
     of the same minute apart.
     """
     from orchestrator.results.ids import is_name
 
     if name is None:
-        signs = string.ascii_lowercase + string.digits
-        return time.strftime("%m%d-%H%M-") + "".join(secrets.choice(signs) for _ in range(3))
+        # no longer than a folding column is wide: a table breaks no such name
+        letters = (secrets.choice(string.ascii_lowercase) for _ in range(3))
+        return time.strftime("%m%d-%H%M") + "".join(letters)
     if not is_name(name):
         text = f"--name {name!r}: give letters, digits, '.', '_' and '-', like before or run-2"
         problems.append(Problem(text))
