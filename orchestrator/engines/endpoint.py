@@ -49,6 +49,21 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
     )
 
 
+def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
+    """Those of the APIs that it may have; of a pasted path of one API only that one."""
+    everything = openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE}
+    pasted = _pasted_api(settings.url or "")
+    return everything if pasted is None else {pasted: everything[pasted]}
+
+
+def _pasted_api(url: str) -> str | None:
+    try:
+        api = parse_address(url).api
+    except ValueError:  # told by _problems
+        return None
+    return "native" if api == "sglang" else api
+
+
 ENGINE = Engine(
     name="endpoint",
     title="an endpoint",
@@ -62,7 +77,7 @@ ENGINE = Engine(
         "/props": "build_info",
     },
     metrics=vllm.ENGINE.metrics,  # where it has them
-    dialects=lambda settings: openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE},
+    dialects=_dialects,
     served_name=_served_name,
     taken=(
         *("engine", "engine_version", "url", "endpoint_gpus", "api_key_env", "replicas"),

@@ -20,6 +20,7 @@ KINDS = {
     "autoscaler": "what the autoscaler says of nodes that do not come",
     "occupied": "a launch waits for a host, cores or GPUs: who holds them, or comes first",
     "network": "the nodes of a replica or its roles use TCP, or a network that the engine's log does not name",
+    "endpoint": "what an endpoint cannot do, as its trial requests showed",
     "other_version": "an engine has another version than its flags were recorded from (`reported.flags_known_as_of`)",
     "node_rests": "nothing is started on a `node` for `wait_s`: launches failed there, or its GPU memory is not free",
     "paused": "nothing is started for `wait_s`: launches failed the same way on several `nodes`",

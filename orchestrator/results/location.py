@@ -25,7 +25,7 @@ _HELP = {
 }
 
 
-ANSWER_LIMIT_S = 10.0  # for a storage that a command is about to use
+ANSWER_LIMIT_S = 8.0  # for a storage that a command is about to use
 # what no second try mends; checked before anything is started
 _HOPELESS = {
     "resolve host": "is its name right, and is there a network?",

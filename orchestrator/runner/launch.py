@@ -38,7 +38,9 @@ from orchestrator.results.records import AnswerRow
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
+from orchestrator.runner.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
 from orchestrator.runner.need import need_of, units_of
+from orchestrator.runner.probe import TrialFailed
 from orchestrator.runner.replicas import (
     Replicas,
     agent_lost,
@@ -95,6 +97,7 @@ class Launch:
         self._key = random_key()
         self._workers: list[Worker] = []
         self._reported: dict[str, Any] = {}
+        self._tried: dict[str, Dialect] = {}  # by API of an endpoint: as its trial showed
         self._placements: list[Placement] = []
         self._argv: list[tuple[str, ...]] = []
         self._allocations: list[dict[str, Any]] = []
@@ -130,24 +133,57 @@ class Launch:
     def _endpoint(self) -> Replicas:
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]
-        key = endpoint_key(settings)
-        base_url = parse_address(str(settings.url)).base
+        target = endpoint_target(settings, endpoint_key(settings))
+        first_list, *other_lists = parse_address(str(settings.url)).model_lists
+        engine = replace(engine, ready_path=first_list, ready_fallbacks=tuple(other_lists))
         ready = wait_ready(
-            Expected(engine, settings, Node(), base_url, key or ""), ENDPOINT_LIMIT_S
+            Expected(engine, settings, Node(), target.url, target.api_key or ""), ENDPOINT_LIMIT_S
         )
         self._reported = dict(ready.reported)
         self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
         self._note(emulated=is_emulator(ready.version))
-        target = Target(base_url, engine.served_name(settings, Node()), 0, key)
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
 
     def dialect(self, api: str) -> Dialect:
-        """How one of its APIs is asked, now that it serves: an endpoint says whose it is."""
+        """How one of its APIs is asked, now that it serves: an endpoint as its trial showed, or as
+        the owner of its model is.
+        """
         settings = self._deployment.settings
-        dialect = ENGINES[settings.engine].dialect(settings, api)
+        if api in self._tried:
+            return self._tried[api]
         if settings.url is not None:
-            dialect = replace(dialect, path=parse_address(settings.url).paths(dialect.path)[0])
-        return with_salt(dialect, str(self._reported.get("owned_by")), settings)
+            return usual_dialect(settings, api, self._owner)
+        dialect = ENGINES[settings.engine].dialect(settings, api)
+        return with_salt(dialect, self._owner, settings)
+
+    @property
+    def _owner(self) -> str:
+        """Who an endpoint says owns its model."""
+        return str(self._reported.get("owned_by"))
+
+    def try_endpoint(self, replicas: Replicas, api: str, timeout_s: float) -> Failure | None:
+        """Find out how an endpoint's API has to be asked, once, and tell what it cannot do.
+
+        Returns why nothing can be measured, if no request is answered through the first API.
+        Through others, or where the next request may be answered, points tell it themselves.
+        """
+        settings = self._deployment.settings
+        if settings.url is None or api in self._tried:
+            return None
+        is_first = not self._tried
+        self._tried[api] = usual_dialect(settings, api, self._owner)
+        (target,) = replicas.targets
+        try:
+            trial = try_endpoint(settings, api, self._owner, target, timeout_s)
+        except TrialFailed as error:
+            if is_first and not error.may_pass:
+                return Failure(FailureKind.BAD_CONFIG, str(error))
+            self._tell("endpoint", str(error))
+            return None
+        self._tried[api] = trial.dialect
+        for note in trial.notes:
+            self._tell("endpoint", note)
+        return None
 
     def _place(self) -> None:
         """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""

@@ -22,6 +22,7 @@ from orchestrator.cluster.base import (
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.several import listed
+from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.load import counted
 from orchestrator.spec.settings import ROUTER, EngineSettings
 
@@ -273,7 +274,7 @@ def need_of(deployment: Deployment, exclusive: bool) -> Need:
     """
     settings, hardware = deployment.settings, deployment.hardware
     if not ENGINES[settings.engine].launches:
-        return Need(endpoint=settings.url or "")
+        return Need(endpoint=_server_of(settings.url or ""))
     each = hardware.cpus_per_device if hardware.cpus_per_device is not None else 1.0
     replicas = []
     for role, part in units_of(settings):
@@ -293,6 +294,12 @@ def need_of(deployment: Deployment, exclusive: bool) -> Need:
         gpus_per_node=hardware.gpus_per_node or 0,
         accelerator=named,
     )
+
+
+def _server_of(url: str) -> str:
+    """What all addresses of one server have in common: ``http://h`` and ``http://H:80/v1``."""
+    origin = parse_url(parse_address(url).base)
+    return f"{origin.host}:{origin.port}{origin.prefix}"
 
 
 def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:

@@ -39,6 +39,8 @@ NOT_KNOWN = (
     "whether the engine's output makes sense is not known: none of the fixed prompts was answered"
 )
 
+TRIAL_LIMIT_S = 60.0  # for an endpoint's trial request; a point may wait longer
+
 
 class LaunchRun:
     """One launch of a deployment; it makes as many of its measurements as the engine survives."""
@@ -169,6 +171,13 @@ class LaunchRun:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             point, measurement = found
+            failure = self._launch.try_endpoint(
+                measurer.replicas,
+                point.workload.api,
+                min(point.load.request_timeout_s, TRIAL_LIMIT_S),
+            )
+            if failure is not None:
+                return failure
             load = self._load_point(measurer, point, measurement)
             if load.dialect.path not in self._count_text:
                 if (ended := self._first_answers(measurer, load)) is not None:

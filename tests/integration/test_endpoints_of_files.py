@@ -23,6 +23,7 @@ deployments: {engine: endpoint, url: "URL"MORE}
 workloads: [{name: w, input_tokens: 8, output_tokens: 4, api: API}]
 load: {levels: {concurrency: [1]}, requests: 4}
 """
+ALL_ANSWERED = {"scheduled": 4, "ok": 4, "failed": 0}
 NOBODY = "http://127.0.0.1:9"
 ANSWER_LIMIT_S = 15.0
 
@@ -131,3 +132,54 @@ def test_a_host_that_has_no_address_is_told_in_time_by_run(tmp_path: Path) -> No
     assert f"no server answers at {UNKNOWN_HOST}" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert time.monotonic() - began_s < 2 * ANSWER_LIMIT_S  # it starts Ray
+
+
+def measured(folder: Path, path: str) -> tuple[list[dict[str, Any]], str]:
+    """The points of a run, and what it printed."""
+    results = str(folder / "r")
+    done = command("run", path, "--results", results, "--address", "local")
+    said = done.stdout + done.stderr
+    listed = command("results", results, "--format", "json")
+    assert listed.returncode == 0, said + listed.stderr
+    rows: list[dict[str, Any]] = json.loads(listed.stdout)
+    return rows, said
+
+
+@pytest.mark.parametrize("status", [400, 403, 422, 500])
+def test_run_asks_a_gateway_that_refuses_unknown_fields_in_plainer_words(
+    tmp_path: Path, status: int
+) -> None:
+    with serving(Gateway(unknown_fields=status)) as server:
+        (point,), said = measured(tmp_path, file_of(tmp_path, f"http://127.0.0.1:{server.port}"))
+    assert point["requests"] == ALL_ANSWERED, said
+    assert said.count("no way to fix the output length") == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "version", "pasted"),
+    [
+        ("/api/v3", None, "/api/v3"),
+        ("/api/v3", None, "/api/v3/chat/completions"),
+        ("/openai/v1", "2026-01-01", "/openai/v1?api-version=2026-01-01"),
+    ],
+)
+def test_run_takes_addresses_as_they_are_pasted(
+    tmp_path: Path, root: str, version: str | None, pasted: str
+) -> None:
+    with serving(Gateway(root=root, version=version)) as server:
+        path = file_of(tmp_path, f"http://127.0.0.1:{server.port}{pasted}", "chat")
+        (point,), said = measured(tmp_path, path)
+    assert point["requests"] == ALL_ANSWERED, said
+
+
+def test_run_tells_where_a_redirect_points(tmp_path: Path) -> None:
+    with serving(Gateway(slash=307)) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        _, said = measured(tmp_path, file_of(tmp_path, url))
+    assert f"it is at {url}/v1/completions/ (give that URL)" in said
+
+
+def test_plan_refuses_a_pasted_path_of_another_api(tmp_path: Path) -> None:
+    done = command("plan", file_of(tmp_path, f"{NOBODY}/v1/chat/completions"))
+    assert done.returncode in (2, 3)
+    assert "chat" in done.stdout + done.stderr

@@ -36,6 +36,7 @@ from orchestrator.plan.model import Deployment
 from orchestrator.runner import examine as asking
 from orchestrator.runner.doctor import diagnose
 from orchestrator.runner.examine import Finding, Kinds, Node, clients, examine, kinds_of
+from orchestrator.runner.need import Need, need_of
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import Speculative
 from orchestrator.telemetry.gpus import health
@@ -253,14 +254,14 @@ def test_drivers_that_differ_between_nodes_with_the_same_gpus_are_named() -> Non
     assert "driver 535.1" in found.what
 
 
-def deployments(text: str, labels: str = "{pool: a}") -> list[Deployment]:
+def deployments(text: str, labels: str = "{pool: a}", api: str = "completions") -> list[Deployment]:
     file = f"""
 version: 1
 name: x
 model: org/model
 hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, labels: {labels}}}}}
 deployments: {{{text}}}
-workloads: [{{name: w, input_tokens: 4, output_tokens: 2}}]
+workloads: [{{name: w, input_tokens: 4, output_tokens: 2, api: {api}}}]
 load: {{levels: {{concurrency: [8]}}, duration: 5s}}
 """
     return make_plan(parse_experiment(file)).runnable()
@@ -428,6 +429,22 @@ def test_segments_of_live_engines_are_not_left_behind(tmp_path: Path) -> None:
     with live.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
         assert left_behind(folder) == {"psm_dead"}
     assert left_behind(folder) == {"psm_live", "psm_dead"}
+
+
+def test_addresses_of_one_server_are_the_same_endpoint() -> None:
+    urls = ("http://h", "http://H:80/v1", "http://h/v1/chat/completions", "http://h?api-version=1")
+    same, other = set[Need](), set[Need]()
+    for url in urls:
+        (one,) = deployments(f"engine: endpoint, url: '{url}'", api=api_of(url))
+        same.add(need_of(one, exclusive=True))
+    for url in ("http://h:8000", "http://h/other"):
+        (one,) = deployments(f"engine: endpoint, url: '{url}'")
+        other.add(need_of(one, exclusive=True))
+    assert (len(same), len(other | same)) == (1, 3)
+
+
+def api_of(url: str) -> str:
+    return "chat" if "chat" in url else "completions"
 
 
 def test_endpoints_need_nothing_of_a_node() -> None:
