@@ -180,6 +180,9 @@ class Launch:
                 return Failure(FailureKind.BAD_CONFIG, str(error))
             self._tell("endpoint", str(error))
             return None
+        except InputError as error:  # its name is not looked up: points tell that themselves
+            self._tell("endpoint", str(error))
+            return None
         self._tried[api] = trial.dialect
         for note in trial.notes:
             self._tell("endpoint", note)
