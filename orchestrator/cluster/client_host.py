@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.calls import in_thread
-from orchestrator.engines.leases import Lease, Owner, living
-from orchestrator.errors import NoRoom, OrchestratorError, PlacementError, ResultsError
+from orchestrator.engines.leases import Lease, Owner, folder_problem, living
+from orchestrator.errors import (
+    NoRoom,
+    OrchestratorError,
+    PlacementError,
+    Problem,
+    ProblemsError,
+    ResultsError,
+)
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads.content import local_tokenizer
@@ -30,8 +37,8 @@ STORE_LIMIT_S = 40.0
 
 
 def reach_problem(store: Store) -> str | None:
-    """Why this node cannot write results: it does not see the driver's plan, or the write fails.
-    None: it can.
+    """Why this node cannot take part: it does not see the driver's plan, cannot write results, or
+    nothing can be leased on it. None: it can.
     """
     try:
         if store.plan() is None:
@@ -47,7 +54,14 @@ def reach_problem(store: Store) -> str | None:
             else "; every node needs credentials of its own, and none are passed on"
         )
         return f"{error}{needs}"
-    return None
+    return folder_problem()
+
+
+def check_leases_here() -> None:
+    """Raises ProblemsError if nothing can be leased on this machine."""
+    problem = folder_problem()
+    if problem is not None:
+        raise ProblemsError([Problem(problem)])
 
 
 class ClientHost(LoadClient):

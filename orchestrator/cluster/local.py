@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.calls import crossing, in_thread
-from orchestrator.cluster.client_host import ClientHost
+from orchestrator.cluster.client_host import ClientHost, check_leases_here
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.errors import PlacementError
 from orchestrator.load.rows import leave_pandas_out
@@ -103,7 +103,9 @@ class LocalCluster:
         return LocalProbes(self.machines())
 
     def check_nodes(self) -> list[str]:
-        return []  # the driver itself has written to the results already
+        # the driver itself has written to the results already
+        check_leases_here()
+        return []
 
     def place(
         self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience

@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.client_host import check_leases_here
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
 from orchestrator.cluster.ray_address import live_address, watch_head
@@ -89,6 +90,7 @@ class RayCluster:
 
     def check_nodes(self) -> list[str]:
         assert self._store
+        check_leases_here()
         # a folder needs no check on the driver's host; a bucket does: raylets have their own
         # environment variables
         asked = self._elsewhere() if self._store.is_local else self.machines()

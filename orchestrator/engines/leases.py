@@ -344,6 +344,41 @@ def lease_folder() -> Path:
     return Path(os.environ.get(FOLDER) or "/tmp")  # noqa: S108 - users cannot change each other's files there
 
 
+def folder_problem(folder: Path | None = None) -> str | None:
+    """Why no launch of this user could lease anything on this host; None if all is well. Makes the
+    folder of leases where it is missing.
+    """
+    folder = folder or lease_folder()
+    try:
+        _make(folder)
+    except OSError as error:
+        return _unusable(folder, f"cannot be made: {error.strerror}")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return _unusable(folder, "cannot be written by this user")
+    return None
+
+
+def _make(folder: Path) -> None:
+    """Make the folder of leases, like /tmp: everybody may write, nobody remove what is another's."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        folder.chmod(0o1777)
+
+
+def _unusable(folder: Path, why: str) -> str:
+    return (
+        f"host {socket.gethostname()}: the folder of leases {folder} {why}; "
+        f"name one in {FOLDER} that all users of the host may write (mode 1777)"
+    )
+
+
 def living(folder: Path | None = None) -> list[Holding]:
     """All current leases on this host, of all users. Raises PlacementError when they cannot be
     read.
@@ -480,6 +515,11 @@ def _alone(folder: Path) -> Iterator[None]:
     be had.
     """
     path, end_s, file = folder / LOCK, time.monotonic() + LOCK_LIMIT_S, -1
+    try:
+        _make(folder)
+    except OSError as error:
+        text = _unusable(folder, f"cannot be made: {error.strerror}")
+        raise PlacementError(text) from error
     while file < 0:
         try:
             file = _locked(path)

@@ -221,9 +221,37 @@ def test_a_lock_that_somebody_keeps_is_no_place_now_after_a_while(
         leases.fcntl.flock(file, leases.fcntl.LOCK_EX)
         with pytest.raises(Occupied, match="cannot be read"):
             Lease("a", tmp_path).take(wish("s", True))
+    (tmp_path / LOCK).unlink()
+    (tmp_path / LOCK).symlink_to(tmp_path / "nowhere")
     with pytest.raises(PlacementError, match="cannot be read") as caught:
-        living(tmp_path / "missing")
+        living(tmp_path)
     assert not isinstance(caught.value, Occupied)
+
+
+def test_a_missing_folder_of_leases_is_made_for_all_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shared" / "leases"
+    monkeypatch.setenv(leases.FOLDER, str(folder))
+    lease = Lease("a")
+    lease.take(wish("s", True))
+    assert [holding.launch for holding in living()] == ["a"]
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    lease.release()
+    folder.chmod(0o755)
+    assert leases.folder_problem() is None
+    assert folder.stat().st_mode & 0o7777 == 0o755  # what somebody else made stays as it is
+
+
+def test_a_folder_of_leases_that_cannot_be_made_is_told_at_once_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    problem = leases.folder_problem(tmp_path / "file")
+    assert problem is not None
+    assert "cannot be made: File exists; name one in ORCHESTRATOR_LEASES" in problem
+    with pytest.raises(PlacementError, match="cannot be made: File exists"):
+        Lease("a", tmp_path / "file" / "below").take(wish("s", True))
 
 
 @ROOT
