@@ -127,6 +127,7 @@ def run(
     leave_pandas_out()
     share_one_heap()  # before there are threads
     from orchestrator.plan.cost import Estimate
+    from orchestrator.plan.verdict import models_left_behind
     from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
 
@@ -148,6 +149,8 @@ def run(
         store.patience.tell = live.say
         store.check_writable()
         live.say(Estimate(plan).summary())
+        for sentence in models_left_behind(one.settings for one in plan.deployments):
+            live.say(f"note: {sentence}")
         if any(one.status == "impossible" for one in plan.deployments):
             live.say(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"

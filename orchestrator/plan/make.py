@@ -18,7 +18,7 @@ from orchestrator.plan.feasibility import Feasibility
 from orchestrator.plan.identity import labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
-from orchestrator.plan.verdict import judged, part_problems, together
+from orchestrator.plan.verdict import judged, models_left_behind, part_problems, together
 from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
@@ -110,6 +110,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     engines = _engines(experiment)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
     notes += _unknown_releases(candidates)
+    notes += models_left_behind(candidate.settings for candidate in candidates)
     predictions = _predictions(experiment, paths)
     loads = _loads(experiment, paths)
     _check_size(experiment, candidates, loads)

@@ -2,7 +2,7 @@
 verdicts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from orchestrator.plan.feasibility import ORDER, Feasibility, Finding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
+from orchestrator.spec.uploads import not_uploaded
 
 
 def part_problems(settings: EngineSettings, engine: Engine, hardware: Hardware) -> list[str]:
@@ -65,6 +66,9 @@ def judged(
     they have. ``spread``: over nodes, as the file does not say.
     """
     verdict = Feasibility("fits")
+    left_behind = models_left_behind([settings])
+    if left_behind and engine.launches and not engine.emulated:
+        return Feasibility("impossible", tuple(left_behind))
     if engine.launches:  # judged as it will run: with pinned values, in the engine's own words
         draft = settings.speculative.model if settings.speculative else None
         verdict = assess(
@@ -91,6 +95,21 @@ def judged(
             for load in loads
         },
     )
+
+
+def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:
+    """A sentence for each local model, draft and tokenizer that a submitted job's upload left
+    behind.
+    """
+    paths = dict.fromkeys(path for one in settings for path in _local_models(one))
+    return [sentence for path in paths if (sentence := not_uploaded(path)) is not None]
+
+
+def _local_models(settings: EngineSettings) -> list[str]:
+    """The model, draft and tokenizer, as far as they are paths."""
+    draft = settings.speculative.model if settings.speculative else None
+    names = (settings.model, settings.tokenizer, draft)
+    return [name for name in names if name is not None and Path(name).is_absolute()]
 
 
 def tokenizer_finding(settings: EngineSettings) -> Finding | None:

@@ -26,6 +26,7 @@ from orchestrator.results.root import Results
 from orchestrator.results.store import Store
 from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Level, Per, Slo, counted
+from orchestrator.spec.uploads import shown_path
 
 # names that `orchestrator load` gave before its plans said that it made them
 _OLD_LOAD_RUN = re.compile(r"load-[0-9A-Z]{26}|capacity-[0-9a-f]{12}")
@@ -261,10 +262,11 @@ class Experiment:
             ):
                 continue
             emulated = one.id in emulators or ENGINES[one.settings.engine].emulated
-            model = one_model(one.settings.model, one.predicted)
+            shown = shown_path(one.settings.model)
+            model = one_model(shown, one.predicted)
             group = Group(self.name, name, model, one.hardware.name, emulated)
             label = self.name if self.is_load_run else one.label
-            yield Missing(group, one.id, label, one.settings.model, point.level)
+            yield Missing(group, one.id, label, shown, point.level)
 
     def _described(self, row: DeploymentRow) -> DeploymentRow:
         planned = self._planned.get(row.deployment_id)
@@ -276,10 +278,11 @@ class Experiment:
         if self.is_load_run:
             row = replace(row, label=self.name)
         if planned is None:
-            return row
+            return replace(row, model=shown_path(row.model))
         predicted = json.dumps(planned.predicted) if planned.predicted else row.predicted_json
         label = self.name if self.is_load_run else planned.label
-        return replace(row, label=label, model=planned.settings.model, predicted_json=predicted)
+        model = shown_path(planned.settings.model)
+        return replace(row, label=label, model=model, predicted_json=predicted)
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:

@@ -122,6 +122,47 @@ def test_ray_job_submit_runs_a_sweep_from_the_working_directory(
     assert_nothing_left()
 
 
+LOCAL_MODEL = EXPERIMENT.replace(f"model: {{id: {MODEL}}}", "model: {id: ./models/tiny}")
+
+
+def test_a_model_that_the_upload_left_behind_is_said_and_shown_as_the_user_wrote_it(
+    cluster: RayOnThisMachine, tmp_path: Path
+) -> None:
+    package, results = tmp_path / "package", tmp_path / "results"
+    shutil.copytree(
+        ROOT / "orchestrator",
+        package / "orchestrator",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    shutil.copytree(MODEL, package / "models" / "tiny")
+    (package / ".gitignore").write_text("models/\n")
+    (package / "experiment.yaml").write_text(LOCAL_MODEL)
+    run = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "run",
+        "experiment.yaml",
+        "--results",
+        str(results),
+    ]
+
+    def submitted() -> str:
+        how = ("--working-dir", str(package), "--", *run)
+        return job(cluster, tmp_path, "submit", *how).stdout
+
+    first = submitted()
+    assert "note: models/tiny was not uploaded with the job" in first
+    (package / "new.txt").write_text("another upload, in another folder of Ray's")
+    assert "0 measurements to do, 2 already done" in submitted()
+    for command in (("results", str(results), "--format", "json"), ("best", str(results))):
+        shown = orchestrator(*command)
+        assert shown.returncode == 0, shown.stderr
+        assert "models/tiny" in shown.stdout
+        assert "_ray_pkg_" not in shown.stdout
+    assert_nothing_left()
+
+
 def test_ray_job_stop_keeps_what_was_measured(cluster: RayOnThisMachine, tmp_path: Path) -> None:
     longer = re.sub(r"duration: \S+,", "duration: 10s,", EXPERIMENT)
     assert longer != EXPERIMENT
