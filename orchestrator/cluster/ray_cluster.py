@@ -27,7 +27,7 @@ from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
 from orchestrator.cluster.ray_address import live_address, watch_head
 from orchestrator.cluster.ray_growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
-from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
+from orchestrator.cluster.ray_nodes import HeadMonitor, RayProbes, check_nodes, shipped_package
 from orchestrator.cluster.ray_private import (
     autoscaler_report,
     draining,
@@ -75,7 +75,10 @@ class RayCluster:
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
         gcs_address = ray.get_runtime_context().gcs_address
-        self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address), types=node_types)
+        monitor = HeadMonitor(self._package_environment)
+        self._autoscaler = Autoscaler(
+            lambda: autoscaler_report(gcs_address, monitor.has_configuration), types=node_types
+        )
         self._alive = Seldom(_alive)
         self._client_limit = client_limit
         # draining node -> when it will be gone, on the monotonic clock

@@ -135,6 +135,8 @@ class Autoscaler:
         report, read_s = self._report(), self._now_s()
         if report is None:
             return Growth()
+        if report.configured is None:
+            return Growth()
         if not report.configured:
             return Growth(may=False)
         if report.stamp not in (None, self._stamp):

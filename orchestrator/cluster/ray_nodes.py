@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.calls import CALL_LIMIT_S
 from orchestrator.cluster.client_host import reach_problem
 from orchestrator.cluster.ray_actors import first_line
-from orchestrator.cluster.ray_private import uploaded
+from orchestrator.cluster.ray_private import head_node, monitor_has_configuration, uploaded
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.results.store import Store
 
@@ -32,6 +33,58 @@ class _Asked:
 _ASKED: Any = ray.remote(num_cpus=0, max_restarts=0)(_Asked)
 # a task: a node without the program says so
 _REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
+
+
+def _has_configuration_here() -> bool:
+    """As a task on the head's node, which knows the cluster by the address that its monitor has."""
+    return monitor_has_configuration(ray.get_runtime_context().gcs_address)
+
+
+_HAS_CONFIGURATION: Any = ray.remote(num_cpus=0, max_retries=0)(_has_configuration_here)
+
+
+class HeadMonitor:
+    """Asks the head's node, once, whether its monitor was started with an autoscaling
+    configuration.
+    """
+
+    def __init__(
+        self,
+        environment: Callable[[], dict[str, Any] | None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environment, self._now_s = environment, now_s
+        self._question: Any = None
+        self._asked_s = 0.0
+        self._answer: bool | None = None
+
+    def has_configuration(self) -> bool | None:
+        """None while the head has not answered; False if it gives no answer. Does not wait."""
+        if self._answer is None and self._question is None:
+            self._ask()
+        elif self._answer is None:
+            self._look()
+        return self._answer
+
+    def _ask(self) -> None:
+        head = head_node()
+        if head is None:
+            self._answer = False
+        elif head == ray.get_runtime_context().get_node_id():
+            self._answer = _has_configuration_here()
+        else:
+            self._asked_s = self._now_s()
+            self._question = _HAS_CONFIGURATION.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(head, soft=False),
+                runtime_env=self._environment(),
+            ).remote()
+
+    def _look(self) -> None:
+        answer = answers({"head": self._question}, 0.0)["head"]
+        if not isinstance(answer, NoAnswer):
+            self._answer = answer
+        elif answer.wrong or self._now_s() - self._asked_s >= ASK_LIMIT_S:
+            self._answer = False
 
 
 class RayProbes:

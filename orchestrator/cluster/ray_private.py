@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,6 +199,16 @@ def draining() -> dict[str, int]:
     return found
 
 
+def head_node() -> str | None:
+    """The id of the head's node; None where no living node says it is the head."""
+    import ray
+
+    for node in ray.nodes():
+        if node["Alive"] and HEAD in node["Resources"]:
+            return str(node["NodeID"])
+    return None
+
+
 def free_resources() -> dict[str, dict[str, float]]:
     """What nobody holds of each node's resources; empty where Ray does not say."""
     with suppress(Exception):
@@ -225,27 +235,40 @@ class AutoscalerReport:
     refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     last_refused: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     infeasible: frozenset[str] = frozenset()
-    by_hand: bool = False  # the monitor on this machine was started with a configuration
+    # Whether the head's monitor was started with a configuration, as far as that was asked. None:
+    # the head has not answered yet.
+    by_hand: bool | None = False
 
     @property
-    def configured(self) -> bool:
+    def configured(self) -> bool | None:
         """Whether there is an autoscaler with node types: it names the type of every node, even of
-        the head, while the monitor that ``ray start`` always runs names none.
+        the head (unless that was started by hand), while the monitor that ``ray start`` always runs
+        names none. None: not known yet.
         """
-        return self.by_hand or any(not name.startswith(UNNAMED) for name in self.types)
+        if any(not name.startswith(UNNAMED) for name in self.types):
+            return True
+        return self.by_hand
 
 
-def autoscaler_report(gcs_address: str) -> AutoscalerReport | None:
-    """The last report of this cluster's autoscaler; None where it cannot be read."""
+def autoscaler_report(
+    gcs_address: str, by_hand: Callable[[], bool | None]
+) -> AutoscalerReport | None:
+    """The last report of this cluster's autoscaler; None where it cannot be read.
+
+    ``by_hand``: whether the head's monitor was started with a configuration; None while that is not
+    known. It is called where the cluster's status does not tell.
+    """
     try:
         from ray.autoscaler.v2.utils import is_autoscaler_v2
 
-        return _report_v2(gcs_address) if is_autoscaler_v2(fetch_from_server=True) else _report_v1()
+        if is_autoscaler_v2(fetch_from_server=True):
+            return _report_v2(gcs_address, by_hand)
+        return _report_v1()
     except Exception:
         return None
 
 
-def _report_v2(gcs_address: str) -> AutoscalerReport:
+def _report_v2(gcs_address: str, by_hand: Callable[[], bool | None]) -> AutoscalerReport:
     from ray.autoscaler.v2.sdk import GcsClient
     from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
@@ -277,14 +300,14 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
         infeasible=frozenset(
             one.details.partition(":")[0] for one in said.infeasible_gang_resource_requests
         ),
-        by_hand=not is_named and monitor_has_configuration(gcs_address),
+        by_hand=False if is_named else by_hand(),
     )
 
 
 def monitor_has_configuration(gcs_address: str) -> bool:
     """Whether the head of this cluster runs on this machine and was started with
     ``--autoscaling-config``. Version 2 publishes no configuration, and a head that was started by
-    hand has no type. Only the head's machine shows it.
+    hand has no type. Only the head's machine shows it (``HeadMonitor`` asks there).
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -75,9 +75,12 @@ def configuration(port: int, most_nodes: int) -> dict[str, Any]:
 
 
 @contextmanager
-def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
+def autoscaling_ray(
+    most_nodes: int = 3, by_hand: bool = False, configured: bool = True
+) -> Iterator[str]:
     """Its address. Nothing of it is left afterwards, and no other cluster of this machine is
-    touched.
+    touched. ``by_hand``: the head has no type of node, as one that somebody starts with ``ray start
+    --head --autoscaling-config``. Not ``configured``: without that option.
     """
     port = free_port()
     with tempfile.TemporaryDirectory(
@@ -90,13 +93,14 @@ def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
             f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}",
             f"--temp-dir={folder}", "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false",
             f"--object-store-memory={OBJECT_STORE_BYTES}", "--node-ip-address=127.0.0.1",
-            f"--autoscaling-config={folder}/cluster.yaml",
+            *([f"--autoscaling-config={folder}/cluster.yaml"] if configured else []),
         ]  # fmt: skip
         settings = environment(
             RAY_FAKE_CLUSTER="1",
             AUTOSCALER_UPDATE_INTERVAL_S="1",
             RAY_enable_autoscaler_v2="1",
-            RAY_NODE_TYPE_NAME=HEAD_TYPE,  # as `ray up`, KubeRay and Spark set it
+            # as `ray up`, KubeRay and Spark set it
+            **({} if by_hand else {"RAY_NODE_TYPE_NAME": HEAD_TYPE}),
             RAY_OVERRIDE_NODE_ID_FOR_TESTING=HEAD_NODE_ID,
             RAY_CLOUD_INSTANCE_ID=HEAD_NODE_ID,
             RAY_AUTH_MODE="disabled",
@@ -112,17 +116,48 @@ def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
             wait_for(lambda: head_answers(f"127.0.0.1:{port}", 1.0), 60.0, "the head node is up")
             yield f"127.0.0.1:{port}"
         finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            left = processes_of(folder)  # the log monitor of a fake node outlives its cluster
-            for one in left:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-            psutil.wait_procs(left, 10)
+            end(process, folder)
+
+
+@contextmanager
+def another_node(address: str, ip: str) -> Iterator[None]:
+    """A node at an address of its own on this machine that somebody adds to a cluster by hand."""
+    with tempfile.TemporaryDirectory(
+        prefix="orch-an-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
+        argv = [
+            str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={address}",
+            f"--dashboard-agent-listen-port={free_port()}", f"--temp-dir={folder}", "--num-cpus=1",
+            "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}", f"--node-ip-address={ip}",
+        ]  # fmt: skip
+        settings = environment(
+            RAY_AUTH_MODE="disabled",
+            RAY_worker_niceness="0",
+            RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",
+        )
+        with open(f"{folder}/log", "wb") as log:
+            process = subprocess.Popen(
+                argv, env=settings, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            yield
+        finally:
+            end(process, folder)
+
+
+def end(process: subprocess.Popen[bytes], folder: str) -> None:
+    """``ray start --block`` and all that it left in this folder."""
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    left = processes_of(folder)  # the log monitor of a fake node outlives its cluster
+    for one in left:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(left, 10)
 
 
 def processes_of(folder: str) -> list[psutil.Process]:

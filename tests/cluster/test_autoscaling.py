@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +24,9 @@ from orchestrator.cluster.base import (
 )
 from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.results.store import Store
-from tests.cluster.autoscaling import autoscaling_ray
+from tests.cluster.autoscaling import another_node, autoscaling_ray
 from tests.cluster.refusing_provider import REFUSED_TYPE
-from tests.harness import MODEL, orchestrator, rows, wait_for, write_experiment
+from tests.harness import MODEL, environment, orchestrator, rows, wait_for, write_experiment
 
 pytestmark = pytest.mark.cluster
 
@@ -151,3 +154,66 @@ def test_a_sweep_grows_to_the_most_nodes_measures_side_by_side_and_lets_go(
         for (began_ns, held_s), (next_ns, _) in itertools.pairwise(began)
     )
     wait_for(lambda: not grown(cluster), SHRINK_S, "all nodes have left")
+
+
+ELSEWHERE = "127.0.0.2"
+# a driver on a node that is not the head's
+FROM_ELSEWHERE = f"""
+import json, sys, time
+import ray
+from orchestrator.cluster.base import Bundle, Footprint
+from orchestrator.cluster.ray_cluster import RayCluster
+from orchestrator.cluster.ray_private import head_node
+
+end_s = time.monotonic() + 60.0
+while True:
+    try:
+        ray.init(address=sys.argv[1], _node_ip_address="{ELSEWHERE}", log_to_driver=False, namespace="orchestrator")
+        break
+    except Exception:
+        ray.shutdown()
+        if time.monotonic() > end_s:
+            raise
+        time.sleep(1.0)
+is_on_the_head = ray.get_runtime_context().get_node_id() == head_node()
+cluster = RayCluster(None, sys.argv[1])
+may, gpus = [cluster.growth().may], 0
+cluster.desire([Footprint((Bundle(8, 1.0),))] * (sys.argv[2] == "desire"))
+while time.monotonic() < end_s and not gpus and may[-1]:
+    time.sleep(1.0)
+    may.append(cluster.growth().may)
+    gpus = sum(machine.gpus for machine in cluster.machines())
+cluster.close()
+print(json.dumps({{"on_the_head": is_on_the_head, "may": may, "gpus": gpus}}))
+"""
+
+
+def seen_from_elsewhere(address: str, *, desire: bool) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", FROM_ELSEWHERE, address, "desire" if desire else "nothing"],
+        env=environment(RAY_AUTH_MODE="disabled"),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert not seen["on_the_head"]
+    return seen
+
+
+def test_the_autoscaler_of_a_head_started_by_hand_is_known_on_every_node() -> None:
+    with autoscaling_ray(1, by_hand=True) as address, another_node(address, ELSEWHERE):
+        seen = seen_from_elsewhere(address, desire=True)
+    assert all(seen["may"])
+    assert seen["gpus"] == 8
+
+
+def test_a_cluster_without_an_autoscaler_is_known_on_every_node() -> None:
+    with (
+        autoscaling_ray(1, by_hand=True, configured=False) as address,
+        another_node(address, ELSEWHERE),
+    ):
+        seen = seen_from_elsewhere(address, desire=False)
+    assert seen["may"][-1] is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,3 +75,59 @@ def test_a_working_dir_that_vanished_under_its_job_is_a_sentence(
     gone.rmdir()
     with pytest.raises(InputError, match="has vanished from this node: submit the job again"):
         ray_nodes.shipped_package()
+
+
+HEAD_ID = "a" * 56
+
+
+class Head:
+    """The head's node, which is asked once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, is_here: bool = False) -> None:
+        self.answer: Any = ray_nodes.NoAnswer("gave no answer within 0 s")
+        self.questions = 0
+        self.now_s = 0.0
+        driver = SimpleNamespace(get_node_id=lambda: HEAD_ID if is_here else "d", gcs_address="h:1")
+        monkeypatch.setattr(ray_nodes.ray, "get_runtime_context", lambda: driver)
+        monkeypatch.setattr(ray_nodes, "head_node", lambda: HEAD_ID)
+        monkeypatch.setattr(ray_nodes, "monitor_has_configuration", lambda address: is_here)
+        monkeypatch.setattr(ray_nodes, "answers", lambda refs, limit_s: {"head": self.answer})
+        monkeypatch.setattr(ray_nodes, "_HAS_CONFIGURATION", self)
+        self.monitor = ray_nodes.HeadMonitor(lambda: None, lambda: self.now_s)
+
+    def options(self, **_: Any) -> Head:
+        return self
+
+    def remote(self) -> str:
+        self.questions += 1
+        return "question"
+
+
+def test_a_head_elsewhere_is_asked_once_whether_its_monitor_may_add_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = Head(monkeypatch)
+    assert head.monitor.has_configuration() is None
+    assert head.monitor.has_configuration() is None
+    head.answer = True
+    assert head.monitor.has_configuration() is True
+    head.answer = False
+    assert head.monitor.has_configuration() is True
+    assert head.questions == 1
+
+
+def test_a_head_that_never_answers_has_no_autoscaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(monkeypatch)
+    assert head.monitor.has_configuration() is None
+    head.now_s = 59.0
+    assert head.monitor.has_configuration() is None
+    head.now_s = 60.0
+    assert head.monitor.has_configuration() is False
+
+
+def test_a_head_on_the_drivers_node_is_looked_at_without_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = Head(monkeypatch, is_here=True)
+    assert head.monitor.has_configuration() is True
+    assert head.questions == 0

@@ -95,7 +95,7 @@ def test_the_first_autoscaler_is_known_by_the_types_it_reports(
     monkeypatch: pytest.MonkeyPatch, status: object, grows: bool
 ) -> None:
     version1(monkeypatch, status)
-    report = ray_private.autoscaler_report("h:1")
+    report = ray_private.autoscaler_report("h:1", lambda: False)
     assert report is not None
     assert report.configured is grows
 
@@ -121,7 +121,7 @@ def test_the_first_autoscaler_says_what_is_set_up_and_what_failed_or_why_it_ende
         legacy=True,
     )
     version1(monkeypatch, {"time": 7.0, "autoscaler_report": asdict(report)})
-    said = ray_private.autoscaler_report("h:1")
+    said = ray_private.autoscaler_report("h:1", lambda: False)
     assert said is not None
     # what was only asked for is not on its way
     assert (said.stamp, said.coming) == (7.0, {"h8": 1})
@@ -133,7 +133,7 @@ def test_the_first_autoscaler_says_what_is_set_up_and_what_failed_or_why_it_ende
     version1(
         monkeypatch, None, b"The autoscaler failed with the following error:\nKeyError: 'head'"
     )
-    ended = ray_private.autoscaler_report("h:1")
+    ended = ray_private.autoscaler_report("h:1", lambda: False)
     assert ended is not None
     assert (ended.configured, ended.error) == (True, "KeyError: 'head'")
 
@@ -143,7 +143,9 @@ def test_a_launch_that_is_refused_again_within_half_an_hour_is_told(
 ) -> None:
     now_s = 1000.0
     tried = NodeProviderAvailabilityTracker(timer=lambda: now_s)
-    autoscaler = Autoscaler(lambda: ray_private.autoscaler_report("h:1"), lambda: now_s)
+    autoscaler = Autoscaler(
+        lambda: ray_private.autoscaler_report("h:1", lambda: False), lambda: now_s
+    )
 
     def said(of: int | None) -> str:
         """After another report, and a launch that ended so many seconds ago."""
@@ -180,7 +182,7 @@ def test_kuberays_first_autoscaler_reports_the_groups_of_its_pods(
     pending = [(worker.ip, worker.type, worker.status)]
     report = AutoscalerSummary({head.type: 1}, None, pending, {}, [], legacy=True)
     version1(monkeypatch, {"time": 7.0, "autoscaler_report": asdict(report)})
-    said = ray_private.autoscaler_report("h:1")
+    said = ray_private.autoscaler_report("h:1", lambda: False)
     assert said is not None
     assert (said.configured, said.types, said.coming) == (
         True,
@@ -190,13 +192,13 @@ def test_kuberays_first_autoscaler_reports_the_groups_of_its_pods(
 
 
 def version2(
-    monkeypatch: pytest.MonkeyPatch, reply: GetClusterStatusReply
+    monkeypatch: pytest.MonkeyPatch, reply: GetClusterStatusReply, by_hand: bool | None = False
 ) -> ray_private.AutoscalerReport:
-    """What is made of a reply of the GCS."""
+    """What is made of a reply of the GCS. ``by_hand``: what the head's node says of its monitor."""
     asked = SimpleNamespace(get_cluster_status=lambda timeout_s: reply.SerializeToString())
     monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: True)
     monkeypatch.setattr("ray.autoscaler.v2.sdk.GcsClient", lambda address: asked)
-    report = ray_private.autoscaler_report("h:1")
+    report = ray_private.autoscaler_report("h:1", lambda: by_hand)
     assert report is not None
     return report
 
@@ -234,7 +236,7 @@ def test_the_second_autoscaler_says_what_comes_what_was_refused_and_what_it_has_
 
 def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gone(monkeypatch, "ray.autoscaler.v2.utils")
-    assert ray_private.autoscaler_report("h:1") is None
+    assert ray_private.autoscaler_report("h:1", lambda: False) is None
 
 
 @pytest.mark.parametrize(
@@ -307,6 +309,15 @@ def test_an_autoscaler_of_a_head_started_by_hand_is_known_by_its_monitor(
     )
     other = SimpleNamespace(cmdline=lambda: ["vi", "cluster.yaml"])
     monkeypatch.setattr(ray_private.psutil, "process_iter", lambda: [other, monitor])
+    assert ray_private.monitor_has_configuration("h:1") is grows
+
+
+@pytest.mark.parametrize("by_hand", [True, False, None])
+def test_where_no_node_has_a_type_the_heads_answer_counts(
+    by_hand: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reply = GetClusterStatusReply()
     reply.cluster_resource_state.node_states.add(ray_node_type_name="")
-    assert version2(monkeypatch, reply).configured is grows
+    assert version2(monkeypatch, reply, by_hand).configured is by_hand
+    reply.cluster_resource_state.node_states.add(ray_node_type_name="gpus")
+    assert version2(monkeypatch, reply, by_hand).configured
