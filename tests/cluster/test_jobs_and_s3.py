@@ -155,11 +155,11 @@ def test_a_model_that_the_upload_left_behind_is_said_and_shown_as_the_user_wrote
     assert "note: models/tiny was not uploaded with the job" in first
     (package / "new.txt").write_text("another upload, in another folder of Ray's")
     assert "0 measurements to do, 2 already done" in submitted()
-    for command in (("results", str(results), "--format", "json"), ("best", str(results))):
-        shown = orchestrator(*command)
-        assert shown.returncode == 0, shown.stderr
-        assert "models/tiny" in shown.stdout
-        assert "_ray_pkg_" not in shown.stdout
+    table = json.loads(orchestrator("results", str(results), "--format", "json").stdout)
+    assert {point["model"] for point in table} == {"models/tiny"}
+    best = orchestrator("best", str(results), "--slo", "ttft<=10s")
+    assert "models/tiny" in best.stdout, best.stderr
+    assert "_ray_pkg_" not in best.stdout + orchestrator("results", str(results)).stdout
     assert_nothing_left()
 
 
