@@ -168,9 +168,9 @@ class Tally:
             mismatched=_sum((of["output_tokens_counted"] != streamed)[exact]),
         )
         for some, whole in (("hidden_tokens", "output_tokens"), ("cached_tokens", "input_tokens")):
-            told = ~np.isnan(of[some]) & ~np.isnan(of[whole])  # both
+            told = ok & ~np.isnan(of[some]) & ~np.isnan(of[whole])  # both
             self.sums.update({some: _sum(of[some][told]), f"{some}_of": _sum(of[whole][told])})
-        self._add_prompts(of["input_tokens_asked"], of["input_tokens"], or_zero(of["turn"]))
+        self._add_prompts(of.where(ok))
 
     def _count_ends(self, of: _Requests, ok: Bools) -> None:
         """Counts the finish reasons of ok answers that are none of the known good ones."""
@@ -179,7 +179,9 @@ class Tally:
             if answers:
                 self.odd_ends[reason] += answers
 
-    def _add_prompts(self, asked: Floats, seen: Floats, turns: Floats) -> None:
+    def _add_prompts(self, answered: _Requests) -> None:
+        asked, seen = answered["input_tokens_asked"], answered["input_tokens"]
+        turns = or_zero(answered["turn"])
         known = ~np.isnan(seen) & (asked > 0)
         self.sums.update(input_asked=_sum(asked[known]))
         for turn in np.unique(turns[known]):

@@ -409,6 +409,23 @@ def test_prompts_of_the_wrong_length_are_invalid_as_ids_and_noted_as_text() -> N
     assert "off by 2.0%" in noted.reasons[0]
 
 
+@pytest.mark.parametrize("sends_ids", [True, False])
+def test_of_requests_that_failed_nothing_is_said_but_that(sends_ids: bool) -> None:
+    """A refusal may come with a usage object; what it counts is no prompt that was worked on."""
+    dialect = replace(OPEN.dialect, prompt_token_ids=sends_ids)
+    point = replace(OPEN, warmup_s=1e-9, dialect=dialect)
+    usage = {"input_tokens": [50] * 400, "cached_tokens": [50] * 400, "hidden_tokens": [4] * 400}
+    found = verdict(table(status=["error"] * 400, **usage), of=point)
+    assert found.validity == "invalid"
+    assert found.reasons == ["not one request succeeded"]
+
+
+def test_prompts_of_failed_requests_do_not_make_the_others_wrong() -> None:
+    status, prompts = ["error"] * 4 + ["ok"] * 396, [0] * 4 + [100] * 396
+    found = verdict(table(status=status, input_tokens=prompts))
+    assert not any("prompts were off" in said for said in found.reasons)
+
+
 def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
     turns = [0, 1] * 200
     templated = table(input_tokens=[125, 143] * 200, turn=turns, session=range(400))
