@@ -72,6 +72,7 @@ class Comparison:
     decide: tuple[str, ...]
     emulated: bool
     content: str = ""
+    measured: bool = True  # it has a valid measurement, whether or not that holds the limits
 
 
 def best(
@@ -168,6 +169,7 @@ def _comparison(
         why=why,
         decide=decide,
         emulated=group.emulated,
+        measured=any(repeat.counts for point in points for repeat in point.repeats),
     )
 
 

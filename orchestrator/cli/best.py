@@ -25,7 +25,7 @@ requests, errors included), and the output tokens per second there. If capacitie
 Without --slo the experiment file's limits apply. Any others are checked against the stored requests: limits on ttft,
 tpot, e2e, itl_p99 and normalized_ttft, each also as a percentile (ttft_p95), and attainment.
 Compared are only points that the experiment's current plan asks for, of the same model under the same load.
-Exit status: 0, 3 if files are damaged, 2 bad input.
+Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 bad input.
 """
 
 
@@ -91,4 +91,6 @@ def best(
             left_out.append(f"{one.name} is left out: {source} {named}")
     for note in [*left_out, *(note for one in found for note in one.notes)]:
         echo(f"note: {note}", err=True)
-    return 3 if any(one.damaged for one in found) else 0
+    damaged = any(one.damaged for one in found)
+    answered = bool(comparisons) and all(one.measured for one in comparisons)
+    return 0 if answered and not damaged else 3

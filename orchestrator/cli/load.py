@@ -328,6 +328,7 @@ def _measure_levels(
     from orchestrator.report.load_runs import stored_csv
     from orchestrator.report.run import run_text, runs_text
     from orchestrator.report.text import echo
+    from orchestrator.results.validity import MEASURED
 
     if store is not None:
         store.check_writable()
@@ -338,6 +339,7 @@ def _measure_levels(
     # stderr has them already: where both go to one place, the table does not repeat them
     kept_notes = [] if form == "table" and _outputs_are_one() else notes
     stop, failed, interrupted = threading.Event(), 0, False
+    not_valid = False
     unsaved: OrchestratorError | None = None
 
     def show_all() -> None:
@@ -363,6 +365,7 @@ def _measure_levels(
                 break
             attempt, failures = _measured(run, clients, stop, options["max_errors"])
             failed += failures
+            not_valid |= attempt.verdict.validity not in MEASURED
             assert attempt.loaded
             after = repeats.add(attempt.loaded.requests.num_rows)
             if interrupted := attempt.interrupted and stop.is_set():
@@ -391,7 +394,7 @@ def _measure_levels(
                 break
     if unsaved is not None:
         raise unsaved
-    return INTERRUPTED if interrupted else 3 if failed else 0
+    return INTERRUPTED if interrupted else 3 if failed or not_valid else 0
 
 
 def _outputs_are_one() -> bool:

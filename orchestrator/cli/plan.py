@@ -23,6 +23,9 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import counted, hours, load_text
 from orchestrator.spec.settings import EngineSettings
 
+NOTHING_RUNS = (
+    "nothing in this file can run: every deployment is impossible or excluded (why: below)"
+)
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
 FIGURES = ("points", "weights", "KV tokens", "at once", "time")
@@ -56,7 +59,7 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
     "--results",
     "uri",
     metavar="URI",
-    help="Use the engine start times of earlier runs stored here.",
+    help="Say what is already measured there, and use the engine start times of earlier runs.",
 )
 @click.option(
     "--check-with-vllm",
@@ -79,7 +82,7 @@ def plan(
     uri: str | None,
     environment: Path | None,
     allow_impossible: bool,
-) -> None:
+) -> int:
     """Check EXPERIMENT and show what it would measure. Starts nothing and needs no GPU.
 
     Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why).
@@ -96,7 +99,8 @@ def plan(
       experiments/quickstart.yaml --check-with-vllm .engines/vllm orchestrator plan
       experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
 
-    Exit status: 0, or 2 if the file has problems; all of them are printed.
+    Exit status: 0; 3 if nothing in the file can run; 2 if the file has problems, all of which are
+    printed.
     """
     made = load_plan(experiment, cluster_nodes=nodes)
     if environment is not None:
@@ -116,6 +120,10 @@ def plan(
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)
+    nothing_runs = not made.runnable()
+    if nothing_runs:
+        # with JSON on stdout, the sentence is for whoever watches
+        click.echo(NOTHING_RUNS, err=form == "json")
     estimate = Estimate(made, nodes, _known_starts(uri, made) if uri else {})
     if form == "json":
         for text in as_json(estimate):
@@ -130,6 +138,36 @@ def plan(
             estimate,
             Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH),
         )
+        if uri:
+            click.echo(_already_measured(uri, made))
+    return 3 if nothing_runs else 0
+
+
+def _already_measured(uri: str, made: Plan) -> str:
+    """How many of the plan's measurements are stored at ``uri``, and what of them is open again."""
+    from orchestrator.results.store import Store
+    from orchestrator.results.validity import MOST_AGAIN
+    from orchestrator.runner.todo import spoilt_of
+
+    store = Store.open(uri, made.name)
+    commits = store.commits()
+    spoilt = spoilt_of(store, commits, MOST_AGAIN)
+    planned = {
+        made.measurement(point, repeat).measurement_id
+        for point in made.points
+        for repeat in range(made.repeats)
+    }
+    ok = {one.measurement_id for one in commits if one.status == "ok"}
+    done = planned & ok - spoilt.open.keys()
+    again = [attempt for name, attempt in spoilt.open.items() if name in planned]
+    text = f"{counted(len(done), 'measurement')} already there at {store.uri}"
+    if any(load.searches for load in made.loads):
+        ours = {deployment.id for deployment in made.deployments}
+        probes = {one.measurement_id for one in commits if one.deployment_id in ours}
+        text = f"{counted(len(probes & ok), 'probe')} of its searches already there at {store.uri}"
+    if again:
+        text += f"; open again: {spoilt.words(again)}"
+    return text
 
 
 def _known_starts(uri: str, made: Plan) -> dict[str, float]:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from orchestrator.results.store import Store
     from orchestrator.runner.state import SweepReport
 
+NOTHING_RUNS = (
+    "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
+)
 EXAMPLES = """
 \b
 Examples:
@@ -37,8 +40,10 @@ was measured; a second one ends the program at once.
 An experiment can have one active run per results URI; a second one is refused. `orchestrator status URI` shows it, and
 `orchestrator stop URI` ends it.
 
-Exit status: 0 all measured, 3 some points failed (they are stored as rows), 2 bad input, 1 internal error,
-130 interrupted.
+What was disturbed, or slowed down by the network or the clients, is measured again by the next run (--again).
+
+Exit status: 0 all measured; 3 something asked for has no valid measurement (it failed, was disturbed or invalid, was
+left out, or nothing can run); 2 bad input, 1 internal error, 130 interrupted.
 """
 
 
@@ -132,6 +137,9 @@ def run(
     from orchestrator.results.store import Store
 
     plan = _plan(experiment, allow_impossible)
+    if not plan.runnable():
+        click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
+        return 3
     check_answers(results_uri)
     store = Store.open(results_uri, plan.name)
 
@@ -182,15 +190,12 @@ def run(
                 finally:
                     cluster.close()
         live.say(_summary(report, store))
-    _say_answer(store)
+    lacks = _say_answer(store)
+    if report.interrupted:
+        return INTERRUPTED
     counts = report.counts
-    return (
-        INTERRUPTED
-        if report.interrupted
-        else 3
-        if counts.failed or counts.left_out or counts.refused
-        else 0
-    )
+    lacks |= bool(counts.failed or counts.left_out or counts.refused or counts.kept)
+    return 3 if lacks or not counts.measured + counts.skipped else 0
 
 
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
@@ -206,16 +211,24 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
     return predicted(plan.allowing() if allow_impossible else plan)
 
 
-def _say_answer(store: Store) -> None:
+def _say_answer(store: Store) -> bool:
+    """Print what was found. Whether something asked for has no valid measurement."""
     from orchestrator.report.best import answer_text
     from orchestrator.report.stored import Experiment
     from orchestrator.report.text import echo
+    from orchestrator.report.unmeasured import unmeasured
 
     try:
-        echo("\n".join(answer_text(Experiment(store))), err=True)
+        experiment = Experiment(store)
+        echo("\n".join(answer_text(experiment)), err=True)
+        lacks = unmeasured(experiment)
     except Exception as error:
         # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
+        return False
+    if lacks:
+        click.echo(f"without a valid measurement: {', '.join(lacks)}", err=True)
+    return bool(lacks)
 
 
 def _summary(report: SweepReport, store: Store) -> str:
@@ -237,7 +250,5 @@ def _summary(report: SweepReport, store: Store) -> str:
     took = f"{report.wall_s:.0f} s in all"
     if counts.measured or counts.failed:
         took += f"; {report.overhead:.1%} of it was the program's own overhead"
-        took += (
-            " (neither engine start-up nor warm-up nor measurement nor waiting for other sweeps)"
-        )
+        took += " (neither engine start-up nor warm-up nor measurement nor waiting)"
     return f"{', '.join(parts)}\n{took}\nresults: {store.uri}"

@@ -81,10 +81,15 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
         if experiment.slos
         else ' --slo "ttft<=500ms,attainment>=0.95"'
     )
-    yield f"next: orchestrator best '{uri}' --experiment {experiment.name}{named}"
-    yield f"      orchestrator results '{uri}' --experiment {experiment.name}"
+    commands = []
+    # where nothing was measured there is nothing to rank
+    if any(point.used for point in experiment.points().current):
+        commands.append(f"orchestrator best '{uri}' --experiment {experiment.name}{named}")
+    commands.append(f"orchestrator results '{uri}' --experiment {experiment.name}")
     if any(one.status != "ok" for one in experiment.store.manifests("launch")):
-        yield f"      orchestrator logs '{uri}' --experiment {experiment.name}"
+        commands.append(f"orchestrator logs '{uri}' --experiment {experiment.name}")
+    for at, command in enumerate(commands):
+        yield f"{'      ' if at else 'next: '}{command}"
 
 
 def _notes(ranking: Iterable[Candidate]) -> dict[str, list[str]]:

@@ -81,6 +81,8 @@ class Validity(StrEnum):
     UNMEASURED = "unmeasured", _FINE  # its attempt failed, and failures say what is tried again
 
 
+# an engine that falls behind is measured: that is what was to be found out
+MEASURED = frozenset({Validity.VALID, Validity.ENGINE_BOUND_BACKLOG})
 SPOILT = frozenset(one for one in Validity if one.spoilt)
 # how often what is spoilt is measured again, each time by another run
 MOST_AGAIN = 2

@@ -136,9 +136,12 @@ class Launch:
         target = endpoint_target(settings, endpoint_key(settings))
         first_list, *other_lists = parse_address(str(settings.url)).model_lists
         engine = replace(engine, ready_path=first_list, ready_fallbacks=tuple(other_lists))
-        ready = wait_ready(
-            Expected(engine, settings, Node(), target.url, target.api_key or ""), ENDPOINT_LIMIT_S
-        )
+        expected = Expected(engine, settings, Node(), target.url, target.api_key or "")
+        began_ns = self._clock.unix_ns()
+        try:
+            ready = wait_ready(expected, ENDPOINT_LIMIT_S)
+        finally:
+            self._context.state.add_span((began_ns, self._clock.unix_ns()))
         self._reported = dict(ready.reported)
         self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
         self._note(emulated=is_emulator(ready.version))

@@ -38,8 +38,7 @@ class SweepReport:
 
     counts: Counts
     wall_s: float
-    # share of wall_s in which no engine started, nothing was measured and no host was held by
-    # others
+    # share of wall_s in which no engine started, nothing was measured and nothing was waited for
     overhead: float
     left: int = 0  # measurements not done because the user stopped the sweep
 

@@ -197,7 +197,10 @@ class Sweep:
                 self._keep_to_budget()
                 self._admit()
                 if self._queue or self._launched:
+                    waits_since_ns = self._clock.unix_ns()
                     self._clock.wait(self._changed, LOOK_S)
+                    if not self._launched:  # for nodes, for hosts of others, or for a pause to end
+                        self._state.add_span((waits_since_ns, self._clock.unix_ns()))
             if stop.is_set():
                 self._context.tell(
                     Event("stopping", "stopping: engines are ended, what is complete is kept")

@@ -18,6 +18,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan, Point
 from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment
+from orchestrator.report.unmeasured import unmeasured
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.runner.commit import commit_launch, deployment_row, launch_row
@@ -98,9 +99,9 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
-def invoke(*argv: str) -> Any:
+def invoke(*argv: str, status: int = 0) -> Any:
     done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
-    assert done.return_value == 0
+    assert done.return_value == status
     return done
 
 
@@ -203,7 +204,8 @@ def test_where_nothing_that_the_plan_asks_for_is_measured_the_answer_says_so(sto
     run(store, planned())
     assert "is measured yet" not in invoke("best", store.uri).stderr
     store.write_plan(planned(tokens=64).to_json())
-    assert "exp: nothing that its plan asks for is measured yet" in invoke("best", store.uri).stderr
+    done = invoke("best", store.uri, status=3)
+    assert "exp: nothing that its plan asks for is measured yet" in done.stderr
 
 
 def test_best_names_the_experiments_whose_files_name_no_limits(store: Store) -> None:
@@ -313,9 +315,8 @@ def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_every
     store.write_plan(old)
     assert levels(store) == ([], [2, 2]), "it asks for 64 tokens, whichever version wrote that"
     assert [slo.name for slo in Experiment(store).slos] == ["interactive", "tight"]
-    assert (
-        "version 0.0.1.0 wrote its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
-    )
+    done = invoke("best", store.uri, "--slo", "tight", status=3)  # all is superseded
+    assert "version 0.0.1.0 wrote its plan.json" in done.stderr
     store.write_plan(re.sub(r'"id": "\w+"', '"id": "x"', old))  # a version that made other ids
     assert levels(store) == ([2, 2], [])
     assert (
@@ -462,3 +463,26 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
     )
     assert found["ranking"][0]["capacity"]["high"] is None
     assert not found["certain"]
+
+
+@pytest.mark.parametrize(
+    ("validity", "lacks"),
+    [
+        ("valid", []),
+        ("engine_bound_backlog", []),
+        ("disturbed", ["2 disturbed"]),
+        ("broken_output", ["2 broken_output"]),
+    ],
+)
+def test_what_has_no_valid_measurement_is_counted_by_its_verdict(
+    store: Store, validity: str, lacks: list[str]
+) -> None:
+    run(store, planned(), validity=validity)
+    assert unmeasured(Experiment(store)) == lacks
+
+
+def test_where_nothing_was_measured_nobody_is_sent_to_the_ranking(store: Store) -> None:
+    run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
+    text = "\n".join(answer_text(Experiment(store)))
+    assert "orchestrator best" not in text
+    assert f"next: orchestrator results '{store.uri}' --experiment exp" in text

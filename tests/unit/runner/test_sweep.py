@@ -1151,6 +1151,12 @@ def test_a_wall_clock_that_is_set_meanwhile_costs_no_point_and_no_figure(
     assert report.wall_s == pytest.approx(155, abs=3)
 
 
+def test_waiting_for_nodes_that_never_come_is_no_overhead_of_the_program(store: Store) -> None:
+    report = sweep(world_of([]), plan_of(), store)
+    assert report.wall_s >= 5
+    assert report.overhead < 0.05
+
+
 def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
     report = sweep(world_of(), plan_of(), store)
     # 1 s to place, 10 s to start, 1 s first answers, 70 s of load, 1 s to stop, and a look a second

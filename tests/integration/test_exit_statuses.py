@@ -1,0 +1,54 @@
+"""Exit statuses of the real command line: 3 where something asked for has no valid measurement."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.results.store import Store
+from tests.unit.report.test_stored import planned, run
+
+FILE = """
+version: 1
+name: nothing
+model: some-org/some-model
+hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8}}
+deployments: [{engine: emulator, hardware: h100, extra_args: {--no: true}}]
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [8]}, duration: 5s}
+"""
+
+
+def command(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator", *argv],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+
+
+def test_a_file_in_which_nothing_can_run_says_so_first_and_ends_with_3(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FILE)
+    done = command("plan", str(tmp_path / "x.yaml"))
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("nothing in this file can run: ")
+    results = tmp_path / "results"
+    ran = command("run", str(tmp_path / "x.yaml"), "--results", str(results), "--address", "local")
+    assert (ran.returncode, results.exists()) == (3, False), ran.stderr
+    assert ran.stderr.startswith("nothing can run: ")
+    assert "next:" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("validity", "status"), [("valid", 0), ("engine_bound_backlog", 0), ("disturbed", 3)]
+)
+def test_a_ranking_of_nothing_valid_ends_with_3(tmp_path: Path, validity: str, status: int) -> None:
+    run(Store.open(str(tmp_path), "exp"), planned(levels=[2]), validity=validity)
+    done = command("best", str(tmp_path), "--slo", "ttft<=10s")
+    assert done.returncode == status, f"{done.stdout}{done.stderr}"
