@@ -26,7 +26,7 @@ from tests.chaos.rounds import (
     undisturbed,
 )
 from tests.chaos.s3 import KEYS, FaultyS3
-from tests.harness import MODEL, ROOT, manifests, orchestrator, rows, start, wait_for
+from tests.harness import MODEL, ROOT, ended, manifests, orchestrator, rows, start, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -86,7 +86,9 @@ def test_two_sweeps_at_once_and_one_driver_dies(ground: Ground, tmp_path: Path) 
             first.with_suffix(".log").read_text()[-2000:],
         )
         kill(drivers[0], signal.SIGKILL)
-        assert drivers[1].wait(300) == 0, second.with_suffix(".log").read_text()
+        assert ended(drivers[1], 300, second.with_suffix(".log")) == 0, second.with_suffix(
+            ".log"
+        ).read_text()
     finally:
         for driver in drivers:
             driver.kill()
@@ -127,7 +129,7 @@ def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> 
             time.sleep(OUTAGE_S / 2)
             assert driver.poll() is None, log.read_text()
             storage.come_back()
-            assert driver.wait(600) == 0, log.read_text()
+            assert ended(driver, 600, log) == 0, log.read_text()
         finally:
             driver.kill()
             driver.wait(10)

@@ -16,6 +16,7 @@ from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,
     assert_nothing_left,
+    ended,
     full,
     manifests,
     orchestrator,
@@ -53,7 +54,7 @@ def test_a_node_that_is_given_notice_gets_no_new_point_and_the_rest_is_measured_
         try:
             wait_for(lambda: manifests(results), 90, "no point was measured")
             notice.write_text("300")
-            assert driver.wait(120) == 0, (tmp_path / "log").read_text()
+            assert ended(driver, 120, tmp_path / "log") == 0, (tmp_path / "log").read_text()
         finally:
             driver.kill()
             driver.wait()
@@ -89,7 +90,7 @@ def test_a_client_whose_disk_is_full_is_replaced_on_a_host_that_has_room(
             if at == "point":
                 wait_for(lambda: manifests(results), 90, "no point was measured")
                 filled.enter_context(full(disk))
-            assert driver.wait(240) == 0, log.read_text()
+            assert ended(driver, 240, log) == 0, log.read_text()
         finally:
             driver.kill()
             driver.wait()
@@ -122,7 +123,7 @@ def test_a_head_that_is_lost_is_told_within_half_a_minute_and_one_that_comes_bac
             wait_for(lambda: "has been silent for" in log.read_text(), 30, "nothing is said")
             if back:
                 os.kill(gcs, signal.SIGCONT)
-                assert driver.wait(180) == 0, log.read_text()
+                assert ended(driver, 180, log) == 0, log.read_text()
                 assert "answers again after" in log.read_text()
                 return
             assert driver.wait(40) == 1, log.read_text()

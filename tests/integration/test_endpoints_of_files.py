@@ -91,6 +91,7 @@ def test_doctor_names_the_models_of_an_endpoint_that_has_another(tmp_path: Path)
     assert "served_model_name" in found["do"]
 
 
+LOAD = ["--concurrency", "1", "--requests", "1", "--input-tokens", "8", "--output-tokens", "4"]
 UNKNOWN_HOST = "http://no-such-host.invalid:8000"
 STORAGES = ["s3://no-such-bucket-of-anybody/x", "gs://no-such-bucket-of-anybody/x"]
 
@@ -113,7 +114,7 @@ def test_a_storage_that_does_not_answer_is_told_in_time(
 ) -> None:
     options = {
         "run": [file_of(tmp_path, NOBODY), "--results", storage, "--address", "local"],
-        "load": [NOBODY, "--concurrency", "1", "--requests", "1", "--results", storage],
+        "load": [NOBODY, *LOAD, "--results", storage],
         "doctor": ["--results", storage],
         "results": [storage],
     }
@@ -121,7 +122,7 @@ def test_a_storage_that_does_not_answer_is_told_in_time(
 
 
 def test_a_host_that_has_no_address_is_told_in_time_by_load() -> None:
-    said = told_in_time("load", UNKNOWN_HOST, "--concurrency", "1", "--requests", "1")
+    said = told_in_time("load", UNKNOWN_HOST, *LOAD)
     assert f"no server answers at {UNKNOWN_HOST}" in said
 
 
