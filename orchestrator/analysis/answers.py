@@ -49,6 +49,26 @@ UNKNOWN = Agreement(note="no answers of it are stored")
 MADE_UP = Agreement(note="an emulator's answers are made up")
 
 
+# below it, hardly any token equals the reference's: answers of another model do as well
+NEAR_CHANCE = 0.1
+
+
+def too_little(agreement: Agreement, limit: float) -> str | None:
+    """Why a deployment is not shown to agree with its model's reference as far as ``limit``; None:
+    it is. The reference, and the only deployment of its model, agree with themselves.
+    """
+    if agreement.share is None:
+        if agreement.note in (IS_REFERENCE, ALONE):
+            return None
+        return f"its agreement is not known, and at least {limit:g} is asked for: {agreement.note}"
+    if agreement.share >= limit:
+        return None
+    return (
+        f"its agreement with {agreement.reference} is {agreement.share:.3f} "
+        f"(n={agreement.n} {agreement.unit}), not {limit:g}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """One launch and what it answered."""

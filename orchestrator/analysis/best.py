@@ -8,11 +8,11 @@ still change the answer.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from orchestrator.analysis.answers import called, model_of
+from orchestrator.analysis.answers import NEAR_CHANCE, called, model_of, too_little
 from orchestrator.analysis.capacity import (
     Candidate,
     Contender,
@@ -33,12 +33,14 @@ from orchestrator.analysis.measured import Point
 from orchestrator.analysis.next_level import SAME, STEPS
 from orchestrator.analysis.racing import SETTLED
 from orchestrator.analysis.slo import format_slo
-from orchestrator.results.validity import Validity
+from orchestrator.errors import FailureClass
+from orchestrator.results.validity import MOST_AGAIN, SPOILT, Validity
 from orchestrator.several import listed
 from orchestrator.spec.load import Per, Slo, load_text
 
 # what to do about verdicts that neither another load nor a repeat changes
 MENDS = {one: one.remedy for one in Validity if one.remedy}
+RUN_AGAIN = "run the experiment again"  # begins the advice that a command carries out
 # why the answer is not certain, and which measurement would settle it
 Doubt = tuple[str, str | None]
 
@@ -73,6 +75,9 @@ class Comparison:
     emulated: bool
     content: str = ""
     measured: bool = True  # it has a valid measurement, whether or not that holds the limits
+    # whether running the same plan again measures something that is in doubt: how often what was
+    # spoilt must then be allowed to be measured again (``run --again``); None: it would not
+    run_again: int | None = None
 
 
 def best(
@@ -141,8 +146,16 @@ def _comparison(
         key = _Contending(one.deployment_id, one.label)
         of_each.setdefault(key, ([], []))[1].append(one)
     claimed = _claimed(of_each, slo, searched, None if full_grid else per)
-    contenders = [contender(*some, slo, per, claimed.get(name)) for name, some in of_each.items()]
+    contenders = [
+        _agreeing(contender(*some, slo, per, claimed.get(name)), slo)
+        for name, some in of_each.items()
+    ]
     found = [one.candidate for one in contenders if one.candidate]
+    notes = _near_chance(points)
+    found = [
+        replace(one, notes=(*one.notes, *notes.get(one.point.head.deployment_id, ())))
+        for one in found
+    ]
     ranking = sorted(found, key=lambda one: (-one.rank, one.point.deployment.label))
     spoilt = {} if ranking else _spoilt(points)
     unsettled = tuple(_unsettled([one for one in contenders if one.label not in spoilt], may_start))
@@ -170,7 +183,59 @@ def _comparison(
         decide=decide,
         emulated=group.emulated,
         measured=any(repeat.counts for point in points for repeat in point.repeats),
+        run_again=_run_again(points, missing),
     )
+
+
+def _run_again(points: Sequence[Point], missing: Sequence[Missing]) -> int | None:
+    """See ``Comparison.run_again``."""
+    repeats = [repeat for point in points for repeat in point.repeats]
+    spoilt = [one.attempts for one in repeats if one.ok and one.point.validity in SPOILT]
+    failed = any(
+        not one.ok and one.point.failure_class != FailureClass.BAD_CONFIG for one in repeats
+    )
+    if spoilt:
+        return max(MOST_AGAIN, *spoilt)
+    return MOST_AGAIN if failed or missing else None
+
+
+def _agreeing(one: Contender, slo: Slo) -> Contender:
+    """The deployment, out of the ranking if its answers agree too little with the reference's. No
+    further measurement changes that, so nothing is in doubt about it either.
+    """
+    if slo.agreement is None or one.candidate is None:
+        return one
+    point = one.candidate.point
+    reason = too_little(point.agreement, slo.agreement)
+    if reason is None:
+        return one
+    left_out = (*one.left_out, LeftOut(point.deployment, None, reason))
+    return replace(one, candidate=None, left_out=left_out, open=(), near=(), unsettled=())
+
+
+def _near_chance(points: Sequence[Point]) -> dict[str, tuple[str]]:
+    """By deployment id, a note on answers that hardly equal the reference's, where those of others
+    of the model do.
+    """
+    known = {
+        point.head.deployment_id: point for point in points if point.agreement.share is not None
+    }
+    others = [
+        point.deployment.label
+        for point in known.values()
+        if (point.agreement.share or 0.0) >= NEAR_CHANCE
+    ]
+    if not others:
+        return {}
+    return {
+        name: (
+            f"agreement {point.agreement.share:.3f}: hardly any of its answers equals those of "
+            f"{point.agreement.reference}, as those of {listed(others)} do: does it compute the "
+            "same model? (a limit: agreement>=0.9)",
+        )
+        for name, point in known.items()
+        if (point.agreement.share or 0.0) < NEAR_CHANCE
+    }
 
 
 def _claimed(
@@ -234,14 +299,14 @@ def _unsettled(contenders: Sequence[Contender], may_start: int | None) -> Iterat
             else f"max_deployments allows {may_start} more"
         )
         larger = "give a larger max_deployments: no more are started"
-        again = larger if may_start == 0 else f"run the experiment again: {ahead}"
+        again = larger if may_start == 0 else f"{RUN_AGAIN}: {ahead}"
         yield f"{listed(new)} {_are(new)} not measured yet", again
     if unknown := [one for one in contenders if one.measured and one.open]:
         names = [one.label for one in unknown]
         levels = listed([f"{one.label} at {', '.join(one.open)}" for one in unknown])
         yield (
             f"levels of {listed(names)} that could hold have no valid measurement",
-            f"measure {levels}: run again, with more repeats where it was measured",
+            f"{RUN_AGAIN}: it measures {levels} as far as that was spoilt, failed or is missing",
         )
     if near := [one for one in contenders if one.near]:
         names = [one.label for one in near]

@@ -36,7 +36,7 @@ from orchestrator.analysis.probe import (
     together,
 )
 from orchestrator.analysis.requests import Bools
-from orchestrator.analysis.slo import format_slo, stored_values, tests
+from orchestrator.analysis.slo import format_limits, stored_values, tests
 from orchestrator.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.results.validity import EndsSearch, Validity
@@ -238,7 +238,7 @@ def _shows(point: PointHead, slo: Slo, ours: bool, has_requests: bool) -> Shows:
     told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))
     # what ended because it failed its limits, perhaps with requests open, tells nothing about
     # others
-    others = ended == "fails" and format_slo(slo) not in (point.ended_for or "").split(SEPARATOR)
+    others = ended == "fails" and format_limits(slo) not in (point.ended_for or "").split(SEPARATOR)
     if point.status != "ok" or point.validity not in told or others:
         return "nothing"
     if point.validity == "interrupted":

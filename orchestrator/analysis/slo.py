@@ -81,7 +81,7 @@ class LimitValues:
 
 def parse_slo(text: str) -> Slo:
     """Reads ``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``,
-    ``reader=visual``, ``95%``).
+    ``reader=visual``, ``agreement>=0.9``, ``95%``).
 
     Raises ProblemsError with everything that is wrong at once.
     """
@@ -90,7 +90,7 @@ def parse_slo(text: str) -> Slo:
     for term in text.split(","):
         match = _TERM.fullmatch(term)
         name, operator, value = (match[1].lower(), match[2], match[3]) if match else ("", "", "")
-        wanted = {"attainment": ">=", "reader": "="}.get(name, "<=")
+        wanted = {"attainment": ">=", "agreement": ">=", "reader": "="}.get(name, "<=")
         if match is None:
             problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
         elif name not in _WORDS and percentile_limit(name) is None:
@@ -119,7 +119,7 @@ def parse_slo(text: str) -> Slo:
 
 def _unfit(values: dict[str, Any]) -> list[str]:
     """What is wrong with terms that are each right by themselves."""
-    if not values.keys() - {"attainment"}:
+    if not values.keys() - {"attainment", "agreement"}:
         return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
     try:
         Slo.model_validate(values)
@@ -148,11 +148,18 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys(LIMITS, parse_duration),
     "reader": _reader,
     "attainment": _share,
+    "agreement": _share,
 }
 
 
 def format_slo(slo: Slo) -> str:
     """The text that ``parse_slo`` reads."""
+    agreement = [f"agreement>={slo.agreement:g}"] if slo.agreement is not None else []
+    return ",".join([format_limits(slo), *agreement])
+
+
+def format_limits(slo: Slo) -> str:
+    """``format_slo`` without what limits no request: by that a running probe is judged."""
     terms = [f"{one.name}<={format_duration(one.seconds)}" for one in slo.limits]
     return ",".join([*terms, *([f"attainment>={slo.attainment:g}"] if is_joint(slo) else [])])
 

@@ -265,6 +265,9 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
     except ProblemsError as error:
         problems += error.problems
         return {}
+    if slo.agreement is not None:
+        text = "--slo: agreement is known of sweeps alone: load asks no fixed prompts; leave it out"
+        problems.append(Problem(text))
     limits = {one.name: f"{one.seconds!r}s" for one in slo.limits}
     return {"slo": limits | ({"attainment": slo.attainment} if is_joint(slo) else {})}
 

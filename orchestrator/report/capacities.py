@@ -9,7 +9,7 @@ from orchestrator.analysis.best import ranked_in
 from orchestrator.analysis.capacity import claim_text, claims, divided, per_of, raced
 from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.measured import Point
-from orchestrator.analysis.slo import format_slo
+from orchestrator.analysis.slo import format_limits, format_slo
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.stored import Experiment
 from orchestrator.report.text import figure, say
@@ -100,7 +100,7 @@ def _predicted(
 ) -> Mapping[str, Any] | None:
     """What the plan predicts under the same limits, whatever they are called."""
     foretold = json.loads(probe.deployment.predicted_json or "{}").get("capacity", {})
-    names = [one.name for one in experiment.slos if format_slo(one) == format_slo(slo)]
+    names = [one.name for one in experiment.slos if format_limits(one) == format_limits(slo)]
     known = (foretold[name].get(probe.head.workload) for name in names if name in foretold)
     found: Mapping[str, Any] | None = next(known, None)
     return found if found and found["control"] == control else None

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from orchestrator import __version__
 from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
-from orchestrator.analysis.best import Comparison, best
+from orchestrator.analysis.best import RUN_AGAIN, Comparison, best
 from orchestrator.analysis.capacity import Group, Missing, Searched
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Point, load_points
@@ -24,6 +24,7 @@ from orchestrator.results.ids import one_model
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
+from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Level, Per, Slo, counted
 from orchestrator.spec.uploads import shown_path
@@ -156,7 +157,8 @@ class Experiment:
             per, started = per or self.objective, {one.head.deployment_id for one in points.current}
             all_start = self.plan.most_started == len(self.plan.runnable())
             left = None if all_start else max(0, self.plan.most_started - len(started))
-            return best(points.current, slo, per, missing, self.searched, self.full_grid, left)
+            found = best(points.current, slo, per, missing, self.searched, self.full_grid, left)
+            return [self._with_command(one) for one in found]
         groups = self.alike(points)
         return [
             replace(one, content=content)
@@ -167,6 +169,22 @@ class Experiment:
     def missing(self, points: Points) -> list[Missing]:
         """What the plan asks for and nobody measured; ``points``: all of the experiment."""
         return [] if self.plan is None else list(self._missing(self.plan, points.current))
+
+    def _with_command(self, one: Comparison) -> Comparison:
+        """With the command after the advice to run it again."""
+        if one.run_again is None:
+            return one
+        command = self.run_command(one.run_again)
+        decide = tuple(
+            f"{text}: {command}" if text.startswith(RUN_AGAIN) else text for text in one.decide
+        )
+        return replace(one, decide=decide)
+
+    def run_command(self, again: int) -> str:
+        """The command that goes on with the stored plan. ``again``: of its option."""
+        uri, option = self.store.uri, f" --again {again}" if again > MOST_AGAIN else ""
+        plan = f"{uri}/{self.name}/plan.json" if self.store.is_local else "EXPERIMENT"
+        return f"orchestrator run '{plan}' --results '{uri}'{option}"
 
     @property
     def searched(self) -> dict[str, Searched]:

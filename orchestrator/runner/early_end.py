@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from orchestrator.analysis.claim import SEPARATOR
 from orchestrator.analysis.outcomes import outcomes, targets
 from orchestrator.analysis.probe import Probe, next_look_s
-from orchestrator.analysis.slo import format_slo
+from orchestrator.analysis.slo import format_limits
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.rows import tables
 from orchestrator.search.base import Watch
@@ -78,7 +78,7 @@ class EarlyEnd:
 
     def _end(self, run: ClientRun, now_s: float, outcome: Outcome, why: str) -> Early:
         at_s = now_s + LEAD_S
-        limits = SEPARATOR.join(map(format_slo, self._slos))
+        limits = SEPARATOR.join(map(format_limits, self._slos))
         self.end = Early(at_s, outcome, f"ended after {at_s:.1f} s: {why}", limits)
         run.finish(at_s, drain=not self._probe.diverging)
         return self.end

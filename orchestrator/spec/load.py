@@ -470,7 +470,7 @@ def _percentile(name: str) -> str:
     if percentile_limit(name) is None:
         if (swapped := swapped_percentile(name)) is not None:
             raise wrong((), f"unknown key {name!r}", f"did you mean {swapped!r}?")
-        known = [*LIMITS, *(f"{one}_p95" for one in LIMITS), "reader", "attainment"]
+        known = [*LIMITS, *(f"{one}_p95" for one in LIMITS), "reader", "attainment", "agreement"]
         raise wrong((), f"unknown key {name!r}", nearest(name, known))
     return name
 
@@ -484,7 +484,8 @@ def _share(value: Any) -> Any:
 class Slo(Strict):
     """Latency limits in seconds. Plain limits (``ttft``) are met by a request that meets all of
     them, and a share ``attainment`` of all requests must. A limit on a percentile (``ttft_p95``)
-    stands alone: 95 % must meet it.
+    stands alone: 95 % must meet it. ``agreement`` limits a deployment, whatever its load: at least
+    this share of its answers to fixed prompts equals those of its model's reference.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -499,6 +500,7 @@ class Slo(Strict):
     # becomes a limit on tpot, see ``resolved``
     reader: Literal["silent", "subvocal", "visual"] | None = None
     attainment: Annotated[float, BeforeValidator(_share)] = Field(default=0.95, gt=0, le=1)
+    agreement: Annotated[Annotated[float, Field(gt=0, le=1)] | None, BeforeValidator(_share)] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Slo:

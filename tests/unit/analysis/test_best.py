@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from orchestrator.analysis.answers import IS_REFERENCE, Agreement
 from orchestrator.analysis.best import best
 from orchestrator.analysis.capacity import Group, Missing, Per, Searched
 from orchestrator.analysis.knee import knees
-from orchestrator.analysis.measured import load_points
-from orchestrator.analysis.slo import format_slo, parse_slo
+from orchestrator.analysis.measured import Point, load_points
+from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
+from orchestrator.errors import ProblemsError
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document, points_text
@@ -242,7 +245,7 @@ def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep:
     sweep.settled("d0", 20)
     assert sweep.best(missing=[missing("d0", 10), missing("d0", 60)])["certain"]
     assert sweep.best(missing=[missing("d0", 30)])["decide"] == [
-        "measure label-d0 at 30 req/s: run again, with more repeats where it was measured"
+        "run the experiment again: it measures label-d0 at 30 req/s as far as that was spoilt, failed or is missing"
     ]
 
 
@@ -270,7 +273,7 @@ def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(
         answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
     )
     assert answer["decide"] == [
-        "measure label-d0 at 40 req/s: run again, with more repeats where it was measured"
+        "run the experiment again: it measures label-d0 at 40 req/s as far as that was spoilt, failed or is missing"
     ]
 
 
@@ -566,7 +569,7 @@ def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Swe
     sweep.deployment("d0")
     sweep.level("d0", 5, validity="client_bound")
     assert sweep.best()["decide"] == [
-        "measure label-d0 at 5 req/s: run again, with more repeats where it was measured"
+        "run the experiment again: it measures label-d0 at 5 req/s as far as that was spoilt, failed or is missing"
     ]
 
 
@@ -1002,3 +1005,55 @@ def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(
     assert searched(sweep)["ranking"][0]["capacity"]["high"] == 40
     assert searched(sweep, "ttft<=2s,attainment>=0.9")["ranking"][0]["capacity"]["high"] is None
     assert sweep.best()["ranking"][0]["capacity"] is None, "a list of levels claims nothing"
+
+
+def agreeing(sweep: Sweep, shares: dict[str, float | None]) -> list[Point]:
+    """One point of each deployment, the higher the load the lower in the alphabet."""
+    for at, name in enumerate(shares):
+        sweep.deployment(name)
+        sweep.level(name, 4 + at)
+    return [
+        replace(point, agreement=Agreement(share, 256, "tokens", "label-ref"))
+        if (share := shares[point.head.deployment_id]) is not None
+        else replace(point, agreement=Agreement(reference="label-ref", note=IS_REFERENCE))
+        for point in load_points(sweep.store, SLO)
+    ]
+
+
+def test_a_fast_deployment_that_computes_something_else_does_not_win_under_a_limit_on_agreement(
+    sweep: Sweep,
+) -> None:
+    points = agreeing(sweep, {"ref": None, "good": 0.95, "noise": 0.0})
+    (free,) = best(points, SLO)
+    assert free.ranking[0].point.deployment.label == "label-noise"
+    (limited,) = best(points, parse_slo("ttft<=500ms,attainment>=0.9,agreement>=90%"))
+    names = [one.point.deployment.label for one in limited.ranking]
+    assert names == ["label-good", "label-ref"], "the reference agrees with itself"
+    (out,) = [one for one in limited.left_out if one.deployment.label == "label-noise"]
+    assert out.reason == "its agreement with label-ref is 0.000 (n=256 tokens), not 0.9"
+
+
+def test_an_agreement_near_chance_is_noted_where_others_of_the_model_agree(sweep: Sweep) -> None:
+    points = agreeing(sweep, {"ref": None, "good": 0.62, "noise": 0.09})
+    (found,) = best(points, SLO)
+    noted = {one.point.deployment.label: one.notes for one in found.ranking}
+    assert any("hardly any of its answers equals" in note for note in noted["label-noise"])
+    assert not any("hardly any" in note for note in (*noted["label-good"], *noted["label-ref"]))
+    alone = [point for point in points if point.head.deployment_id != "good"]
+    (found,) = best(alone, SLO)
+    assert not any("hardly" in note for one in found.ranking for note in one.notes)
+
+
+def test_an_agreement_that_is_not_known_is_not_enough(sweep: Sweep) -> None:
+    sweep.settled("a", 8)
+    (found,) = best(load_points(sweep.store, SLO), parse_slo("ttft<=500ms,agreement>=0.9"))
+    assert not found.ranking
+    assert "its agreement is not known" in found.left_out[-1].reason
+
+
+def test_a_limit_on_agreement_is_written_as_it_is_read() -> None:
+    text = "ttft<=500ms,attainment>=0.95,agreement>=0.9"
+    assert format_slo(parse_slo(text)) == text
+    assert format_limits(parse_slo(text)) == "ttft<=500ms,attainment>=0.95"
+    with pytest.raises(ProblemsError, match="write agreement>=0.9"):
+        parse_slo("ttft<=1s,agreement<=0.9")

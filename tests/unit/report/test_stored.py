@@ -486,3 +486,15 @@ def test_where_nothing_was_measured_nobody_is_sent_to_the_ranking(store: Store) 
     text = "\n".join(answer_text(Experiment(store)))
     assert "orchestrator best" not in text
     assert f"next: orchestrator results '{store.uri}' --experiment exp" in text
+
+
+def test_the_advice_to_run_again_is_a_command_that_measures_what_was_spoilt(store: Store) -> None:
+    run(store, planned(), validity="disturbed")
+    (comparison, *_) = Experiment(store).comparisons(Experiment(store).slos[0])
+    command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"
+    assert any(text.endswith(command) for text in comparison.decide), comparison.decide
+    for attempt_id in ("b", "c"):
+        for point in planned().points:
+            commit(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
+    (comparison, *_) = Experiment(store).comparisons(Experiment(store).slos[0])
+    assert any(text.endswith(f"{command} --again 3") for text in comparison.decide)
