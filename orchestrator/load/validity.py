@@ -131,15 +131,19 @@ def judge(
     start_ns: int,
     broken: Sequence[str] = (),
     hosts: Sequence[HostLoad] = (),
+    was_interrupted: bool = False,
 ) -> Verdict:
     """The verdict on one point, from the rows of all clients and what the clients measured about
     themselves.
 
     ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output;
-    ``hosts``: the hosts of the engines, where they are known.
+    ``hosts``: the hosts of the engines, where they are known; ``was_interrupted``: the user ended
+    the point, so that the end of its window is not that of the run.
     """
     rows = Tally(requests, stats, point, start_ns)
     evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
+    if was_interrupted:
+        evidence["lost_at_the_end"] = 0.0
     found = {
         Validity.BROKEN_OUTPUT: list(broken),
         Validity.INVALID: _invalid(rows, evidence),

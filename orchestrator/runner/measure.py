@@ -153,7 +153,9 @@ def judged(
     """
     cut = loaded.cut(point)
     start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
-    verdict = judge(loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts)
+    verdict = judge(
+        loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts, loaded.interrupted
+    )
     if loaded.interrupted:
         verdict = replace(
             verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons]

@@ -161,6 +161,14 @@ def test_in_open_loop_the_last_answers_cost_as_much_as_they_take() -> None:
     assert verdict(at_once, of=of).evidence["lost_at_the_end"] == 0
 
 
+def test_what_a_user_cut_short_is_not_said_to_be_too_low() -> None:
+    rows = table(40, 20.0, 1.0)
+    of = point(value=20.0, requests=40, duration_s=None)
+    found = judge(rows, (CALM,), of, 0, was_interrupted=True)
+    assert not any("too low" in reason for reason in found.reasons)
+    assert any("too low" in reason for reason in judge(rows, (CALM,), of, 0).reasons)
+
+
 @pytest.mark.parametrize("capacity", [18.0, 10.0, 2.0])
 @pytest.mark.parametrize("warmup", [0, 100])
 def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) -> None:
