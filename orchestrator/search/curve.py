@@ -5,7 +5,8 @@ Up from the start until a level is *saturated*: twice the load gave less than GR
 output tokens per second, or the level failed, or under every SLO fewer than BROKEN of the requests
 were within the limits. Of rates also down from the start until the engine is *idle*: on average
 less than one request is open (Little's law: rate times mean end-to-end time). Then one level where
-the curve bends, and everything again for each repeat.
+the curve bends, and everything again for each repeat. It ends at once at a verdict that no other
+load changes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.results.records import AttemptData
+from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.search.base import Question
 from orchestrator.spec.load import MOST_IN_FLIGHT, Level, Slo
 
@@ -64,6 +66,7 @@ class Curve:
             self._start = 1.0
         self._seen: dict[float, _Seen] = {}  # the first time
         self._told: Counter[float] = Counter()
+        self._is_pointless = False  # a verdict came that no other load would change
 
     @staticmethod
     def problem(question: Question) -> str | None:
@@ -74,17 +77,22 @@ class Curve:
         )
 
     def ask(self) -> Level | None:
+        if self._is_pointless:
+            return None
         value = next(chain(self._ladder(), self._again()), None)
         return None if value is None else Level(control=self._control, value=value)
 
     def tell(self, level: Level, attempt: Committed) -> None:
         self._told[level.value] += 1
+        self._is_pointless |= _ends_search(attempt)
         self._seen.setdefault(level.value, _seen(attempt, level, self._slos))
 
     def ahead(self) -> Sequence[Level]:
         """The next one; before the ladder stands as many as one usually has, each twice the one
         before.
         """
+        if self._is_pointless:
+            return []
         values = list(self._again())
         if (rung := next(self._ladder(), None)) is not None:
             values = [
@@ -140,6 +148,13 @@ class Curve:
         """Or so far below the start that nothing ever will be."""
         seen = self._seen[level]
         return (not seen.over and seen.open < 1) or level <= self._start / 2**MOST_STEPS
+
+
+def _ends_search(attempt: Committed) -> bool:
+    """Whether a verdict came that no other load changes. Other programs may know more verdicts."""
+    if not isinstance(attempt, AttemptData) or attempt.point.validity not in list(Validity):
+        return False
+    return Validity(attempt.point.validity).ends_search is EndsSearch.YES
 
 
 def _seen(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _Seen:

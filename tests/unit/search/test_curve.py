@@ -21,7 +21,7 @@ SLO = Slo(name="fast", ttft=1.0)
 E2E_S, TOKENS = 2.0, 10
 
 
-def attempt(level: Level, slots: float, came: float = 1.0) -> AttemptData:
+def attempt(level: Level, slots: float, came: float = 1.0, validity: str = "valid") -> AttemptData:
     """Of a server with so many slots, each request in one for 2 s; what waits is late. ``came``:
     times the average.
     """
@@ -39,7 +39,7 @@ def attempt(level: Level, slots: float, came: float = 1.0) -> AttemptData:
         for name in ("ttft", "tpot", "e2e", "normalized_ttft")
     }
     return AttemptData(
-        measurement_id="m", attempt_id="a", created_unix_ns=0, status="ok", metrics_version=0, point=None,  # type: ignore[arg-type]
+        measurement_id="m", attempt_id="a", created_unix_ns=0, status="ok", metrics_version=0, point=SimpleNamespace(validity=validity),  # type: ignore[arg-type]
         deployment=None, figures=figures, batch_tokens=(), batch_s=(), request_ok=np.ones(100, bool), **values,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -54,6 +54,19 @@ def measured(
         found.append(level.value)
         curve.tell(level, attempt(level, slots))
     return found
+
+
+@pytest.mark.parametrize(
+    ("validity", "goes_on"),
+    [("valid", True), ("disturbed", True), ("invalid", False), ("broken_output", False)],
+)
+def test_it_ends_at_a_verdict_that_no_other_load_changes(validity: str, goes_on: bool) -> None:
+    curve = Curve(Question((), "concurrency", (SLO,), 1, None))
+    level = curve.ask()
+    assert level is not None
+    curve.tell(level, attempt(level, 8.0, validity=validity))
+    assert (curve.ask() is not None) == goes_on
+    assert bool(curve.ahead()) == goes_on
 
 
 def test_a_closed_loop_goes_up_by_two_until_more_in_flight_gives_no_more_and_looks_once_in_between() -> (
