@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.harness import TEST_RUN
 
 LEFT_OUT = pytest.StashKey[int]()
+# Other tests keep the machine busy: how long one example takes says nothing.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 # Leases of this run alone: else an engine of any other run on this machine would keep those of its
 # tests waiting.
 _LEASES = tempfile.TemporaryDirectory(prefix="orch-leases-")

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.spec.load import MOST_IN_FLIGHT, MOST_TOKENS
+from orchestrator.registry import did_you_mean
+from orchestrator.spec.load import ARRIVALS, MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
@@ -178,7 +179,12 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
 def _process(options: dict[str, Any]) -> str | None:
     """The arrival process that is asked for. None: the default, or one that is refused."""
     process: str | None = options["arrivals"]
-    return None if process in ("trace", *_IN_FILES_ONLY) else process
+    return process if process in _drawn_arrivals() else None
+
+
+def _drawn_arrivals() -> list[str]:
+    """Names of arrival processes that need no more than a rate."""
+    return [name for name in ARRIVALS.names() if name not in ("trace", *_IN_FILES_ONLY)]
 
 
 def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
@@ -285,6 +291,12 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
                 f"--arrivals {options['arrivals']} is only for experiment files (`plan`, `run`)"
             )
         )
+    elif options["arrivals"] is not None and options["arrivals"] not in _drawn_arrivals():
+        hint = did_you_mean(options["arrivals"], _drawn_arrivals())
+        known = hint or f"it is one of {', '.join(_drawn_arrivals())}"
+        problems.append(
+            Problem(f"--arrivals {options['arrivals']}: there is no such process; {known}")
+        )
     for name, needed in _NEEDS:
         if options[name] is not None and not options[needed]:
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
@@ -313,7 +325,10 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
             shared_prefix_tokens=options["prefix_tokens"],
             shared_prefix_count=options["prefix_count"],
             turns=options["turns"],
-            think_time=_duration("think_time", options["think_time"], problems),
+            # without turns it is refused by _NEEDS
+            think_time=_duration("think_time", options["think_time"], problems)
+            if options["turns"]
+            else None,
         )
     else:
         content |= {"kind": "file", "prompts": _path(file)}

@@ -574,6 +574,7 @@ def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
     ("process", "told"),
     [
         ("trace", "--arrivals trace: give the file of times as --trace FILE"),
+        ("poison", "--arrivals poison: there is no such process; did you mean 'poisson'?"),
         ("ramp", "--arrivals ramp is only for experiment files (`plan`, `run`)"),
         ("steps", "--arrivals steps is only for experiment files (`plan`, `run`)"),
     ],
