@@ -68,8 +68,8 @@ def test_an_engine_without_a_key_serves_from_a_container_and_a_dead_guard_leaves
     given = settings("transformers", image=transformers_host.image, container_runtime=runtime)
     with running(given, tmp_path, MODEL) as found:
         ready = found.wait()
-        assert ready.reported["proofs"] == "socket", (
-            "it takes no key and names no model: its socket alone shows that it is ours"
+        assert "socket" in str(ready.reported["proofs"]).split(), (
+            "it takes no key, and its model's name is anybody's: its socket shows that it is ours"
         )
         body = {"model": found.name, "prompt": "hi", "max_tokens": 2, "stream": True}
         assert found.ask("POST", "/v1/completions", body)[0] == 200

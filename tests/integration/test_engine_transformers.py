@@ -36,7 +36,7 @@ def length() -> str:
 
 def test_it_is_proven_ours_by_its_socket(server: Running) -> None:
     assert server.ready is not None
-    assert "socket" in server.ready.reported["proofs"].split()
+    assert "socket" in str(server.ready.reported["proofs"]).split()
 
 
 @pytest.mark.parametrize(
