@@ -36,6 +36,9 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONUNBUFFERED": "1"} | more
 
 
+# What every sweep of a test gets: other tests keep this machine busy, and how often something was
+# measured must not depend on them.
+MEASURED_ONCE = ("--again", "0")
 _BUSY = r"\d+ (?:disturbed|stream_buffered|client_bound|network_bound)"
 _ONLY_BUSY = re.compile(rf"^without a valid measurement: {_BUSY}(?:, {_BUSY})*$", re.MULTILINE)
 
@@ -72,15 +75,17 @@ def ended(driver: subprocess.Popen[bytes], timeout_s: float, log: Path) -> int:
 
 
 def _measured_once(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """A sweep that does not repeat what was disturbed: other tests keep this machine busy, and how
-    often something was measured must not depend on them.
-    """
-    return (*argv, "--again", "0") if argv[0] == "run" and "--again" not in argv else argv
+    return (*argv, *MEASURED_ONCE) if argv[0] == "run" and "--again" not in argv else argv
 
 
 def undisturbed(status: int, said: str) -> int:
     """0 in place of 3 where nothing but other tests' use of this machine is amiss."""
-    return 0 if status == 3 and _ONLY_BUSY.search(said) else status
+    return 0 if status == 3 and only_disturbed(said) else status
+
+
+def only_disturbed(said: str) -> bool:
+    """Whether a sweep that said this ended with 3 for nothing but other tests' use of this machine."""
+    return _ONLY_BUSY.search(said) is not None
 
 
 def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> Path:

@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 
 from tests.cluster.hosts import Host, Hosts, why_not
-from tests.harness import MODEL, ROOT, assert_rows_equal_schedule, manifests, rows, wait_for
+from tests.harness import (
+    MEASURED_ONCE,
+    MODEL,
+    ROOT,
+    assert_rows_equal_schedule,
+    manifests,
+    rows,
+    undisturbed,
+    wait_for,
+)
 
 pytestmark = [
     pytest.mark.cluster,
@@ -60,6 +69,7 @@ def run(hosts: Hosts, experiment: Path, results: str, driver: int = 0) -> subpro
         "orchestrator",
         "run",
         str(experiment),
+        *MEASURED_ONCE,
         "--results",
         results,
         "--address",
@@ -71,7 +81,7 @@ def run(hosts: Hosts, experiment: Path, results: str, driver: int = 0) -> subpro
 def ended(hosts: Hosts, process: subprocess.Popen[bytes], limit_s: float) -> tuple[int, str]:
     said = lambda: (hosts.shared / "run.log").read_text()  # noqa: E731
     try:
-        return process.wait(limit_s), said()
+        return undisturbed(process.wait(limit_s), said()), said()
     except subprocess.TimeoutExpired:
         raise AssertionError(f"the sweep runs on after {limit_s:g} s: {said()[-3000:]}") from None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import (
+    MEASURED_ONCE,
     MODEL,
     ROOT,
     assert_nothing_left,
@@ -25,6 +26,7 @@ from tests.harness import (
     environment,
     free_port,
     manifests,
+    only_disturbed,
     orchestrator,
     rows,
     wait_for,
@@ -101,6 +103,7 @@ def test_a_job_on_the_two_local_nodes_measures_on_both(tmp_path: Path) -> None:
             "orchestrator",
             "run",
             str(experiment),
+            *MEASURED_ONCE,
             "--results",
             str(results),
         ]
@@ -119,7 +122,8 @@ def test_a_job_on_the_two_local_nodes_measures_on_both(tmp_path: Path) -> None:
         done = wait_for(
             lambda: _accepted([*submit, "--", *run], tmp_path, token), 60, "jobs are taken"
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        said = done.stdout + done.stderr
+        assert done.returncode == 0 or only_disturbed(said), said
     assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert len({row["node_id"] for row in _seats(results)}) == 2
     assert_nothing_left()

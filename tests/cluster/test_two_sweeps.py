@@ -21,12 +21,14 @@ from orchestrator.engines.leases import PREFIX, living
 from orchestrator.engines.ownership import LAUNCH, tagged
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
+    MEASURED_ONCE,
     MODEL,
     ROOT,
     assert_rows_equal_schedule,
     environment,
     manifests,
     rows,
+    undisturbed,
     wait_for,
     write_experiment,
 )
@@ -76,6 +78,7 @@ def driver(
         str(experiment),
         "--results",
         str(folder / name),
+        *MEASURED_ONCE,
         *more,
     ]
     home = folder / f"home-{name}"
@@ -115,6 +118,13 @@ def watched(
     return seen
 
 
+def assert_both_ended(folder: Path, *drivers: subprocess.Popen[bytes]) -> None:
+    """``a`` and ``b`` measured what they were asked for."""
+    for name, one in zip("ab", drivers, strict=True):
+        said = (folder / f"{name}.log").read_text()
+        assert undisturbed(one.returncode, said) == 0, said
+
+
 def assert_each_point_once(folder: Path, *names: str) -> None:
     for name in names:
         ok = [one["measurement_id"] for one in manifests(folder / name) if one["status"] == "ok"]
@@ -134,9 +144,7 @@ def test_two_drivers_of_one_cluster_never_measure_on_one_host(
         for name in ("a", "b")
     ]
     seen = watched(*drivers)
-    assert [one.returncode for one in drivers] == [0, 0], [
-        (folder / f"{name}.log").read_text() for name in "ab"
-    ]
+    assert_both_ended(folder, *drivers)
     assert max(len(one) for one in seen) == 1, "both nodes are one host"
     assert len({launch for one in seen for launch in one}) == 2
     told = [
@@ -158,9 +166,7 @@ def test_two_drivers_that_share_a_host_share_no_core(
         driver(folder, name, "shared", "--address", two_nodes.address) for name in ("a", "b")
     ]
     seen = watched(*drivers)
-    assert [one.returncode for one in drivers] == [0, 0], [
-        (folder / f"{name}.log").read_text() for name in "ab"
-    ]
+    assert_both_ended(folder, *drivers)
     for side_by_side in seen:
         bound = [
             cores
@@ -201,7 +207,7 @@ def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engi
         ), tried
     second = driver(folder, "b", "exclusive_node", "--address", "local", uid=NOBODY)
     seen = watched(first, second)
-    assert [first.returncode, second.returncode] == [0, 0], (folder / "b.log").read_text()
+    assert_both_ended(folder, first, second)
     assert max(len(one) for one in seen) == 1
     told = [one["text"] for one in rows(folder / "b", "events") if one["kind"] == "occupied"]
     assert told

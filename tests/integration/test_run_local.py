@@ -17,6 +17,7 @@ import pytest
 
 from tests.harness import (
     AGAINST_THE_CLOCK,
+    MEASURED_ONCE,
     ROOT,
     assert_nothing_left,
     assert_rows_equal_schedule,
@@ -114,7 +115,7 @@ def test_an_engine_that_lives_and_makes_no_step_is_found_and_started_again(tmp_p
     program = "import orchestrator.runner.measure as measure; measure.LEAST_STALL_S = 6.0\n"
     program += "from orchestrator.cli.main import main; main()"
     results, mine = tmp_path / "results", {"STALLS_IN": str(tmp_path)}
-    argv = ["run", str(experiment), "--results", str(results), "--address", "local", "--again", "0"]
+    argv = ["run", str(experiment), "--results", str(results), "--address", "local", *MEASURED_ONCE]
     command = [sys.executable, "-c", program, *argv]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment(**mine), stderr=subprocess.PIPE, text=True
@@ -178,9 +179,9 @@ def in_terminal(columns: int, argv: list[str]) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("columns", [80, 160])
 def test_nothing_is_broken_on_a_terminal(columns: int, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, TWO)
-    argv = ["run", str(experiment), "--results", str(tmp_path / "results"), "--address", "local"]
-    status, lines = in_terminal(columns, argv)
-    assert status == 0, lines
+    where = ["--results", str(tmp_path / "results"), "--address", "local"]
+    status, lines = in_terminal(columns, ["run", str(experiment), *MEASURED_ONCE, *where])
+    assert undisturbed(status, "\n".join(lines)) == 0, lines
     too_long = [line for line in lines if len(line) > columns]
     assert [
         line
