@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.plan.predict import predicted
+from orchestrator.predict.predict import predicted
 from orchestrator.spec.experiment import parse_experiment
 
 EXPERIMENT = """

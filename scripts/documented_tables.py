@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from orchestrator.base.errors import OF_THE_MACHINE, FailureClass, FailureKind
 from orchestrator.engines import ENGINES
-from orchestrator.errors import OF_THE_MACHINE, FailureClass, FailureKind
 from orchestrator.results.events import KINDS
 from tests.contract import recorded
 

@@ -24,9 +24,9 @@ from measure import CpuMeter
 
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
+from orchestrator.workloads import RandomWorkload
 
 MODES = ("normal", "nice", "realtime")
 TPOT = "vllm:request_time_per_output_token_seconds"

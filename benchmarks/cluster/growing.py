@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from orchestrator.cluster.base import Footprint, Machine
 from orchestrator.results.store import Store
-from tests.unit.runner.simulation import VirtualClock, World, node, plan_of, sweep
+from tests.unit.sweep.simulation import VirtualClock, World, node, plan_of, sweep
 
 NODES, IDLE_S = 8, 300.0
 SIZES = [{"tensor_parallel_size": size} for size in (1, 2, 4, 8)]

@@ -25,7 +25,7 @@ from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.core.generated.gcs_service_pb2 import RegisterNodeRequest
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
-from orchestrator.cluster.ray_cluster import RayCluster
+from orchestrator.cluster.ray.cluster import RayCluster
 from scripts.ray_on_this_machine import RayOnThisMachine
 
 

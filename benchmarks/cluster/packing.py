@@ -23,8 +23,8 @@ import numpy as np
 
 from orchestrator.cluster.base import Bundle, Machine
 from orchestrator.plan.order import FRONT
-from orchestrator.runner.admission import Queue, Running, Waiting, choose
-from orchestrator.runner.need import Need
+from orchestrator.sweep.admission import Queue, Running, Waiting, choose
+from orchestrator.sweep.need import Need
 
 PER_NODE = 8
 SIZES, SHARES = (1, 2, 4, 8, 16), (0.1, 0.2, 0.3, 0.3, 0.1)

@@ -36,10 +36,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import Store
-from orchestrator.runner.context import SweepContext
-from orchestrator.runner.memory import share_one_heap
-from orchestrator.runner.sweep import Sweep
-from tests.unit.runner.simulation import (
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.memory import share_one_heap
+from orchestrator.sweep.sweep import Sweep
+from tests.unit.sweep.simulation import (
     FakeAgent,
     FakeClients,
     FakeRun,

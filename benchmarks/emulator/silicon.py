@@ -34,7 +34,7 @@ from orchestrator.catalog.accelerators import Accelerator, find
 from orchestrator.catalog.models import ModelFacts, facts_from_config
 from orchestrator.emulator.model import Replica, StepTimes, no_term, replica
 from orchestrator.emulator.profile import Constants
-from orchestrator.emulator.simulate import run_closed
+from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
 ENGINES = ("vllm", "sglang")

@@ -37,7 +37,7 @@ import numpy as np
 import uvloop
 
 from orchestrator.emulator.profile import load_profile
-from orchestrator.emulator.simulate import Trace, simulate
+from orchestrator.predict.simulate import Trace, simulate
 from orchestrator.spec.settings import EngineSettings
 
 REQUESTS = 50_000

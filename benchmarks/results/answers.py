@@ -30,8 +30,8 @@ leave_pandas_out()
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.plan.model import Plan
 from orchestrator.results.root import open_results
-from orchestrator.runner.context import SweepContext
-from orchestrator.runner.sweep import Sweep
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.sweep import Sweep
 results = open_results(sys.argv[1])
 for name in results.experiments:
     store = results.store(name)

@@ -39,10 +39,10 @@ from orchestrator.results.schemas import (
     to_parquet,
 )
 from orchestrator.results.store import FilePart, Manifest, Store
-from orchestrator.runner.commit import AttemptRecord, deployment_row
-from orchestrator.runner.measure import Attempt as Tried
-from orchestrator.runner.measure import Loaded
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep.commit import AttemptRecord, deployment_row
+from orchestrator.sweep.measure import Attempt as Tried
+from orchestrator.sweep.measure import Loaded
 
 EXPERIMENT = """
 version: 1

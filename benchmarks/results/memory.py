@@ -30,10 +30,10 @@ from orchestrator.load.point import ClientStats, Target
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.spool import Part, Spool
 from orchestrator.results.store import Store
-from orchestrator.runner.endpoint import EndpointRun, plan_of
-from orchestrator.runner.measure import Loaded, judged
-from orchestrator.runner.probe import Probed
 from orchestrator.spec.dialect import Dialect
+from orchestrator.sweep.endpoint import EndpointRun, plan_of
+from orchestrator.sweep.measure import Loaded, judged
+from orchestrator.sweep.probe import Probed
 
 AT_ONCE, SECONDS = 5_000, 65  # of a template
 URL = "http://127.0.0.1:1"  # nobody asks it

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.search.servers import SERVERS, TARGET, Run, Server
-from orchestrator.analysis.claim import Claim, Probed, Shows
-from orchestrator.analysis.next_level import PRECISION
-from orchestrator.analysis.probe import LOOK_S, Outcome, Probe, next_look_s
 from orchestrator.analysis.steady import steady_from
+from orchestrator.capacity.choose_level import PRECISION
+from orchestrator.capacity.claim import Claim, Probed, Shows
+from orchestrator.capacity.search import MOST_PROBES, Tier
+from orchestrator.capacity.sequential_test import LOOK_S, Outcome, Probe, next_look_s
 from orchestrator.cli.load_options import SEARCH_PRECISION
-from orchestrator.search.capacity import MOST_PROBES, Tier
 from orchestrator.spec.load import Slo
 
 KNOWN = 1.005  # the truth itself is simulated: a claim so little above it is not called false

@@ -22,10 +22,10 @@ import numpy as np
 
 from benchmarks.search.claims import CAP_S, SLO, Spent, probe
 from benchmarks.search.servers import TARGET, Server, curve
-from orchestrator.analysis.racing import worth
-from orchestrator.search.base import Question
-from orchestrator.search.capacity import Capacity
-from orchestrator.search.racing import Entrant, Race
+from orchestrator.capacity.dominance import worth
+from orchestrator.capacity.race import Entrant, Race
+from orchestrator.capacity.search import Capacity
+from orchestrator.capacity.strategy import Question
 
 AXES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16), "pipeline_parallel_size": (1, 2), "quantization": ("none", "fp8"),

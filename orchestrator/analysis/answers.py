@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from orchestrator.base.text import grouped
 from orchestrator.results.ids import one_model
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
-from orchestrator.several import grouped
 
 FEW = 4  # fewer answers or tokens than this may be alike by chance
 # one piece again and again; more often where a first token comes before it, since words may end in

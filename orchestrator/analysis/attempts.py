@@ -19,7 +19,7 @@ import pyarrow as pa
 from orchestrator.analysis.metrics import Observed, figures, merge, observe, observe_arrays
 from orchestrator.analysis.requests import Floats, RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
-from orchestrator.errors import DamagedError, ResultsError
+from orchestrator.base.errors import DamagedError, ResultsError
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
 from orchestrator.results.packed import Key, PackedRows

@@ -24,7 +24,8 @@ from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
 from orchestrator.analysis.throughput import Batches
-from orchestrator.errors import DamagedError, FailureClass, ResultsError
+from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
+from orchestrator.base.text import grouped
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -37,7 +38,6 @@ from orchestrator.results.records import (
 )
 from orchestrator.results.schemas import LazyRecords, arrow_schema, rows_of
 from orchestrator.results.store import Store
-from orchestrator.several import grouped
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from orchestrator.analysis.requests import (
     WindowNs,
     request_arrays,
 )
-from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.registry import unknown_name
+from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.registry import unknown_name
 from orchestrator.results.columns import Column
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import AttemptData

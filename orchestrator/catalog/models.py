@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from orchestrator.base.registry import data_beside
 from orchestrator.catalog import parameters
 from orchestrator.catalog.parameters import (
     FAMILIES,
@@ -31,7 +32,6 @@ from orchestrator.catalog.parameters import (
     whole,
 )
 from orchestrator.catalog.quantization import Quantization, quantization_from_config
-from orchestrator.registry import data_beside
 from orchestrator.spec.document import read_at_most
 
 Json = dict[str, Any]

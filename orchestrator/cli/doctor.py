@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.redaction import all_redacted, redacted
-from orchestrator.several import grouped
+from orchestrator.base.redaction import all_redacted, redacted
+from orchestrator.base.text import grouped
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
-    from orchestrator.runner.examine import Finding
+    from orchestrator.sweep.examine import Finding
 
 EXAMPLES = """
 \b
@@ -64,10 +64,10 @@ def doctor(
     from orchestrator.report.documents import json_text
     from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
-    from orchestrator.runner.default_hardware import on_this_cluster
-    from orchestrator.runner.doctor import diagnose
-    from orchestrator.runner.endpoint_trial import endpoint_findings
-    from orchestrator.runner.examine import clients, examine, growth_of, kinds_of
+    from orchestrator.sweep.default_hardware import on_this_cluster
+    from orchestrator.sweep.doctor import diagnose
+    from orchestrator.sweep.endpoint_trial import endpoint_findings
+    from orchestrator.sweep.examine import clients, examine, growth_of, kinds_of
 
     plan = load_plan(experiment) if experiment else None
     deployments = plan.runnable() if plan else []

@@ -35,8 +35,8 @@ def emulator(argv: tuple[str, ...]) -> int:
 def _fit(arguments: argparse.Namespace) -> int:
     import yaml
 
-    from orchestrator.emulator.fit import fit
     from orchestrator.emulator.profile import load_profile
+    from orchestrator.predict.fit import fit
 
     found = fit(arguments.results, load_profile(arguments.profile), arguments.engine)
     text = yaml.safe_dump(

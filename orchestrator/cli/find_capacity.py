@@ -17,12 +17,12 @@ from orchestrator.report.load_runs import stored_csv
 from orchestrator.report.search import search_document, search_text
 from orchestrator.report.text import echo
 from orchestrator.results.store import Store
-from orchestrator.runner.find_capacity import CapacitySearch
+from orchestrator.sweep.find_capacity import CapacitySearch
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
-    from orchestrator.runner.probe import Probed
+    from orchestrator.sweep.probe import Probed
 
 
 def show_capacity(

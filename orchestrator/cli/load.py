@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from orchestrator.base.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.cli.numbers import Number, WholeNumber
-from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.runner.endpoint import EndpointRun
-    from orchestrator.runner.measure import Attempt
-    from orchestrator.runner.probe import Probed
     from orchestrator.spec.load import Workload
+    from orchestrator.sweep.endpoint import EndpointRun
+    from orchestrator.sweep.measure import Attempt
+    from orchestrator.sweep.probe import Probed
 
 _CLIENTS, _REQUESTS = WholeNumber(1, MOST_CLIENTS), WholeNumber(1, MOST_REQUESTS)
 _COUNT, _SEED = WholeNumber(min=1), WholeNumber(0, 2**63 - 1)
@@ -273,7 +273,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         return show_capacity(plan, target, probed, notes, results, form, clients)
     from orchestrator.report.text import echo
     from orchestrator.results.store import Store
-    from orchestrator.runner.endpoint import runs_of
+    from orchestrator.sweep.endpoint import runs_of
 
     with ExitStack() as at_end:
         uri = results
@@ -412,7 +412,7 @@ def _measured(
     stops it.
     """
     from orchestrator.report.live import live_load
-    from orchestrator.runner.endpoint import measure_here
+    from orchestrator.sweep.endpoint import measure_here
 
     with live_load() as shown:
         attempt = measure_here(
@@ -457,8 +457,8 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
         options_digest,
         target_of,
     )
-    from orchestrator.runner.probe import TrialFailed, list_models, only_model, probe, salted_first
     from orchestrator.spec.address import parse_address
+    from orchestrator.sweep.probe import TrialFailed, list_models, only_model, probe, salted_first
 
     problems: list[Problem] = []
     target, candidates = target_of(url, options, problems), dialects_of(options, problems)
@@ -565,7 +565,7 @@ def _plan(
     option that named the file of prompts.
     """
     from orchestrator.cli.option_words import in_options
-    from orchestrator.runner.endpoint import plan_of
+    from orchestrator.sweep.endpoint import plan_of
 
     if not {"levels", "search"} & experiment["load"].keys() or not experiment["workloads"]:
         return None

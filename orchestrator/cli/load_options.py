@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.registry import did_you_mean
+from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.registry import did_you_mean
 from orchestrator.spec.load import ARRIVALS, MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def _trace_of_requests(path: str | None) -> str | None:
     """A trace whose lines say what is sent, too; what cannot be read is one until the plan says
     why.
     """
-    from orchestrator.load.workloads.files import first_line
+    from orchestrator.workloads.files import first_line
 
     try:
         times = path is None or math.isfinite(float(first_line("trace", path)))
@@ -357,7 +357,7 @@ def _answer_lengths(
     options: dict[str, Any], problems: list[Problem]
 ) -> int | str | dict[str, Any] | None:
     """As ``_lengths``, or ``file``: as the recorded answers of a prompt file."""
-    from orchestrator.load.workloads.file import RECORDED
+    from orchestrator.workloads.file import RECORDED
 
     if options["output_tokens"] != RECORDED:
         return _lengths("output_tokens", options["output_tokens"], problems)
@@ -374,7 +374,7 @@ def _with_countable_answers(workload: dict[str, Any]) -> dict[str, Any]:
     """The workload with some length in place of the recorded ones, so that the plan looks for what
     else is wrong.
     """
-    from orchestrator.load.workloads.file import RECORDED
+    from orchestrator.workloads.file import RECORDED
 
     if workload.get("output_tokens") != RECORDED:
         return workload
@@ -432,7 +432,7 @@ def target_of(url: str, options: dict[str, Any], problems: list[Problem]) -> Tar
 
 def dialects_of(options: dict[str, Any], problems: list[Problem]) -> list[Dialect]:
     """How requests may be written, best first, with what the options change of it."""
-    from orchestrator.runner.probe import dialects
+    from orchestrator.sweep.probe import dialects
 
     changes: dict[str, Any] = {"extra_body": _extra_body(options["extra_body"], problems)}
     if options["endpoint"] is not None:
@@ -529,7 +529,7 @@ def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _tokenizer(path: str | None, problems: list[Problem]) -> str | None:
-    from orchestrator.load.workloads.content import load_tokenizer
+    from orchestrator.workloads.content import load_tokenizer
 
     if path is None:
         return None

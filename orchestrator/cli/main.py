@@ -11,7 +11,7 @@ from importlib import import_module
 import click
 
 from orchestrator import __version__
-from orchestrator.errors import InputError, OrchestratorError, ProblemsError
+from orchestrator.base.errors import InputError, OrchestratorError, ProblemsError
 
 COMMANDS = {
     "plan": "orchestrator.cli.plan:plan",
@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does; a name that is none is said with the nearest one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from orchestrator.registry import unknown_name
+            from orchestrator.base.registry import unknown_name
 
             ctx.fail(unknown_name("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
@@ -80,7 +80,7 @@ def _complain(error: object) -> None:
     """It may repeat what a server said, or what was typed: no terminal obeys it, and no password of
     a URL is shown.
     """
-    from orchestrator.redaction import redacted
+    from orchestrator.base.redaction import redacted
 
     click.echo(f"error: {redacted(str(error))}", err=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from orchestrator.errors import Problem
+from orchestrator.base.errors import Problem
 
 # Keys of an experiment file that are options under another name.
 _OTHER_NAMES = {

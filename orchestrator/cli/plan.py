@@ -114,7 +114,7 @@ def plan(
         made = made.allowing()
     if predict:
         from orchestrator.plan.order import by_promise
-        from orchestrator.plan.predict import predicted
+        from orchestrator.predict.predict import predicted
 
         made = by_promise(predicted(made))
     if output is not None:
@@ -147,7 +147,7 @@ def _already_measured(uri: str, made: Plan) -> str:
     """How many of the plan's measurements are stored at ``uri``, and what of them is open again."""
     from orchestrator.results.store import Store
     from orchestrator.results.validity import MOST_AGAIN
-    from orchestrator.runner.todo import spoilt_of
+    from orchestrator.sweep.todo import spoilt_of
 
     store = Store.open(uri, made.name)
     commits = store.commits()

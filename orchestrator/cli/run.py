@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from orchestrator.base.errors import InputError
 from orchestrator.cli.numbers import WholeNumber
-from orchestrator.errors import InputError
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.runner.state import SweepReport
+    from orchestrator.sweep.state import SweepReport
 
 NOTHING_RUNS = (
     "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
@@ -127,7 +127,7 @@ def run(
     EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
     """
     from orchestrator.load.rows import leave_pandas_out
-    from orchestrator.runner.memory import share_one_heap
+    from orchestrator.sweep.memory import share_one_heap
 
     leave_pandas_out()
     share_one_heap()  # before there are threads
@@ -148,8 +148,8 @@ def run(
     from orchestrator.report.live import LiveSweep
     from orchestrator.results.events import Phase
     from orchestrator.results.runs import ActiveRun, Runs
-    from orchestrator.runner.context import SweepContext
-    from orchestrator.runner.sweep import Sweep
+    from orchestrator.sweep.context import SweepContext
+    from orchestrator.sweep.sweep import Sweep
 
     console, stop = Console(stderr=True), threading.Event()
     with LiveSweep(console) as live:
@@ -201,7 +201,7 @@ def run(
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
     """What the file or the stored plan asks for, with predictions."""
     from orchestrator.plan.make import load_plan
-    from orchestrator.plan.predict import predicted
+    from orchestrator.predict.predict import predicted
 
     plan = load_plan(experiment)
     if unset := plan.unset_keys():

@@ -37,7 +37,7 @@ def selfcheck(clients: int, form: str) -> int:
     """
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.documents import json_text
-    from orchestrator.runner.selfcheck import selfcheck as check
+    from orchestrator.sweep.selfcheck import selfcheck as check
 
     leave_pandas_out()
     found = check(clients)

@@ -25,12 +25,12 @@ clocks of the storage and of this machine.
 )
 def status(uri: str, experiment: str | None, form: str) -> None:
     """Show the runs at URI and their progress."""
-    from orchestrator.redaction import all_redacted
+    from orchestrator.base.redaction import all_redacted
+    from orchestrator.base.text import listed
     from orchestrator.report.documents import json_text
     from orchestrator.report.runs import run_documents, run_text
     from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
-    from orchestrator.several import listed
 
     found = []
     for runs in runs_at(uri, experiment):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.base.redaction import redacted
 from orchestrator.cli.results_uri import no_file
-from orchestrator.redaction import redacted
 
 if TYPE_CHECKING:
     from orchestrator.results.runs import Runs

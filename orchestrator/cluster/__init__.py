@@ -28,6 +28,6 @@ def open_cluster(
         from orchestrator.cluster.local import LocalCluster
 
         return LocalCluster(store, client_limit)
-    from orchestrator.cluster.ray_cluster import RayCluster
+    from orchestrator.cluster.ray.cluster import RayCluster
 
     return RayCluster(store, address, client_limit)

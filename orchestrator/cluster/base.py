@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.errors import Occupied, PlacementError
+from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.load.point import ClientStats, Reply
 from orchestrator.spec.load import counted
 

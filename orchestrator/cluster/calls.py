@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from orchestrator.base.errors import OrchestratorError
 from orchestrator.cluster.base import HostLost
-from orchestrator.errors import OrchestratorError
 
 CALL_LIMIT_S = 60.0
 

@@ -11,10 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.cluster.base import ClientReport
-from orchestrator.cluster.calls import in_thread
-from orchestrator.engines.leases import Lease, Owner, folder_problem, living
-from orchestrator.errors import (
+from orchestrator.base.errors import (
     NoRoom,
     OrchestratorError,
     PlacementError,
@@ -22,11 +19,14 @@ from orchestrator.errors import (
     ProblemsError,
     ResultsError,
 )
+from orchestrator.cluster.base import ClientReport
+from orchestrator.cluster.calls import in_thread
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
-from orchestrator.load.workloads.content import local_tokenizer
+from orchestrator.node.leases import Lease, Owner, folder_problem, living
 from orchestrator.results import spool
 from orchestrator.results.ids import new_ulid
+from orchestrator.workloads.content import local_tokenizer
 
 if TYPE_CHECKING:
     from orchestrator.results.spool import Part

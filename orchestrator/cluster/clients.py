@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
+from orchestrator.base.errors import NoClient, NoRoom, PlacementError
+from orchestrator.base.redaction import redacted
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
-from orchestrator.engines.leases import Owner
-from orchestrator.errors import NoClient, NoRoom, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, SoFar
-from orchestrator.redaction import redacted
+from orchestrator.node.leases import Owner
 from orchestrator.results.ids import digest
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ def _told(call: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
 
 
 def owner_of(store: Store) -> Owner:
-    """Whose the leases of this driver are (engines/leases.py). A sweep is one experiment in one
+    """Whose the leases of this driver are (node/leases.py). A sweep is one experiment in one
     results root.
     """
     return Owner(

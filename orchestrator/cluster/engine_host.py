@@ -16,23 +16,23 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.base.errors import EngineFailure, Failure
+from orchestrator.base.folders import node_folder
+from orchestrator.base.http import ask
+from orchestrator.base.redaction import redacted, secrets_of
 from orchestrator.cluster.base import Allocation, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.cluster.node_models import downloaded_bytes
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
 from orchestrator.engines.engine import program_of
-from orchestrator.engines.failures import LastWords, Phase, classify
-from orchestrator.engines.leases import Holding, Lease, Wish, living
 from orchestrator.engines.networks import NOT_SAID, of_kv_caches
-from orchestrator.engines.ownership import node_folder
-from orchestrator.engines.process import LOG_NAME, EngineProcess
-from orchestrator.engines.readiness import LOG_LINES, Expected, Ready, wait_ready
-from orchestrator.engines.reaper import dead_work, processes_of, reap
-from orchestrator.errors import EngineFailure, Failure
-from orchestrator.http_control import ask
 from orchestrator.load.point import HostLoad
-from orchestrator.redaction import redacted, secrets_of
+from orchestrator.node.failures import LastWords, Phase, classify
+from orchestrator.node.leases import Holding, Lease, Wish, living
+from orchestrator.node.process import LOG_NAME, EngineProcess
+from orchestrator.node.readiness import LOG_LINES, Expected, Ready, wait_ready
+from orchestrator.node.reaper import dead_work, processes_of, reap
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
 from orchestrator.telemetry.gpus import await_release, chosen

@@ -20,11 +20,11 @@ from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
 
+from orchestrator.base.errors import PlacementError
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.calls import crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost, check_leases_here
 from orchestrator.cluster.clients import ClientPool, Clients
-from orchestrator.errors import PlacementError
 from orchestrator.load.rows import leave_pandas_out
 from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.results.spool import Part, opened

@@ -1,4 +1,4 @@
-"""Functions that run on a node and report facts about it; runner/doctor.py judges them. No Ray in
+"""Functions that run on a node and report facts about it; sweep/doctor.py judges them. No Ray in
 here.
 """
 
@@ -17,17 +17,17 @@ from typing import Any
 import psutil
 
 from orchestrator import __version__
+from orchestrator.base.errors import OrchestratorError
+from orchestrator.base.redaction import redacted
 from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
 from orchestrator.cluster.node_network import mtus, unknown_interfaces
 from orchestrator.engines import ROUTERS
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
-from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, is_free
-from orchestrator.engines.reaper import leftovers, output_of
-from orchestrator.engines.shared_memory import left_behind
-from orchestrator.errors import OrchestratorError
-from orchestrator.redaction import redacted
+from orchestrator.node.leases import FIRST_PORT, LAST_PORT, is_free
+from orchestrator.node.reaper import leftovers, output_of
+from orchestrator.node.shared_memory import left_behind
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.base.redaction import redacted
 from orchestrator.catalog.models import INDEX
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Node, filled
-from orchestrator.redaction import redacted
 from orchestrator.spec.settings import EngineSettings
 
 HUB_LIMIT_S = 8.0

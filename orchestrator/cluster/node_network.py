@@ -12,7 +12,7 @@ from threading import Semaphore, Thread
 import numpy as np
 import psutil
 
-from orchestrator.engines.leases import free_ports
+from orchestrator.node.leases import free_ports
 
 BYTES = 256 * 1024  # each way, enough for full-size packets
 PATIENCE_S = 5.0

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from orchestrator.http_control import ask
+from orchestrator.base.http import ask
 
 LINK_LOCAL = "http://169.254.169.254"
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")

@@ -3,9 +3,9 @@
 import signal
 import sys
 
+from orchestrator.base.errors import InputError
 from orchestrator.emulator.flags import options_of, parser
 from orchestrator.emulator.server import log, main
-from orchestrator.errors import InputError
 
 
 def run(argv: list[str]) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from itertools import accumulate, islice
 from typing import Protocol, cast
 
+from orchestrator.base.timer import LoopTimer
 from orchestrator.emulator.batch import Batch, Sequence
-from orchestrator.timer import LoopTimer
 
 
 class Receiver(Protocol):

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.registry import data_beside, unknown_name
 from orchestrator.catalog.accelerators import Accelerator, accelerators, find, of_hardware
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
-from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.registry import data_beside, unknown_name
 from orchestrator.spec.document import (
     MOST_BYTES,
     Problems,

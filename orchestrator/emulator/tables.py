@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from orchestrator.base.errors import InputError
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, read_config
 from orchestrator.emulator.profile import Constants
-from orchestrator.errors import InputError
 from orchestrator.spec.settings import EngineSettings
 
 PACKAGE = "aiconfigurator_core"

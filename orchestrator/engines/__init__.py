@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.registry import Registry
+from orchestrator.base.registry import Registry
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.registry import did_you_mean
+from orchestrator.base.registry import did_you_mean
 from orchestrator.spec.settings import EngineSettings, installed_version
 
 FOLDER = Path(__file__).with_name("recorded")

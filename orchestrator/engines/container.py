@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from orchestrator.base.folders import node_path
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.ownership import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 # a container's label with the folder of its launch's lock: whose it is

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orchestrator
+from orchestrator.base.errors import InputError
 from orchestrator.catalog.models import model_facts
 from orchestrator.emulator.flags import API_KEY_VARIABLE, parser, with_faults
 from orchestrator.emulator.profile import load_profile
 from orchestrator.engines import command, vllm
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import NOT_LAUNCHED, UNUSED, Engine
-from orchestrator.errors import InputError
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from orchestrator.base.errors import FailureKind
+from orchestrator.base.registry import did_you_mean
 from orchestrator.catalog.memory import FLOAT32, ShareOf, kernel_scheme, kv_cache_dtype
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.catalog.quantization import Quantization
@@ -24,8 +26,6 @@ from orchestrator.engines.command_lines import (
     nearest_word,
     release_of,
 )
-from orchestrator.errors import FailureKind
-from orchestrator.registry import did_you_mean
 from orchestrator.spec.container_options import option_problem
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative, is_version

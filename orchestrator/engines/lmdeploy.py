@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from pydantic import ByteSize, TypeAdapter
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
-from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 

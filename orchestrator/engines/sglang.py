@@ -9,13 +9,13 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
-from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 

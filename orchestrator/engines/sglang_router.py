@@ -4,10 +4,10 @@ or of equal ones.
 It takes its replicas' key as an argument only, and asks its clients for the same key.
 """
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine, LogWords
-from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 

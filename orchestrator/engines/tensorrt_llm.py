@@ -15,12 +15,12 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.errors import FailureKind
+from orchestrator.base.registry import data_beside, did_you_mean
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.engines.mpi_ranks import KEY_VARIABLE
-from orchestrator.errors import FailureKind
-from orchestrator.registry import data_beside, did_you_mean
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 

@@ -7,6 +7,7 @@ tests/contract/test_engine_flags.py checks every flag used here against vLLM's p
 import json
 from collections.abc import Iterator
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
@@ -19,7 +20,6 @@ from orchestrator.engines.engine import (
     ModelRules,
     named_as_vllm,
 )
-from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 

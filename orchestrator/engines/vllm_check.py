@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.errors import InputError
 from orchestrator.engines import vllm_judge
 from orchestrator.engines.command import Node
 from orchestrator.engines.vllm import ENGINE as VLLM
-from orchestrator.errors import InputError
 from orchestrator.spec.document import from_home
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version, is_version
 

@@ -4,11 +4,11 @@ of equal ones.
 It takes its replicas' key from ``OPENAI_API_KEY`` and asks its clients for none.
 """
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine, LogWords
 from orchestrator.engines.sglang_router import arguments
-from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -199,8 +199,8 @@ def _is_mooncake(path: str) -> bool:
     """Whether the first line has blocks of 512 tokens and a whole number as its time. Bailian's
     traces, whose times are seconds, have smaller blocks and name a chat.
     """
-    from orchestrator.load.workloads.entries import block_sizes
-    from orchestrator.load.workloads.files import first_line
+    from orchestrator.workloads.entries import block_sizes
+    from orchestrator.workloads.files import first_line
 
     try:
         row = orjson.loads(first_line("trace", path))
@@ -221,7 +221,7 @@ def recorded(arrivals: Arrivals) -> Offsets:
     Times must ascend, since a trace may also hold the prompts that are sent at its times. The file
     is read again only where it has changed.
     """
-    from orchestrator.load.workloads.files import status_of  # only a trace needs it
+    from orchestrator.workloads.files import status_of  # only a trace needs it
 
     path = arrivals.trace or ""
     found = status_of("trace", path)
@@ -232,7 +232,7 @@ def recorded(arrivals: Arrivals) -> Offsets:
 
 @lru_cache(maxsize=1)
 def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
-    from orchestrator.load.workloads.files import (
+    from orchestrator.workloads.files import (
         lines_of,
         read_each,
         read_file,

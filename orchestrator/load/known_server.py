@@ -21,9 +21,9 @@ from multiprocessing.connection import Connection
 import numpy as np
 import orjson
 
+from orchestrator.base.timer import LoopTimer
 from orchestrator.emulator.http import STREAM_END, chunk
 from orchestrator.load.sockets import raise_open_files_limit
-from orchestrator.timer import LoopTimer
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = (

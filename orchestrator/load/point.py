@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.redaction import SHORTEST
-from orchestrator.several import grouped
+from orchestrator.base.redaction import SHORTEST
+from orchestrator.base.text import grouped
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Level, Workload
 

@@ -13,11 +13,13 @@ from itertools import repeat
 import numpy as np
 
 from orchestrator import __version__
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import Entry, Schedule
 from orchestrator.load.wire import WIRES, Parsed
-from orchestrator.load.workloads import (
+from orchestrator.spec.address import Origin
+from orchestrator.spec.address import parse_url as parse_url  # importers know it here
+from orchestrator.workloads import (
     PROMPT_STREAM,
     Content,
     Kind,
@@ -26,9 +28,7 @@ from orchestrator.load.workloads import (
     Prompter,
     stream,
 )
-from orchestrator.load.workloads.content import prompter
-from orchestrator.spec.address import Origin
-from orchestrator.spec.address import parse_url as parse_url  # importers know it here
+from orchestrator.workloads.content import prompter
 
 AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet sent, per client
 AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes
@@ -51,7 +51,11 @@ class Assignment:
         """The share of client ``client`` of ``clients``. Raises InputError where the point cannot
         be run.
         """
-        made = prompter(point)
+        made = prompter(
+            takes_ids=point.dialect.prompt_token_ids,
+            tokenizer=point.tokenizer,
+            vocabulary=point.vocabulary,
+        )
         kind: Kind = point.workload.requests(made, point.seed)
         return cls(point, client, made, kind, Schedule(point, kind, client, clients))
 

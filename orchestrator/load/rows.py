@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.errors import ResultsError
+from orchestrator.base.errors import ResultsError
+from orchestrator.base.redaction import redacted
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
 from orchestrator.load.schedule import Entry, RequestQueue
-from orchestrator.load.workloads.content import load_tokenizer
-from orchestrator.redaction import redacted
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.patience import NO_ROOM
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.results.spool import Part, Spool, nameless_file, path_of
+from orchestrator.workloads.content import load_tokenizer
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps

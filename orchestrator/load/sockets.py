@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from orchestrator.errors import InputError
-from orchestrator.http_control import look_up, tls_context
+from orchestrator.base.errors import InputError
+from orchestrator.base.http import look_up, tls_context
+from orchestrator.base.timer import Timer
 from orchestrator.load.response import InFlight
 from orchestrator.spec.address import Origin
-from orchestrator.timer import Timer
 
 Address = tuple[int, tuple[object, ...]]  # family, sockaddr
 

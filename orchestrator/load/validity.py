@@ -10,7 +10,7 @@ client was idle (a proxy, a server that collects them). When each token came is 
 that of the first lump, and there is no TPOT or ITL. So it is where answers came in one event. The tokens of one speculative step are no lump
 (load/response). ``engine_bound_backlog``: the engine fell behind all through the run: latencies
 grow with the length of the run. A point that the user ended is ``interrupted``, whatever is found
-here (runner/measure.py).
+here (sweep/measure.py).
 """
 
 from collections.abc import Iterable, Sequence

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from orchestrator.base.errors import InputError
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
-from orchestrator.errors import InputError
 from orchestrator.plan.checkpoints import files_digest
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, from_home, read_at_most

@@ -9,9 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.strategy import Question
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine, program_of
-from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan import identity
 from orchestrator.plan.cost import patient, placement_problems, spread
 from orchestrator.plan.feasibility import Feasibility
@@ -20,8 +22,6 @@ from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.verdict import judged, models_left_behind, part_problems, together
 from orchestrator.results.ids import digest
-from orchestrator.search import STRATEGIES
-from orchestrator.search.base import Question
 from orchestrator.spec.document import nearest, read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, examined
 from orchestrator.spec.load import (
@@ -178,7 +178,7 @@ def _resolved(
     """
     if not any(one.reader for one in slos):
         return list(slos), []
-    from orchestrator.load.workloads.content import tokens_per_word  # only readers need it
+    from orchestrator.workloads.content import tokens_per_word  # only readers need it
 
     names = {one.tokenizer or one.model for one in settings}
     counted = {
@@ -349,7 +349,7 @@ def _may_have_tokenizer(settings: EngineSettings, engine: Engine) -> bool:
     """Whether clients may find the tokenizer of a deployment: it is given, this machine has it, or
     the engine brings the model's files to its nodes.
     """
-    from orchestrator.load.workloads.content import local_tokenizer  # few workloads need it
+    from orchestrator.workloads.content import local_tokenizer  # few workloads need it
 
     if settings.tokenizer is not None or local_tokenizer(settings.model) is not None:
         return True

@@ -18,18 +18,18 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator import __version__
+from orchestrator.base.errors import InputError
+from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.strategy import Question, Strategy
 from orchestrator.engines import ENGINES
-from orchestrator.errors import InputError
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, one_model
-from orchestrator.search import STRATEGIES
-from orchestrator.search.base import Question, Strategy
 from orchestrator.spec.experiment import SweepRules
 from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload, counted
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 if TYPE_CHECKING:
-    from orchestrator.search.racing import Race, Rivals
+    from orchestrator.capacity.race import Race, Rivals
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
 FORMAT: Literal[1] = 1
@@ -245,7 +245,7 @@ class Plan(SweepRules):
     @property
     def most_started(self) -> int:
         """How many of them are started; which ones is chosen while the sweep runs
-        (search/proposing.py).
+        (capacity/proposing.py).
         """
         limits = [one.max_deployments for one in self.loads if one.max_deployments is not None]
         return min([len(self.runnable()), *limits])

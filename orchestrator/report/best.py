@@ -4,17 +4,17 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 
-from orchestrator.analysis.best import Comparison
-from orchestrator.analysis.capacity import Candidate, LeftOut
-from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.slo import format_slo
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import Comparison
+from orchestrator.capacity.capacities import Candidate, LeftOut
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.strategy import claim_document
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.points import on_hardware, slo_text
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, share_text, table
-from orchestrator.search.base import claim_document
-from orchestrator.several import grouped
 from orchestrator.spec.load import load_text
 
 _FIGURES = (

@@ -5,16 +5,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from orchestrator.analysis.best import ranked_in
-from orchestrator.analysis.capacity import claim_text, claims, divided, per_of, raced
-from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.measured import Point
 from orchestrator.analysis.slo import format_limits, format_slo
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import ranked_in
+from orchestrator.capacity.capacities import claim_text, claims, divided, per_of, raced
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.strategy import claim_document
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.stored import Experiment
 from orchestrator.report.text import figure, say
-from orchestrator.search.base import claim_document
-from orchestrator.several import grouped
 from orchestrator.spec.load import UNITS, Per, Slo, load_text
 
 _Key = tuple[str, str]  # deployment id, workload

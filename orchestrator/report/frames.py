@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
 from orchestrator.report.points import point_document

@@ -5,17 +5,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.analysis.answers import called
-from orchestrator.analysis.best import group_of
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Attained, Measurement, Point, attained
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.slo import JOINT, Verdicts, format_slo, shares
+from orchestrator.base.text import grouped, listed
+from orchestrator.capacity.best import group_of
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.as_predicted import beside_column, beside_fields, beside_text
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
 from orchestrator.results.records import LaunchRow, PointHead
-from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from orchestrator.analysis.slo import format_slo
+from orchestrator.base.text import grouped, listed
 from orchestrator.plan.model import Plan
 from orchestrator.plan.order import promise
-from orchestrator.plan.predict import DEFAULT_SLO, limits_of
+from orchestrator.predict.predict import DEFAULT_SLO, limits_of
 from orchestrator.report.text import Column, figure, say, table
-from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Slo, load_text
 
 MOST_ROWS = 200

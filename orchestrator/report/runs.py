@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from orchestrator.redaction import redacted
+from orchestrator.base.redaction import redacted
 from orchestrator.report.documents import Document
 from orchestrator.results.runs import SILENT_S, RunRecord
 from orchestrator.spec.load import hours

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.analysis.claim import POINTLESS
-from orchestrator.analysis.outcomes import targets
-from orchestrator.analysis.racing import estimate
 from orchestrator.analysis.slo import format_slo, stored_values, tests
+from orchestrator.capacity.claim import POINTLESS
+from orchestrator.capacity.dominance import estimate
+from orchestrator.capacity.outcomes import targets
+from orchestrator.capacity.strategy import claim_document
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.text import EMULATED, Column, plain, say, table
 from orchestrator.results.validity import Validity
-from orchestrator.search.base import claim_document
 from orchestrator.spec.load import Slo, hours, load_text
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.claim import Claim
+    from orchestrator.capacity.claim import Claim
     from orchestrator.plan.model import Plan
     from orchestrator.results.records import AttemptData
 

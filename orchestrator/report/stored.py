@@ -10,22 +10,22 @@ from functools import cached_property
 
 from orchestrator import __version__
 from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
-from orchestrator.analysis.best import RUN_AGAIN, Comparison, best
-from orchestrator.analysis.capacity import Group, Missing, Searched
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Point, load_points
-from orchestrator.analysis.next_level import PRECISION
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import unknown_name
+from orchestrator.base.text import grouped, listed
+from orchestrator.capacity.best import RUN_AGAIN, Comparison, best
+from orchestrator.capacity.capacities import Group, Missing, Searched
+from orchestrator.capacity.choose_level import PRECISION
 from orchestrator.engines import ENGINES
-from orchestrator.errors import InputError
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
-from orchestrator.registry import unknown_name
 from orchestrator.results.ids import one_model
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Level, Per, Slo, counted
 from orchestrator.spec.uploads import shown_path
 

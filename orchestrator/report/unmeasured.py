@@ -3,9 +3,9 @@
 from collections import Counter
 
 from orchestrator.analysis.measured import Measurement, Point
+from orchestrator.base.text import grouped
 from orchestrator.report.stored import Experiment
 from orchestrator.results.validity import EndsSearch, Validity
-from orchestrator.several import grouped
 
 
 def unmeasured(experiment: Experiment) -> list[str]:

@@ -19,7 +19,7 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from orchestrator.errors import ResultsError
+from orchestrator.base.errors import ResultsError
 from orchestrator.results.location import Location
 from orchestrator.results.patience import Patience, Retry
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ulid import ULID
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 

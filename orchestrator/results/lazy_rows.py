@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.errors import DamagedError
+from orchestrator.base.errors import DamagedError
 from orchestrator.results.columns import AT_ONCE
 from orchestrator.results.schemas import schema_of
 from orchestrator.results.spool import Part

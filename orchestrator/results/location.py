@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pyarrow import fs
 
-from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.spec.document import from_home
 
 _S3_OPTIONS = {"endpoint_override", "scheme", "region", "force_virtual_addressing", "anonymous"}

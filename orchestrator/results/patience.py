@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from orchestrator.errors import ResultsError
+from orchestrator.base.errors import ResultsError
 
 T = TypeVar("T")
 _FINAL = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import is_name
 from orchestrator.results.location import parse_location

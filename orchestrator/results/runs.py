@@ -24,8 +24,8 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from orchestrator.errors import InputError, OrchestratorError
-from orchestrator.redaction import redacted
+from orchestrator.base.errors import InputError, OrchestratorError
+from orchestrator.base.redaction import redacted
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.ids import new_ulid

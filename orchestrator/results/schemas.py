@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.errors import ResultsError
+from orchestrator.base.errors import ResultsError
 from orchestrator.results import records
 
 SCHEMA_VERSION = 1

@@ -19,7 +19,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.errors import NoRoom, ResultsError
+from orchestrator.base.errors import NoRoom, ResultsError
 from orchestrator.results.patience import NO_ROOM, Patience, Retry
 from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, write_rows
 

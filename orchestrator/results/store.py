@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.errors import DamagedError, InputError, ResultsError
+from orchestrator.base.errors import DamagedError, InputError, ResultsError
 from orchestrator.results.blobs import UNFINISHED, Blobs, drop_unfinished
 from orchestrator.results.ids import new_ulid, safe_name
 from orchestrator.results.lazy_rows import LazyRows

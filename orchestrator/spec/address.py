@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from orchestrator.errors import InputError
-from orchestrator.redaction import is_secret
+from orchestrator.base.errors import InputError
+from orchestrator.base.redaction import is_secret
 
 _KEYS = "keys go into a variable: --api-key-env, in a file api_key_env"
 VERSION = "/v1"  # stands before OpenAI's paths nearly everywhere

@@ -20,9 +20,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.redaction import plain, redacted
-from orchestrator.registry import did_you_mean
+from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.redaction import plain, redacted
+from orchestrator.base.registry import did_you_mean
 
 Place = tuple[str | int, ...]  # keys and list indices from the top of the document
 Locate = Callable[[Place], Place]

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.redaction import is_secret, plain, redacted
+from orchestrator.base.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, add_errors, parse_document, wrong
 from orchestrator.spec.load import (

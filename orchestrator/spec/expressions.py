@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.registry import did_you_mean
+from orchestrator.base.registry import did_you_mean
 
 MOST_CHARACTERS = 1000
 MOST_DEPTH = 50

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.registry import Registry, unknown_name
+from orchestrator.base.registry import Registry, unknown_name
 from orchestrator.spec.document import nearest, wrong
 from orchestrator.spec.settings import Name, Strict, as_tuple
 
@@ -171,7 +171,7 @@ class Workload(Strict, ABC):
     """What requests contain: the keys that all kinds of workload share, and what plan and load ask
     of each.
 
-    Every kind is a subclass with further keys (orchestrator/load/workloads/). Validating a mapping
+    Every kind is a subclass with further keys (orchestrator/workloads/). Validating a mapping
     as ``Workload`` gives an object of the subclass that ``kind`` names.
     """
 
@@ -228,7 +228,7 @@ class Workload(Strict, ABC):
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
-        """Writer of a point's requests, an ``orchestrator.load.workloads.Kind``."""
+        """Writer of a point's requests, an ``orchestrator.workloads.Kind``."""
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
@@ -261,9 +261,9 @@ AnyWorkload = SerializeAsAny[Workload]
 WORKLOADS: Registry[type[Workload]] = Registry(
     "workloads",
     {
-        "random": "orchestrator.load.workloads:RandomWorkload",
-        "conversations": "orchestrator.load.workloads:ConversationsWorkload",
-        "file": "orchestrator.load.workloads.file:FileWorkload",
+        "random": "orchestrator.workloads:RandomWorkload",
+        "conversations": "orchestrator.workloads:ConversationsWorkload",
+        "file": "orchestrator.workloads.file:FileWorkload",
     },
 )
 _PROCESSES = ("constant", "poisson", "gamma", "ramp", "steps", "trace")

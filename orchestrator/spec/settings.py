@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.redaction import is_like_secret
+from orchestrator.base.redaction import is_like_secret
 from orchestrator.spec.container_options import RUNTIMES, option_problem
 from orchestrator.spec.document import wrong
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.http_control import ask
-from orchestrator.several import grouped
+from orchestrator.base.http import ask
+from orchestrator.base.text import grouped
 
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0

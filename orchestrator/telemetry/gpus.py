@@ -101,7 +101,7 @@ def await_release(
 
 
 def health(nvml: Any = pynvml) -> dict[str, Any]:
-    """``driver``, ``cuda`` and ``gpus`` of this node, for runner/doctor.py; empty without GPUs.
+    """``driver``, ``cuda`` and ``gpus`` of this node, for sweep/doctor.py; empty without GPUs.
     What a GPU does not report is None. ``unreachable``: indices of the GPUs whose memory this one
     cannot read.
     """

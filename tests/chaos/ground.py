@@ -22,9 +22,9 @@ from typing import Any
 
 import psutil
 
-from orchestrator.cluster.ray_actors import RayClientHost, RayEngineHost
-from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, living
-from orchestrator.engines.ownership import node_path
+from orchestrator.base.folders import node_path
+from orchestrator.cluster.ray.actors import RayClientHost, RayEngineHost
+from orchestrator.node.leases import FIRST_PORT, LAST_PORT, living
 from tests.harness import ROOT, environment, wait_for
 
 MARK = "CHAOS_GROUND"
@@ -47,7 +47,7 @@ TITLES = {
     "vllm's core": "VLLM::EngineCore",
     "agent": f"ray::{RayEngineHost.__name__}",
     "client": f"ray::{RayClientHost.__name__}",
-    "guard": "orchestrator.engines.guard",
+    "guard": "orchestrator.node.guard",
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",
     "driver": "-m orchestrator run",

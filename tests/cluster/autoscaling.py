@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from orchestrator.cluster.ray_private import head_answers
+from orchestrator.cluster.ray.private import head_answers
 from tests.cluster.refusing_provider import REFUSED_TYPE, RefusingProvider
 from tests.harness import ROOT, environment, free_port, wait_for
 

@@ -193,7 +193,7 @@ class Hosts:
             f"--object-store-memory={OBJECT_STORE_BYTES}", log=f"{host.name}.log", **self._env,
         )  # fmt: skip
         if head:
-            ask = f"from orchestrator.cluster.ray_private import head_answers as a; exit(not a('{self.address}', 1.0))"
+            ask = f"from orchestrator.cluster.ray.private import head_answers as a; exit(not a('{self.address}', 1.0))"
             wait_for(
                 lambda: not host.run(sys.executable, "-c", ask).returncode,
                 60,

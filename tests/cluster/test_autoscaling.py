@@ -22,7 +22,7 @@ from orchestrator.cluster.base import (
     Machine,
     Patience,
 )
-from orchestrator.cluster.ray_cluster import RayCluster
+from orchestrator.cluster.ray.cluster import RayCluster
 from orchestrator.results.store import Store
 from tests.cluster.autoscaling import another_node, autoscaling_ray
 from tests.cluster.refusing_provider import REFUSED_TYPE
@@ -162,8 +162,8 @@ FROM_ELSEWHERE = f"""
 import json, sys, time
 import ray
 from orchestrator.cluster.base import Bundle, Footprint
-from orchestrator.cluster.ray_cluster import RayCluster
-from orchestrator.cluster.ray_private import head_node
+from orchestrator.cluster.ray.cluster import RayCluster
+from orchestrator.cluster.ray.private import head_node
 
 end_s = time.monotonic() + 60.0
 while True:

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from orchestrator.cluster import ray_cluster
-from orchestrator.cluster.ray_cluster import RayCluster
+from orchestrator.cluster.ray import cluster as ray_cluster
+from orchestrator.cluster.ray.cluster import RayCluster
 from orchestrator.results.store import Store
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.contract.test_clusters import *  # noqa: F403

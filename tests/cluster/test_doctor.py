@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.ray_private import head_answers
+from orchestrator.cluster.ray.private import head_answers
 from tests.cluster.autoscaling import OBJECT_STORE_BYTES, processes_of
 from tests.harness import (
     MODEL,
@@ -142,7 +142,7 @@ DRAINS = """
 import json, sys, time
 import ray
 from ray._private.state import state
-from orchestrator.cluster import ray_private
+from orchestrator.cluster.ray import private as ray_private
 ray.init(sys.argv[1], logging_level="warning", log_to_driver=False)
 while len(ray.nodes()) < 2:
     time.sleep(0.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runner.fixed_prompts import PROMPTS
+from orchestrator.sweep.fixed_prompts import PROMPTS
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,

@@ -32,7 +32,7 @@ import os, sys, tempfile
 from pathlib import Path
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
-from orchestrator.engines.process import EngineProcess
+from orchestrator.node.process import EngineProcess
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 rank, host, first, folder, port = sys.argv[1:]
@@ -107,7 +107,7 @@ def ranks() -> Iterator[list[Rank]]:
 
 
 def answers(host: Host, address: str) -> bool:
-    code = f"from orchestrator.http_control import ask; exit(ask('http://{address}:{PORT}').status != 200)"
+    code = f"from orchestrator.base.http import ask; exit(ask('http://{address}:{PORT}').status != 200)"
     return not host.run(sys.executable, "-c", code).returncode
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.engines.leases import PREFIX, living
-from orchestrator.engines.ownership import LAUNCH, tagged
+from orchestrator.node.leases import PREFIX, living
+from orchestrator.node.ownership import LAUNCH, tagged
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MEASURED_ONCE,

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from orchestrator.errors import InputError, ProblemsError
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import Asked, recorded
-from orchestrator.load.workloads import files
 from orchestrator.spec.load import ARRIVALS, Arrivals
+from orchestrator.workloads import files
 
 EXAMPLES = {
     "constant": Arrivals(process="constant"),

@@ -21,19 +21,25 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.base.errors import (
+    EngineFailure,
+    Failure,
+    FailureClass,
+    InputError,
+    PlacementError,
+)
 from orchestrator.cluster.base import Bundle, ClientLost, Cluster, Footprint, Patience
 from orchestrator.cluster.engine_host import EngineHost
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
-from orchestrator.engines.readiness import Ready
-from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError, PlacementError
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads import RandomWorkload
+from orchestrator.node.readiness import Ready
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.workloads import RandomWorkload
 from tests.harness import wait_for
 
 ONE_CPU = Footprint((Bundle(0, 1.0),))

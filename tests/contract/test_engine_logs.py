@@ -9,7 +9,7 @@ import re
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.failures import classify
+from orchestrator.node.failures import classify
 from tests.contract import recorded
 
 LOGGED = [name for name in ENGINES.names() if ENGINES[name].launches]

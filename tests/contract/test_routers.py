@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.errors import InputError
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Worker
 from orchestrator.engines.engine import program_of
-from orchestrator.errors import InputError
 from orchestrator.spec.settings import ROLES, EngineSettings
 from tests.contract import recorded
 from tests.contract.test_engine_flags import complaints

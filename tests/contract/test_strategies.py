@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.strategy import Question, Strategy
 from orchestrator.results.records import Committed
-from orchestrator.search import STRATEGIES
-from orchestrator.search.base import Question, Strategy
 from orchestrator.spec.load import Level, Slo
 
 LEVELS = tuple(Level(control="concurrency", value=value) for value in (1, 8, 64))

@@ -25,8 +25,8 @@ from orchestrator.load.response import InFlight, Response, can_read_ahead, finis
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
-from orchestrator.load.workloads import Message, Prompt
 from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads import Message, Prompt
 
 ANY = Dialect("", "")
 STREAMS = Path(__file__).parent / "streams"

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.engines import ownership
+from orchestrator.node import ownership
 from tests.integration.engine_real import home_of
 
 SCRIPT = """#!/bin/sh

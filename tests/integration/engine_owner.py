@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.engines.command import Command
-from orchestrator.engines.process import EngineProcess
+from orchestrator.node.process import EngineProcess
 
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # what a raylet does to its workers
 os.nice(5)

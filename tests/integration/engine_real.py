@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.engines import ENGINES, ownership
+from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.leases import Lease
-from orchestrator.engines.process import EngineProcess
-from orchestrator.engines.readiness import Expected, Ready, wait_ready
-from orchestrator.engines.shared_memory import Segments, mapped
+from orchestrator.node import ownership
+from orchestrator.node.leases import Lease
+from orchestrator.node.process import EngineProcess
+from orchestrator.node.readiness import Expected, Ready, wait_ready
+from orchestrator.node.shared_memory import Segments, mapped
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 ROOT = Path(__file__).parents[2]

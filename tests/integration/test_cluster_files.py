@@ -22,8 +22,8 @@ import yaml
 
 from orchestrator.cluster import notices
 from orchestrator.cluster.notices import NOTICE_FILE
-from orchestrator.cluster.ray_actors import RayClientHost, RayEngineHost
-from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
+from orchestrator.cluster.ray.actors import RayClientHost, RayEngineHost
+from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from scripts import install_engines
 from tests.harness import ROOT
 from tests.integration import cluster_checks as checks

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.capacity.strategy import Watch
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.store import Store
-from orchestrator.runner import find_capacity
-from orchestrator.runner.endpoint import measure_here, plan_of
-from orchestrator.runner.measure import Attempt
-from orchestrator.runner.probe import Probed
-from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Control, Lengths, Level, Slo
+from orchestrator.sweep import find_capacity
+from orchestrator.sweep.endpoint import measure_here, plan_of
+from orchestrator.sweep.measure import Attempt
+from orchestrator.sweep.probe import Probed
+from orchestrator.workloads import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     END,

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.engines import reaper
-from orchestrator.errors import EngineFailure
+from orchestrator.base.errors import EngineFailure
+from orchestrator.node import reaper
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,

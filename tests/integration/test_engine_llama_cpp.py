@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.base.errors import EngineFailure, Failure, FailureClass
+from orchestrator.base.http import Answer, ask
 from orchestrator.catalog.memory import predict
 from orchestrator.catalog.models import model_facts
-from orchestrator.engines.failures import classify
-from orchestrator.engines.readiness import LOG_LINES, Expected, wait_ready
-from orchestrator.errors import EngineFailure, Failure, FailureClass
-from orchestrator.http_control import Answer, ask
+from orchestrator.node.failures import classify
+from orchestrator.node.readiness import LOG_LINES, Expected, wait_ready
 from orchestrator.spec.settings import EngineSettings
 from tests.harness import (
     MODEL,
@@ -98,7 +98,7 @@ def test_a_prompt_that_no_slot_holds_and_an_id_that_no_vocabulary_has_are_refuse
     status, text = server.ask("POST", "/v1/completions", {"prompt": [400] * 1100, "max_tokens": 4})
     assert (status, "exceed_context_size_error" in text) == (400, True)
     status, text = server.ask("POST", "/v1/completions", {"prompt": [30_000], "max_tokens": 4})
-    # runner/probe.py knows these words
+    # sweep/probe.py knows these words
     assert (status, "Prompt contains invalid tokens" in text) == (400, True)
 
 

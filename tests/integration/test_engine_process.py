@@ -16,11 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.engines import ownership, reaper
+from orchestrator.base.errors import EngineFailure, FailureClass
+from orchestrator.base.folders import node_folder
 from orchestrator.engines.command import Command
-from orchestrator.engines.ownership import FileLock, is_held, node_folder
-from orchestrator.engines.process import EngineProcess
-from orchestrator.errors import EngineFailure, FailureClass
+from orchestrator.node import ownership, reaper
+from orchestrator.node.ownership import FileLock, is_held
+from orchestrator.node.process import EngineProcess
 
 HERE = Path(__file__).parent
 TREE = (sys.executable, "-I", "-S", str(HERE / "engine_tree.py"))

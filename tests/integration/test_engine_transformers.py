@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import EngineFailure, FailureClass
+from orchestrator.base.errors import EngineFailure, FailureClass
 from tests.integration.engine_real import CORES, Running, running, script, settings
 
 pytestmark = [pytest.mark.transformers, pytest.mark.timeout(180)]

@@ -940,7 +940,7 @@ def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
     """
     with serving(answer_openai) as server:
         program = (
-            "import sys, time; from orchestrator.cli.main import cli; import orchestrator.runner.endpoint as endpoint; "
+            "import sys, time; from orchestrator.cli.main import cli; import orchestrator.sweep.endpoint as endpoint; "
             "measured = endpoint.measure_here; loaded = []; "
             "endpoint.measure_here = lambda *a: [measured(*a), loaded.extend(sys.modules)][0]; "
             f"cli.main(['load', '{url(server.port)}', '--concurrency', '1', '--requests', '2', "
@@ -1123,7 +1123,7 @@ def changed(program: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 STORING = """
 import os, signal, time
-from orchestrator.runner.endpoint import EndpointRun
+from orchestrator.sweep.endpoint import EndpointRun
 commit = EndpointRun.commit
 def interrupted(*args):
     os.kill(os.getpid(), signal.SIGINT)
@@ -1132,8 +1132,8 @@ def interrupted(*args):
 EndpointRun.commit = interrupted
 """
 FAILING = """
-from orchestrator.errors import OrchestratorError
-from orchestrator.runner import endpoint
+from orchestrator.base.errors import OrchestratorError
+from orchestrator.sweep import endpoint
 measured, calls = endpoint.measure_here, []
 def second_fails(*args):
     calls.append(args)

@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import FailureKind
+from orchestrator.base.errors import FailureKind
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import Target
 from orchestrator.load.schedule import Schedule
-from orchestrator.load.workloads import ConversationsWorkload
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
-from orchestrator.runner.endpoint import measure_here
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
+from orchestrator.sweep.endpoint import measure_here
+from orchestrator.workloads import ConversationsWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     DONE,

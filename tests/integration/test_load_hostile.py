@@ -17,9 +17,9 @@ from orchestrator.analysis.slo import limit_values
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Target
 from orchestrator.load.validity import judge
-from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level, Slo
+from orchestrator.workloads import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     DONE,

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.http_control import ask
+from orchestrator.base.http import ask
 from tests.harness import AGAINST_THE_CLOCK, ROOT, environment, wait_for
 
 pytestmark = AGAINST_THE_CLOCK

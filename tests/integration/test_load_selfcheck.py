@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from orchestrator.load.known_server import serve
-from orchestrator.runner import selfcheck
-from orchestrator.runner.selfcheck import Trial
 from orchestrator.spec.dialect import Dialect
+from orchestrator.sweep import selfcheck
+from orchestrator.sweep.selfcheck import Trial
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.test_load_hostile import point, run
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from orchestrator.load import transport
 from orchestrator.load.point import Target
-from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.load import Lengths
+from orchestrator.workloads import RandomWorkload
 from tests.integration.load_server import (
     END,
     HEAD,

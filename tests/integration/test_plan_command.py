@@ -18,7 +18,7 @@ from orchestrator.cli.plan import _predicted
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
-from orchestrator.runner.commit import commit_launch, launch_row
+from orchestrator.sweep.commit import commit_launch, launch_row
 from tests.unit.plan.files import measurements
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.analysis import attempts
 from orchestrator.analysis.measured import complete, load_points
-from orchestrator.errors import InputError, ResultsError
+from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results import packed
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location

@@ -112,7 +112,7 @@ def test_an_engine_that_lives_and_makes_no_step_is_found_and_started_again(tmp_p
     experiment = write_experiment(
         tmp_path, LONG.replace("warmup: 0s", "warmup: 0s, request_timeout: 12s")
     )
-    program = "import orchestrator.runner.measure as measure; measure.LEAST_STALL_S = 6.0\n"
+    program = "import orchestrator.sweep.measure as measure; measure.LEAST_STALL_S = 6.0\n"
     program += "from orchestrator.cli.main import main; main()"
     results, mine = tmp_path / "results", {"STALLS_IN": str(tmp_path)}
     argv = ["run", str(experiment), "--results", str(results), "--address", "local", *MEASURED_ONCE]

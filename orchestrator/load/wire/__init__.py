@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from orchestrator.load.workloads import Prompt
-from orchestrator.registry import Registry
+from orchestrator.base.registry import Registry
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads import Prompt
 
 MOST_COUNTED = 2**31 - 1  # tokens of a request that a column can hold
 UNKNOWN = -1  # tokens of an event with content where the stream does not say how many

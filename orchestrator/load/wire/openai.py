@@ -28,8 +28,8 @@ from orchestrator.load.wire import (
     token_ids,
 )
 from orchestrator.load.wire.same_shape import count_same_shape
-from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads import Prompt
 
 # each takes the rest of its line, so that it finds one place in an event
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')

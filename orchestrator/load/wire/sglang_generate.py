@@ -19,8 +19,8 @@ from orchestrator.load.wire import (
     refuse,
     token_ids,
 )
-from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads import Prompt
 
 
 class SglangGenerate:

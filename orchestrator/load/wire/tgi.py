@@ -16,8 +16,8 @@ from orchestrator.load.wire import (
     refuse,
     text_of,
 )
-from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads import Prompt
 
 
 class Tgi:

@@ -23,7 +23,7 @@ from orchestrator.analysis.intervals import rate_interval, share_interval
 from orchestrator.analysis.measured import Point, complete, load_points
 from orchestrator.analysis.metrics import figures, merge, observe
 from orchestrator.analysis.slo import judge, limit_values, parse_slo
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document
 from orchestrator.results.records import METRICS_VERSION, AttemptData

@@ -20,7 +20,7 @@ from orchestrator.analysis.slo import (
 )
 from orchestrator.analysis.slo import judge as judge_values
 from orchestrator.analysis.slo import tests as of_slo
-from orchestrator.errors import InputError, ProblemsError
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.spec.load import LIMITS, Slo
 from tests.unit.results.builders import events, failed_request, request, requests
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.cluster.ray_actors import (
+from orchestrator.cluster.ray.actors import (
     LOOK_EVERY_S,
     ORPHAN_S,
     SILENT_LIMIT_S,

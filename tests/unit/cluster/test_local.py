@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from orchestrator.base.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
+from orchestrator.base.folders import node_folder
 from orchestrator.cluster.base import ClientReport, HostLost, Machine
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.clients import UNFIT, ClientHandle, ClientPool, ClientRun
@@ -29,18 +31,17 @@ from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
-from orchestrator.engines.leases import Lease, Owner, Wish, living
-from orchestrator.engines.ownership import FileLock, node_folder
-from orchestrator.engines.readiness import Ready
-from orchestrator.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import LoadPoint, Progress, Target
-from orchestrator.load.workloads import RandomWorkload
-from orchestrator.load.workloads.content import local_tokenizer
+from orchestrator.node.leases import Lease, Owner, Wish, living
+from orchestrator.node.ownership import FileLock
+from orchestrator.node.readiness import Ready
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import Gpu
+from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.content import local_tokenizer
 from tests.harness import wait_for
 from tests.unit.results.builders import events, part_of, request, requests
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster import ray_nodes
+from orchestrator.base.errors import InputError
 from orchestrator.cluster.client_host import reach_problem
-from orchestrator.errors import InputError
+from orchestrator.cluster.ray import nodes as ray_nodes
 from orchestrator.results.store import Store
 
 

@@ -23,7 +23,7 @@ from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import facts_from_config, known_config
 from orchestrator.emulator.model import replica
 from orchestrator.emulator.profile import Constants, typical
-from orchestrator.emulator.simulate import run_closed
+from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "emulator"

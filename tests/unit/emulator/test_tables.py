@@ -17,8 +17,8 @@ from orchestrator.catalog.quantization import quantization_from_config
 from orchestrator.emulator import tables
 from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import Constants
-from orchestrator.emulator.simulate import run_closed
 from orchestrator.emulator.tables import NoRow, Tables
+from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"

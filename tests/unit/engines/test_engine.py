@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Flag, Node, random_key, reading
 from orchestrator.engines.engine import Drafts, Engine, LogWords
-from orchestrator.engines.failures import classify
-from orchestrator.errors import FailureKind
+from orchestrator.node.failures import classify
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.errors import FailureKind
 from orchestrator.engines import ENGINES
-from orchestrator.engines.failures import classify
-from orchestrator.engines.log_lines import Level, read
-from orchestrator.engines.signatures import COMMON, Signature
-from orchestrator.errors import FailureKind
+from orchestrator.node.failures import classify
+from orchestrator.node.log_lines import Level, read
+from orchestrator.node.signatures import COMMON, Signature
 
 # What is no error: {} is the text.
 PASSING = [

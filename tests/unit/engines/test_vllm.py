@@ -8,8 +8,8 @@ import shlex
 import pytest
 
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.process import inherited
 from orchestrator.engines.vllm import ENGINE as VLLM
+from orchestrator.node.process import inherited
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.command_lines import by_flag
 

@@ -21,9 +21,9 @@ from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import Entry
 from orchestrator.load.sockets import Connection, Poller, resolve
 from orchestrator.load.transport import Transport
-from orchestrator.load.workloads import ConversationsWorkload
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.load import Lengths
+from orchestrator.workloads import ConversationsWorkload
 from tests.unit.load.test_schedule import point
 
 

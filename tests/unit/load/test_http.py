@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.load.point import Target
 from orchestrator.load.requests import header_problem, parse_url, request_head, with_body
 from orchestrator.load.response.http import (

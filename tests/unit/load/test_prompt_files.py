@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from orchestrator.errors import InputError, ProblemsError
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import recorded
 from orchestrator.load.wire import WIRES
-from orchestrator.load.workloads.content import RandomIds, TokenizedText, Words
-from orchestrator.load.workloads.entries import (
+from orchestrator.spec.dialect import openai
+from orchestrator.spec.load import Arrivals, Lengths
+from orchestrator.workloads.content import RandomIds, TokenizedText, Words
+from orchestrator.workloads.entries import (
     ANSWER_LENGTHS,
     ANSWERS,
     REFUSED,
@@ -31,10 +33,8 @@ from orchestrator.load.workloads.entries import (
     Line,
     read_entry,
 )
-from orchestrator.load.workloads.file import AnswerLengths, FileWorkload, parse_prompts
-from orchestrator.load.workloads.files import EntryError
-from orchestrator.spec.dialect import openai
-from orchestrator.spec.load import Arrivals, Lengths
+from orchestrator.workloads.file import AnswerLengths, FileWorkload, parse_prompts
+from orchestrator.workloads.files import EntryError
 
 IDS = RandomIds((1000, 2000))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.plan.model import Plan
 from tests.unit.plan.files import grid, planned
 

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.base.errors import ProblemsError
+from orchestrator.base.registry import MOST_COMPARED, did_you_mean
 from orchestrator.catalog.models import model_facts
-from orchestrator.errors import ProblemsError
-from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
-from orchestrator.load.workloads.files import first_line
 from orchestrator.plan import make
 from orchestrator.plan.identity import file_digest, sampled_digest
 from orchestrator.plan.make import make_plan
-from orchestrator.registry import MOST_COMPARED, did_you_mean
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.document import MOST_FILE_BYTES, MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Arrivals, Lengths
+from orchestrator.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
+from orchestrator.workloads.files import first_line
 from tests.unit.plan.files import planned
 from tests.unit.spec.files import GOOD, problem
 
@@ -153,7 +153,7 @@ def sparse(tmp_path: Path) -> str:
 def test_of_a_trace_prompts_or_a_profile_that_are_too_large_nothing_is_read(
     sparse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.load.workloads.files.read_at_most", None)
+    monkeypatch.setattr("orchestrator.workloads.files.read_at_most", None)
     load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": sparse}}
     assert refused(load=load) == f"trace {sparse!r} is larger than 2 GiB"
     prompts = {"name": "w", "kind": "file", "prompts": sparse, "output_tokens": 1}

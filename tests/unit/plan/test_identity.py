@@ -14,11 +14,11 @@ import pytest
 
 import orchestrator.plan.identity as identity
 from orchestrator.engines import ENGINES
-from orchestrator.load.workloads.file import FileWorkload
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
+from orchestrator.workloads.file import FileWorkload
 from tests.unit.plan.files import grid, measurements, planned
 
 pytestmark = pytest.mark.usefixtures("judged")

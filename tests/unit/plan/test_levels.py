@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.base.errors import ProblemsError
 from orchestrator.cli.plan import plan as plan_command
-from orchestrator.errors import ProblemsError
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.model import Plan
-from orchestrator.runner.commit import deployment_row
-from orchestrator.runner.state import cost_of
+from orchestrator.sweep.commit import deployment_row
+from orchestrator.sweep.state import cost_of
 from tests.unit.plan.files import grid, planned
 from tests.unit.spec.files import GOOD
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from orchestrator.errors import ProblemsError
-from orchestrator.load.workloads.content import ENGLISH
+from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import examined
+from orchestrator.workloads.content import ENGLISH
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import experiment, grid, measurements, planned, statuses
 from tests.unit.spec.files import GOOD

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError, ProblemsError
+from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.capacity.strategy import LevelsInOrder
 from orchestrator.plan import make
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
-from orchestrator.search.base import LevelsInOrder
 from orchestrator.spec.load import Level
 from tests.unit.plan.files import grid, measurements, planned
 from tests.unit.spec.files import GOOD

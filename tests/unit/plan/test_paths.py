@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.catalog.models import model_facts
 from orchestrator.emulator.api import four_bytes
 from orchestrator.emulator.profile import load_profile
 from orchestrator.emulator.server import token_counter
 from orchestrator.engines.vllm_check import ask
-from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan.identity import Paths
 from orchestrator.results.location import parse_location
 from orchestrator.spec.settings import EngineSettings

@@ -12,13 +12,13 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
+from orchestrator.base.errors import ProblemsError
 from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.profile import typical
-from orchestrator.errors import ProblemsError
-from orchestrator.plan import predict
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.order import FRONT, promise, promises
-from orchestrator.plan.predict import DEFAULT_SLO, LADDER, Error, predicted
+from orchestrator.predict import predict
+from orchestrator.predict.predict import DEFAULT_SLO, LADDER, Error, predicted
 from orchestrator.report.predictions import predictions_text
 from tests.unit.emulator.test_tables import Kernels
 from tests.unit.plan.files import planned

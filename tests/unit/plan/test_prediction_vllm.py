@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from orchestrator.catalog.models import facts_from_config
-from orchestrator.engines.shared_memory import FOLDER, mapped, names
+from orchestrator.node.shared_memory import FOLDER, mapped, names
 from orchestrator.plan.feasibility import assess
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ProblemsError
+from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.model import Plan
-from orchestrator.plan.predict import predicted
+from orchestrator.predict.predict import predicted
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import planned, statuses

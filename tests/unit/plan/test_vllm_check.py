@@ -15,9 +15,9 @@ import pytest
 from pydantic import BaseModel, ValidationError, field_validator
 
 import orchestrator.engines.vllm_check as vllm_check
+from orchestrator.base.errors import InputError
 from orchestrator.engines.vllm_check import Answer, ask, case_of, opinion_of_vllm
 from orchestrator.engines.vllm_judge import LONGEST, of_device, of_environment, sentence_of
-from orchestrator.errors import InputError
 from orchestrator.plan.model import Plan
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.unit.plan.files import grid, planned

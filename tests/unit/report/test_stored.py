@@ -21,9 +21,9 @@ from orchestrator.report.stored import Experiment
 from orchestrator.report.unmeasured import unmeasured
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
-from orchestrator.runner.commit import commit_launch, deployment_row, launch_row
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
+from orchestrator.sweep.commit import commit_launch, deployment_row, launch_row
 from tests.unit.results.builders import commit_measurement, request
 
 FILE = """

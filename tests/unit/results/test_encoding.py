@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import ResultsError
+from orchestrator.base.errors import ResultsError
 from orchestrator.results.schemas import TABLES, conform, parquet_writer, to_parquet, unify
 from tests.unit.results.builders import KEYS, events, point_row, request, requests, table
 

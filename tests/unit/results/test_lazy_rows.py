@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.errors import DamagedError
+from orchestrator.base.errors import DamagedError
 from orchestrator.results import lazy_rows
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.schemas import TOKEN_EVENTS

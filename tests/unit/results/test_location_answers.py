@@ -7,8 +7,8 @@ import time
 import pytest
 from pyarrow import fs
 
-from orchestrator.cluster.ray_address import live_address
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.cluster.ray.address import live_address
 from orchestrator.results.location import Location, check_answers
 
 

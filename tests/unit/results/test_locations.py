@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from orchestrator.errors import InputError, ProblemsError
+from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.results.location import parse_location
 
 

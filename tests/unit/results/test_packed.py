@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import ResultsError
+from orchestrator.base.errors import ResultsError
 from orchestrator.results import packed
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.cli.main import cli
-from orchestrator.errors import InputError, ResultsError
 from orchestrator.report.runs import run_text, state_of
 from orchestrator.results import runs as module
 from orchestrator.results.events import Event, Phase

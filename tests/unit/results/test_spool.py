@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import NoRoom, ResultsError
+from orchestrator.base.errors import NoRoom, ResultsError
 from orchestrator.results.columns import AT_ONCE, Column
 from orchestrator.results.patience import Patience
 from orchestrator.results.schemas import TOKEN_EVENTS

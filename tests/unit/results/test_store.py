@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from orchestrator.errors import InputError, ResultsError
+from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.report.frames import read
 from orchestrator.results import blobs
 from orchestrator.results.blobs import Blobs

@@ -6,7 +6,7 @@ import ast
 import inspect
 from typing import get_args
 
-from orchestrator.analysis.claim import POINTLESS, Status
+from orchestrator.capacity.claim import POINTLESS, Status
 from orchestrator.load import validity as judging
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import EndsSearch, Validity

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.experiment import Experiment, parse_experiment
 
 GOOD: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ProblemsError
+from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.spec.document import MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined, parse_experiment

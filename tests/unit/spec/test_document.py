@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import (
     MOST_BYTES,
     MOST_DEPTH,

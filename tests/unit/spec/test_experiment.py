@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import ProblemsError
+from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.experiment import ExperimentFile, parse_experiment
 from orchestrator.spec.load import Level

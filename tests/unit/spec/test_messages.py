@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ProblemsError
+from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.document import OTHER_NAMES, parse_document
 from orchestrator.spec.experiment import examined, parse_experiment
 from tests.unit.spec.files import GOOD

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from orchestrator.load.point import Target
-from orchestrator.runner.replicas import Replicas
+from orchestrator.sweep.replicas import Replicas
 from orchestrator.telemetry.engine_metrics import Sample, Sampler, normalize, read
 
 NAMES = {

@@ -1,0 +1,91 @@
+"""Lazy registries: a name stands for ``"module:attribute"``, which is loaded when first used.
+
+Third parties add entries through entry points of the group ``orchestrator.<kind>``
+(docs/extending.md). Also reads the data files that lie beside modules.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from orchestrator.base.errors import InputError
+
+MOST_COMPARED = 1000  # names: finding the nearest of more takes long
+T = TypeVar("T")
+
+
+@cache
+def data_beside(module: str, name: str) -> Any:
+    """The content of a JSON file in the folder of a module, by the module's ``__file__``. Shared:
+    not to be changed.
+    """
+    return json.loads(Path(module).with_name(name).read_text("utf-8"))
+
+
+class Registry(Generic[T]):
+    """The parts of one kind by name. ``registry["vllm"]`` loads and returns the attribute it stands
+    for.
+    """
+
+    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+        self.kind, self._group = kind, f"orchestrator.{kind}"
+        self._builtin = entries
+
+    @cached_property
+    def _entries(self) -> dict[str, str]:
+        # takes 40 ms, which commands without third parties' parts save
+        from importlib import metadata
+
+        found = {
+            point.name: f"{point.module}:{point.attr}"
+            for point in metadata.entry_points(group=self._group)
+        }
+        return found | self._builtin  # a third party cannot replace what we ship
+
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        return sorted(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._builtin or name in self._entries
+
+    def __getitem__(self, name: str) -> T:
+        # looking for entry points reads a lot of files
+        place = self._builtin.get(name) or self._entries.get(name)
+        if place is None:
+            one = self.kind.removesuffix("es") if self.kind == "searches" else self.kind.rstrip("s")
+            raise InputError(unknown_name(one, name, self._entries))
+        module, _, attribute = place.partition(":")
+        try:
+            return cast(T, getattr(import_module(module), attribute))
+        except (ImportError, AttributeError) as error:
+            if name in self._builtin:
+                raise
+            text = (
+                f"{name!r} of the entry points {self._group!r} ({place}) cannot be loaded: {error}"
+            )
+            raise InputError(text) from error
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence that the name is unknown, with the most similar known name and a list of all."""
+    guess = did_you_mean(name, known)
+    return f"unknown {what} {name!r}{f'; {guess}' if guess else '.'} Known: {', '.join(sorted(known)) or 'none'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` with the most similar known name, "" if none is similar."""
+    return _nearest(name[:100], tuple(sorted(known)))  # a name may be as long as a file
+
+
+@lru_cache(256)  # one mistake can be repeated in every line
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1) if len(known) <= MOST_COMPARED else ()
+    return f"did you mean {near[0]!r}?" if near else ""

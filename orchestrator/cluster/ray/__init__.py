@@ -1,0 +1,1 @@
+"""The cluster on Ray: the only code that imports ray."""

@@ -1,0 +1,90 @@
+"""Finds the Ray cluster to join within seconds; Ray itself waits minutes for one that is gone."""
+
+import os
+import time
+from collections.abc import Callable
+from threading import Event
+from urllib.parse import urlsplit
+
+from orchestrator.base.errors import InputError
+from orchestrator.cluster.ray.private import bootstrap_address, head_answers
+
+ANSWER_LIMIT_S = 5.0
+LOOK_S, SILENT_S = 2.0, 10.0  # how often to look, and when to tell the user that there is no answer
+# after this time Ray ends the driver without a message
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+# we end it this much earlier, and give launches time to commit their rows
+BEFORE_RAY_S, COMMIT_S = 15.0, 5.0
+AGAIN = "What was measured is kept: once a cluster runs again, the same command continues"
+
+
+def live_address(address: str | None) -> tuple[str | None, str | None]:
+    """The address for ``ray.init``, and a note for the user or None.
+
+    ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
+    the file that the last ``ray start`` left on this machine. A named cluster that does not answer
+    is an InputError; one that only such a file names is ignored, and a new one is started here.
+    """
+    if address is not None and address.startswith(("http://", "https://")):
+        host = urlsplit(address).hostname or "HEAD"
+        raise InputError(
+            f"--address {address}: that is an address for `ray job submit`; give the cluster's own,"
+            f" {host}:6379, or leave it out in a submitted job"
+        )
+    if address is not None and "://" in address and not address.startswith("ray://"):
+        raise InputError(f"--address {address}: give HOST:PORT, auto or local")
+    if address is not None and "://" in address:
+        return address, None  # Ray Client has its own time limit
+    try:
+        found = bootstrap_address(address)
+    except (ConnectionError, ValueError) as error:
+        raise InputError(f"no Ray cluster at {address}: {error}") from error
+    if found is None:
+        return "local", None
+    if head_answers(found, ANSWER_LIMIT_S):
+        # Ray sends the token it keeps for this user only to a cluster that it found by itself
+        return "auto" if address is None else address, None
+    if address is None and not os.environ.get("RAY_ADDRESS"):
+        return (
+            "local",
+            f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine",
+        )
+    who = (
+        f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}"
+        if os.environ.get("RAY_ADDRESS") and not address
+        else address
+    )
+    raise InputError(
+        f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and its port open?"
+    )
+
+
+def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
+    """Check, as long as this process lives, that the cluster's head (its GCS) answers: see
+    ``Cluster.watch``.
+
+    Running engines and clients do without it for a while, and Ray reconnects to a head that comes
+    back in time.
+    """
+    limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
+    silent_s, told, looked_s = 0.0, False, time.monotonic()
+    while silent_s < limit_s:
+        answers = head_answers(address, ANSWER_LIMIT_S)
+        before_s, looked_s = looked_s, time.monotonic()
+        # a look takes no longer: if it did, this process itself stood still and could not hear
+        silent_s += min(looked_s - before_s, LOOK_S + ANSWER_LIMIT_S)
+        if answers:
+            if told:
+                tell(f"the cluster's head answers again after {silent_s:.0f} s")
+            silent_s, told = 0.0, False
+        elif SILENT_S <= silent_s < limit_s and not told:
+            told = True
+            silent = f"the cluster's head ({address}) has been silent for {silent_s:.0f} s"
+            tell(f"{silent}: this run ends at {limit_s:g} s. {AGAIN}")
+        time.sleep(LOOK_S)
+    tell(
+        f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends. {AGAIN}"
+    )
+    stop.set()
+    time.sleep(COMMIT_S)
+    os._exit(1)  # other threads are blocked in calls to Ray

@@ -1,0 +1,223 @@
+"""Ray as a cluster: machines, placement groups, and the agents and clients on them.
+
+Why it is built this way: docs/architecture.md, "Ray".
+"""
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from orchestrator.base.errors import InputError, PlacementError
+from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.client_host import check_leases_here
+from orchestrator.cluster.clients import ClientPool, Clients
+from orchestrator.cluster.ray.actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
+from orchestrator.cluster.ray.address import live_address, watch_head
+from orchestrator.cluster.ray.growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
+from orchestrator.cluster.ray.nodes import HeadMonitor, RayProbes, check_nodes, shipped_package
+from orchestrator.cluster.ray.private import (
+    autoscaler_report,
+    draining,
+    free_resources,
+    node_types,
+    on_loopback,
+    own_signals,
+)
+from orchestrator.cluster.seldom import Seldom
+from orchestrator.results.store import Store
+
+# admission counts only the engines' CPUs; what a client really used is in its stats
+CLIENT_CPUS = 0
+INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
+
+
+class RayCluster:
+    """The driver's view of a running Ray cluster, or of one started here when there is none."""
+
+    def __init__(
+        self, store: Store | None, address: str | None = None, client_limit: int | None = None
+    ) -> None:
+        self.note: str | None = None
+        if not ray.is_initialized():
+            try:
+                address, self.note = live_address(address)
+                # workers at Ray's own niceness, 15, wait for whatever else runs here
+                if address == "local":
+                    os.environ.setdefault("RAY_worker_niceness", "0")
+                with own_signals(), on_loopback() if address == "local" else nullcontext():
+                    ray.init(
+                        address=address,
+                        log_to_driver=False,
+                        logging_level="warning",
+                        namespace="orchestrator",
+                    )
+            except (ConnectionError, RuntimeError, RayError) as error:
+                # RayError: no token where one is asked for
+                text = f"no Ray cluster at {address or 'this machine'}: {first_line(error)}"
+                hint = " (one that asks for a token needs RAY_AUTH_MODE=token here)"
+                raise InputError(text if "RAY_AUTH" in text else text + hint) from error
+        self._address = ray.util.get_node_ip_address()
+        self._store = store
+        self._pool = ClientPool(store, self._address, self.machines, self._client)
+        self._desired = DesiredNodes()
+        gcs_address = ray.get_runtime_context().gcs_address
+        monitor = HeadMonitor(self._package_environment)
+        self._autoscaler = Autoscaler(
+            lambda: autoscaler_report(gcs_address, monitor.has_configuration), types=node_types
+        )
+        self._alive = Seldom(_alive)
+        self._client_limit = client_limit
+        # draining node -> when it will be gone, on the monotonic clock
+        self._gone_s: dict[str, float] = {}
+
+    def _package_environment(self) -> dict[str, Any] | None:
+        """The runtime_env that ships this package to other hosts; None where it is there already."""
+        return shipped_package() if self._elsewhere() else None
+
+    def _elsewhere(self) -> list[Machine]:
+        return [machine for machine in self.machines() if machine.address != self._address]
+
+    def check_nodes(self) -> list[str]:
+        assert self._store
+        check_leases_here()
+        # a folder needs no check on the driver's host; a bucket does: raylets have their own
+        # environment variables
+        asked = self._elsewhere() if self._store.is_local else self.machines()
+        return check_nodes(asked, self._store, self._package_environment()) if asked else []
+
+    def probes(self) -> RayProbes:
+        return RayProbes(self.machines(), self._package_environment())
+
+    def machines(self) -> list[Machine]:
+        leaving = self.leaving()
+        return [machine for machine in self._alive() if machine.node_id not in leaving]
+
+    def leaving(self) -> Mapping[str, float]:
+        now_s = time.monotonic()
+        # a second drain may name a later time, or none
+        for node, deadline_ms in draining().items():
+            left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
+            self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
+        # other threads add
+        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}
+
+    def watch(self, tell: Callable[[str], None], stop: Event) -> None:
+        address = ray.get_runtime_context().gcs_address
+        Thread(target=watch_head, args=(address, tell, stop), name="head", daemon=True).start()
+
+    def growth(self) -> Growth:
+        return self._autoscaler.growth(self._desired.groups)
+
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        self._desired.desire(footprints, taken)
+        if not footprints:
+            self._pool.end_idle()
+
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+    ) -> Placement:
+        try:
+            with ExitStack() as undo:
+                undo.callback(self._desired.give_back, nodes)
+                self._desired.hold(nodes)
+                group = group_of(footprint, [{NODE_ID: node} for node in nodes])
+                undo.callback(remove, group)
+                _await(group, footprint, nodes, patience)
+                if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
+                    raise PlacementError(f"node {', '.join(gone)} is being taken back")
+                handles = [
+                    self._agent(group, rank, launch_id, footprint)
+                    for rank in range(len(footprint.bundles))
+                ]
+                for handle in handles:
+                    undo.callback(handle.kill)  # the guard then ends its engine
+                return Placement([agent(handle) for handle in handles], undo.pop_all().close)
+        except HostLost as error:
+            raise PlacementError(f"a node agent did not start: {error}") from error
+
+    def _agent(
+        self, group: PlacementGroup, rank: int, launch_id: str, footprint: Footprint
+    ) -> RayHandle:
+        strategy = PlacementGroupSchedulingStrategy(
+            group, rank, placement_group_capture_child_tasks=False
+        )
+        gpus = footprint.bundles[rank].gpus
+        options = {"num_cpus": 0, "num_gpus": gpus, "runtime_env": self._package_environment()}
+        return RayHandle(
+            AGENT_ACTOR.options(scheduling_strategy=strategy, **options).remote(launch_id, gpus)
+        )
+
+    def _client(self, machine: Machine) -> RayHandle:
+        strategy = NodeAffinitySchedulingStrategy(machine.node_id, soft=False)
+        options = {"num_cpus": CLIENT_CPUS, "runtime_env": self._package_environment()}
+        return RayHandle(CLIENT_ACTOR.options(scheduling_strategy=strategy, **options).remote())
+
+    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
+        return self._pool.borrow(count, avoid)
+
+    def most_clients(self) -> int:
+        cores = sum(machine.cpus for machine in self.machines())
+        return self._client_limit or max(1, int(cores // 2))
+
+    def close(self) -> None:
+        self._desired.desire(())
+        self._pool.close()
+        ray.shutdown()
+
+
+def _alive() -> list[Machine]:
+    return [
+        Machine(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            int(node["Resources"].get("GPU", 0)),
+            float(node["Resources"].get("CPU", 0)),
+            dict(node.get("Labels") or {}),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _await(
+    group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], patience: Patience
+) -> None:
+    """Wait until the group is placed. Raises PlacementError: see ``Cluster.place``."""
+    began, held = time.monotonic(), partial(_held, footprint, nodes)
+    while not group.wait(1):
+        waited_s = time.monotonic() - began
+        patience.check(waited_s, footprint, held)
+        if waited_s >= INFEASIBLE_S and _infeasible(group):
+            raise PlacementError(f"the nodes chosen for {footprint} are gone or cannot hold it")
+
+
+def _held(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
+    """Those of the nodes that have too little free for their bundles."""
+    free, needed = free_resources(), dict[str, Counter[str]]()
+    for node, bundle in zip(nodes, footprint.bundles, strict=True):
+        needed.setdefault(node, Counter()).update({"GPU": bundle.gpus, "CPU": bundle.cpus})
+    has = {node: free[node] for node in needed if node in free}
+    return {
+        node
+        for node, here in has.items()
+        if any(here.get(name, 0.0) < n for name, n in needed[node].items())
+    }
+
+
+def _infeasible(group: PlacementGroup) -> bool:
+    stats = placement_group_table(group).get("stats", {})
+    return bool(stats.get("scheduling_state") == "INFEASIBLE")

@@ -1,0 +1,1 @@
+"""What runs beside an engine on its host: process, guard, ownership, reaper, leases, readiness, failures."""

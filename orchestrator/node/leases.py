@@ -1,0 +1,587 @@
+"""Leases: which launches and load clients use a host, its cores, GPUs and ports; every driver and
+user there sees it.
+
+Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A
+lease is a small file that its holder keeps locked (flock), so it ends however the holder dies. A
+launch that has to wait leaves a ticket beside the leases, a file of the same kind: whoever comes
+later gives way to it. The files are directly in /tmp, where users cannot remove each other's, and
+contain no secrets. One lock guards all reading and writing of leases and tickets.
+"""
+
+import fcntl
+import itertools
+import json
+import math
+import os
+import pwd
+import socket
+import stat
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.errors import Occupied, PlacementError
+from orchestrator.base.redaction import plain
+from orchestrator.spec.load import counted
+
+# variable with another folder, for containers that share a host but not its /tmp
+FOLDER = "ORCHESTRATOR_LEASES"
+PREFIX, LOCK = ".orchestrator-lease-", ".orchestrator-leases.lock"
+TICKET_PREFIX = ".orchestrator-ticket-"
+# A ticket whose holder has not asked for its host for so long (it was suspended, or its driver
+# hangs) keeps nobody out. Holders ask every second.
+SILENT_S = 15.0
+LOCK_LIMIT_S = 10.0
+LARGEST_BYTES = 1 << 20
+LONGEST_TEXT = 256
+# Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
+FIRST_PORT, LAST_PORT = 21000, 31999
+# other users' files may be links or pipes
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# in /tmp the kernel forbids O_CREAT on others' files (fs.protected_regular)
+_MAKE = os.O_CREAT | os.O_EXCL
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose sweep, or ``load`` command, uses or wants a host, in words by which people find it.
+
+    ``sweep``: the same for all launches of one experiment and results root. ``pid``: of the driver,
+    on ``host``.
+    """
+
+    sweep: str = ""
+    experiment: str = ""
+    results: str = ""
+    pid: int = 0
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a launch wants of a host. ``exclusive``: no other launch there. ``cores``: how many."""
+
+    owner: Owner = Owner()
+    exclusive: bool = False
+    cores: int = 0
+    gpus: tuple[str, ...] = ()  # UUIDs
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one agent or load client uses."""
+
+    launch: str
+    owner: Owner = Owner()
+    exclusive: bool = False  # no other launch on this host
+    cores: tuple[int, ...] = ()
+    ports: tuple[int, ...] = ()
+    user: int = 0  # owner of the file
+    client: bool = False  # a load client of the sweep, or of a `load`
+    gpus: tuple[str, ...] = ()  # UUIDs
+
+    @property
+    def sweep(self) -> str:
+        return self.owner.sweep
+
+    def __str__(self) -> str:
+        name = named(self.owner, self.user, self.launch)
+        return f"a load client of {name}" if self.client else name
+
+    def bars(self, launch: str, sweep: str, exclusive: bool) -> bool:
+        """Whether this keeps a launch off the host. Clients of its own sweep may load from there."""
+        if self.launch == launch or (self.client and self.sweep == sweep):
+            return False
+        return exclusive or self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A launch that waits for this host, and since when."""
+
+    launch: str
+    wish: Wish
+    since_ns: int
+    user: int = 0
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """The smallest is served first. A launch that wants several hosts has the same one on all
+        of them, so no two launches wait for each other.
+        """
+        return self.since_ns, self.launch
+
+    def __str__(self) -> str:
+        return named(self.wish.owner, self.user, self.launch)
+
+
+def named(owner: Owner, user: int, launch: str) -> str:
+    """A sweep, its user, its driver and its results, so that somebody who waits can find them."""
+    try:
+        user_name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        user_name = str(user)
+    if not owner.experiment:
+        return f"launch {launch} of user {user_name}"
+    elsewhere = "" if owner.host == socket.gethostname() else f" on {owner.host}"
+    who = f"user {user_name}, pid {owner.pid}{elsewhere}"
+    return f"experiment {owner.experiment} ({who}, results in {owner.results})"
+
+
+class Lease:
+    """The lease of one agent or client, from its first ``take`` or ``share`` to ``release`` or its
+    death; and its ticket while it waits.
+    """
+
+    def __init__(self, launch_id: str, folder: Path | None = None) -> None:
+        self._folder = folder or lease_folder()
+        name = f"{launch_id}-{uuid.uuid4().hex[:8]}"
+        self._lease_file = _LockedFile(self._folder / f"{PREFIX}{name}")
+        self._ticket_file = _LockedFile(self._folder / f"{TICKET_PREFIX}{name}")
+        self._mine = Holding(launch_id)
+        self._ticket: Ticket | None = None  # kept after it was served, for ``put_back``
+
+    def take(self, wish: Wish, cores: Sequence[int] = ()) -> tuple[int, ...]:
+        """Take what is wished, with ``wish.cores`` of ``cores`` that nobody else uses; returns
+        these cores.
+
+        Raises Occupied while other launches are in the way or have waited for it for longer,
+        PlacementError if waiting would not help.
+        """
+        with _alone(self._folder):
+            self._ticket_file.touch()
+            holdings, launch = _living(self._folder), self._mine.launch
+            order = self._ticket.order if self._ticket is not None else (math.inf, launch)
+            earlier = [
+                ticket
+                for ticket in _tickets(self._folder)
+                if ticket.launch != launch and ticket.order < order
+            ]
+            self._check_host(wish, holdings, earlier)
+            self._check_gpus(wish, holdings, earlier)
+            free = self._free_cores(wish, cores, holdings, earlier)
+            holding = replace(
+                self._mine,
+                owner=wish.owner,
+                exclusive=wish.exclusive,
+                cores=free,
+                gpus=wish.gpus,
+            )
+            self._lease_file.write(holding)
+            self._mine = holding
+            self._ticket_file.remove()
+        return free
+
+    def _check_host(
+        self, wish: Wish, holdings: Sequence[Holding], earlier: Sequence[Ticket]
+    ) -> None:
+        """Raises Occupied if a launch has the host for itself, or wants it so and came first."""
+        for holding in holdings:
+            if holding.bars(self._mine.launch, wish.owner.sweep, wish.exclusive):
+                raise Occupied(f"host {socket.gethostname()} is held by {holding}")
+        for ticket in earlier:
+            if wish.exclusive or ticket.wish.exclusive:
+                raise Occupied(f"host {socket.gethostname()} goes first to {ticket}")
+
+    def _check_gpus(
+        self, wish: Wish, holdings: Sequence[Holding], earlier: Sequence[Ticket]
+    ) -> None:
+        """Raises Occupied or PlacementError if a GPU is not free: another Ray, or another
+        container, may give the same ones.
+        """
+        wanted = set(wish.gpus)
+        for holding in holdings:
+            both = wanted.intersection(holding.gpus)
+            if not both:
+                continue
+            text = f"host {socket.gethostname()}: GPU {min(both)}"
+            if holding.launch == self._mine.launch:
+                raise PlacementError(
+                    f"{text} was given to two ranks of this launch: two nodes of Ray have it"
+                )
+            raise Occupied(f"{text} is held by {holding}")
+        for ticket in earlier:
+            both = wanted.intersection(ticket.wish.gpus)
+            if both:
+                raise Occupied(
+                    f"host {socket.gethostname()}: GPU {min(both)} goes first to {ticket}"
+                )
+
+    def _free_cores(
+        self,
+        wish: Wish,
+        cores: Sequence[int],
+        holdings: Sequence[Holding],
+        earlier: Sequence[Ticket],
+    ) -> tuple[int, ...]:
+        """The cores it gets. Raises Occupied while others use them or come first, PlacementError
+        when there are too few for this launch.
+        """
+        free, launch = _without(cores, holdings), self._mine.launch
+        text = f"host {socket.gethostname()} has {counted(len(cores), 'core')}"
+        if len(free) < wish.cores:
+            own_ranks = [holding for holding in holdings if holding.launch == launch]
+            own = len(cores) - len(_without(cores, own_ranks))
+            if len(cores) - own < wish.cores:
+                raise PlacementError(
+                    f"{text}, {own} of them for this launch's other ranks; "
+                    f"{wish.cores} more are needed"
+                )
+            used = len(cores) - len(free)
+            by = next(one for one in holdings if one.launch != launch and one.cores)
+            raise Occupied(f"{text}, {used} of them in use; {wish.cores} more are needed; {by}")
+        waited_for = [ticket for ticket in earlier if ticket.wish.cores]
+        if wish.cores and len(free) < wish.cores + sum(one.wish.cores for one in waited_for):
+            raise Occupied(f"{text}, and those that are free go first to {waited_for[0]}")
+        return free[: wish.cores]
+
+    def queue(self, wish: Wish, since_ns: int = 0) -> int:
+        """Stand in line for what is wished, from now on or as if ``since_ns``, in Unix ns by a
+        host's clock; returns since when. Whoever comes later gives way as long as ``take`` is
+        called every few seconds.
+        """
+        ticket = Ticket(self._mine.launch, wish, since_ns or time.time_ns())
+        with _alone(self._folder):
+            self._ticket_file.write(ticket)
+        self._ticket = ticket
+        return ticket.since_ns
+
+    def put_back(self) -> None:
+        """Undo ``take``, because the launch did not get its other hosts; it stands in line again
+        where it stood.
+        """
+        with _alone(self._folder):
+            if self._ticket is not None:
+                self._ticket_file.write(self._ticket)
+            self._mine = Holding(self._mine.launch)
+            self._lease_file.remove()
+
+    def share(self, owner: Owner) -> bool:
+        """As a load client: launches of other sweeps do not get the host for themselves from now
+        on.
+
+        Returns whether one of them has it already, or is the next to get it. Raises PlacementError.
+        """
+        with _alone(self._folder):
+            others = [one for one in _living(self._folder) if one.sweep != owner.sweep]
+            held = any(one.exclusive for one in others)
+            if not self._has_launch_here(owner):
+                held = held or any(
+                    ticket.wish.exclusive and ticket.wish.owner.sweep != owner.sweep
+                    for ticket in _tickets(self._folder)
+                )
+            self._mine = replace(self._mine, owner=owner, client=True)
+            self._lease_file.write(self._mine)
+        return held
+
+    def _has_launch_here(self, owner: Owner) -> bool:
+        """Whether a launch of the same sweep uses this host; needs the lock."""
+        return any(one.sweep == owner.sweep and not one.client for one in _living(self._folder))
+
+    def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
+        """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if
+        there are too few.
+        """
+        with _alone(self._folder):
+            given = {port for one in _living(self._folder) for port in one.ports}
+            taken = free_ports(count, given, rng)
+            self._mine = replace(self._mine, ports=(*self._mine.ports, *taken))
+            self._lease_file.write(self._mine)
+        return taken
+
+    def touch(self) -> None:
+        """Keep the file from looking old."""
+        self._lease_file.touch()
+
+    def release(self) -> None:
+        """Give everything back, the place in line too. Idempotent."""
+        self._ticket = None
+        self._ticket_file.remove()
+        self._lease_file.remove()
+
+
+class _LockedFile:
+    """A file that this process keeps locked from the first ``write`` to ``remove``, so that others
+    see when it dies. Writing needs the lock on all leases.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def write(self, content: Holding | Ticket) -> None:
+        if self._file is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | _MAKE, 0o644)
+            os.fchmod(self._file, 0o644)  # whatever the umask: others must read it
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        document = asdict(content)
+        if isinstance(content, Holding):
+            document["sweep"] = content.sweep  # where older releases look for it
+        text = json.dumps(document).encode()
+        os.pwrite(self._file, text, 0)
+        os.ftruncate(self._file, len(text))
+
+    def touch(self) -> None:
+        if self._file is not None:
+            os.utime(self._file)
+
+    def remove(self) -> None:
+        """Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(file)
+
+
+def lease_folder() -> Path:
+    """The folder with the leases of this host."""
+    return Path(os.environ.get(FOLDER) or "/tmp")  # noqa: S108 - users cannot change each other's files there
+
+
+def folder_problem(folder: Path | None = None) -> str | None:
+    """Why no launch of this user could lease anything on this host; None if all is well. Makes the
+    folder of leases where it is missing.
+    """
+    folder = folder or lease_folder()
+    try:
+        _make(folder)
+    except OSError as error:
+        return _unusable(folder, f"cannot be made: {error.strerror}")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return _unusable(folder, "cannot be written by this user")
+    return None
+
+
+def _make(folder: Path) -> None:
+    """Make the folder of leases, like /tmp: everybody may write, nobody remove what is another's."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        folder.chmod(0o1777)
+
+
+def _unusable(folder: Path, why: str) -> str:
+    return (
+        f"host {socket.gethostname()}: the folder of leases {folder} {why}; "
+        f"name one in {FOLDER} that all users of the host may write (mode 1777)"
+    )
+
+
+def living(folder: Path | None = None) -> list[Holding]:
+    """All current leases on this host, of all users. Raises PlacementError when they cannot be
+    read.
+    """
+    with _alone(folder or lease_folder()):
+        return _living(folder or lease_folder())
+
+
+def _without(cores: Sequence[int], holdings: Sequence[Holding]) -> tuple[int, ...]:
+    taken = {core for one in holdings for core in one.cores}
+    return tuple(core for core in cores if core not in taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What a living process wrote. ``user``: owner of the file. ``age_s``: since it was touched."""
+
+    content: dict[str, Any]
+    user: int
+    age_s: float
+
+
+def _living(folder: Path) -> list[Holding]:
+    """All current leases; needs the lock."""
+    holdings = []
+    for document in _documents(folder, PREFIX):
+        with suppress(ValueError, TypeError, KeyError):
+            holdings.append(_holding(document))
+    return holdings
+
+
+def _tickets(folder: Path) -> list[Ticket]:
+    """Those that wait, the oldest first; needs the lock. Without those that no longer ask."""
+    tickets = []
+    for document in _documents(folder, TICKET_PREFIX):
+        if document.age_s > SILENT_S:
+            continue
+        with suppress(ValueError, TypeError, KeyError):
+            tickets.append(_ticket(document))
+    return sorted(tickets, key=lambda ticket: ticket.order)
+
+
+def waiting(folder: Path | None = None) -> list[Ticket]:
+    """All launches that wait for this host, the first to be served first. Raises PlacementError
+    when that cannot be read.
+    """
+    with _alone(folder or lease_folder()):
+        return _tickets(folder or lease_folder())
+
+
+def _documents(folder: Path, prefix: str) -> list[_Document]:
+    """The files that a living process keeps locked; needs the lock on all leases. Files whose
+    process died are removed, as far as they are ours.
+    """
+    documents = []
+    for path in sorted(folder.glob(f"{prefix}*")):
+        with suppress(OSError):
+            file = os.open(path, _READ)
+            try:
+                facts = os.fstat(file)
+                if not stat.S_ISREG(facts.st_mode):
+                    continue
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    path.unlink()
+                except BlockingIOError:
+                    content = _content(file)
+                    if content is not None:
+                        age_s = time.time() - facts.st_mtime
+                        documents.append(_Document(content, facts.st_uid, age_s))
+            finally:
+                os.close(file)
+    return documents
+
+
+def _content(file: int) -> dict[str, Any] | None:
+    """None if it is no lease or ticket: anybody can write files there."""
+    try:
+        content = json.loads(os.pread(file, LARGEST_BYTES, 0))
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _holding(document: _Document) -> Holding:
+    content = document.content
+    return Holding(
+        launch=_short(content["launch"]),
+        owner=_owner(content),
+        exclusive=bool(content["exclusive"]),
+        cores=tuple(int(core) for core in content["cores"]),
+        ports=tuple(int(port) for port in content["ports"]),
+        user=document.user,
+        client=bool(content.get("client")),
+        gpus=tuple(_short(gpu) for gpu in content.get("gpus", ())),
+    )
+
+
+def _ticket(document: _Document) -> Ticket:
+    content, wish = document.content, document.content["wish"]
+    return Ticket(
+        launch=_short(content["launch"]),
+        wish=Wish(
+            owner=_owner(wish),
+            exclusive=bool(wish["exclusive"]),
+            cores=int(wish["cores"]),
+            gpus=tuple(_short(gpu) for gpu in wish["gpus"]),
+        ),
+        since_ns=int(content["since_ns"]),
+        user=document.user,
+    )
+
+
+def _owner(content: dict[str, Any]) -> Owner:
+    """Older releases wrote only the sweep."""
+    owner = content.get("owner") or {"sweep": content["sweep"]}
+    return Owner(
+        sweep=_short(owner["sweep"]),
+        experiment=_short(owner.get("experiment", "")),
+        results=_short(owner.get("results", "")),
+        pid=int(owner.get("pid", 0)),
+        host=_short(owner.get("host", "")),
+    )
+
+
+def _short(text: object) -> str:
+    """What others wrote, fit to be shown."""
+    return plain(str(text))[:LONGEST_TEXT].replace("\n", " ")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the lock on all leases of this host. Raises Occupied or PlacementError when it cannot
+    be had.
+    """
+    path, end_s, file = folder / LOCK, time.monotonic() + LOCK_LIMIT_S, -1
+    try:
+        _make(folder)
+    except OSError as error:
+        text = _unusable(folder, f"cannot be made: {error.strerror}")
+        raise PlacementError(text) from error
+    while file < 0:
+        try:
+            file = _locked(path)
+        except OSError as error:
+            if time.monotonic() >= end_s:
+                text = (
+                    f"the leases of host {socket.gethostname()} in {folder} cannot be read: {error}"
+                )
+                raise (Occupied if isinstance(error, BlockingIOError) else PlacementError)(
+                    text
+                ) from error
+            time.sleep(0.01)
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def _locked(path: Path) -> int:
+    """The locked, open file at ``path``. Raises OSError if somebody else has the lock or the file
+    was just removed.
+    """
+    make = not path.exists()
+    file = os.open(path, _READ | (_MAKE if make else 0), 0o644)
+    try:
+        if make:
+            os.fchmod(file, 0o644)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file).st_ino != path.stat().st_ino:
+            raise FileNotFoundError(path)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> list[int]:
+    """``count`` ports that nobody listens on, none of them in ``given``. Raises PlacementError if
+    there are too few.
+
+    ``rng`` chooses where the search starts, so that a port that was just freed is rarely used
+    again.
+    """
+    first = int(rng.integers(FIRST_PORT, LAST_PORT + 1))
+    ring = itertools.chain(range(first, LAST_PORT + 1), range(FIRST_PORT, first))
+    found = list(
+        itertools.islice((port for port in ring if port not in given and is_free(port)), count)
+    )
+    if len(found) < count:
+        raise PlacementError(
+            f"this node has fewer than {count} free ports between {FIRST_PORT} and {LAST_PORT}"
+        )
+    return found
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on ``port`` at any IPv4 or IPv6 address of this node."""
+    dual = socket.has_dualstack_ipv6()
+    try:
+        socket.create_server(
+            ("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual
+        ).close()
+    except OSError:
+        return False
+    return True

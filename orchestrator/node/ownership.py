@@ -1,0 +1,153 @@
+"""Who owns a launch: a file lock held by its living owner, and tags in the environment of its
+processes.
+
+An owner (a node agent, a test) holds a shared ``flock`` on a launch's file as long as the launch
+should live. However the owner dies, the kernel releases the lock; no clock or heartbeat is
+involved. The tags find a launch's processes, whatever their parent has become.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from orchestrator.node.shared_memory import Segments, mapped, remove
+
+LAUNCH = "ORCHESTRATOR_LAUNCH"  # id of the launch
+LOCKS = "ORCHESTRATOR_LOCKS"  # folder with the launch's lock
+GUARD = "ORCHESTRATOR_GUARD"  # pid and start time of the guard: one engine process of a launch
+# By default setproctitle overwrites the memory that /proc/<pid>/environ shows, with the tags in it.
+KEEP = {"SPT_NOENV": "1"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class FileLock:
+    """A launch's lock, held from construction to ``release``. It may have several owners (two ranks
+    on one node).
+
+    Raises ValueError for a name that is not a plain file name.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is not a launch id: it may have letters, digits, '.', '_' and '-' only"
+            )
+        self.path = folder / f"{name}.lock"
+        self._file: int | None = _lock(self.path)
+
+    def touch(self) -> None:
+        """Keep the file from looking old: if it were cleaned up, nobody would end what its owner
+        leaves behind.
+        """
+        if self._file is not None:
+            os.utime(self._file)
+
+    def release(self, processes_left: bool = False) -> None:
+        """Release the lock. The last owner removes the file unless the reaper needs it. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            if not processes_left:
+                forget(self.path)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds this lock."""
+    return path.exists() and not is_abandoned(path)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether the lock's file exists and its owners are gone. Without a file (as in a container
+    with its own /tmp) the owner is unknown.
+    """
+    return _if_free(path, lambda: None)
+
+
+def forget(path: Path) -> None:
+    """Remove the file of a lock that nobody holds."""
+    _if_free(path, lambda: path.unlink(missing_ok=True))  # _lock notices and creates the file again
+
+
+def _if_free(path: Path, do: Callable[[], None]) -> bool:
+    """Whether the lock exists and is free; if so, call ``do`` while nobody can take it."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        do()
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
+def _lock(path: Path) -> int:
+    """An open file with a lock on the file at ``path``, not on one that was removed meanwhile."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if os.fstat(file).st_ino == path.stat().st_ino:
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """(process, environment) of living processes whose environment contains ``wanted``.
+
+    Skips processes of other users, whose environment cannot be read, and of other PID namespaces:
+    the owner of a container may hold a lock that cannot be seen from here.
+    """
+    namespace = _pid_namespace(os.getpid())
+    for process in psutil.process_iter():
+        try:
+            environ = process.environ()
+            if not wanted.items() <= environ.items() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+        except (psutil.Error, OSError):
+            continue
+        if _pid_namespace(process.pid) == namespace and process.pid != os.getpid():
+            yield process, environ
+
+
+def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
+    """SIGKILL every process that ``tagged`` finds until none is left, remove their shared memory,
+    return their pids.
+
+    psutil compares start times before it sends a signal, so a reused pid is safe.
+    """
+    killed: dict[int, None] = {}
+    segments: Segments = set()
+    for _ in range(50):
+        found = [process for process, _ in tagged(wanted)]
+        if not found:
+            break
+        segments |= mapped(process.pid for process in found)
+        for process in found:
+            try:
+                process.kill()
+                killed[process.pid] = None
+            except psutil.Error:
+                continue
+        psutil.wait_procs(found, timeout=0.2)
+    remove(segments)
+    return list(killed)
+
+
+def _pid_namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

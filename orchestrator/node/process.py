@@ -1,0 +1,332 @@
+"""An engine's process as its owner sees it: start, poll, stop. A guard process (guard.py) does the
+work.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base.errors import EngineFailure, Failure, FailureKind
+from orchestrator.base.folders import node_folder
+from orchestrator.base.redaction import HIDDEN, is_secret, redacted, secrets_of
+from orchestrator.engines.command import Command
+from orchestrator.node import ownership
+from orchestrator.node.ownership import FileLock
+
+LOG_NAME = "engine.log"
+READY = "# ready"  # line in the log, written by mark_ready
+_GUARD_START_S = 30.0
+_TAIL_BYTES = 1 << 20
+# The specification is passed in a memory file, so that argv contains nothing of it. The launcher
+# ends right after the fork, which leaves the guard without a parent of ours. Modules are imported
+# from where the owner has them.
+_LAUNCHER = """
+import json, os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+with open(int(sys.argv[1])) as file:
+    spec = json.load(file)
+sys.path[:] = spec["path"]
+from orchestrator.node.guard import main
+main(spec)
+"""
+# Variables of Ray, of an activated environment or of our own Python, which engines must not
+# inherit. ROCR_VISIBLE_DEVICES stays: HIP_VISIBLE_DEVICES counts the GPUs that it leaves.
+_FOREIGN = (
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS"),
+)
+_FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How an engine ended."""
+
+    seconds: float  # from the call to the last process gone
+    killed: int  # processes that needed SIGKILL
+    left_over: tuple[int, ...]  # pids of processes that are stuck in the kernel; normally empty
+    exit_status: int | None = None  # negative: killed by that signal
+
+
+class EngineProcess:
+    """One engine on this node. However its owner dies, the engine outlives it only by seconds.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(
+        self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0
+    ) -> None:
+        self.command, self.workdir, self.launch_id = command, workdir, launch_id
+        self.grace_s = grace_s if command.grace_s is None else min(grace_s, command.grace_s)
+        self.log_path = workdir / LOG_NAME
+        self.pid: int | None = None
+        self._tag = uuid.uuid4().hex
+        self._owner_lock: FileLock | None = None
+        self._stdin: int | None = None
+        self._events: int | None = None
+        self._unread = b""
+        self._heard = 0  # bytes of the log that `news` has returned
+        self.ready_at = 0  # size of the log in bytes when the engine became ready
+        self._exit_status: int | None = None
+        self._stopped: dict[str, Any] | None = None
+        self._report: StopReport | None = None
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Write the command's files and start it. Raises EngineFailure when it cannot be executed."""
+        with self._lock:
+            if self._events is not None or self._report is not None:
+                raise RuntimeError("an EngineProcess starts once")
+            self.workdir.mkdir(parents=True, exist_ok=True)
+            _write_files(self.workdir, self.command.files)
+            for folder in self.command.folders:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            locks = node_folder("locks")
+            self._owner_lock = FileLock(self.launch_id, locks)
+            self._launch_guard(self._specification(locks))
+            event = self._wait_for(("started", "failed"), _GUARD_START_S)
+            if event is None or event["event"] == "failed":
+                self._release()
+                raise EngineFailure(self._not_started(event))
+            self.pid = event["pid"]
+
+    def poll(self) -> int | None:
+        """Exit status of the engine, None while it runs; negative if a signal killed it."""
+        with self._lock:
+            self._read_events(0)
+            return self._exit_status
+
+    def mark_ready(self) -> None:
+        """Note in the log that the engine serves: lines above this are no reason for a later death."""
+        with open(self.log_path, "a") as log:
+            self.ready_at = log.tell()
+            log.write(f"\n{READY}\n")
+
+    def log_since_ready(self) -> str:
+        """The first and the last MiB of the log since the engine was ready (or started), without
+        secrets.
+
+        The cause of a death comes first: every open request may add a traceback after it.
+        """
+        with self.log_path.open("rb") as log:
+            log.seek(self.ready_at)
+            text = log.read(_TAIL_BYTES)
+            log.seek(max(log.tell(), log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return self.redact((text + log.read()).decode(errors="replace"))
+
+    def log_tail(self, lines: int = 1000) -> str:
+        """The last lines of the log, without secrets; many, since the cause of a death is far above
+        the end.
+        """
+        return self.redact(tail(self.log_path, lines))
+
+    def news(self) -> list[str]:
+        """Complete lines written since the last call; of more than a MiB only the end."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(self._heard, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            whole, _, rest = log.read().rpartition(b"\n")
+            self._heard = log.tell() - len(rest)
+        return whole.decode(errors="replace").splitlines()
+
+    def redact(self, text: str) -> str:
+        """``text`` without the engine's secrets: its key and those of its environment."""
+        return redacted(text, [*self.command.secrets.values(), *secrets_of(self._environment())])
+
+    def _environment(self) -> dict[str, str]:
+        return inherited(os.environ, self.command) | self.command.env | self.command.secrets
+
+    def stop(self) -> StopReport:
+        """SIGTERM, then SIGKILL after the grace period, until no process is left. Calling it again
+        changes nothing.
+        """
+        with self._lock:
+            if self._report is None:
+                self._report = self._stop()
+            return self._report
+
+    def _specification(self, locks: Path) -> dict[str, Any]:
+        tags = {
+            ownership.LAUNCH: self.launch_id,
+            ownership.LOCKS: str(locks),
+            ownership.GUARD: self._tag,
+        }
+        return {
+            "path": sys.path,
+            "argv": list(self.command.argv),
+            "env": self._environment() | tags | ownership.KEEP,
+            "cwd": str(self.workdir),
+            "log": str(self.log_path),
+            "grace_s": self.grace_s,
+            "tag": self._tag,
+            "after": list(self.command.after),
+        }
+
+    def _launch_guard(self, specification: dict[str, Any]) -> None:
+        theirs_in, self._stdin = os.pipe()
+        self._events, theirs_out = os.pipe()
+        try:
+            with (
+                open(os.memfd_create("specification"), "w+") as given,
+                open(self.log_path, "ab") as log,
+            ):
+                json.dump(specification, given)
+                given.seek(0)
+                log.write(self.redact(header(self.command)).encode())
+                log.flush()
+                launcher = subprocess.Popen(
+                    [sys.executable, "-I", "-c", _LAUNCHER, str(given.fileno())],
+                    stdin=theirs_in,
+                    stdout=theirs_out,
+                    stderr=log,  # a traceback of the guard belongs beside the engine's own
+                    env=clean_environment(os.environ, sys.executable),
+                    cwd="/",
+                    pass_fds=[given.fileno()],
+                )
+            launcher.wait(_GUARD_START_S)
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+
+    def _not_started(self, event: dict[str, Any] | None) -> Failure:
+        if event is None:
+            sentence = "the guard process did not start the engine; the log says why"
+            return Failure(FailureKind.NO_GUARD, sentence, self.log_tail())
+        what = f"{self.command.argv[0]} cannot be executed: {event['error']}"
+        return Failure(
+            FailureKind.NO_EXECUTABLE,
+            f"{what}; check `executable` or install the engine",
+            self.log_tail(),
+        )
+
+    def _wait_for(self, kinds: tuple[str, ...], timeout_s: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0 and self._events is not None:
+            for event in self._read_events(left_s):
+                if event["event"] in kinds:
+                    return event
+        return None
+
+    def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
+        """The guard's new events. If the guard died without a word, the engine died with it."""
+        if self._events is None or not select.select([self._events], [], [], timeout_s)[0]:
+            return []
+        data = os.read(self._events, 65536)
+        if not data:
+            os.close(self._events)
+            self._events = None
+            if self._exit_status is None:
+                self._exit_status = -signal.SIGKILL
+            return []
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for event in events:
+            if event["event"] == "exited":
+                self._exit_status = event["status"]
+            elif event["event"] == "stopped":
+                self._stopped = event
+        return events
+
+    def _stop(self, clock: Callable[[], float] = time.monotonic) -> StopReport:
+        started = clock()
+        if self._stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._stdin, b"stop\n")
+        if self._stopped is None and self.pid is not None:
+            self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
+        end = self._stopped or {"killed": 0, "left_over": []}
+        # the guard was killed: its container may still run
+        unsaid = self._stopped is None and self.pid is not None
+        by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if unsaid else []
+        self._release(processes_left=unsaid or bool(end["left_over"]))
+        return StopReport(
+            seconds=clock() - started,
+            killed=end["killed"] + len(by_tag),
+            left_over=tuple(end["left_over"]),
+            exit_status=self._exit_status,
+        )
+
+    def touch(self) -> None:
+        """Keep the file of the engine's lock from looking old."""
+        if self._owner_lock is not None:
+            self._owner_lock.touch()
+
+    def _release(self, processes_left: bool = False) -> None:
+        for end in (self._stdin, self._events):
+            if end is not None:
+                os.close(end)
+        self._stdin = self._events = None
+        if self._owner_lock is not None:
+            self._owner_lock.release(processes_left)
+
+
+def header(command: Command) -> str:
+    """First lines of an engine's log: its command and the decisions about it, without secrets, also
+    not of ``env``.
+    """
+    shown = {
+        name: HIDDEN if is_secret(name) else value for name, value in sorted(command.env.items())
+    }
+    lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
+    return "".join(f"# {line}\n" for line in [*lines, *command.notes])
+
+
+def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str]:
+    """The node's variables that a command inherits."""
+    seen, wanted = clean_environment(environment, command.argv[0]), command.inherits
+    return {
+        name: value
+        for name, value in seen.items()
+        if name not in command.hides and (wanted is None or name.startswith(wanted))
+    }
+
+
+def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:
+    """``inherited`` without variables of Ray and of our own Python, with the executable's folder
+    first in PATH.
+
+    Engines call tools of their environment (ninja, compilers) by name, so they must be in PATH.
+    """
+    kept = [
+        name
+        for name in inherited
+        if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+    ]
+    env = {name: inherited[name] for name in kept}
+    if folder := os.path.dirname(executable):
+        env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
+    return env
+
+
+def tail(path: Path, lines: int, most_bytes: int = _TAIL_BYTES) -> str:
+    """The last ``lines`` lines of a file, "" if it does not exist."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def _write_files(workdir: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = (workdir / name).resolve()
+        if not path.is_relative_to(workdir.resolve()):
+            raise ValueError(f"{name!r} lies outside the launch's folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)

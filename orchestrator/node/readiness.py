@@ -1,0 +1,336 @@
+"""Waits until an engine serves, and proves that the server that answers is the one that was
+started.
+
+Another server on the same port (a leftover, another user's) would otherwise be measured instead.
+There are three proofs, of which an engine may support only some: the model's name contains the
+launch id; a request without the random key is refused; the listening socket belongs to a process
+below our guard.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+
+from orchestrator.base.errors import EngineFailure, Failure, FailureKind
+from orchestrator.base.http import Answer, ask
+from orchestrator.base.redaction import hidden, redacted
+from orchestrator.base.text import listed
+from orchestrator.catalog.parameters import mapping
+from orchestrator.engines.command import Node
+from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.networks import between_nodes
+from orchestrator.node.failures import TAIL_LINES, LastWords, classify
+from orchestrator.node.process import EngineProcess
+from orchestrator.spec.settings import EngineSettings, installed_version
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+SILENCE_S = 900.0
+REFUSED_S = 3.0  # for an endpoint where nobody answers: it runs already, or it does not
+LOOK_S = 10.0  # between two looks at how much of the model was downloaded
+UNAVAILABLE = 503  # some answer this while they load, whatever the key
+NO_SUCH_ROUTE = frozenset({404, 405, 501})
+LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server
+    itself says; ``proofs`` there are those that it is ours (name, key, socket).
+    """
+
+    reported: Reported
+    version: str | None
+
+
+Ask = Callable[[str, str, str], Answer]  # URL, method, API key
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The server that should answer. ``process``: None for an endpoint, which runs already."""
+
+    engine: Engine
+    settings: EngineSettings
+    node: Node
+    base_url: str  # scheme://host:port
+    api_key: str = ""
+    process: EngineProcess | None = None
+
+
+def wait_ready(
+    expected: Expected,
+    timeout_s: float,
+    silence_s: float = SILENCE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    ask: Ask = ask,
+    downloaded: Callable[[], int] = lambda: 0,
+) -> Ready:
+    """Return once rank 0 serves the model and is proven to be ours.
+
+    Raises EngineFailure when the process ends, when someone else answers on its port, after
+    ``timeout_s``, or when the log has not changed for ``silence_s``, unless the server answers that
+    it is loading. ``downloaded``: bytes of the model that are on the nodes of all ranks; while they
+    become more, no time counts.
+    """
+    started, watch = clock(), _Watch(expected, ask, clock)
+    last_log, last_change = "", started
+    looked, size = started, downloaded()
+    while True:
+        ready = watch.check()
+        if ready is not None:
+            if expected.process is not None:
+                expected.process.mark_ready()
+            return ready
+        if (log := watch.log(TAIL_LINES)) != last_log or watch.loading:
+            last_log, last_change = log, clock()
+        if (since_s := clock() - looked) >= LOOK_S:
+            before, size, looked = size, downloaded(), looked + since_s
+            if size > before:
+                started, last_change = started + since_s, looked
+        waited_s, silent_s = clock() - started, clock() - last_change
+        refuses = expected.process is None and watch.is_silent
+        if waited_s >= (min(timeout_s, REFUSED_S) if refuses else timeout_s):
+            raise watch.failed(FailureKind.NEVER_READY, watch.never_ready(waited_s))
+        if expected.process is not None and silent_s >= silence_s:
+            text = f"the engine hangs: not ready, and its log has been silent for {silent_s:.0f} s"
+            raise watch.failed(FailureKind.SILENT, text)
+        sleep(POLL_S)
+
+
+def listeners(port: int) -> set[int]:
+    """Pids that listen on ``port`` on this host; 0 stands for a process that we may not inspect."""
+    found = psutil.net_connections(kind="tcp")
+    return {
+        each.pid or 0
+        for each in found
+        if each.status == psutil.CONN_LISTEN and each.laddr[1:2] == (port,)
+    }
+
+
+def tree_of(pid: int) -> set[int]:
+    """A process and all children of its guard, which include descendants that it has left."""
+    try:
+        guard = psutil.Process(pid).parent()
+        return {pid} | ({child.pid for child in guard.children(recursive=True)} if guard else set())
+    except psutil.Error:
+        return {pid}
+
+
+class _Watch:
+    """The checks of one wait: what the server answers, and whether it is ours."""
+
+    def __init__(self, expected: Expected, ask: Ask, clock: Callable[[], float]) -> None:
+        self.engine, self.settings, self.node = expected.engine, expected.settings, expected.node
+        self.api_key, self.process = expected.api_key, expected.process
+        self.name = self.engine.served_name(self.settings, self.node)
+        self._base_url, self._ask = expected.base_url.rstrip("/"), ask
+        self._last_words = LastWords(self.engine.log, clock)
+        self.loading = False  # as the server says
+        self._said = Answer(0)  # the last answer whether it is ready
+        self._route = self.engine.ready_path  # that was answered last
+
+    def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
+        """The server's answer with its key hidden, since parts of answers are stored with the
+        launch.
+        """
+        answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
+        return replace(
+            answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode()
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody answered the last question."""
+        return self._said.status == 0
+
+    def log(self, lines: int = LOG_LINES) -> str:
+        return self.process.log_tail(lines) if self.process else ""
+
+    def never_ready(self, waited_s: float) -> str:
+        if self.process is not None:
+            last = f"; {self._route} answered {self._said.outcome}" if self._said.status else ""
+            return f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s){last}"
+        if self.is_silent:
+            said = f"no server answers at {self._base_url}: {self._said.outcome}"
+            return f"{said}; is it up, and is the url right?"
+        return f"the endpoint did not list its models within {waited_s:.0f} s: {self._said.outcome}"
+
+    def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
+        """``sentence`` may hold what a server said."""
+        return EngineFailure(
+            Failure(kind, redacted(sentence, [self.api_key]), self.log(TAIL_LINES))
+        )
+
+    def check(self) -> Ready | None:
+        """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""
+        if self.process is not None:
+            status = self.process.poll()
+            if status is not None or self._last_words.spoken("start", self.process.news()):
+                raise self._died(status)
+        answer = self._said = self._ask_whether_ready()
+        self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
+        if answer.status == 0:
+            return None
+        if self.process is None:
+            return None if answer.status == UNAVAILABLE else self._endpoint(answer)
+        proofs = self._proofs()  # first, since another server may answer 200 or 404
+        if proofs is None or answer.status != 200:
+            return None
+        listing = self.ask("/v1/models")
+        if listing.status == 0:
+            return None
+        names, card = self._served(listing)
+        proofs += ["name"] if self.name in names else []
+        if not {"name", "socket"} & set(proofs):
+            raise self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}")
+        reported = self._reported()
+        if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
+            reported["vocab_size"] = size
+        if isinstance(length := card.get("max_model_len"), int):
+            reported["max_model_len"] = length
+        return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
+
+    def _endpoint(self, listing: Answer) -> Ready:
+        """What an endpoint says of itself. Its model has a name, so no list is needed: its requests
+        will tell.
+        """
+        reported: Reported = {"proofs": ""}
+        names, card = self._served(listing)
+        if listing.status != 200 or not names:
+            reported["note"] = f"the endpoint does not list its models ({listing.outcome})"
+        elif self.name not in names:
+            reported["note"] = f"the endpoint lists {listed(names, 10)}, not {self.name!r}"
+        else:
+            reported["proofs"] = "name"
+        if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
+            reported["vocab_size"] = size
+        if isinstance(length := card.get("max_model_len"), int):
+            reported["max_model_len"] = length
+        if isinstance(owner := card.get("owned_by"), str):
+            reported["owned_by"] = owner
+        return Ready(reported, self._version(reported))
+
+    def _ask_whether_ready(self) -> Answer:
+        """The answer of the first readiness route that this release has, else of its last one."""
+        answer = Answer(0)
+        for route in (self.engine.ready_path, *self.engine.ready_fallbacks):
+            self._route = route
+            answer = self.ask(route)
+            if answer.status not in NO_SUCH_ROUTE:
+                break
+        return answer
+
+    def _died(self, status: int | None) -> EngineFailure:
+        failure = classify(self.engine.log, "start", self.log(), status)
+        if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (
+            owners := self._strangers()
+        ):
+            return self._port_taken(owners)
+        return EngineFailure(failure)
+
+    def _proofs(self) -> list[str] | None:
+        """Which proofs hold so far; None when the server stopped to answer, which proves nothing.
+        Raises EngineFailure when someone else listens on our port.
+        """
+        if self.process is None:
+            return []
+        proofs = []
+        if strangers := self._strangers():
+            raise self._port_taken(strangers)
+        if self.process.pid is not None and listeners(self.node.port) & tree_of(self.process.pid):
+            proofs.append("socket")
+        if (
+            self.engine.guarded
+            and self.api_key
+            and self.api_key in self.process.command.secrets.values()
+        ):
+            # A path that generates: some engines list their models to anyone.
+            path = next(iter(self.engine.dialects(self.settings).values())).path
+            status = self.ask(path, "POST", keyed=False).status
+            if status == 0:
+                return None
+            if status not in (401, 403, UNAVAILABLE):
+                raise self._wrong_server("it answers requests that carry no key")
+            proofs += ["key"] if status != UNAVAILABLE else []
+        return proofs
+
+    def _strangers(self) -> set[int]:
+        """Other processes that listen on our port. Empty for containers whose own processes would
+        look like others: docker's belong to its daemon, podman's may belong to a service.
+        """
+        visible = self.settings.image is None or self.settings.container_runtime == "apptainer"
+        if self.process is None or self.process.pid is None or not visible:
+            return set()
+        return listeners(self.node.port) - tree_of(self.process.pid)
+
+    def _served(self, listed: Answer) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The models that the server lists, and the entry of ours."""
+        document = listed.json()
+        entries = document.get("data") if isinstance(document, dict) else None
+        cards = (
+            [entry for entry in entries if isinstance(entry, dict)]
+            if isinstance(entries, list)
+            else []
+        )
+        ours = (card for card in cards if card.get("id") == self.name)
+        return tuple(str(card.get("id")) for card in cards), next(ours, {})
+
+    def _reported(self) -> Reported:
+        try:
+            return self.engine.reported(self.log()) | self._network()
+        except Exception as error:  # an unreadable log is no reason to end an engine that serves
+            _log.warning("what %s says of itself could not be read: %r", self.engine.name, error)
+            return {"unreadable": repr(error)}  # kept with the launch
+
+    def _network(self) -> Reported:
+        if self.settings.nnodes == 1 or self.engine.emulated:
+            return {}
+        return {"network": between_nodes(self.log())}
+
+    def _version(self, reported: Reported) -> str | None:
+        """The engine's version from the server, else from its log, else from its virtual
+        environment.
+        """
+        said = (self._field(path, name) for path, name in self.engine.version_at.items())
+        found = next(filter(None, said), None) or reported.get("engine_version")
+        if not found and self.settings.executable:
+            found = installed_version(self.settings.executable, self.engine.name)
+        return str(found) if found else None
+
+    def _field(self, path: str, name: str) -> Any:
+        answer = self.ask(path)
+        document = answer.json() if answer.status == 200 else None
+        return document.get(name) if isinstance(document, dict) else None
+
+    def _port_taken(self, pids: set[int]) -> EngineFailure:
+        text = (
+            f"port {self.node.port} is taken by {_names(pids)}, so the engine could not serve on it"
+        )
+        return self.failed(FailureKind.PORT_TAKEN, text)
+
+    def _wrong_server(self, why: str) -> EngineFailure:
+        status = self.process.poll() if self.process is not None else None
+        if status is not None:  # what it was asked last may have killed it
+            return self._died(status)
+        return self.failed(
+            FailureKind.WRONG_SERVER, f"another server answers on port {self.node.port}: {why}"
+        )
+
+
+def _names(pids: set[int]) -> str:
+    found = []
+    for pid in sorted(pids):
+        try:
+            found.append(
+                f"{psutil.Process(pid).name()} (pid {pid})" if pid else "a process of another user"
+            )
+        except psutil.Error:
+            continue
+    return ", ".join(found) or "another program"

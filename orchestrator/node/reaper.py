@@ -1,0 +1,148 @@
+"""The backstop of a node: ends what is left of launches whose owner is gone, in case the guard was
+killed too.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from orchestrator.base.folders import node_folder
+from orchestrator.engines.container import LOCKS_LABEL, launch_of
+from orchestrator.node import guard
+from orchestrator.node.ownership import (
+    LAUNCH,
+    LOCKS,
+    forget,
+    is_abandoned,
+    is_held,
+    kill_tagged,
+    tagged,
+)
+
+RUNTIMES = ("docker", "podman")
+RUNTIME_LIMIT_S = 30.0
+WORK_KEPT_S = 7 * 86_400.0  # for work folders of dead launches: only their logs may tell why
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A process or container that outlived its launch."""
+
+    pid: int  # 0 for a container
+    launch_id: str
+    name: str
+
+
+def leftovers(locks: Path | None = None) -> list[Leftover]:
+    """Processes and containers of launches whose owners are gone. Changes nothing.
+
+    ``locks``: folder of the locks; processes tagged with another folder belong to someone else.
+    """
+    folder = locks or node_folder("locks")
+    # before looking at processes, since a living owner may start more
+    abandoned = _abandoned(folder)
+    found = [
+        *_processes(folder),
+        *(each for runtime in RUNTIMES for each in _containers(runtime, folder)),
+    ]
+    return [each for each in found if each.launch_id in abandoned]
+
+
+def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
+    """End what ``leftovers`` finds and return it. Also removes old lock files and work folders of
+    dead launches.
+
+    ``work``: folder with the launches' work folders.
+    """
+    folder = locks or node_folder("locks")
+    abandoned, found = _abandoned(folder), leftovers(folder)
+    for launch_id in {leftover.launch_id for leftover in found if leftover.pid}:
+        kill_tagged({LAUNCH: launch_id, LOCKS: str(folder)})
+    for name in (leftover.name for leftover in found if not leftover.pid):
+        runtime, _, container = name.partition(" ")
+        output_of(runtime, "rm", "--force", container)
+    for launch_id in abandoned - {leftover.launch_id for leftover in _processes(folder)}:
+        forget(folder / f"{launch_id}.lock")
+    for left in dead_work(folder, work or node_folder("work")):
+        with suppress(OSError):  # another agent removes it too
+            if (
+                time.time() - max(path.lstat().st_mtime for path in (left, *left.iterdir()))
+                > WORK_KEPT_S
+            ):
+                shutil.rmtree(left, ignore_errors=True)
+    return found
+
+
+def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]:
+    """Pids of our launches: engines, their guards and, with ``in_docker``, what docker's daemon
+    runs for them. Children of these belong to the launches too.
+    """
+    found, folder = set[int](), node_folder("locks")
+    for process, environ in tagged({LOCKS: str(folder)}):
+        if environ.get(LAUNCH) in launches:
+            found.add(process.pid)
+            with suppress(psutil.Error):
+                parent = process.parent()  # podman's containers are untagged children of the guard
+                if parent is not None and any(guard.__name__ in word for word in parent.cmdline()):
+                    found.add(parent.pid)
+    containers = (
+        [one for one in _containers("docker", folder) if one.launch_id in launches]
+        if in_docker
+        else []
+    )
+    if containers:
+        names = [one.name.partition(" ")[2] for one in containers]
+        said = output_of("docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
+        found |= {int(pid) for pid in said if pid.isdigit() and pid != "0"}  # 0: it ended
+    return found
+
+
+def dead_work(locks: Path, work: Path) -> list[Path]:
+    """Work folders (``<launch>-<random>``) of launches without a living owner."""
+    return [
+        path
+        for path in work.iterdir()
+        if not is_held(locks / f"{path.name.rpartition('-')[0]}.lock")
+    ]
+
+
+def _abandoned(folder: Path) -> set[str]:
+    return {path.name.removesuffix(".lock") for path in folder.glob("*.lock") if is_abandoned(path)}
+
+
+def _processes(folder: Path) -> list[Leftover]:
+    found = []
+    for process, environ in tagged({LOCKS: str(folder)}):
+        try:
+            found.append(Leftover(process.pid, environ.get(LAUNCH, ""), process.name()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def _containers(runtime: str, folder: Path) -> list[Leftover]:
+    """Our containers; ``name`` is the runtime and the container's name. Empty if the runtime is not
+    installed.
+    """
+    if shutil.which(runtime) is None:
+        return []
+    ours = f"label={LOCKS_LABEL}={folder}"
+    names = output_of(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
+    return [Leftover(0, launch_of(name), f"{runtime} {name}") for name in names]
+
+
+def output_of(*argv: str) -> str:
+    """The command's output; "" if it fails, as without a running daemon."""
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

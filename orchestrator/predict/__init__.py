@@ -1,0 +1,1 @@
+"""What deployments will hold, before anything runs: closed form, whole simulations, fit."""

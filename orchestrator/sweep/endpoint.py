@@ -1,0 +1,164 @@
+"""Measures points of one endpoint without a sweep and without Ray, and commits them like those of a
+sweep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from orchestrator.base.errors import FailureKind, InputError, OrchestratorError
+from orchestrator.capacity.strategy import Watch
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Measurement, Plan, Point
+from orchestrator.results.events import Listener
+from orchestrator.results.ids import new_ulid
+from orchestrator.results.records import Committed
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
+from orchestrator.sweep.measure import Attempt, Measurer
+from orchestrator.sweep.probe import Probed
+from orchestrator.sweep.replicas import Replicas
+
+START_LEAD_S = 0.05  # to the common start of clients on this machine
+WARM_UP_IN_FLIGHT = 8  # where a trace sets the times
+
+
+def plan_of(experiment: Mapping[str, Any]) -> Plan:
+    """The plan of an experiment given as data instead of a file. Raises ProblemsError."""
+    return make_plan(parse_experiment(json.dumps(experiment, ensure_ascii=False), "load"))
+
+
+def measure_here(
+    point: LoadPoint,
+    clients: int = 1,
+    tell: Listener = lambda item: None,
+    stopped: Callable[[], bool] = lambda: False,
+    watched: bool = False,
+    watch: Watch | None = None,
+) -> Attempt:
+    """Load an endpoint once with ``clients`` clients of this machine; ``tell`` hears the progress.
+
+    ``watched``: progress is drawn, which takes time. ``watch``: see ``Measurer.measure``. Ends
+    early, with what was measured until then, once ``stopped`` is true. Raises InputError when the
+    point cannot be run, OrchestratorError when every client died.
+    """
+    cluster = LocalCluster(None, clients, watched or watch is not None)
+    try:
+        borrowed = cluster.clients(clients, {})
+        measurer = Measurer(
+            Replicas((), point.targets),
+            borrowed,
+            stopped=stopped,
+            tell=tell,
+            lead_s=START_LEAD_S,
+            keeps=True,
+        )
+        attempt = measurer.measure(point, watch=watch)
+    finally:
+        cluster.close()
+    why = attempt.failure.sentence if attempt.failure else ""
+    if attempt.loaded is None:
+        bad_point = attempt.failure is not None and attempt.failure.kind is FailureKind.BAD_POINT
+        raise (InputError if bad_point else OrchestratorError)(why)
+    if not attempt.loaded.stats and not attempt.interrupted:
+        raise OrchestratorError(f"no client is left to report: {why}")
+    return attempt
+
+
+def runs_of(
+    plan: Plan, target: Target, probed: Probed, store: Store | None = None
+) -> list[EndpointRun]:
+    """The next repeat of every point of a plan for one endpoint, in order: the first one that
+    ``store`` does not have. Raises InputError if the endpoint can serve none of them.
+    """
+    if not plan.points:
+        raise InputError("; ".join(plan.deployments[0].reasons))
+    stored = {one.measurement_id for one in store.commits()} if store is not None else set()
+    return [
+        EndpointRun(plan, point, target, probed, _next_repeat(plan, point, stored))
+        for point in plan.points
+    ]
+
+
+def _next_repeat(plan: Plan, point: Point, stored: Container[str]) -> Measurement:
+    repeats = (plan.measurement(point, repeat) for repeat in count())
+    return next(one for one in repeats if one.measurement_id not in stored)
+
+
+class EndpointRun:
+    """One measurement of a point of an endpoint, by default the first repeat. ``probed``: how to
+    talk to it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        point: Point,
+        target: Target,
+        probed: Probed,
+        measurement: Measurement | None = None,
+    ) -> None:
+        (self.deployment,) = plan.deployments
+        self.plan, self.point = plan, point
+        self.measurement = measurement or plan.measurement(point, 0)
+        self.emulated = probed.emulated
+        tokenizer, attempt_id = self.deployment.settings.tokenizer, new_ulid()
+        self.load = LoadPoint(
+            targets=(target,),
+            dialect=probed.dialect.salted(attempt_id),
+            **self.point.load_rules(),
+            seed=self.measurement.seed,
+            tokenizer=tokenizer,
+            count_text=not probed.counts and tokenizer is not None,
+            vocabulary=probed.vocabulary,
+            measurement_id=self.measurement.measurement_id,
+            attempt_id=attempt_id,
+        )
+
+    def warm_up(
+        self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Send ``requests`` requests of the same kind without keeping rows. Returns how many were
+        sent.
+
+        Drawn prompts differ from those that will be measured; prompts of a file are its last ones.
+        The times of a trace are ignored.
+        """
+        workload = self.load.workload.others(requests)
+        other = replace(
+            self.load, workload=workload, requests=requests, duration_s=None, warmup_s=0.0
+        )
+        other = replace(other, seed=self.load.seed ^ 1)
+        if other.arrivals.process == "trace":
+            other = replace(
+                other, level=Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT))
+            )
+        loaded = measure_here(other, clients, stopped=stopped).loaded
+        return loaded.requests.num_rows if loaded else 0
+
+    def commit(self, store: Store, attempt: Attempt) -> Committed:
+        """Store the plan, a launch (of a server that was already up) and the attempt."""
+        # imports the engines' code, which loading does not need
+        from orchestrator.sweep.commit import (
+            AttemptRecord,
+            commit_attempt,
+            commit_launch,
+            launch_row,
+        )
+
+        assert attempt.loaded
+        store.write_plan(self.plan.to_json())
+        launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
+        launch = replace(launch, emulated=self.emulated)
+        commit_launch(store, self.deployment, launch)
+        record = AttemptRecord(
+            self.deployment, self.point, self.measurement, attempt, self.load.attempt_id, launch
+        )
+        return commit_attempt(store, record)

@@ -1,0 +1,129 @@
+"""Tries an endpoint that an experiment file names, as ``load`` tries the one that it is given.
+
+``run`` does so before its first point, so that an endpoint is asked in words that it understands;
+``doctor`` does so to tell what would make a run fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from orchestrator.base.errors import InputError
+from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node
+from orchestrator.engines.endpoint import with_salt
+from orchestrator.load.point import Target
+from orchestrator.plan.model import Deployment, Plan
+from orchestrator.spec.address import parse_address
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.examine import Finding, Level
+from orchestrator.sweep.probe import (
+    KEY_REFUSED,
+    Probed,
+    TrialFailed,
+    dialects,
+    list_models,
+    probe,
+    salted_first,
+)
+
+DOCTOR_LIMIT_S = 10.0  # for a trial request; some endpoints load their model at the first one
+_API_OF_LOAD = {"native": "sglang"}  # what `load` calls an API of a file
+
+
+def endpoint_target(settings: EngineSettings, api_key: str | None) -> Target:
+    """The server that an endpoint's ``url`` names, however it was pasted."""
+    base_url = parse_address(str(settings.url)).base
+    name = ENGINES[settings.engine].served_name(settings, Node())
+    return Target(base_url, name, 0, api_key)
+
+
+def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
+    """How an endpoint is asked unless a trial request shows that it takes only less."""
+    dialect = ENGINES[settings.engine].dialect(settings, api)
+    path = parse_address(str(settings.url)).paths(dialect.path)[0]
+    return with_salt(replace(dialect, path=path), owner, settings)
+
+
+def try_endpoint(
+    settings: EngineSettings, api: str, owner: str, target: Target, timeout_s: float
+) -> Probed:
+    """The first dialect in which an endpoint answers: from what most servers understand to the
+    plainest. Raises TrialFailed.
+
+    ``owner``: who the endpoint says owns the model.
+    """
+    usual = ENGINES[settings.engine].dialect(settings, api)
+    candidates = [usual]
+    for dialect in dialects(_API_OF_LOAD.get(api, api)):
+        asks_more = dialect.return_token_ids or dialect.prompt_token_ids
+        if not asks_more and dialect != usual:
+            candidates.append(dialect)
+    candidates = salted_first(candidates, owner, settings)
+    return probe(
+        target,
+        candidates,
+        None,
+        timeout_s,
+        parse_address(str(settings.url)),
+        settings.api_key_env,
+        from_file=True,
+    )
+
+
+def endpoint_findings(plan: Plan) -> Iterator[Finding]:
+    """What would make a run of this plan's endpoints fail: each is asked for its models and for two
+    tokens through every API that its workloads use. It takes seconds.
+    """
+    for deployment in plan.runnable():
+        if ENGINES[deployment.settings.engine].launches:
+            continue
+        apis = [
+            load.workload.api
+            for load in plan.loads
+            if load.workload.name not in deployment.unserved
+        ]
+        yield from _findings_of(deployment, dict.fromkeys(apis))
+
+
+def _findings_of(deployment: Deployment, apis: Iterable[str]) -> Iterator[Finding]:
+    settings, label = deployment.settings, deployment.label
+
+    def finding(level: Level, what: str, do: str) -> Finding:
+        why = f"{label} fails" if level == "fail" else f"{label} may fail"
+        return Finding(level, "endpoint", label, what, why, do)
+
+    name = settings.api_key_env
+    api_key = os.environ.get(name) if name else None
+    if name and not api_key:
+        yield finding("fail", f"the variable {name} (api_key_env) is not set here", "set it")
+        return
+    target = endpoint_target(settings, api_key)
+    try:
+        listing = list_models(target, parse_address(str(settings.url)), DOCTOR_LIMIT_S)
+    except InputError as error:
+        yield finding("fail", str(error), "start it, or mend its url")
+        return
+    owner = (listing.owners or {}).get(target.model, "")
+    for api in apis:
+        try:
+            try_endpoint(settings, api, owner, target, DOCTOR_LIMIT_S)
+        except TrialFailed as error:
+            unlisted = listing.owners is not None and target.model not in listing.owners
+            lists = f"; it lists {listing.names}, not {target.model!r}" if unlisted else ""
+            level: Level = "warning" if error.may_pass else "fail"
+            do = "ask again later" if error.may_pass else _remedy(error, unlisted)
+            yield finding(level, f"{error}{lists}", do)
+        except InputError as error:
+            yield finding("fail", str(error), "mend its url")
+
+
+def _remedy(error: TrialFailed, is_unlisted: bool) -> str:
+    if error.status in KEY_REFUSED:
+        return "give the right key (api_key_env names its variable)"
+    if is_unlisted:
+        return "name a model that it lists (served_model_name)"
+    return "mend its url, or try `orchestrator load` there"

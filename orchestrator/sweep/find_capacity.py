@@ -1,0 +1,184 @@
+"""Searches for the highest load at which one endpoint holds an SLO, like a sweep, but with clients
+of this machine.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from orchestrator.analysis.attempts import attempt_data
+from orchestrator.base.clock import Clock
+from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.capacity.claim import Claim
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.load.point import Target
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event, Listener
+from orchestrator.results.records import AttemptData, Committed
+from orchestrator.results.store import Store, best_ok
+from orchestrator.results.validity import MOST_AGAIN, Validity
+from orchestrator.spec.load import Level, hours, load_text
+from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
+from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.probe import Probed
+from orchestrator.sweep.replicas import Replicas
+from orchestrator.sweep.todo import Todo, spoilt_of
+from orchestrator.sweep.words import claim_words, level_words, measured_words
+
+DRAIN_S = 60.0  # for requests in flight when the budget ends
+# for them when the user ends a probe: without their answers it shows that a level fails, or nothing
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class NextProbe:
+    """``seconds``: how long it is expected to take."""
+
+    level: Level
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """``11.3 req/s, about 6 min``."""
+        return f"{load_text(self.level.control, self.level.value)}, about {hours(self.seconds)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would
+    probe with as much time again. ``failure``: of the probe that ended it; ``interrupted``: the
+    user ended it.
+    """
+
+    claim: Claim
+    probes: list[AttemptData]
+    next: NextProbe | None = None
+    failure: Failure | None = None
+    interrupted: bool = False
+
+
+@dataclass(kw_only=True)
+class CapacitySearch:
+    """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are
+    not repeated.
+
+    After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell``
+    hears the progress. When the plan's budget of wall time is used up, or ``stopped`` says so, the
+    running probe ends and counts as far as it came. If answers to its requests are waited for in
+    vain then (``DRAIN_S``, ``GRACE_S``), it can only show that its level fails. One that came to
+    nothing until then is left out.
+    """
+
+    plan: Plan  # of one endpoint, one workload and one SLO
+    target: Target
+    probed: Probed  # how to talk to it
+    store: Store
+    clients: int = 1
+    tell: Listener = lambda item: None
+    stopped: Callable[[], bool] = lambda: False
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self._budget_s = (self.plan.budget and self.plan.budget.wall) or math.inf
+        self._ends_s = self.clock.now_s() + self._budget_s
+        self._over_s = math.inf
+
+    def run(self) -> Found:
+        """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
+        (deployment,), (load,), (slo,) = self.plan.deployments, self.plan.loads, self.plan.slos
+        if not deployment.runs:
+            raise InputError("; ".join(deployment.reasons))
+        commits: Sequence[Committed] = self.store.commits(checked=True)
+        spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
+        committed = best_ok(commits, spoilt.verdicts)
+        for name, stored in spoilt.open.items():
+            # one that was interrupted shows how its level did until then, and the search knows
+            if spoilt.verdicts[stored.ids] != Validity.INTERRUPTED:
+                del committed[name]
+        tries = Counter(one.measurement_id for one in commits if one.status != "ok")
+        tries.update(spoilt.tries)
+        done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
+        todo = Todo(self.plan, deployment, done)
+        cluster = LocalCluster(self.store, 2 * self.clients)
+        failure: Failure | None = None
+        try:
+            measurer = self._measurer(cluster, self.clients)
+            while not self._over():
+                todo.hurry(self._ends_s - self.clock.now_s())
+                if (found := todo.next()) is None:
+                    break
+                asked = found[1].tried(tries[found[1].measurement_id])
+                run = EndpointRun(self.plan, found[0], self.target, self.probed, asked)
+                few = len(measurer.clients.addresses) == self.clients
+                watch = todo.watch
+                attempt = measurer.measure(run.load, few, watch and replace(watch, over=self._over))
+                failure = attempt.failure
+                if failure is not None and self._over():  # it might not have failed, had it gone on
+                    self.tell(
+                        Event("stopping", f"{level_words(found[0])}: left out: {failure.sentence}")
+                    )
+                    failure = None
+                    break
+                if attempt.loaded is None:
+                    break
+                outcome = run.commit(self.store, attempt)
+                tries[asked.measurement_id] += failure is not None
+                if failure is not None and failure.kind is FailureKind.CLIENT_BOUND:
+                    self.tell(Event("retry", failure.sentence))
+                    failure = None
+                    measurer.clients.release()
+                    measurer = self._measurer(cluster, 2 * self.clients)
+                    continue
+                done |= {
+                    one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)
+                }
+                if failure is not None:  # the load may have caused it, or the server may be gone
+                    break
+                todo.close(outcome)
+                known = claim_words(found[0].level.control, todo.claims(load.workload.name))
+                said = measured_words(outcome, self.plan.slos)
+                ahead = f"; next {ahead.words}" if (ahead := _ahead(todo)) is not None else ""
+                left = {"left": todo.left, "left_s": self._ends_s - self.clock.now_s()}
+                self.tell(
+                    Event("measured", f"{level_words(found[0])}: {said}; {known}{ahead}", data=left)
+                )
+        finally:
+            cluster.close()
+        todo.hurry(self._budget_s)
+        probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
+        return Found(
+            todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped()
+        )
+
+    def _over(self) -> bool:
+        """Whether the user ended it, or its time did."""
+        return self.stopped() or self.clock.now_s() >= self._ends_s
+
+    def _impatient(self) -> bool:
+        """Whether the search is over and requests in flight then were waited for long enough."""
+        if self._over():
+            self._over_s = min(self._over_s, self.clock.now_s())
+        return self.clock.now_s() >= self._over_s + (GRACE_S if self.stopped() else DRAIN_S)
+
+    def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
+        replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
+        return Measurer(
+            replicas,
+            borrowed,
+            stopped=self._impatient,
+            tell=self.tell,
+            lead_s=START_LEAD_S,
+            keeps=True,
+        )
+
+
+def _ahead(todo: Todo) -> NextProbe | None:
+    """What it would probe next."""
+    found, watch = todo.next(), todo.watch
+    if found is None or watch is None:
+        return None
+    level, length_s = found[0].level, found[0].load.duration_s or math.inf
+    if level.control != "request_rate":  # how fast a closed loop is answered nobody knows
+        return NextProbe(level, length_s)
+    return NextProbe(level, min(watch.expected / level.value, length_s))

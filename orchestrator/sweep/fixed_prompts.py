@@ -1,0 +1,44 @@
+"""The prompts that every launch answers before its first point, so that answers of engines can be
+compared.
+"""
+
+from dataclasses import replace
+
+from orchestrator.analysis.answers import FEW
+from orchestrator.load.point import LoadPoint
+from orchestrator.spec.load import Lengths, Level
+from orchestrator.workloads import RandomWorkload
+
+# many short ones, so that one early difference spoils one answer only
+PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8
+# slower answers are not waited for; the points show whether so slow an engine is any good
+ANSWERS_WITHIN_S = 60.0
+
+
+def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
+    """A point that sends the same prompts to every engine and model, through the given point's API,
+    answered greedily.
+
+    They are text, so that engines that take no token ids get the same. More replicas get more
+    prompts, so that each answers a few.
+    """
+    prompts = max(PROMPTS, FEW * len(point.targets))
+    workload = RandomWorkload(
+        name="answers",
+        api=point.workload.api,
+        input_tokens=Lengths(fixed=PROMPT_WORDS),
+        output_tokens=Lengths(fixed=ANSWER_TOKENS),
+    )
+    return LoadPoint(
+        targets=point.targets,
+        dialect=replace(point.dialect, prompt_token_ids=False, logprobs=logprobs),
+        workload=workload,
+        level=Level(control="concurrency", value=prompts),
+        duration_s=None,
+        requests=prompts,
+        seed=1,
+        request_timeout_s=min(point.request_timeout_s, ANSWERS_WITHIN_S),
+        keep_replies=True,
+        measurement_id=point.measurement_id,
+        attempt_id=point.attempt_id,
+    )

@@ -1,0 +1,627 @@
+"""Places, starts and stops the engines of one launch, and commits the launch's row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base.errors import (
+    EngineFailure,
+    Failure,
+    FailureKind,
+    InputError,
+    Occupied,
+    PlacementError,
+    ResultsError,
+)
+from orchestrator.catalog.accelerators import find, is_named
+from orchestrator.cluster.base import HostLost, Patience, Placement
+from orchestrator.emulator import is_emulator
+from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node, Worker, random_key
+from orchestrator.engines.endpoint import with_salt
+from orchestrator.engines.engine import program_of
+from orchestrator.engines.networks import doubt
+from orchestrator.load.point import Target
+from orchestrator.node.leases import Wish
+from orchestrator.node.readiness import Expected, Ready, wait_ready
+from orchestrator.plan.model import Deployment
+from orchestrator.results.events import WAIT_FOR_HOST, Event, Phase
+from orchestrator.results.outcomes import CacheState
+from orchestrator.results.records import AnswerRow
+from orchestrator.spec.address import parse_address
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
+from orchestrator.sweep.admission import Nodes
+from orchestrator.sweep.commit import commit_launch, how_it_ended, launch_row
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
+from orchestrator.sweep.need import need_of, units_of
+from orchestrator.sweep.probe import TrialFailed
+from orchestrator.sweep.replicas import (
+    Replicas,
+    agent_lost,
+    agents_of,
+    of_role,
+    tell_first_of_downloads,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.engine_host import EngineHost
+
+LOOPBACK = "127.0.0.1"
+ENDPOINT_LIMIT_S = 30.0
+HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
+# in line for a host that others hold: how often it is asked, and whether other nodes would do
+ASK_S = 1.0
+ELSEWHERE_S = 10.0
+# how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
+SAYS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHost:
+    """A host that others hold or come first for, in words."""
+
+    address: str
+    text: str
+
+
+class Launch:
+    """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``,
+    whatever it returned.
+
+    ``on_hosts`` is called when they are its own, ``on_wait`` with who is in the way. ``row``: what is known about it so far;
+    ``answers``: those to the fixed prompts.
+    """
+
+    def __init__(
+        self,
+        context: SweepContext,
+        deployment: Deployment,
+        nodes: Nodes,
+        on_hosts: Callable[[], None] = lambda: None,
+        on_wait: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
+        self._context, self._deployment, self._nodes = context, deployment, nodes
+        self._clock, self._on_hosts, self._on_wait = context.clock, on_hosts, on_wait
+        self._units = units_of(deployment.settings)
+        # one for all parts, because a router passes requests on with their key
+        self._key = random_key()
+        self._workers: list[Worker] = []
+        self._reported: dict[str, Any] = {}
+        self._tried: dict[str, Dialect] = {}  # by API of an endpoint: as its trial showed
+        self._placements: list[Placement] = []
+        self._argv: list[tuple[str, ...]] = []
+        self._allocations: list[dict[str, Any]] = []
+        self.answers: Sequence[AnswerRow] = ()
+        self._committed = False
+
+    def _note(self, **facts: Any) -> None:
+        self.row = replace(self.row, **facts)
+
+    def start(self) -> Replicas | Failure | None:
+        """Place it, start it, and wait until it serves. None when the user stopped the sweep
+        meanwhile.
+
+        Raises Occupied when others hold its hosts and it should be queued again.
+        """
+        try:
+            if not ENGINES[self._deployment.settings.engine].launches:
+                return self._endpoint()
+            self._place()
+            return self._start()
+        except EngineFailure as error:
+            failure = error.failure
+        except Occupied:
+            raise
+        except PlacementError as error:
+            failure = Failure(FailureKind.NO_PLACE, f"No room: {error}.")
+        except HostLost as error:
+            failure = agent_lost("was lost at start", error, agents_of(self._placements))
+        except InputError as error:
+            failure = Failure(FailureKind.BAD_CONFIG, f"A node refused it: {error}.")
+        return None if self._context.stop.is_set() else failure
+
+    def _endpoint(self) -> Replicas:
+        settings = self._deployment.settings
+        engine = ENGINES[settings.engine]
+        target = endpoint_target(settings, endpoint_key(settings))
+        first_list, *other_lists = parse_address(str(settings.url)).model_lists
+        engine = replace(engine, ready_path=first_list, ready_fallbacks=tuple(other_lists))
+        expected = Expected(engine, settings, Node(), target.url, target.api_key or "")
+        began_ns = self._clock.unix_ns()
+        try:
+            ready = wait_ready(expected, ENDPOINT_LIMIT_S)
+        finally:
+            self._context.state.add_span((began_ns, self._clock.unix_ns()))
+        self._reported = dict(ready.reported)
+        self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
+        self._note(emulated=is_emulator(ready.version))
+        return Replicas((), (target,), cache_of(settings), self._vocab_size())
+
+    def dialect(self, api: str) -> Dialect:
+        """How one of its APIs is asked, now that it serves: an endpoint as its trial showed, or as
+        the owner of its model is.
+        """
+        settings = self._deployment.settings
+        if api in self._tried:
+            return self._tried[api]
+        if settings.url is not None:
+            return usual_dialect(settings, api, self._owner)
+        dialect = ENGINES[settings.engine].dialect(settings, api)
+        return with_salt(dialect, self._owner, settings)
+
+    @property
+    def _owner(self) -> str:
+        """Who an endpoint says owns its model."""
+        return str(self._reported.get("owned_by"))
+
+    def try_endpoint(self, replicas: Replicas, api: str, timeout_s: float) -> Failure | None:
+        """Find out how an endpoint's API has to be asked, once, and tell what it cannot do.
+
+        Returns why nothing can be measured, if no request is answered through the first API.
+        Through others, or where the next request may be answered, points tell it themselves.
+        """
+        settings = self._deployment.settings
+        if settings.url is None or api in self._tried:
+            return None
+        is_first = not self._tried
+        self._tried[api] = usual_dialect(settings, api, self._owner)
+        (target,) = replicas.targets
+        try:
+            trial = try_endpoint(settings, api, self._owner, target, timeout_s)
+        except TrialFailed as error:
+            if is_first and not error.may_pass:
+                return Failure(FailureKind.BAD_CONFIG, str(error))
+            self._tell("endpoint", str(error))
+            return None
+        except InputError as error:  # its name is not looked up: points tell that themselves
+            self._tell("endpoint", str(error))
+            return None
+        self._tried[api] = trial.dialect
+        for note in trial.notes:
+            self._tell("endpoint", note)
+        return None
+
+    def _place(self) -> None:
+        """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""
+        context, began_s, began_ns = self._context, self._clock.now_s(), self._clock.unix_ns()
+        need = need_of(self._deployment, exclusive=False)
+        patience = Patience(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
+        for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
+            self._phase("place", detail=str(footprint), total_s=patience.timeout_s)
+            try:
+                placement = context.cluster.place(self.row.launch_id, footprint, nodes, patience)
+            except Occupied as error:  # the nodes that are free are left to other launches
+                held = error.nodes or nodes
+                self._rest(
+                    {one.address for one in context.cluster.machines() if one.node_id in held},
+                    began_ns,
+                )
+                raise
+            if not self._placements:
+                context.state.placed(self._deployment, self._clock.now_s())
+            self._placements.append(placement)
+        self._note(placed_s=self._clock.now_s() - began_s)
+
+    def _rest(self, addresses: Iterable[str], since_ns: int) -> None:
+        """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to
+        wait for them.
+        """
+        state, may_grow = self._context.state, self._context.cluster.growth().may
+        now_s, rest_s = self._clock.now_s(), 0.0
+        for address in addresses:
+            rest_s = max(rest_s, state.rest(address, now_s, longer=may_grow))
+        state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
+
+    def _start(self) -> Replicas | None:
+        check_accelerators(self._deployment.hardware, agents_of(self._placements))
+        cores = self._lease()
+        self._on_hosts()
+        self._fetch_dead_logs()
+        began_s, began_unix_ns, state = (
+            self._clock.now_s(),
+            self._clock.unix_ns(),
+            self._context.state,
+        )
+        try:
+            engines = [at for at, (role, _) in enumerate(self._units) if role != ROUTER]
+            routers = range(len(engines), len(self._units))
+            targets: list[Target] = []
+            # routers last: they must find replicas that serve
+            for wave in filter(None, (engines, routers)):
+                targets = [self._start_replica(at, cores[at]) for at in wave]
+                if not self._await_ready(wave, began_s):
+                    return None
+        finally:
+            state.add_span((began_unix_ns, self._clock.unix_ns()))
+        self._note(ready_s=self._clock.now_s() - began_s)
+        roles = [role for role, _ in self._units]
+        settings = self._deployment.settings
+        return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
+
+    def _lease(self) -> list[list[tuple[int, ...]]]:
+        """Lease its hosts, and on `cpu` hardware cores for every rank; the cores of each rank of
+        each replica. Waits in line while others hold them.
+
+        Raises Occupied when it should be queued again instead, PlacementError.
+        """
+        agents = sorted(agents_of(self._placements), key=lambda agent: agent.allocation.address)
+        wishes = self._wishes()
+        cores = take_all(agents, wishes)
+        if isinstance(cores, HeldHost):
+            cores = self._wait_in_line(agents, wishes, cores)
+            self._context.state.placed(self._deployment, self._clock.now_s())
+        for agent in agents:
+            self._context.state.wake(agent.allocation.address)
+        return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
+
+    def _wishes(self) -> dict[int, Wish]:
+        """What it wants of each agent's host, by the id of the agent."""
+        context, hardware = self._context, self._deployment.hardware
+        cores_per_device = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
+        exclusive = context.plan.isolation == "exclusive_node"
+        wishes: dict[int, Wish] = {}
+        for placement, (role, part) in zip(self._placements, self._units, strict=True):
+            cores = 0 if role == ROUTER else cores_per_device * part.devices_per_node
+            for agent in placement.agents:
+                wishes[id(agent)] = Wish(context.owner, exclusive, cores)
+        return wishes
+
+    def _wait_in_line(
+        self, agents: Sequence[EngineHost], wishes: Mapping[int, Wish], held: HeldHost
+    ) -> dict[int, tuple[int, ...]]:
+        """Wait until its hosts are its own; returns the cores of each agent.
+
+        Raises Occupied when other nodes would do, its nodes are of use to others meanwhile, or the
+        sweep ends.
+        """
+        context, state, name = self._context, self._context.state, self._deployment.id
+        began_s, began_ns = self._clock.now_s(), self._clock.unix_ns()
+        addresses = {agent.allocation.address for agent in agents}
+        since_ns = stand_in_line(agents, wishes, state.place_in_line(addresses))
+        look_s = began_s
+        try:
+            while True:
+                state.waits_for(name, held.address)
+                self._on_wait(held.text)
+                waited_s = self._clock.now_s() - began_s
+                self._phase(WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
+                look = self._clock.now_s() >= look_s
+                if look:
+                    look_s += ELSEWHERE_S
+                if self._should_queue_again(look):
+                    raise Occupied(held.text)
+                self._clock.wait(context.stop, ASK_S)
+                taken = take_all(agents, wishes)
+                if not isinstance(taken, HeldHost):
+                    return taken
+                held = taken
+        except Occupied:
+            state.keep_place(addresses, since_ns)
+            # longer each time: elsewhere it may be held, too, and while it moves it stands nowhere
+            state.rest(held.address, self._clock.now_s(), longer=True)
+            raise
+        finally:
+            state.waits_no_more(name)
+            state.add_span((began_ns, self._clock.unix_ns()))
+
+    def _should_queue_again(self, look: bool) -> bool:
+        """Whether to wait no longer on these nodes. ``look``: at what else could be done, too."""
+        context = self._context
+        if context.stop.is_set():
+            return True
+        if context.taken_back(itertools.chain(*self._nodes), math.inf) is not None:
+            return True
+        if not look:
+            return False
+        over_budget = context.over_budget(self._deployment, 0.0) is not None
+        return over_budget or context.better_off(self._deployment)
+
+    def _fetch_dead_logs(self) -> None:
+        """Store the logs that launches of this experiment left on these nodes when their driver or
+        agent died.
+        """
+        for agent in agents_of(self._placements):
+            for folder, name, log in agent.dead_logs():
+                with suppress(ResultsError):  # the log stays on its node
+                    self._context.store.write_log(name, log)
+                    agent.drop_dead(folder)
+
+    def _vocab_size(self) -> int | None:
+        size = self._reported.get("vocab_size")
+        return size if isinstance(size, int) else None
+
+    def _start_replica(self, index: int, cores: Sequence[tuple[int, ...]]) -> Target:
+        (role, settings), placement = self._units[index], self._placements[index]
+        hardware = self._deployment.hardware
+        first = placement.agents[0]
+        port, master_port, rpc_port, *extra = first.reserve_ports(7)
+        address, cluster = first.allocation.address, self._context.cluster
+        one_host = {machine.address for machine in cluster.machines()} <= {
+            address
+        } and not cluster.growth().may
+        base = Node(
+            port=port,
+            master_host=address,
+            master_port=master_port,
+            rpc_port=rpc_port,
+            # clients may run on any node, even one that joins later
+            bind=LOOPBACK if one_host else address,
+            launch_id=self.row.launch_id,
+            model_path=settings.model,
+            role="" if role == ROUTER else role,
+            workers=tuple(self._workers) if role == ROUTER else (),
+            replica_key=random_key(),
+        )
+        url = f"http://{base.bind}:{port}"
+        self._workers.append(Worker(role, url, rpc_port))
+        for rank, agent in enumerate(placement.agents):
+            extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
+            allocation = agent.allocation
+            node = replace(
+                base,
+                rank=rank,
+                host=allocation.address,
+                bind=LOOPBACK if one_host else allocation.address,
+                devices=allocation.devices,
+                cores=cores[rank],
+                extra_ports=extra_ports,
+            )
+            self._argv.append(agent.start(settings, hardware, node, self._key))
+            where = {
+                "rank": rank,
+                "replica": index,
+                "role": role,
+                "engine_cores": list(cores[rank]),
+            }
+            self._allocations.append(asdict(allocation) | where)
+            self._note(
+                argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations)
+            )
+        tell_first_of_downloads(placement)  # what there is already is no progress
+        first.begin_ready(settings.startup_timeout_s)
+        # a router serves its replicas' model name
+        served = self._units[0][1] if role == ROUTER else settings
+        name = program_of(served.engine).served_name(served, base)
+        return Target(url, name, index, self._key)
+
+    def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
+        """Wait until these replicas serve; false when the user stopped the sweep. Raises
+        EngineFailure.
+        """
+        waiting, said_s, says = list(wave), began_s, ""
+        while waiting:
+            now_s = self._clock.now_s()
+            if now_s - said_s >= SAYS_S:
+                said_s, says = now_s, self._placements[waiting[0]].agents[0].saying()
+                for at in waiting:
+                    tell_first_of_downloads(self._placements[at])
+            waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
+            # later: it downloads
+            self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)
+            if self._context.stop.is_set():
+                return False
+            if (
+                failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)
+            ) is not None:
+                raise EngineFailure(failure)
+            for at in list(waiting):
+                placement, (role, _) = self._placements[at], self._units[at]
+                outcome = placement.agents[0].poll_ready(1.0 / len(waiting))
+                if isinstance(outcome, Failure):
+                    raise EngineFailure(of_role(role, outcome))
+                if isinstance(outcome, Ready):
+                    self._heard(role, outcome)
+                    waiting.remove(at)
+                    continue
+                # if another rank dies, rank 0 waits for it for ever
+                for agent in placement.agents[1:]:
+                    if (failure := agent.failure()) is not None:
+                        raise EngineFailure(of_role(role, failure))
+        return True
+
+    def _heard(self, role: str, ready: Ready) -> None:
+        """Note what a replica reported once it served, under names prefixed with its role, and tell
+        any surprises.
+        """
+        settings, reported = self._deployment.settings.parts[role], dict(ready.reported)
+        engine = program_of(settings.engine)
+        known = engine.version
+        if known and ready.version and not engine.knows(ready.version):
+            reported["flags_known_as_of"] = known
+            self._tell(
+                "other_version",
+                f"{engine.title} {ready.version} runs, but its flags, metrics and log are known for {known}: a setting "
+                "whose meaning has changed would go unnoticed",
+            )
+        if over := "network" in reported and doubt(
+            str(reported["network"]), self._deployment.hardware.is_cpu
+        ):
+            self._tell(
+                "network",
+                f"its {settings.nnodes} nodes talk {over}: the results depend on that network, too",
+            )
+        if role == ROUTER:
+            reported |= {"version": ready.version} if ready.version else {}
+        else:
+            self._note(engine_version=ready.version)
+        self._reported |= {
+            f"{role}.{name}" if role else name: value for name, value in reported.items()
+        }
+        self._note(engine_reported_json=json.dumps(self._reported))
+
+    def heard_transport(self, transport: str) -> None:
+        """Note what KV caches travel over between its roles, and tell if that may be slow."""
+        self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
+        if over := doubt(transport, self._deployment.hardware.is_cpu):
+            self._tell(
+                "network", f"KV caches travel {over}: the results depend on that network, too"
+            )
+
+    def stop(self) -> None:
+        """End every rank that was started, release its nodes and store the logs."""
+        began_s = self._clock.now_s()
+        self._phase("stop")
+        logs, left_over = [], 0
+        indices = {id(agent): index for index, agent in enumerate(agents_of(self._placements))}
+        try:
+            self._release_lost()
+            for agent in agents_of(self._placements):
+                index = indices[id(agent)]
+                try:
+                    stopped = agent.stop()
+                except HostLost:
+                    continue  # the guard ends its engine
+                except Exception as error:  # the others must be stopped all the same
+                    self._tell("stop_failed", f"rank {index} could not be stopped cleanly: {error}")
+                    continue
+                left_over += stopped.left_over
+                if stopped.dirty_gpus:
+                    dirty = f"memory is still in use on {', '.join(stopped.dirty_gpus)}"
+                    self._tell("gpu_dirty", dirty)
+                    self._context.breakers.rest(agent.allocation.node_id, dirty)
+                logs.append((index, stopped.log))
+        finally:
+            for placement in self._placements:
+                try:
+                    placement.release()
+                except Exception as error:
+                    self._tell("stop_failed", f"a placement could not be released cleanly: {error}")
+            self._note(held_s=self._context.state.released(self._deployment, self._clock.now_s()))
+        if self._placements:
+            self._note(stopped_s=self._clock.now_s() - began_s)
+        if left_over:
+            self._tell("left_over", f"processes that outlived their launch: {left_over}")
+        self._keep(logs)
+
+    def _release_lost(self) -> None:
+        """First release replicas that lost a node; guards end their other ranks."""
+        there = {
+            one.node_id for one in self._context.cluster.machines()
+        } | self._context.cluster.leaving().keys()
+        for placement in list(self._placements):
+            if {agent.allocation.node_id for agent in placement.agents} - there:
+                placement.release()
+                self._placements.remove(placement)
+
+    def _keep(self, logs: Sequence[tuple[int, bytes]]) -> None:
+        for index, log in logs:
+            try:
+                uri = self._context.store.write_log(f"{self.row.launch_id}/rank{index}.log", log)
+            except ResultsError as error:  # must not hide what happened to the engine
+                self._tell("log_lost", f"the log of rank {index} could not be stored: {error}")
+                continue
+            self._note(log_uri=self.row.log_uri or uri)
+
+    def commit_first(self, failure: Failure | None) -> None:
+        """``commit`` before the engine is stopped, because a user who stops the sweep may not wait
+        for that.
+        """
+        if self._argv:
+            # will be stored later
+            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))
+        self.commit(failure)
+
+    def commit(self, failure: Failure | None) -> None:
+        """Store how it ended, and the events since the last commit. Only the first call counts."""
+        if self._committed:
+            return
+        self._committed = True
+        self._phase("store")
+        row = replace(self.row, **how_it_ended(failure))
+        events = self._context.take_events()
+        try:
+            commit_launch(self._context.store, self._deployment, row, events, self.answers)
+        except Exception as error:  # costs this row alone: other launches go on
+            # else one of them may be what no row can hold: it would cost all rows
+            if isinstance(error, ResultsError):
+                self._context.give_back_events(events)
+            self._tell(
+                "row_lost", f"the row of launch {row.launch_id} could not be stored: {error}"
+            )
+
+    def _phase(self, name: str, **more: Any) -> None:
+        self._context.tell(Phase(self._deployment.label, name, **more))
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._context.tell(Event(kind, text, self._deployment.label, self.row.launch_id))
+
+
+def take_all(
+    agents: Sequence[EngineHost], wishes: Mapping[int, Wish]
+) -> dict[int, tuple[int, ...]] | HeldHost:
+    """All hosts of a launch, or none: who waits for one keeps no other from others. Returns the
+    cores of each agent, by its id as in ``wishes``, or which host is held.
+    """
+    cores: dict[int, tuple[int, ...]] = {}
+    for agent in agents:
+        try:
+            cores[id(agent)] = agent.lease(wishes[id(agent)])
+        except Occupied as error:
+            for taken in agents:
+                if id(taken) in cores:
+                    taken.put_back()
+            return HeldHost(agent.allocation.address, str(error))
+    return cores
+
+
+def stand_in_line(
+    agents: Sequence[EngineHost], wishes: Mapping[int, Wish], since_ns: int = 0
+) -> int:
+    """Leave a ticket on all hosts of a launch; returns since when it counts as waiting.
+
+    The clock of the first host counts on all of them. So each host serves its launches in the same
+    order, and no two of them wait for each other.
+    """
+    for agent in agents:
+        since_ns = agent.queue(wishes[id(agent)], since_ns)
+    return since_ns
+
+
+def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None:
+    """Check that a known accelerator is the one that NVML names: otherwise results would be stored
+    under a wrong name.
+
+    Raises EngineFailure.
+    """
+    known = find(hardware.accelerator)
+    if known is None or hardware.is_cpu:
+        return
+    for agent in agents:
+        wrong = [
+            gpu for gpu in agent.allocation.gpus if not is_named(known, gpu.rpartition(" ")[0])
+        ]
+        if wrong:
+            text = f"{agent.allocation.hostname} has {wrong[0]}, but hardware {hardware.name!r} says {known.name}."
+            raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))
+
+
+def cache_of(settings: EngineSettings) -> CacheState:
+    """The state of its prefix cache if nobody empties it."""
+    return (
+        "off"
+        if all(one.enable_prefix_caching is False for one in settings.engines.values())
+        else "unknown"
+    )
+
+
+def endpoint_key(settings: EngineSettings) -> str | None:
+    """An endpoint's key, from the environment variable that its settings name. Raises EngineFailure
+    if it is unset.
+    """
+    name = settings.api_key_env
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        text = f"The environment variable {name} (api_key_env) is not set where the driver runs."
+        raise EngineFailure(Failure(FailureKind.NO_KEY, text))
+    return os.environ[name]

@@ -1,0 +1,474 @@
+"""One attempt at a load point on running replicas: load them once, watch, judge. Needs no sweep,
+plan or store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.base.clock import Clock
+from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.cluster.base import ClientLost, ClientReport
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
+from orchestrator.load.rows import lost_requests
+from orchestrator.load.validity import Verdict, judge
+from orchestrator.results.events import Event, Listener, Phase, RequestCounts
+from orchestrator.results.outcomes import CacheState, ErrorClass, Status
+from orchestrator.spec.load import counted
+from orchestrator.sweep import no_room
+from orchestrator.sweep.early_end import Early, EarlyEnd
+from orchestrator.sweep.fixed_prompts import fixed_prompts
+from orchestrator.sweep.replicas import Replicas
+from orchestrator.sweep.words import level_words
+
+if TYPE_CHECKING:
+    from orchestrator.capacity.strategy import Watch
+    from orchestrator.cluster.clients import ClientRun, Clients
+    from orchestrator.results.lazy_rows import Rows
+    from orchestrator.results.spool import Part
+    from orchestrator.telemetry.engine_metrics import Sample
+
+# from the ready barrier to the common start: longer than a call takes to reach any client
+START_LEAD_S = 0.25
+COMMIT_S = 10.0  # reserved for storing a point's rows before a node is taken back
+SETTLE_S = 30.0  # for clients to report after an abort
+IDLE_LIMIT_S = 60.0  # for an engine to drop aborted requests
+# silence on open requests that is a stall: share of request_timeout; at least
+STALL_SHARE, LEAST_STALL_S = 0.5, 120.0
+DEATH_LOOKS = 6  # one per second; vLLM's watchdog takes 5 s to notice that its core died
+UNMEASURED = Verdict("unmeasured", [], {})
+# how requests fail while an engine dies
+DYING = frozenset(
+    {
+        *(ErrorClass.CONNECT, ErrorClass.RESET, ErrorClass.HTTP_5XX),
+        *(ErrorClass.STREAM_ERROR, ErrorClass.TRUNCATED, ErrorClass.NO_END),
+    }
+)
+# how servers refuse a field: some only notice it while they answer
+REFUSALS = frozenset({ErrorClass.HTTP_4XX, ErrorClass.HTTP_5XX, ErrorClass.STREAM_ERROR})
+# Failures of the point alone. After any other failure the launch is over: its engine is gone or
+# does not answer.
+OF_THE_POINT = frozenset(
+    {
+        FailureKind.BAD_POINT,
+        FailureKind.REQUESTS_REFUSED,
+        FailureKind.CLIENT_LOST,
+        FailureKind.CLIENT_BOUND,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What loading the replicas once left behind.
+
+    ``requests``: every scheduled request, those of lost clients included; if the user ended it,
+    only those that were over by then. ``span_unix_ns``: warm-up and window, without draining.
+    ``reports``: by client; ``lost``: rows made up for lost clients, not stored yet. ``samples``:
+    /metrics by replica. ``ended``: the failure that ended it early; ``early``: where a probe that
+    knew enough ended it; ``interrupted``: the user, or too many errors, ended it. ``cache``: state
+    of the prefix caches before it. ``hosts``: load of others on the engines' hosts.
+    """
+
+    span_unix_ns: tuple[int, int]
+    requests: Rows
+    reports: Mapping[int, ClientReport] = field(default_factory=dict)
+    lost: Mapping[int, Part] = field(default_factory=dict)
+    samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
+    ended: Failure | None = None
+    early: Early | None = None
+    interrupted: bool = False
+    cache: CacheState = "unknown"
+    hosts: Sequence[HostLoad] = ()
+
+    def cut(self, point: LoadPoint) -> LoadPoint:
+        """The point with the duration that it really had."""
+        return replace(point, duration_s=self.lasted_s(point.warmup_s, point.duration_s))
+
+    def lasted_s(self, warmup_s: float | None, duration_s: float | None) -> float | None:
+        """The point's real duration: shorter than ``duration_s`` if it, or the user, ended it
+        early.
+        """
+        if duration_s is None or not (self.interrupted or self.early):
+            return duration_s
+        start_ns, end_ns = self.span_unix_ns
+        return max(0.0, (end_ns - start_ns) / 1e9 - (warmup_s or 0.0))
+
+    @property
+    def stats(self) -> list[ClientStats]:
+        """Of the clients that reported."""
+        return [one.stats for one in self.reports.values()]
+
+    @property
+    def replies(self) -> list[Reply]:
+        """The replies in order of request_index, if the point keeps them."""
+        replies = (reply for one in self.reports.values() for reply in one.replies)
+        return sorted(replies, key=lambda one: one.request_index)
+
+    @property
+    def token_events(self) -> Rows | None:
+        """The token gaps, in the order in which stored ones are read; None where some are only in
+        the store.
+        """
+        from orchestrator.results.lazy_rows import LazyRows
+
+        parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
+        return LazyRows.of("token_events", parts) if len(parts) == len(self.reports) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The outcome of one try at a point. ``loaded`` is None if it could not even begin; ``failure``
+    then says why.
+    """
+
+    verdict: Verdict = UNMEASURED
+    failure: Failure | None = None
+    loaded: Loaded | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user ended it, so that it did not measure what was asked for."""
+        return self.loaded is not None and self.loaded.interrupted
+
+    @property
+    def launch_over(self) -> bool:
+        """Whether nothing more can be measured on these replicas."""
+        return self.failure is not None and self.failure.kind not in OF_THE_POINT
+
+
+def judged(
+    point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken: Sequence[str] = ()
+) -> Attempt:
+    """Judge one try. ``more_clients``: there are more for a retry; ``broken``: why the engine's
+    output makes no sense.
+
+    A point that its clients slowed down fails only if more of them could do better.
+    """
+    cut = loaded.cut(point)
+    start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
+    verdict = judge(
+        loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts, loaded.interrupted
+    )
+    if loaded.interrupted:
+        verdict = replace(
+            verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons]
+        )
+    if loaded.early:
+        verdict = replace(verdict, reasons=[loaded.early.says, *verdict.reasons])
+    failure = loaded.ended or _nothing_ok(loaded.requests)
+    if failure is None and verdict.validity == "client_bound" and more_clients:
+        failure = Failure(
+            FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit"
+        )
+    if failure is not None and verdict.validity == "valid":
+        # well measured until then, but not the point
+        verdict = replace(verdict, validity=UNMEASURED.validity)
+    return Attempt(verdict=verdict, failure=failure, loaded=loaded)
+
+
+def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
+    start_ns, end_ns = loaded.span_unix_ns
+    asked = f" of {point.ends_s:g} s" if point.ends_s is not None else ""
+    left = sum(one.left_out for one in loaded.stats)
+    those = f"; left out: {counted(left, 'request')} in flight then" if left else ""
+    return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then{those}"
+
+
+def _nothing_ok(requests: Rows) -> Failure | None:
+    """A failure with the commonest error, if no request succeeded; but not for a probe that was
+    ended for that.
+    """
+    if {Status.OK} & (found := set(requests["status"].unique().to_pylist())) or found == {
+        Status.ABORTED
+    }:
+        return None
+    classes = requests["error_class"].drop_null().value_counts().to_pylist()
+    commonest = (
+        max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
+    )
+    if commonest == ErrorClass.ABORTED:  # a probe that failed its limits
+        return None
+    refused = commonest == ErrorClass.HTTP_4XX or _redirected(requests)
+    kind = FailureKind.REQUESTS_REFUSED if refused else FailureKind.NO_REQUEST_OK
+    example = next(
+        (f": {text[:200]}" for text in requests["error"].drop_null().slice(0, 1).to_pylist()), ""
+    )
+    return Failure(kind, f"None of {len(requests)} requests succeeded ({commonest}){example}.")
+
+
+def _redirected(requests: Rows) -> bool:
+    """Whether every request is to go elsewhere: the user's URL is wrong, and no other request will
+    fare better.
+    """
+    statuses = requests["http_status"].unique().to_pylist()
+    return bool(statuses) and all(300 <= (one or 0) < 400 for one in statuses)
+
+
+@dataclass
+class Measurer:
+    """Measures load points on these replicas with these clients, which may be exchanged between two
+    points.
+
+    ``stopped``: whether the user asked to stop. ``tell``: hears what happens, under the
+    deployment's ``label``. ``keeps``: what a point measured until the user stopped it is wanted.
+    ``broken``: why the replicas' output makes no sense. ``notes``: added to the reasons of every
+    verdict.
+    """
+
+    replicas: Replicas
+    clients: Clients
+    clock: Clock = field(default_factory=Clock)
+    stopped: Callable[[], bool] = lambda: False
+    tell: Listener = lambda item: None
+    label: str = ""
+    launch_id: str = ""
+    lead_s: float = START_LEAD_S
+    keeps: bool = False
+    broken: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    # paths of APIs that refuse a cache_salt: see first_answers
+    unsalted: set[str] = field(default_factory=set)
+    # set if its nodes will go within needs_s
+    taken_back: Callable[[float], Failure | None] = lambda needs_s: None
+    # whether clients may run on nodes beside these
+    beside: Callable[[Collection[str]], bool] = lambda nodes: False
+
+    def measure(
+        self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None
+    ) -> Attempt:
+        """Make one attempt; commits nothing. ``more_clients``: see ``judged``. ``watch``: it is a
+        probe, which ends as soon as these SLOs are decided.
+        """
+        early_end = EarlyEnd(point, watch) if watch is not None else None
+        try:
+            loaded = self.load_once(replace(point, watched=watch is not None), early_end=early_end)
+        except InputError as error:
+            return Attempt(
+                failure=Failure(FailureKind.BAD_POINT, f"The point cannot be run: {error}.")
+            )
+        except ClientLost as error:
+            return Attempt(failure=_client_lost(error))
+        attempt = judged(point, loaded, more_clients, self.broken)
+        return replace(
+            attempt,
+            verdict=replace(attempt.verdict, reasons=[*attempt.verdict.reasons, *self.notes]),
+        )
+
+    def first_answers(self, point: LoadPoint) -> Loaded | None:
+        """Send the fixed prompts, all at once, before the first point of an API. Stores nothing;
+        see ``replies``, and ``ended`` for an engine that dies at its first requests, or an endpoint
+        that only redirects them.
+
+        None when a client was lost or the point cannot be run: the first point will fail in the
+        same way.
+        """
+        self.tell(Phase(self.label, "answers"))
+        salting = (True, False) if point.dialect.cache_salt else (True,)
+        try:
+            for salts, logprobs in itertools.product(salting, (True, False)):
+                asked = point if salts else replace(point, dialect=point.dialect.unsalted())
+                loaded = self.load_once(fixed_prompts(asked, logprobs), lead_s=0.0, store=False)
+                classes = set(loaded.requests["error_class"].to_pylist())
+                if loaded.ended is not None or not classes or classes - REFUSALS:
+                    self.unsalted |= set() if salts else {point.dialect.path}
+                    break
+        except (InputError, ClientLost):
+            return None
+        ended = loaded.ended or (
+            _nothing_ok(loaded.requests) if _redirected(loaded.requests) else None
+        )
+        lost = ended is not None and ended.kind is FailureKind.CLIENT_LOST
+        return None if lost else replace(loaded, ended=ended)
+
+    def load_once(
+        self,
+        point: LoadPoint,
+        lead_s: float | None = None,
+        store: bool = True,
+        early_end: EarlyEnd | None = None,
+    ) -> Loaded:
+        """Load the replicas once, with all clients starting at one instant, and watch until the
+        end.
+
+        Raises InputError for a point that cannot be run, ClientLost when a client is lost before
+        the start, NoRoom.
+        """
+        from orchestrator.results.lazy_rows import LazyRows
+        from orchestrator.results.schemas import REQUESTS
+
+        lead_s = self.lead_s if lead_s is None else lead_s
+        cache = self.replicas.fresh_cache(point.dialect)
+        # a minute where prompts are many and long
+        self.tell(Phase(self.label, "write requests", level_words(point)))
+        prepare = partial(self.clients.prepare, point, self.stopped)
+        if no_room.prepared(prepare, self.stopped, self._elsewhere) is None:
+            now_ns = self.clock.unix_ns()
+            return Loaded(
+                span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True
+            )
+        self.replicas.begin_metrics()
+        started_unix_ns, started_s = (
+            self.clock.unix_ns() + int(lead_s * 1e9),
+            self.clock.now_s() + lead_s,
+        )
+        run = self.clients.start(lead_s, store)
+        ended, interrupted = self._watch(run, point, started_s, early_end)
+        early = early_end.end if early_end else None
+        took_ns = int(
+            min(self.clock.now_s() - started_s, early.at_s if early else point.ends_s or math.inf)
+            * 1e9
+        )
+        # the wall clock may have been set meanwhile
+        span_unix_ns = started_unix_ns, started_unix_ns + took_ns
+        if ended is not None or interrupted:
+            run.abort(rows=not interrupted)  # requests that the user cut short have not failed
+            if interrupted and not self.keeps:
+                return Loaded(
+                    span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True
+                )
+            run.settle(SETTLE_S)
+        reports = run.reports()
+        if early and early.outcome == "fails":
+            self._await_idle()
+        interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
+        lost = self._rows_of_lost(point, reports)
+        requests = LazyRows.of(
+            "requests", [*(report.requests for report in reports.values()), *lost.values()]
+        )
+        launched = self.replicas.launched and ended is None and not interrupted
+        if launched and DYING & set(requests["error_class"].unique().to_pylist()):
+            ended = self._died_after()
+        return Loaded(
+            span_unix_ns=span_unix_ns,
+            requests=requests,
+            reports=reports,
+            lost=lost,
+            samples=self.replicas.end_metrics(),
+            ended=ended,
+            early=early,
+            interrupted=interrupted,
+            cache=cache,
+            hosts=self.replicas.end_hosts(self.clients.processes),
+        )
+
+    def _elsewhere(self) -> bool:
+        return self.beside(self.clients.unfit)
+
+    def _await_idle(self) -> None:
+        """Wait until the engine has dropped requests that were aborted, so that they do not disturb
+        the next point.
+        """
+        until_s = self.clock.now_s() + IDLE_LIMIT_S
+        while self.replicas.have_work() and self.clock.now_s() < until_s and not self.stopped():
+            self.clock.sleep(0.5)
+
+    def _rows_of_lost(
+        self, point: LoadPoint, reports: Mapping[int, ClientReport]
+    ) -> dict[int, Part]:
+        """Rows for the scheduled requests of clients that did not report, by client."""
+        count = len(self.clients.addresses)
+        point = replace(point, tokenizer=None)
+        return {
+            index: lost_requests(point, index, count, "the client process was lost")
+            for index in sorted(set(range(count)) - set(reports))
+        }
+
+    @no_room.waiting()
+    def _watch(
+        self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
+    ) -> tuple[Failure | None, bool]:
+        """Watch until every client reported. The failure that ended it early, and whether the user
+        or errors did.
+        """
+        length_s, waited, aborted = (
+            point.ends_s or 0.0,
+            no_room.Waited(self.tell, self._elsewhere),
+            False,
+        )
+        limit_s = (
+            point.drain_s
+            + 2 * SETTLE_S
+            + (length_s or point.request_timeout_s * max(1, point.requests or 1))
+        )
+        while True:
+            try:
+                over = run.wait(0.5 if early_end else 1.0)
+            except ClientLost as error:
+                return _client_lost(error), False
+            if not over and self.stopped():
+                return None, True
+            # it may have died with the last request
+            if (failure := self.replicas.failure()) is not None:
+                return self._died(failure), False
+            if over:
+                return None, False
+            elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
+            sent = (
+                elapsed_s >= length_s if length_s else progress.scheduled >= (point.requests or 0)
+            )
+            late_s = elapsed_s - limit_s - waited.look(progress, elapsed_s, sent)
+            if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
+                return self._died(failure, "preempted"), False
+            in_time = not length_s or elapsed_s + self.lead_s < length_s
+            if early_end and in_time and (early := early_end.look(run, progress, elapsed_s)):
+                length_s = early.at_s
+            self._show_load(progress, point, elapsed_s, length_s)
+            if progress.failed >= (point.max_errors or math.inf):  # of all clients together
+                return None, True
+            if self.replicas.launched and (failure := _stalled(progress, point)):
+                return self._died(failure), False
+            if late_s > SETTLE_S or waited.in_vain:
+                return _client_lost(
+                    ClientLost(range(len(self.clients.addresses)), no_room.says(progress))
+                ), False
+            if late_s > 0.0 and not aborted:
+                run.abort()
+                aborted = True
+
+    def _died_after(self) -> Failure | None:
+        """Why the engine died, if it did: its server may outlive it by seconds and answer 5xx, so
+        look for a while.
+        """
+        for _ in range(DEATH_LOOKS):
+            if (failure := self.replicas.failure()) is not None:
+                return self._died(failure)
+            if self.stopped():
+                break
+            self.clock.sleep(1.0)
+        return None
+
+    def _died(self, failure: Failure, kind: str = "engine_died") -> Failure:
+        self.tell(Event(kind, failure.sentence, self.label, self.launch_id))
+        return failure
+
+    def _show_load(
+        self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float
+    ) -> None:
+        counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
+        name = "warm-up" if elapsed_s < (point.warmup_s or 0.0) else "measure"
+        if 0 < length_s <= elapsed_s:
+            name, length_s = "wait for answers", 0.0
+        self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
+
+
+def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
+    """A failure if an engine lives but makes no progress: its open requests got nothing for longer
+    than any prefill.
+    """
+    limit_s = max(LEAST_STALL_S, STALL_SHARE * point.request_timeout_s)
+    if not (silent := progress.silent(limit_s)):
+        return None
+    which = ", ".join(str(point.targets[target].replica) for target in silent)
+    text = f"The engine runs but makes no progress: not a byte came from replica {which} for {limit_s:g} s"
+    return Failure(FailureKind.ENGINE_STALLED, f"{text}, with requests open there all the time.")
+
+
+def _client_lost(error: ClientLost) -> Failure:
+    return Failure(FailureKind.CLIENT_LOST, f"A load client was lost during the point: {error}.")

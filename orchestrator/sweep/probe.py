@@ -1,0 +1,374 @@
+"""Finds out, before anything is measured, which models, request fields and token ids an endpoint
+accepts.
+
+It sends real requests for two tokens through the real client. Dialects are tried from the one that
+tells most to the plainest: when the endpoint refuses one, with 400, 422 or whatever else a gateway
+answers to fields that it does not know, the next is tried.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.http import LIMIT_S, Answer, ask
+from orchestrator.base.redaction import hidden, redacted
+from orchestrator.base.text import listed
+from orchestrator.emulator import is_emulator
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.spec.address import ServerAddress, parse_url
+from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
+from orchestrator.spec.load import Arrivals, Lengths, Level
+from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.content import SMALLER_IDS
+
+if TYPE_CHECKING:
+    from orchestrator.spec.settings import EngineSettings
+
+_EXACT = ("usage", "token_ids", "continuous_usage", "native")
+PROBE_TOKENS = 2
+MOST_LISTED = 10  # models in a sentence: gateways list hundreds
+FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
+KEY_REFUSED = (401, FORBIDDEN)
+KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+# not of the request's fields: the key, the path, the time it took, the rate
+BUSY = (408, 429, 504)
+FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, *BUSY)
+_PLACE = re.compile(r"it is at (\S+) \(give")
+_NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How to talk to an endpoint. ``notes``: sentences for the user on what it cannot do."""
+
+    dialect: Dialect
+    vocabulary: tuple[int, int] | None
+    notes: tuple[str, ...] = ()
+    counts: bool = True  # it reports how many tokens it generated
+    emulated: bool = False  # it is our emulator
+
+
+def dialects(api: str) -> list[Dialect]:
+    """The dialects to try for an API, best first."""
+    if api in _NATIVE:
+        return [_NATIVE[api]]
+    ids = api == "completions"
+    wire, path = (
+        ("openai_completions", "/v1/completions")
+        if ids
+        else ("openai_chat", "/v1/chat/completions")
+    )
+    full = Dialect(wire, path, prompt_token_ids=ids, return_token_ids=True)
+    newer = Dialect(wire, path, done_marker=False)  # OpenAI's own models
+    return [
+        full,
+        replace(full, return_token_ids=False),
+        replace(full, return_token_ids=False, prompt_token_ids=False),
+        Dialect(
+            wire, path, length_control="generation_config", min_tokens_field=None, done_marker=False
+        ),
+        Dialect(wire, path, length_control="none", min_tokens_field=None, done_marker=False),
+        replace(
+            newer,
+            length_control="none",
+            min_tokens_field=None,
+            max_tokens_field="max_completion_tokens",
+        ),
+    ]
+
+
+def salted_first(
+    candidates: Sequence[Dialect], owner: str, settings: EngineSettings
+) -> list[Dialect]:
+    """Before the candidates the same ones with a cache_salt, where ``with_salt`` gives them one."""
+    from orchestrator.engines.endpoint import with_salt
+
+    salted = [with_salt(one, owner, settings) for one in candidates]
+    return [
+        *(one for one, plain in zip(salted, candidates, strict=True) if one != plain),
+        *candidates,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What an endpoint answers to the question for its models. ``owners``: by model, who it says
+    owns it; None if it has no list. ``answer``: the last one.
+    """
+
+    owners: dict[str, str] | None
+    answer: Answer
+
+    @property
+    def names(self) -> str:
+        """The models, for a sentence."""
+        return listed(list(self.owners or ()), MOST_LISTED) or "nothing"
+
+    def note_on(self, model: str) -> str | None:
+        """What a user should know if the endpoint answers as ``model`` all the same."""
+        if self.owners is None:
+            return f"the endpoint does not list its models ({self.answer.outcome}); it was asked for {model!r} as given"
+        if model not in self.owners:
+            return f"the endpoint lists {self.names}; it answers to {model!r}, too"
+        return None
+
+
+class TrialFailed(InputError):
+    """A trial request failed. ``status``: the endpoint's, 0 where it sent none. ``may_pass``: the
+    next request may be answered (too many requests, no answer in time).
+    """
+
+    def __init__(self, text: str, status: int, may_pass: bool = False) -> None:
+        super().__init__(text)
+        self.status = status
+        self.may_pass = may_pass
+
+
+def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S) -> Listing:
+    """Ask an endpoint for its models. Raises InputError when it does not answer."""
+    parse_url(target.url)  # raises InputError for a bad URL
+    answer = _ask(target, address.model_lists[0], limit_s)
+    for path in address.model_lists[1:]:
+        if answer.status == NOT_FOUND:
+            answer = _ask(target, path, limit_s)
+    if answer.status == 0:
+        said = answer.error
+        hint = "--insecure does without" if "certificate" in said else "is the server up?"
+        hint = "is it an http:// address?" if "TLS handshake" in said else hint
+        raise InputError(f"no server answers at {target.url}: {said}; {hint}")
+    return Listing(_models(answer) if answer.status == 200 else None, answer)
+
+
+def only_model(target: Target, listing: Listing, key_name: str | None = None) -> str:
+    """The one model of an endpoint. Raises InputError where it does not list exactly one."""
+    answer = listing.answer
+    if answer.status in KEY_REFUSED:
+        raise InputError(key_problem(target, answer.status, key_name))
+    if answer.redirects:
+        raise InputError(f"{target.url} does not list its models: {answer.outcome}")
+    if listing.owners is None or len(listing.owners) != 1:
+        names = listing.names if listing.owners else "no models"
+        raise InputError(f"{target.url} lists {names}: name one with --model")
+    return next(iter(listing.owners))
+
+
+def key_problem(target: Target, status: int, key_name: str | None, from_file: bool = False) -> str:
+    """That an endpoint wants a key, or refuses the one it was sent. ``key_name``: the variable that
+    holds it. ``from_file``: an experiment file names it, not an option.
+    """
+    if target.api_key:
+        where = f"the key in {key_name}" if key_name else "its key"
+        return f"{target.url}: {where} was refused (HTTP {status})"
+    if any(name.lower() in KEY_HEADERS for name, _ in target.headers):
+        return f"{target.url}: the key in the header of --header was refused (HTTP {status})"
+    setting = "api_key_env" if from_file else "--api-key-env"
+    return f"{target.url} needs a key (HTTP {status}): name its variable with {setting}"
+
+
+def _models(answer: Answer) -> dict[str, str] | None:
+    try:
+        return {str(model["id"]): str(model.get("owned_by")) for model in answer.json()["data"]}
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def probe(
+    target: Target,
+    candidates: Sequence[Dialect],
+    tokenizer: str | None,
+    timeout_s: float,
+    address: ServerAddress | None = None,
+    key_name: str | None = None,
+    from_file: bool = False,
+) -> Probed:
+    """The first dialect in which an endpoint answers, each within ``timeout_s``: some load their
+    model at the first request. Raises TrialFailed with the endpoint's last answer if there is none.
+
+    ``address``: says where the API may be; by default only where the candidates say. ``from_file``:
+    an experiment file names the endpoint, so sentences name no options of ``load``.
+    """
+    usual = candidates[0].path
+    first_failure: TrialFailed | None = None
+    for path in address.paths(usual) if address else [usual]:
+        there = [replace(dialect, path=path) for dialect in candidates]
+        try:
+            return _probe(target, there, tokenizer, timeout_s, key_name, from_file)
+        except TrialFailed as error:
+            first_failure = first_failure or error
+            if error.status not in (NOT_FOUND, NOT_ALLOWED):
+                raise first_failure from None
+    assert first_failure is not None
+    raise first_failure
+
+
+def _probe(
+    target: Target,
+    candidates: Sequence[Dialect],
+    tokenizer: str | None,
+    timeout_s: float,
+    key_name: str | None,
+    from_file: bool,
+) -> Probed:
+    row: dict[str, Any] = {}
+    for dialect in candidates:
+        vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
+        for vocabulary in vocabularies:
+            row = _try_twice(target, dialect, tokenizer, vocabulary, timeout_s)
+            if _answered(row):
+                notes = _notes(dialect, candidates[0], row, from_file)
+                counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
+                if not counts:
+                    how = (
+                        "the tokenizer counts its replies"
+                        if tokenizer or from_file
+                        else "one per streamed event is assumed"
+                    )
+                    notes.append(f"the endpoint reports no token counts: {how}")
+                reports_counts = row["token_count_source"] in _EXACT
+                dialect = replace(dialect, reports_counts=reports_counts)
+                return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
+            if not (_is_refusal(row) or _may_be_refusal(row)):
+                raise _trial_failed(target, dialect, row, key_name, from_file)
+            said = str(row["error"]).lower()
+            if not any(words in said for words in ("vocab", "token id", "invalid token")):
+                break
+    status = row["http_status"] or 0
+    hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
+    if from_file:
+        hint = "`orchestrator load` tries it with other fields (--extra-body)"
+    if status == FORBIDDEN:
+        hint = f"{key_problem(target, status, key_name, from_file)}; or {hint}"
+    url = target.url + candidates[0].path
+    refused = f"{url} refuses every kind of request we know"
+    if not _is_refusal(row):  # as its status says, it failed
+        refused = f"{url} failed a trial request of every kind we know"
+    raise TrialFailed(f"{refused}; its last answer: {row['error']}; {hint}", status)
+
+
+def _trial_failed(
+    target: Target, dialect: Dialect, row: dict[str, Any], key_name: str | None, from_file: bool
+) -> TrialFailed:
+    """What a user is told of a trial request that no plainer one could mend."""
+    status = row["http_status"] or 0
+    if status in KEY_REFUSED:
+        return TrialFailed(key_problem(target, status, key_name, from_file), status)
+    url = target.url + dialect.path
+    said = _whole_place(str(row["error"]), url)
+    text = f"{url} failed a trial request: {row['error_class']}: {said}"
+    return TrialFailed(text, status, may_pass=status in BUSY or row["error_class"] == "timeout")
+
+
+def _whole_place(said: str, asked: str) -> str:
+    """With the place of a redirect as a URL that can be given: servers often name only its path."""
+    return _PLACE.sub(lambda found: f"it is at {urljoin(asked, found[1])} (give", said)
+
+
+def _try_twice(
+    target: Target,
+    dialect: Dialect,
+    tokenizer: str | None,
+    vocabulary: tuple[int, int] | None,
+    timeout_s: float,
+) -> dict[str, Any]:
+    """The row of a request of two tokens: of a second one where the first failed in a way that may
+    be chance, because a plainer dialect tells less.
+    """
+    salted = dialect.salted("probe")
+    row = _try(target, salted, tokenizer, vocabulary, timeout_s)
+    if _answered(row) or not _may_be_refusal(row):
+        return row
+    return _try(target, salted, tokenizer, vocabulary, timeout_s)
+
+
+def _answered(row: dict[str, Any]) -> bool:
+    answered: bool = row["status"] == "ok" or row["error_class"] == "wrong_length"
+    return answered
+
+
+def _is_refusal(row: dict[str, Any]) -> bool:
+    """Whether the endpoint says that it does not take such requests."""
+    if row["http_status"] == 200:
+        # vLLM refuses token ids in a stream; what has begun to answer refuses nothing
+        return row["error_class"] in ("http_4xx", "stream_error") and not row["chunks"]
+    return row["http_status"] in (400, 422)
+
+
+def _may_be_refusal(row: dict[str, Any]) -> bool:
+    """Whether a plainer request may be answered: gateways give many statuses to unknown fields."""
+    status: int = row["http_status"] or 0
+    return status >= 400 and status not in FINAL and not _is_refusal(row)
+
+
+def _is_emulator(target: Target) -> bool:
+    said = _ask(target, "/version").json()
+    return isinstance(said, dict) and is_emulator(str(said.get("version")))
+
+
+def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> Answer:
+    url = target.url.rstrip("/") + path
+    answer = ask(
+        url,
+        api_key=target.api_key or "",
+        limit_s=limit_s,
+        more_headers=target.headers,
+        verify_tls=target.verify_tls,
+    )
+    body = hidden(answer.body.decode(errors="replace"), target.secrets).encode()
+    error = redacted(answer.error, target.secrets)
+    location = redacted(answer.location, target.secrets)
+    if location:
+        location = urljoin(url, location)
+    return replace(answer, body=body, error=error, location=location)
+
+
+def _try(
+    target: Target,
+    dialect: Dialect,
+    tokenizer: str | None,
+    vocabulary: tuple[int, int] | None,
+    timeout_s: float,
+) -> dict[str, Any]:
+    """The row of one request of two tokens."""
+    point = LoadPoint(
+        targets=(target,),
+        dialect=dialect,
+        workload=RandomWorkload(
+            name="probe", input_tokens=Lengths(fixed=16), output_tokens=Lengths(fixed=PROBE_TOKENS)
+        ),
+        level=Level(control="concurrency", value=1),
+        arrivals=Arrivals(),
+        duration_s=None,
+        requests=1,
+        seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
+        request_timeout_s=timeout_s,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    row: dict[str, Any] = client.run(time.monotonic_ns()).requests.to_pylist()[0]
+    return row
+
+
+def _notes(
+    dialect: Dialect, best: Dialect, row: dict[str, Any], from_file: bool = False
+) -> list[str]:
+    notes = []
+    if best.prompt_token_ids and not dialect.prompt_token_ids:
+        notes.append("the endpoint takes no token ids: prompts are text")
+    if dialect.length_control == "none":
+        notes.append(
+            "the endpoint has no way to fix the output length: requests may end early, see output_tokens"
+        )
+    elif row["error_class"] == "wrong_length":
+        said = f"the endpoint does not keep to the output length it is asked for ({row['error']})"
+        unless = "" if from_file else ", unless you give --natural-lengths"
+        notes.append(f"{said}: such answers count as failed{unless}")
+    return notes

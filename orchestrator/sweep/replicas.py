@@ -1,0 +1,190 @@
+"""The running replicas of one launch: the targets that clients load, and the agents that watch
+their engines.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.base.errors import Failure, FailureKind, PlacementError
+from orchestrator.cluster.base import HostLost, Placement
+from orchestrator.engines.networks import NOT_SAID
+from orchestrator.load.point import HostLoad, Target
+from orchestrator.results.outcomes import CacheState
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import ROLES, ROUTER
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.engine_host import EngineHost
+    from orchestrator.telemetry.engine_metrics import Sample
+
+
+class Replicas:
+    """Targets and the agents behind them. An endpoint has no agents, so nothing is known about it
+    but its answers.
+
+    ``roles``: of each placement; a router is watched, but has no cache and no metrics. ``cache``:
+    state of the prefix caches if nobody empties them. ``vocab_size``: of the model, if the servers
+    report it.
+    """
+
+    def __init__(
+        self,
+        placements: Sequence[Placement],
+        targets: Sequence[Target],
+        cache: CacheState = "unknown",
+        vocab_size: int | None = None,
+        roles: Sequence[str] = (),
+    ) -> None:
+        self.targets, self.vocab_size = tuple(targets), vocab_size
+        self._placements, self._cache = placements, cache
+        self._roles = tuple(roles) or ("",) * len(placements)
+        self._engines = [
+            one for one, role in zip(placements, self._roles, strict=True) if role != ROUTER
+        ]
+
+    @property
+    def launched(self) -> bool:
+        """Whether we started them, and so can tell whether they live."""
+        return bool(self._placements)
+
+    def failure(self) -> Failure | None:
+        """Why a rank ended or its agent is lost; None while all live."""
+        for placement, role in zip(self._placements, self._roles, strict=True):
+            for agent in placement.agents:
+                try:
+                    if (failure := agent.failure()) is not None:
+                        return of_role(role, failure)
+                except HostLost as error:
+                    return of_role(role, agent_lost("was lost", error, [agent]))
+        return None
+
+    def fresh_cache(self, dialect: Dialect) -> CacheState:
+        """Keep an attempt from finding prompts of earlier ones in the prefix caches; by what means
+        that was done.
+        """
+        if self._cache != "unknown":
+            return self._cache
+        # a new salt for every attempt
+        if dialect.cache_salt and "cache_salt" in dialect.extra_body:
+            return "salted"
+        emptied = []
+        for placement in self._engines:
+            with suppress(HostLost):
+                emptied.append(placement.agents[0].empty_cache())
+        return (
+            "emptied"
+            if emptied and all(emptied) and len(emptied) == len(self._engines)
+            else "unknown"
+        )
+
+    def have_work(self) -> bool:
+        """Whether one of them still works on requests, as far as its /metrics tell."""
+        if not self._placements:
+            return any(map(_has_work, self.targets))
+        with suppress(HostLost):
+            return any(placement.agents[0].has_work() for placement in self._placements)
+        return False
+
+    def kv_transport(self) -> str | None:
+        """What KV caches travel over from prefill to decode replicas, as their logs say since one
+        has travelled.
+        """
+        said: set[str] = set()
+        for placement, role in zip(self._placements, self._roles, strict=True):
+            if role in ROLES:
+                with suppress(HostLost):
+                    said.add(placement.agents[0].kv_transport())
+        names = " ".join(sorted(said - {NOT_SAID})).split()
+        return " ".join(dict.fromkeys(names)) or NOT_SAID if said else None
+
+    def _agent_per_host(self) -> list[EngineHost]:
+        return list(
+            {agent.allocation.address: agent for agent in agents_of(self._placements)}.values()
+        )
+
+    def end_hosts(self, clients: Sequence[tuple[str, int]]) -> list[HostLoad]:
+        """What other programs did on the engines' hosts since ``begin_metrics``; hosts that do not
+        answer are missing.
+
+        ``clients``: host name and pid of this sweep's clients.
+        """
+        loads: list[HostLoad] = []
+        processes = [(socket.gethostname(), os.getpid()), *clients]
+        for agent in self._agent_per_host():
+            ours = {pid for host, pid in processes if host == agent.allocation.hostname}
+            with suppress(HostLost, PlacementError):
+                loads.append(agent.end_host(ours))
+        return loads
+
+    def begin_metrics(self) -> None:
+        """From now on read every replica's /metrics, and note who else uses their hosts."""
+        for agent in self._agent_per_host():
+            with suppress(HostLost, PlacementError):
+                agent.begin_host()
+        for placement in self._engines:
+            with suppress(HostLost):
+                placement.agents[0].begin_metrics()
+
+    def end_metrics(self) -> dict[int, list[Sample]]:
+        """Samples by replica; none of a lost one."""
+        samples: dict[int, list[Sample]] = {}
+        for index, placement in enumerate(self._engines):
+            samples[index] = []
+            with suppress(HostLost):
+                taken = placement.agents[0].end_metrics()
+                samples[index] = [
+                    replace(sample, role=self._roles[index] or None) for sample in taken
+                ]
+        return samples
+
+
+def _has_work(target: Target) -> bool:
+    """Whether the /metrics of an endpoint, whichever engine it is, tell of running or waiting
+    requests.
+    """
+    # imported here: nothing else of an endpoint needs them
+    from orchestrator.engines import ENGINES
+    from orchestrator.telemetry.engine_metrics import read
+
+    names = {
+        f"{name} {of}": ENGINES[name].metrics.get(of)
+        for name in ENGINES
+        for of in ("running", "waiting")
+    }
+    told = {of: name for of, name in names.items() if name is not None}
+    url, key = target.url.rstrip("/") + "/metrics", target.api_key or ""
+    sample = read(url, told, key, more_headers=target.headers, verify_tls=target.verify_tls)
+    return sample is not None and sum(sample.values.values()) > 0
+
+
+def agents_of(placements: Sequence[Placement]) -> list[EngineHost]:
+    """The agents of all replicas, rank 0 of each first."""
+    return [agent for placement in placements for agent in placement.agents]
+
+
+def tell_first_of_downloads(placement: Placement) -> None:
+    """Tell rank 0, which waits for the other ranks, how much of the model their nodes have."""
+    first, *others = placement.agents
+    with suppress(HostLost):  # others look after that
+        if others:
+            first.hear_downloaded(sum(one.downloaded() for one in others))
+
+
+def of_role(role: str, failure: Failure) -> Failure:
+    """The failure with the role of the failed part in its sentence."""
+    return replace(failure, sentence=f"{role}: {failure.sentence}") if role else failure
+
+
+def agent_lost(what: str, error: HostLost, agents: Sequence[EngineHost]) -> Failure:
+    """The failure of lost agents; its sentence says where their logs are."""
+    logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
+    text = (
+        f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
+    )
+    return Failure(FailureKind.AGENT_LOST, text)

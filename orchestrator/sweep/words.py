@@ -1,0 +1,73 @@
+"""Short descriptions of a point and its outcome for the live view and events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.analysis.metrics import validity_of
+from orchestrator.analysis.slo import judge, stored_values
+from orchestrator.results.records import AttemptData, Committed
+from orchestrator.results.validity import Validity
+from orchestrator.spec.load import Level, Slo, Workload, load_text
+
+if TYPE_CHECKING:
+    from orchestrator.capacity.claim import Claim
+    from orchestrator.load.point import LoadPoint
+    from orchestrator.plan.model import Point
+
+
+def level_words(point: LoadPoint | Point) -> str:
+    """``chat 4 req/s``, ``chat 8 in flight``."""
+    workload: Workload = point.workload
+    level: Level = point.level
+    return f"{workload.name} {load_text(level.control, level.value)}"
+
+
+def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
+    """What a search knows of each SLO: ``interactive: holds 8 req/s, fails 12 req/s``. What holds
+    was confirmed.
+    """
+    return "; ".join(f"{name}: {_claim(control, one)}" for name, one in claims.items())
+
+
+def _claim(control: str, one: Claim) -> str:
+    if not one.levels:
+        return "nothing is known yet"
+    if one.pointless:
+        return f"the search ends, {one.status}: {Validity(one.status).remedy.format('it')}"
+    words = []
+    if one.claim is not None:
+        words.append(f"holds {load_text(control, one.claim)}")
+    if one.passed is not None and one.passed > (one.claim or 0.0):
+        words.append(f"passed {load_text(control, one.passed)}, not confirmed")
+    if not words:
+        words.append("no level passed yet")
+    words.append(
+        f"fails {load_text(control, one.high)}" if math.isfinite(one.high) else "none fails yet"
+    )
+    if one.status == "outraced":  # other statuses are told at the end
+        words.append("outraced")
+    return ", ".join(words)
+
+
+def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
+    """``402 tok/s, TTFT p99 151 ms, 100 % interactive``, preceded by a verdict other than
+    ``valid``; empty if the figures could not be computed.
+    """
+    return ", ".join(_figures(committed, slos)) if isinstance(committed, AttemptData) else ""
+
+
+def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
+    found = data.figures
+    if (validity := validity_of(data.point.validity, [found.requests])) != "valid":
+        yield validity
+    if found.output_token_throughput is not None:
+        yield f"{found.output_token_throughput:,.0f} tok/s"
+    if found.ttft_ms is not None:
+        yield f"TTFT p99 {found.ttft_ms.p99:,.0f} ms"
+    values = stored_values(data)
+    for slo in slos:
+        if data.request_ok.size and {one.of for one in slo.limits} <= values.seconds.keys():
+            yield f"{100 * judge(values, slo).met.mean():.0f} % {slo.name}"

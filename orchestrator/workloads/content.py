@@ -1,0 +1,198 @@
+"""Makes parts of prompts of a wanted length: token ids where the API takes them, else text.
+
+Text has an exact length only with the model's tokenizer. Without one it is made of short common
+English words, which nearly every vocabulary holds as one token each. The rows hold what the engine
+counted either way; a point whose input is off by more than 1 % says so.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.errors import InputError
+from orchestrator.workloads import Part, Prompter, TokenIds
+
+# Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
+# the first 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the
+# vocabulary (Llama 3 from 128,000, Qwen from 151,643), and 31,000 is below the smallest usual
+# vocabulary of 32,000.
+SAFE_IDS = (1_000, 31_000)
+# For vocabularies smaller than any usual one (test models): the first range that fits.
+SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
+
+MAX_WORDS = 4_096  # taken from a tokenizer's vocabulary; more would only slow down the start
+
+WORDS = (
+    "the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with", "his",
+    "they", "at", "be", "this", "have", "from", "or", "one", "had", "by", "word", "but", "not", "what", "all",
+    "were", "we", "when", "your", "can", "said", "there", "use", "an", "each", "which", "she", "do", "how", "their",
+    "if", "will", "up", "other", "about", "out", "many", "then", "them", "these", "so", "some", "her", "would",
+    "make", "like", "him", "into", "time", "has", "look", "two", "more", "write", "go", "see", "number", "no",
+    "way", "could", "people", "my", "than", "first", "water", "been", "call", "who", "oil", "its", "now", "find",
+    "long", "down", "day", "did", "get", "come", "made", "may", "part",
+)  # fmt: skip
+
+
+class RandomIds:
+    """Token ids drawn uniformly from a set without control tokens, or from a range [low, high)."""
+
+    def __init__(self, ids: TokenIds | tuple[int, int], tokenizer: Any = None) -> None:
+        self._ids = ids
+        self._tokenizer = tokenizer
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        if isinstance(self._ids, tuple):
+            return rng.integers(*self._ids, tokens, dtype=np.int32)
+        return self._ids[rng.integers(0, len(self._ids), tokens)]
+
+    def count(self, text: str) -> int | None:
+        return None if self._tokenizer is None else _tokens_of(self._tokenizer, text)
+
+
+class Words:
+    """Common words: about one token each."""
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        return "".join(" " + WORDS[choice] for choice in rng.integers(0, len(WORDS), tokens))
+
+    def count(self, text: str) -> int | None:
+        return None
+
+
+class TokenizedText:
+    """Text that the given tokenizer splits into exactly the wanted number of tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._words = _whole_words(tokenizer)
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        """Draws whole words, then adds or drops some until the count is right (tokens rarely merge
+        across words).
+        """
+        words = self._draw(rng, tokens)
+        for _ in range(64):
+            off = _tokens_of(self._tokenizer, "".join(words)) - tokens
+            if off == 0:
+                break
+            words = words[:-off] if off > 0 else words + self._draw(rng, -off)
+        return "".join(words)
+
+    def count(self, text: str) -> int | None:
+        return _tokens_of(self._tokenizer, text)
+
+    def _draw(self, rng: np.random.Generator, count: int) -> list[str]:
+        return [self._words[at] for at in rng.integers(0, len(self._words), count).tolist()]
+
+
+def _tokens_of(tokenizer: Any, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def load_tokenizer(path: str) -> Any:
+    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError where there
+    is none.
+    """
+    from tokenizers import Tokenizer
+
+    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise InputError(
+            f"no tokenizer at {path!r}: give a folder with tokenizer.json, or that file"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception for a malformed file
+        raise InputError(f"{str(file)!r} is not a tokenizer: {error}") from None
+    # a file may have both switched on from training: every count would be wrong
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def local_tokenizer(name: str | None) -> str | None:
+    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a
+    model of this name.
+
+    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary
+    has, or words.
+    """
+    path = Path(name or "")
+    if name is None or path.is_file():
+        return None if path.suffix == ".gguf" else name
+    if path.is_dir():
+        return name
+    from huggingface_hub import try_to_load_from_cache
+
+    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # not `repository:quantization`
+    cached = try_to_load_from_cache(name, "tokenizer.json") if hub_id else None
+    return cached if isinstance(cached, str) else None
+
+
+ENGLISH = (  # the beginning of the Gettysburg Address (1863), as an example of plain English
+    "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, "
+    "and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing "
+    "whether that nation, or any nation so conceived and so dedicated, can long endure. We are met on a great "
+    "battle-field of that war."
+)
+
+
+def tokens_per_word(tokenizer: str) -> float | None:
+    """Tokens per English word, with its share of spaces and punctuation; None: there is no such
+    tokenizer here.
+    """
+    try:
+        ids = load_tokenizer(tokenizer).encode(ENGLISH, add_special_tokens=False).ids
+    except InputError:
+        return None
+    return len(ids) / len(ENGLISH.split()) if ids else None
+
+
+def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
+    """The range of safe ids for a vocabulary of this size; None where the size is unknown or too
+    small.
+    """
+    return next((ids for ids in SMALLER_IDS if vocab_size and ids[1] <= vocab_size), None)
+
+
+def prompter(
+    *, takes_ids: bool, tokenizer: str | None, vocabulary: tuple[int, int] | None
+) -> Prompter:
+    """Makes token ids where the server takes them, else text; of exact length where there is a
+    tokenizer. ``vocabulary`` is the range of ids ``[low, high)`` that is safe
+    without one.
+    """
+    if tokenizer is None:
+        return RandomIds(vocabulary or SAFE_IDS) if takes_ids else Words()
+    loaded = load_tokenizer(tokenizer)
+    return RandomIds(_plain_ids(loaded), loaded) if takes_ids else TokenizedText(loaded)
+
+
+def _plain_ids(tokenizer: Any) -> TokenIds:
+    """All ids that stand for text: neither control nor added tokens."""
+    added = set(tokenizer.get_added_tokens_decoder())
+    return np.array(
+        [i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32
+    )
+
+
+def _whole_words(tokenizer: Any) -> list[str]:
+    """Texts of single tokens that are a whole word with its space: they stay one token in any text."""
+    word = re.compile(r" [a-z]{2,}")
+    texts = set(tokenizer.decode_batch([[i] for i in _plain_ids(tokenizer).tolist()]))
+    # SentencePiece drops a leading space when it decodes
+    texts |= {" " + text.lstrip() for text in texts}
+    found = [text for text in sorted(texts) if word.fullmatch(text)]
+    found = found[:: max(1, len(found) // MAX_WORDS)]
+    alone = len(tokenizer.encode(" a", add_special_tokens=False).ids)
+    encoded = tokenizer.encode_batch([" a" + text for text in found], add_special_tokens=False)
+    kept = [text for text, code in zip(found, encoded, strict=True) if len(code.ids) == alone + 1]
+    if not kept:
+        raise InputError(
+            "the tokenizer holds no token that is a lower-case word with its space; use --api completions"
+        )
+    return kept

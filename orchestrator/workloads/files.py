@@ -1,0 +1,203 @@
+"""Reads a user's file of prompts or times: its bytes, its lines, and what is wrong in which line.
+
+What is no text and no JSON (a table, a compressed file) is refused by name, and is never sent as
+prompts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.base.errors import Problem, ProblemsError
+from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
+
+MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
+DOCUMENTATION = "docs/experiment-file.md, 'Tables and archives', shows how"
+_T = TypeVar("_T")
+
+# How files begin that are neither text nor JSON, and what to do with them.
+_UNPACK = "unpack it first"
+_SIGNATURES = {
+    b"\x1f\x8b": ("compressed (gzip)", _UNPACK),
+    b"\x28\xb5\x2f\xfd": ("compressed (zstd)", _UNPACK),
+    b"\xfd7zXZ\x00": ("compressed (xz)", _UNPACK),
+    b"PK\x03\x04": ("a zip archive", _UNPACK),
+    b"PAR1": ("a Parquet file", f"write its rows as JSON lines; {DOCUMENTATION}"),
+    b"ARROW1": ("an Arrow file", f"write its rows as JSON lines; {DOCUMENTATION}"),
+    b"SQLite format 3\x00": ("a SQLite database", "write its rows as JSON lines"),
+    codecs.BOM_UTF16_LE: ("UTF-16", "save it as UTF-8"),
+    codecs.BOM_UTF16_BE: ("UTF-16", "save it as UTF-8"),
+}
+_BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
+# The columns that name a published trace, in lower case.
+_TRACES = {
+    "Azure's trace of LLM requests": {"timestamp", "contexttokens", "generatedtokens"},
+    "BurstGPT's trace": {"timestamp", "model", "request tokens", "response tokens"},
+}
+# A line of column names without one of these words may be a text with a comma.
+_COLUMNS = {
+    *("prompt", "text", "question", "instruction", "messages", "conversations", "query"),
+    *("input_tokens", "output_tokens", "input_length", "output_length", "max_tokens"),
+    *("prompt_tokens", "completion_tokens", "timestamp", "arrival_time", "arrived_at"),
+    *("num_prefill_tokens", "num_decode_tokens", "response", "completion", "category"),
+}
+_NAME = re.compile(r"[A-Za-z_]\w*( \w+)?")
+
+
+def refuse_other_formats(what: str, path: str, data: bytes) -> None:
+    """Raises ProblemsError for a file that is neither text nor JSON by its first bytes, or a table
+    by its name or by the names of its columns.
+    """
+    for signature, (kind, remedy) in _SIGNATURES.items():
+        if data.startswith(signature):
+            raise _refused(what, path, kind, remedy)
+    if _BZIP2.match(data):
+        raise _refused(what, path, "compressed (bzip2)", _UNPACK)
+    columns = _columns(data)
+    lowered = {column.lower() for column in columns}
+    for trace, names in _TRACES.items():
+        if names <= lowered:
+            remedy = (
+                "write its rows as JSON lines with timestamp (in seconds), input_length and "
+                f"output_length; {DOCUMENTATION}"
+            )
+            raise _refused(what, path, f"{trace} as a table", remedy)
+    by_name = path.lower().endswith((".csv", ".tsv"))
+    if what == "trace" and _is_number(_first_line_of(data)):
+        by_name = False  # times alone, which any name may have
+    by_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
+    if by_name or (by_columns and lowered & _COLUMNS):
+        shown = f" with the columns {', '.join(columns)[:80]}" if by_columns else ""
+        remedy = f"write its rows as JSON lines; {DOCUMENTATION}"
+        raise _refused(what, path, f"a table (CSV){shown}", remedy)
+
+
+def _refused(what: str, path: str, kind: str, remedy: str) -> ProblemsError:
+    return ProblemsError([Problem(f"{what} {path!r} is {kind}, which is not read: {remedy}")])
+
+
+def _columns(data: bytes) -> list[str]:
+    """The cells of the first line, if it is a line of a table; else an empty list."""
+    text = _first_line_of(data)
+    for delimiter in ("\t", ";", ","):
+        if delimiter in text:
+            try:
+                cells = next(csv.reader([text], delimiter=delimiter))
+            except csv.Error:
+                return []
+            return [cell.strip() for cell in cells]
+    return []
+
+
+def _first_line_of(data: bytes) -> str:
+    """The beginning of the first line that is not blank."""
+    line = data[:10_000].removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
+    return line.decode(errors="replace").strip()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+class EntryError(ValueError):
+    """Everything that is wrong with one entry of a file."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+def read_each(
+    what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]
+) -> list[_T]:
+    """Applies ``read`` to each entry, which is given with its place in the file.
+
+    Raises ProblemsError with all entries for which ``read`` raises ValueError or EntryError. The
+    same reason is said once, with the first place and the number of the others.
+    """
+    values: list[_T] = []
+    places: dict[str, list[str]] = {}  # reason -> where
+    for place, entry in entries:
+        try:
+            values.append(read(entry))
+        except UnicodeDecodeError:
+            places.setdefault("not UTF-8", []).append(place)
+        except EntryError as error:
+            for reason in error.reasons:
+                places.setdefault(reason, []).append(place)
+        except ValueError as error:
+            places.setdefault(str(error), []).append(place)
+    if not places:
+        return values
+    problems = []
+    for reason, found in list(places.items())[:MOST_PROBLEMS]:
+        others = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+        problems.append(Problem(f"{what} {path!r}, {found[0]}{others}: {reason}"))
+    if len(places) > MOST_PROBLEMS:
+        count = len(places) - MOST_PROBLEMS
+        problems.append(Problem(f"{what} {path!r}: and {count:,} more problems"))
+    raise ProblemsError(problems)
+
+
+def read_file(what: str, path: str) -> bytes:
+    """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be
+    read.
+    """
+    status_of(what, path)
+    with _readable(what, path):
+        return read_at_most(path, MOST_FILE_BYTES)
+
+
+def status_of(what: str, path: str) -> os.stat_result:
+    """The status of a file, which must be a regular one: several clients read it, and a pipe can be
+    read only once. All of them hold it in memory, so it has a limit.
+    """
+    with _readable(what, path):
+        status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ProblemsError([Problem(f"{what} {path!r} is not a regular file")])
+    if status.st_size > MOST_FILE_BYTES:
+        raise ProblemsError(
+            [Problem(f"{what} {path!r} is larger than {MOST_FILE_BYTES >> 30} GiB")]
+        )
+    return status
+
+
+@contextmanager
+def _readable(what: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ProblemsError([Problem(f"{what} {path!r} cannot be read: {why}")]) from None
+
+
+def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
+    """Number and text of every line that is not blank. Raises ProblemsError where there is none."""
+    raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
+    lines = [(number, line.removesuffix(b"\r")) for number, line in raw if line.strip()]
+    if not lines:
+        raise ProblemsError([Problem(f"{what} {path!r} is empty")])
+    return lines
+
+
+def first_line(what: str, path: str) -> bytes:
+    """The first line of a user's file that is not blank. Raises ProblemsError where there is none."""
+    status_of(what, path)
+    with _readable(what, path), Path(path).open("rb") as lines:
+        for line in lines:
+            if text := line.removeprefix(codecs.BOM_UTF8).strip():
+                return text
+    raise ProblemsError([Problem(f"{what} {path!r} is empty")])

@@ -1,0 +1,15 @@
+"""Many things at a time."""
+
+from __future__ import annotations
+
+from orchestrator.base.text import grouped, listed
+
+
+def test_groups_and_what_is_in_them_keep_their_order() -> None:
+    found = grouped((word[0], word) for word in ("beta", "alpha", "bravo"))
+    assert list(found.items()) == [("b", ["beta", "bravo"]), ("a", ["alpha"])]
+
+
+def test_a_long_list_ends_with_how_many_more_there_are() -> None:
+    assert listed(["a", "b", "c"]) == "a, b, c"
+    assert listed(["a", "b", "c", "d"], most=2) == "a, b and 2 more"

@@ -1,0 +1,1059 @@
+"""The answer: which deployment, how sure, and why the others are not it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from orchestrator.analysis.answers import IS_REFERENCE, Agreement
+from orchestrator.analysis.knee import knees
+from orchestrator.analysis.measured import Point, load_points
+from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
+from orchestrator.base.errors import ProblemsError
+from orchestrator.capacity.best import best
+from orchestrator.capacity.capacities import Group, Missing, Per, Searched
+from orchestrator.report.best import best_document
+from orchestrator.report.documents import json_text
+from orchestrator.report.points import point_document, points_text
+from orchestrator.results.store import Store
+from orchestrator.spec.load import Level
+from tests.unit.results.builders import (
+    commit_launch,
+    commit_measurement,
+    deployment_row,
+    events,
+    failed_request,
+    request,
+)
+
+SLO = parse_slo("ttft<=500ms,attainment>=0.9")
+SECONDS = 20
+NOISE = {"validity": "broken_output", "validity_reasons": ["all answers are empty"]}
+UNJUDGED: list[dict[str, Any]] = [
+    {"validity": "client_bound"},
+    {"status": "failed", "reason": "node lost", "failure_class": "infra"},
+]
+
+
+class Sweep:
+    """A store that is filled level by level. Each answer has 10 tokens, all at once, 100 ms after
+    its request.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.uri = str(folder)
+        self.store = Store.open(self.uri, "exp")
+        self.count = 0
+
+    def deployment(self, name: str, **given: Any) -> None:
+        commit_launch(self.store, f"L{name}", deployment_row(name, **given))
+
+    def level(
+        self, deployment: str, level: float, good: float = 1.0, failed: float = 0.0, **given: Any
+    ) -> None:
+        """``level`` requests per second for 20 s, the share ``good`` within the limit, evenly
+        spread.
+        """
+        self.count += 1
+        rows = []
+        for index in range(round(level * SECONDS)):
+            at = index * 1000 / level
+            late = int(round((index + 1) * (1 - good), 9)) > int(round(index * (1 - good), 9))
+            if int(round((index + 1) * failed, 9)) > int(round(index * failed, 9)):
+                rows.append(failed_request(index, at))
+                continue
+            rows.append(request(index, at, first_ms=at + (900 if late else 100), tokens=10))
+        workload = given.get("workload", "chat")
+        point = {
+            "deployment_id": deployment,
+            "level": level,
+            "point_id": f"{deployment}-{workload}-{level}",
+        }
+        window = {"window_end_ns": SECONDS * 10**9}
+        commit_measurement(self.store, f"m{self.count}", rows, **point | window | given)
+
+    def starts(
+        self, deployment: str, levels: Sequence[float], good: float = 1.0, **given: Any
+    ) -> None:
+        """One point, measured once on each of several starts at slightly different levels."""
+        for start, level in enumerate(levels):
+            point = {"point_id": f"{deployment}-starts", "start": start, "repeat": start}
+            self.level(deployment, level, good, **point | given)
+
+    def settled(self, deployment: str, level: float) -> None:
+        """It holds the limits at this level on two starts, and 40 requests per second are too many."""
+        self.deployment(deployment)
+        self.starts(deployment, (level, level))
+        self.level(deployment, 40, good=0.5)
+
+    def comparisons(
+        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()
+    ) -> list[dict[str, Any]]:
+        limits = parse_slo(slo) if slo else SLO
+        found = best(load_points(self.store, limits), limits, per, missing)
+        return json.loads(json_text(best_document(found)))["comparisons"]  # type: ignore[no-any-return]
+
+    def best(
+        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()
+    ) -> dict[str, Any]:
+        (comparison,) = self.comparisons(per, slo, missing)
+        return comparison | {"winner": (comparison["ranking"] or [None])[0]}
+
+
+def missing(deployment: str, level: float) -> Missing:
+    group = Group("exp", "chat", "m", "h100", emulated=False)
+    return Missing(
+        group, deployment, f"label-{deployment}", "m", Level(control="request_rate", value=level)
+    )
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def test_the_highest_level_that_holds_the_limits_decides(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, good in ((5, 1.0), (10, 0.95), (20, 0.5)):
+        sweep.level("d0", level, good)
+    answer = sweep.best()
+    winner = answer["winner"]
+    assert (winner["deployment"], winner["control"], winner["level"]) == (
+        "label-d0",
+        "request_rate",
+        10,
+    )
+    assert winner["value"] == pytest.approx(100, rel=0.02)
+    assert winner["attainment"] == 0.95
+    assert winner["settings"]["engine"] == "vllm"
+    assert not winner["censored"]
+    assert answer["unit"] == "output tokens/s per GPU"
+    names = ("experiment", "workload", "model", "hardware", "slo", "per")
+    assert [answer[name] for name in names] == [
+        "exp",
+        "chat",
+        "m",
+        "h100",
+        "ttft<=500ms,attainment>=0.9",
+        "gpu",
+    ]
+
+
+def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
+    sweep.deployment("big", devices=4, usd_per_hour=3.6)
+    sweep.deployment("small", devices=1, usd_per_hour=7.2)
+    sweep.level("big", 20)
+    sweep.level("small", 10)
+    found = {per: sweep.best(per) for per in get_args(Per)}
+    assert {per: answer["winner"]["deployment"] for per, answer in found.items()} == {
+        "gpu": "label-small",
+        "usd": "label-big",
+        "deployment": "label-big",
+    }
+    assert [one["value"] for one in found["gpu"]["ranking"]] == pytest.approx([100, 50], rel=0.02)
+    assert found["usd"]["winner"]["value"] == pytest.approx(200 * 3600 / 3.6, rel=0.02)
+    assert found["usd"]["unit"] == "output tokens/USD"
+
+
+def test_a_winner_is_certain_when_it_is_ahead_by_more_than_starts_differ(sweep: Sweep) -> None:
+    for name, levels in (("d0", (19.5, 20.5)), ("d1", (10.0, 10.5))):
+        sweep.deployment(name)
+        sweep.starts(name, levels)
+        sweep.level(name, 40, good=0.5)  # both capacities were reached
+    answer = sweep.best()
+    assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
+    assert [one["starts"] for one in answer["ranking"]] == [2, 2]
+    assert (answer["certain"], answer["decide"]) == (True, [])
+    assert answer["why"] == "certain: it is ahead of every other by more than starts differ"
+
+
+def test_with_one_start_nothing_is_certain_however_far_ahead(sweep: Sweep) -> None:
+    for name, level in (("d0", 20), ("d1", 2)):
+        sweep.deployment(name)
+        sweep.level(name, level)
+        sweep.level(name, 40, good=0.5)
+    answer = sweep.best()
+    assert answer["why"] == "not certain: one start: spread unknown"
+    assert answer["decide"] == ["start label-d0, label-d1 at least twice (starts: 2)"]
+
+
+def test_a_second_start_without_a_valid_repeat_asks_for_repeats_and_not_for_what_the_file_already_says(
+    sweep: Sweep,
+) -> None:
+    sweep.settled("d0", 20)
+    sweep.deployment("d1")
+    sweep.level("d1", 10, point_id="d1-starts", start=0, repeat=0)
+    sweep.level("d1", 10, point_id="d1-starts", start=1, repeat=1, validity="disturbed")
+    sweep.level("d1", 40, good=0.5)
+    answer = sweep.best()
+    assert "one start: spread unknown" in answer["why"]
+    assert "one start alone of label-d1 is valid" in answer["why"]
+    assert answer["decide"] == ["measure label-d1 with more repeats"]
+
+
+def test_starts_that_differ_as_much_as_the_first_two_decide_nothing_and_say_how_many_would(
+    sweep: Sweep,
+) -> None:
+    for name, levels in (("d0", (18.0, 21.0)), ("d1", (17.0, 20.0))):
+        sweep.deployment(name)
+        sweep.starts(name, levels)
+        sweep.level(name, 40, good=0.5)
+    answer = sweep.best()
+    assert answer["winner"]["deployment"] == "label-d0"
+    assert not answer["certain"]
+    assert "label-d1 is behind by less than starts differ" in answer["why"]
+    assert any("starts" in text and "label-d1 at" in text for text in answer["decide"])
+
+
+def test_a_capacity_that_was_not_reached_never_wins_certainly(sweep: Sweep) -> None:
+    for name, levels in (("d0", (19.5, 20.5)), ("d1", (10.0, 10.5))):
+        sweep.deployment(name)
+        sweep.starts(name, levels)
+    sweep.level("d1", 40, good=0.5)
+    answer = sweep.best()
+    assert [one["censored"] for one in answer["ranking"]] == [True, False]
+    assert answer["why"] == "not certain: the capacity of label-d0 was not reached"
+    assert answer["decide"] == ["measure label-d0 at higher levels than 19.5 req/s"]
+
+
+def test_a_winner_whose_attainment_may_be_below_the_target_is_not_certain(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (5, 5), good=0.91)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best()
+    assert answer["winner"]["attainment_interval"][0] < 0.9
+    assert answer["why"] == "not certain: the winner's attainment could be below the target"
+    assert any("not certain to be at least 0.9" in note for note in answer["winner"]["notes"])
+
+
+def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_certain(
+    sweep: Sweep,
+) -> None:
+    sweep.settled("d0", 20)
+    assert sweep.best()["why"] == "certain: the only deployment that holds the limits"
+    answer = sweep.best(missing=[missing("d1", 5), missing("d1", 10)])
+    assert answer["why"] == "not certain: label-d1 is not measured yet"
+    assert answer["decide"] == ["run the experiment again: it goes on with label-d1"]
+
+
+def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep: Sweep) -> None:
+    sweep.settled("d0", 20)
+    assert sweep.best(missing=[missing("d0", 10), missing("d0", 60)])["certain"]
+    assert sweep.best(missing=[missing("d0", 30)])["decide"] == [
+        "run the experiment again: it measures label-d0 at 30 req/s as far as that was spoilt, failed or is missing"
+    ]
+
+
+def test_where_nothing_is_measured_yet_the_answer_says_so(sweep: Sweep) -> None:
+    answer = sweep.best(missing=[missing("d0", 10)])
+    assert (answer["workload"], answer["model"], answer["hardware"], answer["ranking"]) == (
+        "chat",
+        "m",
+        "h100",
+        [],
+    )
+    assert answer["why"] == "nothing that the plan asks for here is measured yet"
+
+
+@pytest.mark.parametrize("unjudged", UNJUDGED)
+def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(
+    unjudged: dict[str, Any], sweep: Sweep
+) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20))
+    sweep.level("d0", 40, **unjudged)
+    answer = sweep.best()
+    assert answer["winner"]["censored"]
+    assert (
+        answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
+    )
+    assert answer["decide"] == [
+        "run the experiment again: it measures label-d0 at 40 req/s as far as that was spoilt, failed or is missing"
+    ]
+
+
+@pytest.mark.parametrize("unjudged", UNJUDGED)
+def test_a_rival_that_nobody_judged_did_not_lose(unjudged: dict[str, Any], sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.deployment("d1")
+    sweep.level("d1", 20, **unjudged)
+    answer = sweep.best()
+    assert answer["winner"]["deployment"] == "label-d0"
+    assert (
+        answer["why"] == "not certain: levels of label-d1 that could hold have no valid measurement"
+    )
+
+
+@pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
+def test_a_rival_that_the_engine_failed_lost(failure_class: str, sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.deployment("d1")
+    sweep.level("d1", 20, status="failed", reason="it died", failure_class=failure_class)
+    assert sweep.best()["why"] == "certain: the only deployment that holds the limits"
+
+
+def test_a_rival_that_may_hold_a_higher_level_after_all_is_a_doubt(sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.settled("d1", 5)
+    assert sweep.best()["certain"]
+    sweep.level("d1", 20, good=0.89)
+    answer = sweep.best()
+    assert answer["why"] == "not certain: label-d1 could hold more"
+    assert answer["decide"] == ["measure label-d1 at 20 req/s again: more repeats, or longer"]
+
+
+def test_repeats_in_which_the_engine_fell_behind_count(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20))
+    for start in (2, 3):
+        again: dict[str, Any] = {"point_id": "d0-starts", "start": start, "repeat": start}
+        sweep.level("d0", 20, good=0.1, validity="engine_bound_backlog", **again)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert "attainment is at most 0.550 (at 20 req/s)" in answer["left_out"][0]["reason"]
+
+
+@pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
+def test_a_level_at_which_the_engine_failed_once_does_not_hold(
+    failure_class: str, sweep: Sweep
+) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20))
+    failed: dict[str, Any] = {
+        "status": "failed",
+        "reason": "it died",
+        "failure_class": failure_class,
+    }
+    sweep.level("d0", 20, point_id="d0-starts", start=2, repeat=2, **failed)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert answer["left_out"][0]["reason"] == "1 of 3 repeats failed: it died"
+
+
+@pytest.mark.parametrize("unjudged", UNJUDGED)
+def test_a_winner_with_repeats_that_do_not_count_is_not_certain(
+    unjudged: dict[str, Any], sweep: Sweep
+) -> None:
+    sweep.settled("d0", 20)
+    sweep.level("d0", 20, point_id="d0-starts", start=2, repeat=2, **unjudged)
+    answer = sweep.best()
+    assert answer["winner"]["repeats"] == 2
+    assert answer["why"] == "not certain: repeats of label-d0 failed or are not valid"
+
+
+def test_nobody_is_told_to_start_an_endpoint_again(sweep: Sweep) -> None:
+    sweep.deployment("d0", engine="endpoint", devices=0)
+    sweep.level("d0", 5)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best(None)
+    assert (answer["per"], answer["unit"]) == ("deployment", "output tokens/s")
+    assert (answer["why"], answer["decide"]) == ("not certain: one start: spread unknown", [])
+
+
+def test_where_many_requests_fail_good_latencies_of_the_others_do_not_win(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, failed=0.2)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert answer["left_out"][0]["reason"].endswith("20 of 100 requests failed there")
+    (point,) = load_points(sweep.store)
+    assert point.validity == "failing"
+    winner = sweep.best(slo="ttft<=500ms,attainment>=0.75")["winner"]
+    assert "failing: 20 of 100 requests failed" in winner["notes"]
+
+
+def test_requests_that_were_open_where_a_probe_gave_up_make_the_other_repeats_no_failing_ones(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5)
+    sweep.level("d0", 5, repeat=1, failed=0.4, validity="engine_bound_backlog")
+    (point,) = load_points(sweep.store)
+    assert (len(point.used), point.figures.requests.failed) == (2, 40)
+    assert point.validity == "valid"
+
+
+def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sweep: Sweep) -> None:
+    """By the number of parameters, quantized or not, as answers are compared."""
+    for name, model, parameters in (
+        ("d0", "org/m", 8),
+        ("d1", "lab/m-int8", 8),
+        ("d2", "lab/m-awq", 8),
+        ("d3", "org/m-big", 70),
+    ):
+        method = {"checkpoint_quantization": name} if "lab" in model else {}
+        predicted = json.dumps({"parameters": parameters} | method)
+        sweep.deployment(name, model=model, predicted_json=predicted)
+        sweep.level(name, 10)
+    shown = {
+        one["model"]: [each["deployment"] for each in one["ranking"]] for one in sweep.comparisons()
+    }
+    assert shown == {
+        "org/m and 2 more checkpoints of it": ["label-d0", "label-d1", "label-d2"],
+        "org/m-big": ["label-d3"],
+    }
+    titles = [line for line in points_text(load_points(sweep.store, SLO)) if "chat of exp" in line]
+    assert ["org/m and 2 more checkpoints of it on h100" in line for line in titles].count(
+        True
+    ) == 1
+    assert len(titles) == 2
+
+
+def test_different_models_and_hardware_never_share_a_ranking_unless_dollars_make_them_comparable(
+    sweep: Sweep,
+) -> None:
+    for name, hardware, model in (
+        ("d0", "h100", "m"),
+        ("d1", "l40s", "m"),
+        ("d2", "h100", "other"),
+    ):
+        sweep.deployment(name, hardware=hardware, model=model)
+        sweep.level(name, 5)
+    shown = [(one["model"], one["hardware"], len(one["ranking"])) for one in sweep.comparisons()]
+    assert shown == [("m", "h100", 1), ("m", "l40s", 1), ("other", "h100", 1)]
+    assert [(one["model"], len(one["ranking"])) for one in sweep.comparisons("usd")] == [
+        ("m", 2),
+        ("other", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "validity", ["client_bound", "invalid", "engine_bound_backlog", "unmeasured"]
+)
+def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validity: str) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5)
+    sweep.level("d0", 10, validity=validity, validity_reasons=["the client was at 99 % CPU"])
+    answer = sweep.best()
+    assert answer["winner"]["level"] == 5
+    (left,) = answer["left_out"]
+    assert (left["level"], left["deployment"]) == (10, "label-d0")
+    assert left["reason"] == f"not a valid measurement: {validity} (the client was at 99 % CPU)"
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said"),
+    [
+        (
+            (["96% were cached"], ["95% were cached", "the client was late"]),
+            "96% were cached; the client was late",
+        ),
+        ((["half came 0.5 s late"], ["half came 3 s late"]), "half came 0.5 s late"),
+        (([f"replica {one}: {one}2 answers are empty" for one in (1, 10)],) * 2, None),
+        (
+            (["replica 1: all empty"], ["replica 10: all empty"]),
+            "replica 1: all empty; replica 10: all empty",
+        ),
+        ((["1 of 2 cached", "2 of 3 cached"], ["1 of 3 cached"]), "1 of 2 cached; 2 of 3 cached"),
+    ],
+)
+def test_a_reason_that_repeats_share_is_said_once_with_the_figures_of_the_first(
+    sweep: Sweep, repeats: tuple[list[str], ...], said: str | None
+) -> None:
+    sweep.deployment("d0")
+    for repeat, reasons in enumerate(repeats):
+        given: dict[str, Any] = {"point_id": "d0-repeats", "repeat": repeat}
+        sweep.level("d0", 5, validity="invalid", validity_reasons=reasons, **given)
+    (left,) = sweep.best()["left_out"]
+    assert left["reason"] == f"not a valid measurement: invalid ({said or '; '.join(repeats[0])})"
+
+
+def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    row = {
+        "deployment_id": "d0",
+        "status": "failed",
+        "reason": "The engine ran out of memory.",
+        "failure_class": "bad_config",
+    }
+    commit_measurement(sweep.store, "m0", [failed_request(0)], **row)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert answer["why"] == "no point has a valid measurement: 1 failed"
+    assert [left["reason"] for left in answer["left_out"]] == [
+        "failed: The engine ran out of memory."
+    ]
+
+
+def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, good=0.5)
+    sweep.level("d0", 10, good=0.25)
+    answer = sweep.best()
+    (left,) = answer["left_out"]
+    said = "no level holds the limits: attainment is at most 0.500 (at 5 req/s), not 0.9"
+    assert left["reason"] == f"{said}; ttft p90 there: 900 ms, limit 500ms"
+    assert answer["decide"] == ["measure below 5 req/s"]
+
+
+@pytest.mark.parametrize(
+    "limits", ["ttft<=500ms,attainment>=0.95", "ttft<=500ms,itl_p99<=1s,attainment>=0.95"]
+)
+def test_where_no_limit_binds_alone_shares_and_failures_are_said(limits: str, sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    gaps = events({index: [20] * 9 for index in range(100) if index % 25 != 24})
+    # 2 late, 4 failed: the p95 of the others is good
+    sweep.level("d0", 5, good=0.97, failed=0.04, token_events=gaps)
+    reason = sweep.best(slo=limits)["left_out"][0]["reason"]
+    assert reason.endswith(
+        "not 0.95; ttft<=500ms was met by 0.940 there; 4 of 100 requests failed there"
+    )
+
+
+def test_a_limit_on_the_gaps_of_each_request_binds_by_its_share(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    gaps = events({index: [900 if index % 10 == 0 else 20, *[20] * 8] for index in range(100)})
+    sweep.level("d0", 5, token_events=gaps)
+    reason = sweep.best(slo="itl_p99<=100ms,attainment>=0.95")["left_out"][0]["reason"]
+    assert reason.endswith("not 0.95; itl_p99<=100ms was met by 0.900 there")
+
+
+@pytest.mark.parametrize("per", ["gpu", "usd"])
+def test_an_endpoint_is_compared_as_a_deployment_alone(per: Per, sweep: Sweep) -> None:
+    sweep.deployment("endpoint", engine="endpoint", devices=0, usd_per_hour=0.0)
+    sweep.level("endpoint", 5)
+    assert "--per deployment" in sweep.best(per)["left_out"][0]["reason"]
+    assert sweep.best("deployment")["winner"]["deployment"] == "label-endpoint"
+
+
+def test_an_endpoint_of_which_somebody_says_its_gpus_is_compared_per_gpu_and_still_not_ours_to_start(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0", engine="endpoint", devices=16)
+    sweep.level("d0", 32)
+    sweep.level("d0", 64, good=0.5)
+    answer = sweep.best(None)
+    assert (answer["per"], answer["winner"]["value"]) == (
+        "gpu",
+        pytest.approx(32 * 10 / 16, rel=0.05),
+    )
+    assert answer["decide"] == []
+
+
+@pytest.mark.parametrize("price", [None, 0.0])
+def test_where_no_price_is_known_that_is_the_reason(price: float | None, sweep: Sweep) -> None:
+    sweep.settled("d0", 5)
+    sweep.deployment("d1", usd_per_hour=price)
+    sweep.level("d1", 5)
+    sweep.level("d1", 40, good=0.5)
+    ranked = sweep.best("usd")
+    assert "label-d1 cannot be compared with the others" in ranked["why"]
+    assert "price is not known" in ranked["left_out"][-1]["reason"]
+
+
+def test_where_nothing_can_be_ranked_nobody_is_told_to_measure(sweep: Sweep) -> None:
+    sweep.deployment("d0", usd_per_hour=None)
+    sweep.level("d0", 5)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best("usd")
+    assert answer["why"].startswith(
+        "what holds ttft<=500ms,attainment>=0.9 cannot be ranked: its price is not known"
+    )
+    assert answer["decide"] == []
+
+
+def test_nothing_is_below_one_request_in_flight(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 1, good=0.0, control="concurrency")
+    assert sweep.best()["decide"] == []
+
+
+def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, validity="client_bound")
+    assert sweep.best()["decide"] == [
+        "run the experiment again: it measures label-d0 at 5 req/s as far as that was spoilt, failed or is missing"
+    ]
+
+
+def test_the_top_of_what_was_measured_and_a_dip_below_are_noted(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, good in ((2, 1.0), (5, 0.5), (10, 1.0)):
+        sweep.level("d0", level, good)
+    notes = " ".join(sweep.best()["winner"]["notes"])
+    assert "capacity may be higher" in notes
+    assert "not monotonic" in notes
+
+
+def test_each_workload_has_its_own_answer(sweep: Sweep) -> None:
+    for name, chat, code in (("d0", 20, 5), ("d1", 10, 10)):
+        sweep.deployment(name)
+        sweep.level(name, chat)
+        sweep.level(name, code, workload="code")
+    found = {one["workload"]: one["ranking"][0]["deployment"] for one in sweep.comparisons()}
+    assert found == {"chat": "label-d0", "code": "label-d1"}
+
+
+def test_a_limit_nobody_thought_of_when_measuring_changes_the_answer(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5)
+    sweep.level("d0", 10, good=0.5)
+    assert sweep.best(slo="ttft<=500ms,attainment>=0.9")["winner"]["level"] == 5
+    assert sweep.best(slo="ttft<=1s,attainment>=0.9")["winner"]["level"] == 10
+
+
+def test_an_emulators_answer_is_marked(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, emulated=True)
+    answer = sweep.best()
+    assert answer["emulated"]
+    assert answer["winner"]["emulated"]
+
+
+def test_what_an_emulator_answered_is_never_ranked_with_the_rest(sweep: Sweep) -> None:
+    for name, level in (("d0", 20), ("d1", 10)):
+        sweep.deployment(name)
+        sweep.level(name, level, emulated=name == "d0")
+    shown = [
+        (one["emulated"], [rank["deployment"] for rank in one["ranking"]])
+        for one in sweep.comparisons()
+    ]
+    assert shown == [(False, ["label-d1"]), (True, ["label-d0"])]
+
+
+def test_repeats_are_pooled_and_the_bad_ones_left_out(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, repeat=0, point_id="p")
+    sweep.level("d0", 5, repeat=1, point_id="p", good=0.9)
+    sweep.level("d0", 5, repeat=2, point_id="p", validity="client_bound")
+    winner = sweep.best()["winner"]
+    assert winner["attainment"] == pytest.approx(0.95)
+    assert winner["repeats"] == 2
+    assert any("1 of 3 repeats are left out" in note for note in winner["notes"])
+
+
+def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, repeat=1, point_id="p", good=0.5)
+    sweep.level("d0", 5, repeat=0, point_id="p")
+    sweep.level(
+        "d0",
+        5,
+        repeat=2,
+        point_id="p",
+        status="failed",
+        reason="it died",
+        failure_class="engine_crash",
+    )
+    (point,) = load_points(sweep.store, SLO)
+    found = json.loads(json_text(point_document(point, [SLO])))
+    assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
+    assert (found["status"], found["reason"]) == ("ok", "it died")
+    assert [one["repeat"] for one in found["repeats"]] == [0, 1, 2]
+    assert found["requests"] == {"scheduled": 200, "ok": 200, "failed": 0}
+    assert found["slo"]["attainment"]["estimate"] == 0.75
+    assert [
+        one["slo"]["attainment"] and one["slo"]["attainment"]["estimate"]
+        for one in found["repeats"]
+    ] == [
+        1,
+        0.5,
+        None,
+    ]
+    assert found["slo"]["goodput"] == pytest.approx(0.75 * 5)
+    assert found["slo"]["by_limit"] == {"ttft": 0.75}
+
+
+def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    failed = {"status": "failed", "reason": "first", "deployment_id": "d0"}
+    commit_measurement(sweep.store, "x", attempt_id="a0", created_unix_ns=1, point_id="x", **failed)
+    commit_measurement(
+        sweep.store,
+        "x",
+        attempt_id="a1",
+        created_unix_ns=2,
+        point_id="x",
+        **failed | {"reason": "last"},
+    )
+    (point,) = load_points(sweep.store)
+    assert (point.head.reason, point.repeats[0].attempts, point.used) == ("last", 2, ())
+    commit_measurement(
+        sweep.store,
+        "x",
+        [request(0)],
+        attempt_id="a2",
+        created_unix_ns=3,
+        point_id="x",
+        deployment_id="d0",
+    )
+    (point,) = load_points(sweep.store)
+    assert (point.head.attempt_id, point.repeats[0].attempts) == ("a2", 3)
+
+
+def test_points_of_a_deployment_nobody_described_are_still_listed(sweep: Sweep) -> None:
+    sweep.level("ghost", 5)
+    (point,) = load_points(sweep.store)
+    assert point_document(point)["label"] == "ghost"
+    assert point_document(point)["settings"] == {}
+
+
+def test_what_had_no_steady_part_is_not_certain(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20), steady=False)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best()
+    assert (answer["certain"], answer["why"]) == (
+        False,
+        "not certain: no part of label-d0 at 20 req/s was steady",
+    )
+    assert answer["decide"] == ["measure label-d0 at 20 req/s longer"]
+
+
+def test_a_level_never_wins_of_which_one_repeat_is_no_output(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 10)
+    for repeat, given in enumerate(({}, NOISE)):
+        sweep.level("d0", 20, repeat=repeat, **given)
+    answer = sweep.best()
+    assert (answer["winner"]["level"], answer["winner"]["censored"]) == (10, False)
+    assert (
+        answer["left_out"][0]["reason"]
+        == "not a valid measurement: broken_output (all answers are empty)"
+    )
+
+
+def test_what_answers_with_noise_is_not_helped_by_another_load(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, good in ((5, 0.5), (10, 1.0)):
+        sweep.level("d0", level, good, **NOISE)
+    mend = "change label-d0: no load makes output of such answers (docs/metrics.md#broken_output)"
+    for answer in (sweep.best(), searched(sweep)):
+        assert answer["why"] == "no point has a valid measurement: 2 broken_output"
+        assert answer["decide"] == [mend]
+        assert "broken_output (all answers are empty)" in answer["left_out"][0]["reason"]
+    sweep.deployment("d1")
+    sweep.level("d1", 20, good=0.5)
+    assert sweep.best()["decide"] == ["measure below 20 req/s", mend]
+    sweep.level("d0", 2, good=0.5)
+    assert sweep.best()["decide"] == ["measure below 2 req/s"]
+
+
+def test_what_comes_in_bursts_is_not_helped_by_another_load(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level in (5, 10):
+        sweep.level("d0", level, 0.0, validity="stream_buffered")
+    mend = "take away what gathers the events of label-d0: whatever the load, they do not show its TPOT and ITL"
+    assert sweep.best()["why"] == "no point has a valid measurement: 2 stream_buffered"
+    assert sweep.best()["decide"] == [mend]
+    sweep.level("d0", 2, good=0.5)
+    assert sweep.best()["decide"] == ["measure below 2 req/s"]
+
+
+def test_what_something_else_disturbed_does_not_ask_for_a_lower_level(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, good=0.5, validity="disturbed")
+    assert sweep.best()["why"] == "no point has a valid measurement: 1 disturbed"
+    assert not [text for text in sweep.best()["decide"] if "below" in text]
+    sweep.level("d0", 10, good=0.5)
+    assert "measure below 10 req/s" in sweep.best()["decide"]
+
+
+def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, good in ((5, 1.0), (10, 0.95), (20, 0.85)):
+        sweep.level("d0", level, good)  # the others take 900 ms
+    strict, loose = "ttft_p90<=500ms,e2e_p99<=800ms", "ttft_p90<=500ms,e2e_p99<=1s"
+    assert [sweep.best(slo=slo)["winner"]["level"] for slo in (strict, loose)] == [5, 10]
+    assert sweep.best(slo=loose)["winner"]["attainment"] == pytest.approx(0.95), (
+        "of the first of them"
+    )
+    sweep.deployment("d1")
+    sweep.level("d1", 10, 0.95)
+    left_out = [one["reason"] for one in sweep.best(slo=strict)["left_out"]]
+    assert left_out == [
+        "no level holds the limits: the share within e2e_p99 is at most 0.950 (at 10 req/s), not 0.99; "
+        "e2e p99 there: 900 ms, limit 800ms"
+    ]
+    joint = parse_slo(strict + ",ttft<=500ms,attainment>=0.9")
+    found = point_document(load_points(sweep.store, joint)[1], (joint,))["slo"]
+    assert [(one["name"], one["target"], one["met"]) for one in found["tests"]] == [  # type: ignore[index]
+        ("attainment", 0.9, True), ("ttft_p90", 0.9, True), ("e2e_p99", 0.99, False),
+    ]  # fmt: skip
+    assert (found["met"], found["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]
+
+
+def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_apart(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0")
+    for level, served in ((1, 1.0), (2, 1.0), (4, 1.0), (8, 0.5), (16, 0.25)):
+        sweep.level("d0", level, failed=1 - served)
+    points = load_points(sweep.store)
+    marked = knees(points)
+    documents = [point_document(one, knees=marked) for one in points]
+    assert [one["level"] for one in documents if one["knee"]] == [4]
+    (row,) = [line for line in points_text(points) if "knee" in line]
+    assert "knee" in row
+    profile = "\n".join(points_text(points, profile=True))
+    assert all(title in profile for title in ("prefill", "decode", "all input", "all output"))
+    assert "attainment" not in profile
+
+
+def searched(
+    sweep: Sweep, slo: str | None = None, per: Per = "gpu", precision: float = 0.15
+) -> dict[str, Any]:
+    limits = parse_slo(slo) if slo else SLO
+    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": Searched(precision)})
+    (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
+    return comparison  # type: ignore[no-any-return]
+
+
+def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep: Sweep) -> None:
+    for name, top in (("d0", 20), ("d1", 30)):
+        sweep.deployment(name, devices=2)
+        for level, good in (*[(top, 1.0)] * 6, (top * 1.05, 0.5), (top / 2, 1.0)):
+            sweep.level(name, level, good, repeat=sweep.count)
+    answer = searched(sweep)
+    assert [(one["deployment"], one["level"]) for one in answer["ranking"]] == [
+        ("label-d1", 30),
+        ("label-d0", 20),
+    ]
+    assert answer["ranking"][0]["capacity"] == {
+        "claim": 30,
+        "low": 30,
+        "high": 31.5,
+        "status": "converged",
+    }
+    assert answer["ranking"][0]["value"] == pytest.approx(150, rel=0.02)
+    assert answer["why"] == "not certain: one start: spread unknown"
+    sweep.level("d1", 60, 1.0)
+    assert searched(sweep)["ranking"][0]["capacity"]["status"] == "non_monotonic"
+
+
+def test_searches_are_ranked_by_what_is_expected_within_their_bounds_and_not_far_above_what_they_claim(
+    sweep: Sweep,
+) -> None:
+    bounds = {
+        "d0": (20, 21.5, 0.1),
+        "d1": (20, 22, 0.8),
+        "d2": (19.5, 30, 0.8),
+        "d3": (18, 18.5, 0.8),
+        "d4": (15, 90, 0.8),
+    }
+    for name, (top, high, good) in bounds.items():
+        sweep.deployment(name)
+        for level, share in (*[(top, 1.0)] * 6, (high, good)):
+            sweep.level(name, level, share, repeat=sweep.count)
+    ranking = searched(sweep)["ranking"]
+    assert [(one["deployment"], one["level"]) for one in ranking] == [
+        ("label-d1", 20), ("label-d2", 19.5), ("label-d0", 20), ("label-d3", 18), ("label-d4", 15),
+    ]  # fmt: skip
+
+
+def test_a_winner_of_which_less_is_claimed_than_of_another_says_why_it_is_first(
+    sweep: Sweep,
+) -> None:
+    for name, top, high, good in (("d0", 20.5, 21, 0.1), ("d1", 20, 22, 0.8)):
+        sweep.deployment(name)
+        for level, share in (*[(top, 1.0)] * 6, (high, good)):
+            sweep.level(name, level, share, repeat=sweep.count)
+    answer = searched(sweep)
+    assert [one["level"] for one in answer["ranking"]] == [20, 20.5]
+    assert (
+        "more is claimed of label-d0, but the probes of label-d1 expect it to hold more"
+        in answer["why"]
+    )
+    assert "search label-d1, label-d0 on, with a smaller precision" in answer["decide"]
+
+
+def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(
+    sweep: Sweep,
+) -> None:
+    """What was shown once leads while the search is not over, and then what is claimed."""
+    for name, levels in (
+        ("d0", [(20, 1.0)] * 6 + [(22, 1.0)] * 2 + [(22.9, 0.5)]),
+        ("d1", [(10, 1.0)] * 12 + [(21, 0.5)]),
+    ):
+        sweep.deployment(name)
+        for level, good in levels:
+            sweep.level(name, level, good, repeat=sweep.count)
+    for precision, said in ((0.05, ["budget", "outraced"]), (0.15, ["converged", "budget"])):
+        ranking = searched(sweep, precision=precision)["ranking"]
+        assert [(one["level"], one["capacity"]["status"]) for one in ranking] == list(
+            zip((20, 10), said, strict=True)
+        )
+
+
+def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_shown_to_hold_is_no_answer(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0")
+    for repeat in range(2):
+        sweep.level("d0", 20, repeat=repeat)
+    sweep.level("d0", 40, 0.5)
+    answer = searched(sweep)
+    assert answer["ranking"] == []
+    assert answer["left_out"][0]["reason"] == (
+        "no load was shown to hold the limits: between 20 and 40 req/s (budget)"
+    ), answer["left_out"]
+    assert "search label-d0 on, with more budget or longer probes" in answer["decide"]
+    for repeat in range(2, 6):
+        sweep.level("d0", 20, repeat=repeat)
+    (found,) = searched(sweep)["ranking"]
+    assert found["capacity"] == {"claim": 20, "low": 20, "high": 40, "status": "budget"}
+    assert (
+        "capacities are not settled: label-d0 between 20 and 40 req/s (budget)"
+        in searched(sweep)["why"]
+    )
+
+
+def test_the_one_start_of_who_was_outraced_with_a_claim_is_no_doubt(sweep: Sweep) -> None:
+    for name, top, failed in (("d0", 36, 37.8), ("d1", 20, 30)):
+        sweep.deployment(name)
+        for repeat in range(8):
+            sweep.level(
+                name,
+                top,
+                repeat=repeat,
+                start=repeat // 4 if name == "d0" else 0,
+                steady=name == "d0",
+            )
+        sweep.level(name, failed, 0.5, start=0)
+    answer = searched(sweep)
+    assert [one["capacity"]["status"] for one in answer["ranking"]] == ["converged", "outraced"]
+    assert answer["ranking"][1]["capacity"]["claim"] == 20
+    assert (answer["certain"], answer["decide"]) == (True, []), answer["why"]
+
+
+def two_starts(sweep: Sweep, name: str, top: float, high: float, **given: Any) -> None:
+    """A search that claims ``top``, measured on both starts, and was shown to fail at ``high``."""
+    sweep.deployment(name, **given)
+    for repeat in range(8):
+        sweep.level(name, top, repeat=repeat, start=repeat // 4)
+    sweep.level(name, high, 0.5, start=0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "gpus", "said", "decide"),
+    [
+        (
+            (19.4, 20.3),
+            1,
+            "1.5% more than is claimed of label-d0",
+            "search label-d0, label-d1 on, with a smaller",
+        ),
+        (
+            (38.8, 40.6),
+            2,
+            "1.5% more than is claimed of label-d0",
+            "search label-d0, label-d1 on, with a smaller",
+        ),
+        ((19.4, 19.9), 1, None, None),
+        ((38.8, 39.8), 2, None, None),
+    ],
+)
+def test_searched_rates_are_told_apart_by_their_bounds_and_not_by_the_rates_that_were_sent(
+    bounds: tuple[float, float], gpus: int, said: str | None, decide: str | None, sweep: Sweep
+) -> None:
+    two_starts(sweep, "d0", 20, 20.8)
+    two_starts(sweep, "d1", *bounds, devices=gpus)
+    answer = searched(sweep)
+    assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
+    assert {(one["starts"], one["capacity"]["status"]) for one in answer["ranking"]} == {
+        (2, "converged")
+    }
+    assert answer["certain"] is (said is None), answer["why"]
+    if said is None or decide is None:
+        assert (
+            answer["why"]
+            == "certain: every other was shown to fail at what is claimed of the first, or below"
+        )
+        assert answer["decide"] == []
+    else:
+        assert answer["why"] == f"not certain: bounds overlap: label-d1 could hold up to {said}"
+        (text,) = answer["decide"]
+        assert text.startswith(decide)
+
+
+def test_bounds_that_are_as_narrow_as_levels_lie_ask_for_no_search(sweep: Sweep) -> None:
+    for name in ("d0", "d1"):
+        two_starts(sweep, name, 20, 20.29)
+    answer = searched(sweep)
+    assert answer["why"].endswith("of label-d0, and no search tells more: levels are 1.5% apart")
+    assert (answer["certain"], answer["decide"]) == (False, [])
+
+
+def test_who_was_beaten_before_anything_was_claimed_of_it_may_hold_the_limits_at_less(
+    sweep: Sweep,
+) -> None:
+    two_starts(sweep, "d0", 36, 37.8)
+    sweep.deployment("d1")
+    sweep.level("d1", 30, 0.5)
+    answer = searched(sweep)
+    assert len(answer["ranking"]) == 1
+    assert (
+        answer["why"]
+        == "certain: every other was shown to fail at what is claimed of the first, or below"
+    )
+
+
+def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0")
+    for repeat in range(6):
+        sweep.level("d0", 20, repeat=repeat)
+    sweep.level("d0", 40, 0.2, ended_early="fails", ended_for=f"e2e<=5s; {format_slo(SLO)}")
+    assert searched(sweep)["ranking"][0]["capacity"]["high"] == 40
+    assert searched(sweep, "ttft<=2s,attainment>=0.9")["ranking"][0]["capacity"]["high"] is None
+    assert sweep.best()["ranking"][0]["capacity"] is None, "a list of levels claims nothing"
+
+
+def agreeing(sweep: Sweep, shares: dict[str, float | None]) -> list[Point]:
+    """One point of each deployment, the higher the load the lower in the alphabet."""
+    for at, name in enumerate(shares):
+        sweep.deployment(name)
+        sweep.level(name, 4 + at)
+    return [
+        replace(point, agreement=Agreement(share, 256, "tokens", "label-ref"))
+        if (share := shares[point.head.deployment_id]) is not None
+        else replace(point, agreement=Agreement(reference="label-ref", note=IS_REFERENCE))
+        for point in load_points(sweep.store, SLO)
+    ]
+
+
+def test_a_fast_deployment_that_computes_something_else_does_not_win_under_a_limit_on_agreement(
+    sweep: Sweep,
+) -> None:
+    points = agreeing(sweep, {"ref": None, "good": 0.95, "noise": 0.0})
+    (free,) = best(points, SLO)
+    assert free.ranking[0].point.deployment.label == "label-noise"
+    (limited,) = best(points, parse_slo("ttft<=500ms,attainment>=0.9,agreement>=90%"))
+    names = [one.point.deployment.label for one in limited.ranking]
+    assert names == ["label-good", "label-ref"], "the reference agrees with itself"
+    (out,) = [one for one in limited.left_out if one.deployment.label == "label-noise"]
+    assert out.reason == "its agreement with label-ref is 0.000 (n=256 tokens), not 0.9"
+
+
+def test_an_agreement_near_chance_is_noted_where_others_of_the_model_agree(sweep: Sweep) -> None:
+    points = agreeing(sweep, {"ref": None, "good": 0.62, "noise": 0.09})
+    (found,) = best(points, SLO)
+    noted = {one.point.deployment.label: one.notes for one in found.ranking}
+    assert any("hardly any of its answers equals" in note for note in noted["label-noise"])
+    assert not any("hardly any" in note for note in (*noted["label-good"], *noted["label-ref"]))
+    alone = [point for point in points if point.head.deployment_id != "good"]
+    (found,) = best(alone, SLO)
+    assert not any("hardly" in note for one in found.ranking for note in one.notes)
+
+
+def test_an_agreement_that_is_not_known_is_not_enough(sweep: Sweep) -> None:
+    sweep.settled("a", 8)
+    (found,) = best(load_points(sweep.store, SLO), parse_slo("ttft<=500ms,agreement>=0.9"))
+    assert not found.ranking
+    assert "its agreement is not known" in found.left_out[-1].reason
+
+
+def test_a_limit_on_agreement_is_written_as_it_is_read() -> None:
+    text = "ttft<=500ms,attainment>=0.95,agreement>=0.9"
+    assert format_slo(parse_slo(text)) == text
+    assert format_limits(parse_slo(text)) == "ttft<=500ms,attainment>=0.95"
+    with pytest.raises(ProblemsError, match="write agreement>=0.9"):
+        parse_slo("ttft<=1s,agreement<=0.9")

@@ -1,0 +1,364 @@
+"""A race of deployments: where each is probed first, who is beaten, who is thought to be ahead."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.capacity.choose_level import SAME, STEPS, Known
+from orchestrator.capacity.claim import AtLevel, Claim, Status, claim_of
+from orchestrator.capacity.dominance import against, beaten, lead_of
+from orchestrator.capacity.race import CAUTION, Entrant, Race
+from orchestrator.capacity.search import Capacity
+from orchestrator.capacity.sequential_test import Evidence, Outcome
+from orchestrator.capacity.strategy import Question
+from orchestrator.spec.load import Slo
+
+ENTRANTS = {
+    "small": Entrant("h100", 1, {"tensor_parallel_size": 1, "quantization": None}),
+    "large": Entrant("h100", 8, {"tensor_parallel_size": 8, "quantization": None}),
+    "middle": Entrant("h100", 2, {"tensor_parallel_size": 2, "quantization": None}),
+    "other": Entrant("l4", 1, {"tensor_parallel_size": 1, "quantization": None}),
+}
+
+
+def claim(low: float, high: float = math.inf, status: Status = "budget", *levels: AtLevel) -> Claim:
+    return Claim(None, low, high, status, levels)
+
+
+def at(level: float, verdict: Outcome | None = None, whole: int = 0) -> AtLevel:
+    return AtLevel(
+        level, max(whole, 1), verdict, False, 0.95, 1000, (), whole, False, False, False, 20.0
+    )
+
+
+def blocked(level: float, client_bound: bool) -> AtLevel:
+    return replace(at(level), blocked=True, client_bound=client_bound, share=None, requests=0)
+
+
+def test_a_leader_is_ahead_of_those_it_is_compared_with_per_what_they_take() -> None:
+    race = Race(ENTRANTS)
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    assert race.view("small", "w", "fast")[0] == 10.0
+    assert race.view("middle", "w", "fast")[0] == 20.0
+    assert race.view("large", "w", "fast")[0] == 0.0  # nobody is ahead of itself
+    assert race.view("other", "w", "fast")[0] == 0.0
+    assert race.view("small", "w", "slow")[0] == race.view("small", "v", "fast")[0] == 0.0
+    assert race.view("small", "w", "fast")[1] == pytest.approx(CAUTION * 12.0)
+
+
+def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_more_was_probed() -> (
+    None
+):
+    race = Race(ENTRANTS)
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    seen = race.version
+    race.tell("large", "w", "fast", claim(80.0), 96.0, asks=False)
+    assert race.view("small", "w", "fast")[1] == 10.0
+    assert race.version > seen
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    # or two that wait for each other would do so for ever
+    assert race.view("small", "w", "fast")[1] == 10.0
+    race.tell("large", "w", "fast", claim(80.0, 100.0), 96.0)
+    assert race.view("small", "w", "fast")[1] == pytest.approx(CAUTION * 12.0)
+
+
+def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
+    race = Race(ENTRANTS)
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    assert race.view("small", "w", "fast")[0] == 10.0
+    race.tell("large", "w", "fast", Claim(64.0, 80.0, 96.0, "unresolved", ()), 0.0, asks=False)
+    assert race.view("small", "w", "fast")[0] == race.view("small", "w", "fast")[1] == 8.0
+    race.tell("large", "w", "fast", claim(80.0, 96.0, "unresolved"), 0.0, asks=False)
+    assert race.view("small", "w", "fast")[0] == 0.0
+    assert (
+        lead_of(
+            [(claim(80.0, 96.0, "unresolved"), 8.0), (Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0)]
+        )
+        == 6.0
+    )
+
+
+def test_a_lead_that_is_doubted_stays_until_nobody_asks_for_it_or_it_is_shown_to_fail() -> None:
+    race = Race(ENTRANTS)
+    race.tell("large", "w", "fast", claim(80.0), 80.0)
+    race.tell("large", "w", "fast", claim(40.0, 96.0), 80.0)
+    assert race.view("small", "w", "fast")[0] == 10.0
+    race.tell("large", "w", "fast", claim(40.0, 96.0), 80.0, asks=False)
+    assert race.view("small", "w", "fast")[0] == 5.0
+    race.tell("large", "w", "fast", claim(64.0, 96.0), 64.0)
+    race.tell("large", "w", "fast", claim(40.0, 64.0), 40.0)
+    assert race.view("small", "w", "fast")[0] == 5.0
+
+
+GRID = [float(f"{2.0 ** (step / STEPS):.4g}") for step in range(70, 100)]
+
+
+def probed(
+    level: float, verdict: Outcome | None, share: float, whole: int, confirmed: bool = False
+) -> AtLevel:
+    evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
+    return AtLevel(
+        level, whole, verdict, confirmed, share, 3000, evidence, whole, False, False, False, 20.0
+    )
+
+
+ONE_WAITS = [  # as long as the other asks, which asks as long as this one waits
+    *(
+        probed(level, None, share, 8)
+        for level, share in ((8.0, 0.945), (8.98, 0.955), (11.31, 0.95))
+    ),
+    probed(11.99, None, 0.95, 2),
+    probed(12.34, None, 0.96, 1),
+    probed(15.1, "fails", 0.8, 1),
+]
+OTHER = [
+    probed(8.0, "holds", 0.98, 1),
+    probed(9.514, None, 0.96, 8),
+    *(probed(level, "fails", 0.8, 1) for level in (9.792, 10.08, 17.45)),
+]
+
+
+@st.composite
+def near_ties(draw: st.DrawFn) -> list[AtLevel]:
+    """What probes of one deployment may show: what holds, above that what nobody knows, above that
+    what fails.
+    """
+    steps = sorted(draw(st.sets(st.integers(0, len(GRID) - 1), min_size=2, max_size=6)))
+    holds = draw(st.integers(0, len(steps) - 1))
+    open_ones = draw(st.integers(holds, len(steps)))
+    found = []
+    for index, step in enumerate(steps):
+        verdict: Outcome | None = (
+            "holds" if index < holds else None if index < open_ones else "fails"
+        )
+        share = {
+            "holds": 0.98,
+            None: draw(st.sampled_from([0.945, 0.95, 0.955, 0.96])),
+            "fails": 0.8,
+        }[verdict]
+        # of eight no more tell anything
+        whole = 1 if verdict == "fails" else draw(st.sampled_from([1, 3, 8, 16]))
+        confirmed = verdict == "holds" and draw(st.integers(0, 3)) == 0
+        found.append(probed(GRID[step], verdict, share, whole, confirmed))
+    return found
+
+
+class Contest:
+    """Searches that race as a sweep follows them (``Sweep._follow_race``): whoever is told
+    anything, all look again.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.race = Race({str(at): Entrant("g", 1.0) for at in range(count)})
+        slo = Slo(name="s", ttft=0.5, attainment=0.95)
+        self.searches = {
+            name: Capacity(
+                Question(control="request_rate", slos=(slo,), rivals=self.race.rivals(name, "w"))
+            )
+            for name in self.race.entrants
+        }
+        self.given_up = dict[str, Claim]()
+
+    def shows(self, name: str, levels: list[AtLevel]) -> None:
+        """As if these had been probed."""
+        one = self.searches[name]
+        (tier,) = one._tiers
+        tier._claim, tier._over, one._wants, one._told = claim_of(levels, 0.95), None, None, 1
+        one.look()
+        self.tell(name)
+
+    def tell(self, name: str) -> None:
+        one = self.searches[name]
+        self.race.tell(name, "w", "s", one.claims()["s"], one.reaches()["s"], one.ask() is not None)
+
+    def give_up(self, name: str) -> None:
+        self.given_up[name] = claim = self.searches.pop(name).claims()["s"]
+        self.race.tell(name, "w", "s", claim, 0.0, asks=False)
+
+    def follow(self) -> None:
+        for _ in range(3 * len(self.searches) + 2):
+            seen = self.race.version
+            for name, one in self.searches.items():
+                if one.look():
+                    self.tell(name)
+            if self.race.version == seen:
+                return
+        pytest.fail("it goes on for ever")
+
+    def check(self) -> None:
+        """Whoever asks nothing is beaten by what others hold now, knows what it can, or waits for
+        one that asks.
+        """
+        leads, known = (
+            {name: self._lead(name) for name in self.race.entrants},
+            self.race._fields["w", "s", "g"].known,
+        )
+        asking = {name for name, one in self.searches.items() if one.ask() is not None}
+        for name in self.searches.keys() - asking:
+            (tier,) = self.searches[name]._tiers
+            alone = tier.known.explored(None) or tier.known.confirmed()
+            # too near to the lead to tell
+            near = self.searches[name].claims()["s"].status == "unresolved"
+            if (
+                alone is None
+                or near
+                or beaten(tier.claim, max(leads[other] for other in leads if other != name))
+            ):
+                continue
+            assert max((known[other].front for other in asking), default=0.0) * SAME >= alone
+
+    def _lead(self, name: str) -> float:
+        """What counts as held by it: while it asks, also what was doubted since."""
+        if name in self.given_up:
+            return self.given_up[name].claim or 0.0
+        one = self.searches[name]
+        claim, over, known = (
+            one.claims()["s"],
+            not one.reaches()["s"],
+            self.race._fields["w", "s", "g"].known[name],
+        )
+        lead = claim.claim or 0.0 if over else claim.low
+        if one.ask() is None or known.lead >= claim.high:
+            assert known.lead == lead
+        return max(lead, known.lead)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(near_ties(), min_size=2, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.none() | near_ties()), max_size=5),
+)
+@example([ONE_WAITS, OTHER], [])
+def test_whatever_comes_who_is_not_beaten_asks_or_waits_for_one_that_does(
+    found: list[list[AtLevel]], later: list[tuple[int, list[AtLevel] | None]]
+) -> None:
+    """``later``: what is found of one of them then; None: it is given up."""
+    contest = Contest(len(found))
+    for name, levels in zip(contest.race.entrants, found, strict=True):
+        contest.shows(name, levels)
+    contest.follow()
+    contest.check()
+    for at, news in later:
+        if (name := str(at)) not in contest.searches:
+            continue
+        if news is None:
+            contest.give_up(name)
+        else:
+            contest.shows(name, news)
+        contest.follow()
+        contest.check()
+
+
+def test_what_a_search_sees_of_others_stays_until_it_looks() -> None:
+    race = Race(ENTRANTS)
+    rivals = race.rivals("small", "w")
+    assert rivals.lead("fast") == 0.0
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    assert rivals.lead("fast") == rivals.front("fast") == 0.0
+    assert rivals.look(begun=True)
+    assert rivals.lead("fast") == 10.0
+    seen = race.version
+    race.tell("middle", "w", "fast", claim(4.0), 8.0)
+    assert race.version > seen
+    assert not rivals.look(begun=True)  # not of the best: nothing has to be thought over
+
+
+def test_on_a_full_grid_nobody_is_ahead_and_the_nearest_neighbour_says_where_to_begin() -> None:
+    race = Race(ENTRANTS, full_grid=True)
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    race.tell("small", "w", "fast", claim(12.0), 12.0)
+    assert race.view("middle", "w", "fast")[0] == race.view("middle", "w", "fast")[1] == 0.0
+    assert race.neighbour("middle", "w", "fast") == 24.0
+    assert race.neighbour("other", "w", "fast") is None
+
+
+def test_who_may_come_further_stands_higher() -> None:
+    race = Race(ENTRANTS)
+    race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0)
+    race.tell("small", "w", "fast", claim(0.0, 11.0), 10.0)
+    race.tell("middle", "w", "fast", claim(0.0, 18.0), 0.0, asks=False)
+    assert race.standing("large") > race.standing("small") > race.standing("middle") == 0.0
+    before = race.standing("large")
+    race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0, asks=False)
+    race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0)  # it waited, and returned
+    assert race.standing("large") == pytest.approx(before)
+
+
+def test_the_same_news_is_no_news() -> None:
+    race = Race(ENTRANTS)
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    seen = race.version
+    race.tell("large", "w", "fast", claim(80.0), 96.0)
+    race.tell("nobody", "w", "fast", claim(80.0), 96.0)
+    assert race.version == seen
+
+
+def test_who_fails_at_the_lead_is_beaten_and_who_fails_above_is_not() -> None:
+    lead = lead_of([(claim(80.0), 8.0), (claim(9.0), 1.0)])
+    assert lead == 10.0
+    assert beaten(claim(0.0, 10.0), lead)
+    assert not beaten(claim(0.0, 10.3), lead)
+    assert not beaten(claim(9.0), lead)
+
+
+def test_the_beaten_keep_their_bounds_and_those_whose_search_had_ended_their_status() -> None:
+    found = against(claim(4.0, 9.0), 10.0)
+    assert (found.claim, found.low, found.high, found.status) == (None, 4.0, 9.0, "outraced")
+    assert against(claim(4.0, 9.0, "converged"), 10.0).status == "converged"
+    assert against(claim(4.0, 11.0), 10.0).status == "budget"
+    assert against(claim(4.0, 11.0), 0.0).status == "budget"
+
+
+def test_who_was_shown_to_hold_as_much_is_not_beaten_by_a_level_that_failed_below() -> None:
+    hiccup = claim(0.0, 8.0, "non_monotonic", at(8.0, "fails"), at(16.0, "holds"))
+    assert not beaten(hiccup, 10.0)
+    assert not beaten(hiccup, 16.0)
+    assert beaten(hiccup, 17.0)
+    assert against(hiccup, 10.0).status == against(hiccup, 17.0).status == "non_monotonic"
+
+
+@pytest.mark.parametrize(
+    ("client_bound", "status"), [(True, "client_bound"), (False, "unresolved")]
+)
+def test_who_cannot_be_measured_at_the_lead_is_asked_nothing_more_and_says_so(
+    client_bound: bool, status: Status
+) -> None:
+    levels = at(8.0, "holds"), blocked(9.792, client_bound)
+    known = Known(levels, 8.0, math.inf, 0.95, False)
+    assert [known.from_front(10.0, one) for one in (known.explored(10.0), known.confirmed())] == [
+        None,
+        None,
+    ]
+    assert against(claim(8.0, math.inf, "budget", *levels), 10.0).status == status
+    above = at(8.0, "holds"), blocked(16.0, client_bound)
+    assert against(claim(8.0, math.inf, "budget", *above), 10.0).status == "budget"
+
+
+def test_who_is_too_near_to_the_leader_to_tell_is_unresolved() -> None:
+    tied = claim(4.0, 11.0, "budget", at(10.0, whole=8))
+    assert against(tied, 10.0).status == "unresolved"
+    assert against(claim(4.0, 11.0, "budget", at(10.0)), 10.0).status == "budget"
+
+
+def test_who_held_the_lead_once_and_could_not_confirm_it_is_unresolved() -> None:
+    held = claim(10.0, 11.0, "budget", at(10.0, "holds", whole=16))
+    assert against(held, 10.0).status == "unresolved"
+    assert against(claim(10.0, 11.0, "budget", at(10.0, "holds", whole=6)), 10.0).status == "budget"
+
+
+def test_it_is_probed_first_at_the_front_or_just_below_and_never_lower() -> None:
+    nothing = Known((), 0.0, math.inf, 0.95, False)
+    assert nothing.from_front(8.0, None) == 8.0
+    assert nothing.from_front(8.05, None) == 8.0
+    assert nothing.from_front(8.2, None) == 8.116  # the nearest of the grid is above
+    missed = Known((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
+    assert missed.from_front(8.0, 4.0) is None
+    undecided = Known((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
+    assert undecided.from_front(8.0, 4.0) == 8.0
+    assert undecided.from_front(8.0, 9.0) == 9.0
+    assert Known((at(8.0, whole=8),), 0.0, math.inf, 0.95, False).from_front(8.0, 4.0) is None

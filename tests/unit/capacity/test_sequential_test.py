@@ -1,0 +1,251 @@
+"""The sequential test of one load level: against simulated queues and against misses in runs, all
+seeded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.analysis.requests import Bools, Floats
+from orchestrator.capacity.design_effect import Clumps, design_effect
+from orchestrator.capacity.sequential_test import ALPHA, Before, Outcome, Probe, evidence
+from tests.unit.load.test_validity import poisson, slots
+
+TARGET = 0.95
+
+
+def runs_of_misses(rng: np.random.Generator, share: float, length: float, count: int) -> Bools:
+    """Flags of which ``share`` is met; misses come in runs of this mean length."""
+    met = np.ones(count, bool)
+    at = 0
+    while (at := at + int(rng.geometric((1 - share) / share / length))) < count:
+        missed = int(rng.geometric(1 / length))
+        met[at : at + missed] = False
+        at += missed
+    return met
+
+
+def watched(
+    due: Floats, done: Floats, limits: list[list[tuple[float, float]]], until_s: float = 600.0
+) -> tuple[float, tuple[Outcome | None, ...], Probe]:
+    """Seconds until every tier has a verdict, looked at each second. ``limits``: (limit in s,
+    target) of every test.
+    """
+    targets = [[target for _, target in tier] for tier in limits]
+    before = [
+        [Before(seen=(Clumps(1 - target, 8.0, 10**9),)) for target in tier] for tier in targets
+    ]
+    probe, told = Probe(targets, before), np.zeros(len(due), bool)
+    flat = np.array([limit for tier in limits for limit, _ in tier])
+    for now in np.arange(1.0, until_s):
+        new = (done <= now) & ~told
+        probe.tell(due[new], done[new], (done - due)[new, None] <= flat)
+        told |= new
+        waits = (due <= now) & ~told
+        if None not in probe.look(now, due[waits], (now - due)[waits, None] > flat):
+            return now, probe.verdicts, probe
+    return until_s, probe.verdicts, probe
+
+
+def m_d_c(rate: float, seed: int, seconds: float = 600.0) -> tuple[Floats, Floats]:
+    """Eight slots of 0.4 s: 20/s is the most they do."""
+    due = poisson(rate, seconds, seed)
+    return due, slots(due, 8, 0.4)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(8.0, "holds"), (20.0, "fails")])
+def test_a_level_far_from_the_edge_is_decided_in_two_minutes(
+    rate: float, expected: Outcome
+) -> None:
+    for seed in range(5):
+        seconds, verdicts, _ = watched(*m_d_c(rate, seed), [[(0.5, TARGET)]])
+        assert verdicts == (expected,)
+        assert seconds <= 120
+
+
+@pytest.mark.parametrize("rate", [40.0, 100.0])
+def test_a_hopeless_level_ends_in_seconds(rate: float) -> None:
+    for seed in range(5):
+        seconds, verdicts, _ = watched(*m_d_c(rate, seed, 60.0), [[(0.5, TARGET)]])
+        assert verdicts == ("fails",)
+        assert seconds <= 8
+
+
+def test_a_backlog_that_grows_fails_a_limit_that_nobody_has_missed_yet() -> None:
+    seconds, verdicts, probe = watched(*m_d_c(40.0, 1, 60.0), [[(1000.0, TARGET)]], 60.0)
+    assert verdicts == ("fails",)
+    assert probe.diverging
+    assert seconds < 30
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_engine_that_fills_up_with_long_answers_is_no_backlog(seed: int) -> None:
+    due = poisson(10.0, 120.0, seed)
+    _, verdicts, probe = watched(due, due + 40.0, [[(60.0, TARGET)]], 120.0)
+    assert not probe.diverging
+    assert "fails" not in verdicts
+
+
+def test_tiers_share_a_probe_and_one_with_two_tests_holds_when_both_do() -> None:
+    due, done = m_d_c(8.0, 3, 900.0)
+    _, verdicts, _ = watched(
+        due, done, [[(0.3, 0.9)], [(2.0, TARGET)], [(2.0, 0.99), (0.3, 0.5)], [(2.0, 0.98)]]
+    )
+    assert verdicts == ("fails", "holds", "fails", "holds")
+
+
+def test_what_ended_early_is_not_taken_for_all() -> None:
+    """Half of the requests end at once, the others after 50 s: until then nothing is known."""
+    due = np.arange(0, 100.0, 0.1)
+    done = due + np.where(np.arange(len(due)) % 2, 0.1, 50.0)
+    probe = Probe([[TARGET]])
+    ended = done < 45
+    probe.tell(due[ended], done[ended], np.ones((ended.sum(), 1), bool))
+    waits = (due < 45) & ~ended
+    assert probe.look(45.0, due[waits], np.zeros((waits.sum(), 1), bool)) == (None,)
+
+
+@pytest.mark.parametrize(("saturated", "expected"), [(False, "holds"), (True, None)])
+def test_a_saturated_probe_never_holds(saturated: bool, expected: Outcome | None) -> None:
+    due, done = m_d_c(8.0, 1, 200.0)
+    probe, none = Probe([[TARGET]], [[Before(seen=(Clumps(0.05, 8.0, 10**9),))]]), np.zeros(0)
+    probe.tell(due, done, (done - due <= 0.5)[:, None])
+    assert probe.look(200.0, none, np.zeros((0, 1), bool), saturated) == (expected,)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_looking_after_every_batch_makes_false_verdicts_no_more_likely_than_stated(
+    length: float,
+) -> None:
+    rng, repetitions, false = np.random.default_rng(length), 60, 0
+    for _ in range(repetitions):
+        flags = runs_of_misses(rng, 0.945, length, 3000)
+        verdicts = (evidence([flags[:end]], TARGET).verdict() for end in range(50, 3001, 50))
+        false += next((one for one in verdicts if one), None) == "holds"
+    assert false <= ALPHA * repetitions + 3  # 2 standard deviations
+
+
+def test_no_miss_in_sixty_requests_is_no_evidence_where_misses_could_come_in_runs() -> None:
+    assert evidence([np.ones(60, bool)], TARGET).verdict() is None
+    assert evidence([np.ones(2000, bool)], TARGET).verdict() == "holds"
+
+
+@pytest.mark.parametrize(("length", "low", "high"), [(1, 1.0, 2.0), (20, 15.0, 90.0)])
+def test_the_design_effect_sees_runs_of_misses(length: float, low: float, high: float) -> None:
+    flags = runs_of_misses(np.random.default_rng(7), 0.9, length, 40_000)
+    assert low <= design_effect([flags]) <= high
+
+
+def test_a_target_of_all_requests_is_never_shown_to_hold() -> None:
+    assert evidence([np.ones(10_000, bool)], 1.0).verdict() is None
+    assert evidence([np.array([True] * 99 + [False])], 1.0).verdict() == "fails"
+
+
+@given(
+    st.lists(st.lists(st.booleans(), max_size=60), max_size=4),
+    st.floats(0.01, 0.999),
+    st.integers(0, 50),
+)
+def test_more_requests_that_met_it_never_make_it_look_worse(
+    runs: list[list[bool]], target: float, more: int
+) -> None:
+    flags = [np.array(run, bool) for run in runs]
+    before = evidence(flags, target)
+    after = evidence([*flags, np.ones(more, bool)], target)
+    assert after.share >= before.share - 1e-12
+    assert not (before.holds > 3 and before.fails > 3)
+    assert np.isfinite([before.share, before.effective, before.design_effect]).all()
+
+
+def test_two_slow_requests_of_a_cold_engine_are_no_verdict() -> None:
+    probe = Probe([[TARGET]], [[Before(quick=True)]])
+    probe.tell(np.array([0.1, 0.9]), np.array([2.0, 2.5]), np.zeros((2, 1), bool))
+    assert probe.look(3.0, np.zeros(0), np.zeros((0, 1), bool)) == (None,)
+
+
+def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
+    """All 200 prompts come at once and are prefilled one after the other; then each is alone, and
+    meets the limit.
+    """
+    answers, wait_s = 20.0, 0.02
+    first = np.arange(200) * wait_s + wait_s
+    due = np.concatenate([np.full(200, 0.0), *[first + answers * turn for turn in range(1, 16)]])
+    ttft = np.concatenate([first, np.full(200 * 15, wait_s)])
+    _, verdicts, _ = watched(due, due + ttft, [[(0.5, TARGET)]], 300.0)
+    assert verdicts == ("holds",)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_be(
+    share: float,
+) -> None:
+    rng, probe = np.random.default_rng(3), Probe([[TARGET]])
+    due = np.arange(60.0)
+    probe.tell(due, due + 0.2, rng.random((60, 1)) < share)
+    assert probe.look(60.0, np.zeros(0), np.zeros((0, 1), bool)) == ("fails",)
+
+
+@pytest.mark.parametrize(("share", "longer"), [(0.95, True), (0.99, False), (0.8, False)])
+def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(
+    share: float, longer: bool
+) -> None:
+    rng, probe = np.random.default_rng(3), Probe([[TARGET]], [[Before(quick=True)]], expected=300.0)
+    due = np.cumsum(rng.exponential(0.1, 2000))
+    probe.tell(due, due + 0.2, rng.random((2000, 1)) < share)
+    now, verdict = 0.0, None
+    while verdict is None and not probe.takes_longer and now < due[-1]:
+        now += 1.0
+        (verdict,) = probe.look(now, np.zeros(0), np.zeros((0, 1), bool))
+    assert probe.takes_longer == longer
+    assert (verdict is None) == longer
+    assert now < 100.0, "a thousand requests"
+
+
+def flags_with_few_misses(count: int) -> Bools:
+    """One in a hundred, evenly."""
+    return np.asarray(np.arange(count) % 100 != 50)
+
+
+def requests_to_a_verdict(before: Before) -> tuple[int, Outcome | None]:
+    """Of a probe where 1 % of requests miss."""
+    probe, now = Probe([[TARGET]], [[before]]), 0.0
+    due = np.arange(20_000) / 10
+    probe.tell(due, due + 0.2, flags_with_few_misses(20_000)[:, None])
+    while (
+        verdict := probe.look(now := now + 5.0, np.zeros(0), np.zeros((0, 1), bool))[0]
+    ) is None and now < due[-1]:
+        pass
+    return int(np.searchsorted(due, now)), verdict
+
+
+def test_a_probe_goes_on_where_the_ones_before_it_at_its_level_ended() -> None:
+    earlier = Before(runs=(flags_with_few_misses(500),), seen=(Clumps(0.05, 10.0, 1000),))
+    alone, verdict = requests_to_a_verdict(replace(earlier, runs=()))
+    both, also = requests_to_a_verdict(earlier)
+    assert verdict == also == "holds"
+    assert both == pytest.approx(alone - 500, abs=150)
+
+
+def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
+    """Nothing is known of that in the first case, as much as can be in the other: 20 and 1 are far
+    from one another.
+    """
+    nothing, verdict = requests_to_a_verdict(Before())
+    ignorant, _ = requests_to_a_verdict(Before(seen=(Clumps(0.05, 20.0, 10**6),)))
+    assert verdict == "holds"
+    assert nothing < 0.7 * ignorant
+
+
+def test_earlier_probes_do_not_end_the_next_one_before_it_saw_enough_itself() -> None:
+    rng = np.random.default_rng(4)
+    before = Before(runs=(rng.random(3000) < 0.95,), seen=(Clumps(0.05, 10.0, 1000),))
+    probe = Probe([[TARGET]], [[before]], expected=200.0)
+    due = np.arange(60) / 10
+    probe.tell(due, due + 0.2, np.ones((60, 1), bool))
+    probe.look(6.0, np.zeros(0), np.zeros((0, 1), bool))
+    assert not probe.takes_longer

@@ -1,0 +1,608 @@
+"""The options of ``orchestrator load``, as the experiment that they mean."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import click
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from orchestrator.base.errors import Problem, ProblemsError, ResultsError
+from orchestrator.cli.load import Repeats, _outputs_are_one, _plan, load
+from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
+from orchestrator.cli.option_words import OPTIONS, in_options
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.plan.model import Plan
+from orchestrator.results.store import Store
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import MOST_TOKENS, Lengths
+from orchestrator.sweep import endpoint
+from orchestrator.sweep.endpoint import EndpointRun, plan_of
+from orchestrator.sweep.measure import Attempt
+from orchestrator.sweep.probe import Probed, salted_first
+from orchestrator.workloads import draw, stream
+
+URL = "https://host"
+LENGTHS = ("--input-tokens", "8", "--output-tokens", "4")
+
+
+def parsed(*args: str) -> dict[str, Any]:
+    """What click makes of these arguments."""
+    return load.make_context("load", [URL, *args]).params
+
+
+def experiment(*args: str) -> tuple[dict[str, Any], list[str]]:
+    """The experiment, and what is wrong with the options."""
+    problems: list[Problem] = []
+    loop = () if {"--rate", "--trace"} & {*args} else ("--rate", "1", "--requests", "9")
+    made = experiment_of(URL, parsed(*loop, *args), problems)
+    return made, [problem.message for problem in problems]
+
+
+def content(*args: str) -> dict[str, Any]:
+    """The workload, but for what all have."""
+    made, problems = experiment(*args)
+    assert problems == []
+    (workload,) = made["workloads"]
+    return {name: value for name, value in workload.items() if name not in ("name", "api")}
+
+
+def test_lengths_may_be_fixed_uniform_or_spread() -> None:
+    found = content("--input-tokens", "100:300", "--output-tokens", "200+-50")
+    assert found["input_tokens"] == {"uniform": {"min": 100, "max": 300}}
+    lengths = draw(Lengths.model_validate(found["output_tokens"]), (50_000,), stream(1))
+    assert lengths.mean() == pytest.approx(200, rel=0.01)
+    assert lengths.std() == pytest.approx(50, rel=0.03)
+    assert content(*LENGTHS)["input_tokens"] == 8
+    assert (
+        content("--input-tokens", "200±50", "--output-tokens", "1")["input_tokens"]
+        == found["output_tokens"]
+    )
+
+
+@given(
+    st.one_of(st.text(), st.from_regex(r"[0-9]{0,12}(:|\\+-|±|\\+|-)?[0-9]{0,12}", fullmatch=True))
+)
+@example("3000000000")
+@example("300:100")
+@example("0+-5")
+@example("10%")
+def test_what_is_no_length_is_said_with_its_option_and_nothing_else_is_let_through(
+    text: str,
+) -> None:
+    made, problems = experiment(f"--input-tokens={text}", "--output-tokens", "1")
+    if made["workloads"]:
+        low, high = Lengths.model_validate(made["workloads"][0]["input_tokens"]).bounds
+        assert 1 <= low <= (high or MOST_TOKENS) <= MOST_TOKENS
+        assert problems == []
+    else:
+        assert len(problems) == 1
+        assert problems[0].startswith(f"--input-tokens {text!r}: give 200, 100:300 (uniform) or")
+
+
+def test_prefixes_and_turns_are_the_kinds_of_an_experiment_file() -> None:
+    shared = content(*LENGTHS, "--prefix-tokens", "30", "--prefix-count", "4")
+    assert shared == {
+        "kind": "random", "input_tokens": 8, "output_tokens": 4, "shared_prefix_tokens": 30, "shared_prefix_count": 4
+    }  # fmt: skip
+    spoken = content(*LENGTHS, "--turns", "3", "--think-time", "500ms")
+    assert spoken == {
+        "kind": "conversations",
+        "input_tokens": 8,
+        "output_tokens": 4,
+        "turns": 3,
+        "think_time": "0.5s",
+    }
+
+
+def test_an_infinite_rate_is_a_rate() -> None:
+    made, problems = experiment(
+        *LENGTHS, "--rate", "4,inf,4", "--requests", "9", "--max-in-flight", "3"
+    )
+    assert problems == []
+    assert (made["load"]["levels"], made["load"]["max_in_flight"]) == (
+        {"request_rate": [4, "inf"]},
+        3,
+    )
+    assert [point.level.value for point in planned(made).points] == [4, math.inf]
+    assert experiment(*LENGTHS, "--rate", "inf", "--duration", "5s")[1][0].startswith(
+        "--rate inf sends all"
+    )
+    assert experiment(*LENGTHS, "--rate", "1e999", "--requests", "2")[1][0].startswith(
+        "--rate '1e999': give a number"
+    )
+
+
+def planned(made: dict[str, Any]) -> Plan:
+    made["model"] |= {"id": "m"}
+    return plan_of(made)
+
+
+TRACE = "".join(
+    f'{{"timestamp": {at}, "input_length": 30, "output_length": 5}}\n'
+    for at in (1000, 2000, 2500, 5000)
+)
+
+
+def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(TRACE)
+    made, problems = experiment("--trace", str(file), "--speed-up", "1000")
+    assert problems == []
+    (load,) = planned(made).loads
+    assert (load.levels[0].value, load.requests, load.arrivals.process) == (
+        pytest.approx(3 / 4),
+        4,
+        "trace",
+    )
+    assert (load.workload.kind, load.workload.token_bounds()) == ("file", (35, 35))
+    drawn, problems = experiment("--trace", str(file), *LENGTHS, "--duration", "9s")
+    assert problems == []
+    assert (drawn["workloads"][0]["kind"], drawn["load"].get("requests")) == ("random", None)
+    assert experiment("--trace", str(file), "--requests", "5")[1] == [
+        "--requests 5: the trace has 4"
+    ]
+    assert "--speed-up is for --trace" in experiment(*LENGTHS, "--rate", "1", "--speed-up", "2")[1]
+
+
+@pytest.mark.parametrize(
+    ("part", "rate", "requests"),
+    [
+        (("--requests", "3"), 2 / 1.5, 3),
+        (("--requests", "1"), math.inf, 1),
+        (("--duration", "2s"), 2 / 1.5, None),
+        (("--duration", "500ms"), 1 / 0.5, None),
+    ],
+)
+def test_part_of_a_trace_is_the_level_of_that_part(
+    part: tuple[str, str], rate: float, requests: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "trace.jsonl").write_text(TRACE)
+    made, problems = experiment(
+        "--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000", *part
+    )
+    assert problems == []
+    (load,) = planned(made).loads
+    assert (load.levels[0].value, load.requests) == (pytest.approx(rate), requests)
+
+
+def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[LoadPoint] = []
+
+    def measured(point: LoadPoint, *_: Any, **__: Any) -> Attempt:
+        asked.append(point)
+        return Attempt()
+
+    monkeypatch.setattr(endpoint, "measure_here", measured)
+    (tmp_path / "trace.jsonl").write_text(TRACE)
+    for loop in (
+        ("--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000"),
+        (*LENGTHS, "--rate", "3", "--requests", "9"),
+    ):
+        plan = planned(experiment(*loop)[0])
+        probed = Probed(Dialect("openai_completions", "/v1/completions"), None)
+        EndpointRun(plan, plan.points[0], Target(URL, "m"), probed).warm_up(2, 1)
+    assert [(one.level.control, one.level.value, one.requests) for one in asked] == [
+        ("concurrency", 2, 2), ("request_rate", 3, 2)
+    ]  # fmt: skip
+
+
+def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "texts.txt").write_text("a\nb\nc\n")
+    (tmp_path / "trace.jsonl").write_text(TRACE)
+
+    def said(*args: str, salted: bool = False) -> list[str]:
+        repeats = Repeats(
+            planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload, salted
+        )
+        return [" ".join(repeats.add(requests, warm_up=requests == 1)) for requests in (1, 2, 3, 4)]
+
+    warm_up, first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
+    assert warm_up == first == "", "one is the last of three, the other the first two"
+    assert second.startswith(
+        "3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 "
+    )
+    assert "up to 4 times" in third
+    assert said("--prompt-file", str(tmp_path / "texts.txt"), salted=True)[:3] == ["", "", ""], (
+        "a cache for each level"
+    )
+    assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == [""] * 4
+    assert said("--input-tokens", "8") == [""] * 4
+
+
+def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "times.txt").write_text("1\n2\n3\n")
+    talks = [[{"from": "human", "value": "Hi"}], [{"from": "gpt", "value": "nobody asked"}], []]
+    (tmp_path / "talks.json").write_text(json.dumps([{"conversations": one} for one in talks]))
+    args = (
+        "--trace",
+        str(tmp_path / "times.txt"),
+        "--prompt-file",
+        str(tmp_path / "talks.json"),
+        "--output-tokens",
+    )
+    with pytest.raises(
+        ProblemsError, match="'load': 2 entries of its prompts are not requests and are skipped"
+    ):
+        planned(experiment(*args, "4")[0])
+
+
+def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(
+        TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n'
+    )
+    made, problems = experiment("--trace", str(file), "--output-tokens", "4")
+    assert problems == []
+    with pytest.raises(ProblemsError) as error:
+        planned(made)
+    said = "\n".join(one.message for one in error.value.problems)
+    assert "line 5: 4000 is before the 5000" in said
+    assert "line 6: input_length is 0" in said
+
+
+@pytest.mark.parametrize("text", ["1\n2\n", "1.5"])
+def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text(text)
+    made, problems = experiment("--trace", str(tmp_path / "times.txt"), "--output-tokens", "4")
+    assert made["workloads"] == []
+    assert problems == [
+        "give either --input-tokens (random prompts) or --prompt-file (a trace of times alone has no prompts)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((*LENGTHS, "--prefix-count", "2"), "--prefix-count is for --prefix-tokens"),
+        ((*LENGTHS, "--think-time", "2s"), "--think-time is for --turns"),
+        (
+            ("--output-tokens", "4", "--prompt-file", "x", "--turns", "2"),
+            "--turns is for --input-tokens",
+        ),
+        (("--output-tokens", "4"), "give either --input-tokens"),
+        (("--input-tokens", "4"), "give --output-tokens"),
+        ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
+        ((*LENGTHS, "--trace", "x", "--arrivals", "constant"), "--arrivals is for --rate"),
+        ((*LENGTHS, "--rate", "1", "--burstiness", "2"), "--burstiness is for --arrivals gamma"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], said: str) -> None:
+    assert any(problem.startswith(said) for problem in experiment(*args)[1])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--rate", "1", "--timeout", "1e300s"), "--timeout: '1e300s' is longer than 1e+09 s"),
+        (("--rate", "1", "--timeout", "1e999s"), "--timeout: '1e999s' is longer than 1e+09 s"),
+        (
+            ("--concurrency", "1", "--duration", "1e300s"),
+            "--duration: '1e300s' is longer than 1e+09 s",
+        ),
+    ],
+)
+def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], said: str) -> None:
+    problems: list[Problem] = []
+    experiment_of(URL, parsed(*LENGTHS, *args), problems)
+    assert any(problem.message.startswith(said) for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--prefix-tokens", "3000000000"),
+        ("--prefix-tokens", "1", "--prefix-count", "3000000000"),
+        ("--turns", "1001"),
+        ("--concurrency", "2", "--requests", "100000000000"),
+        ("--rate", "1", "--max-in-flight", "100001"),
+    ],
+)
+def test_sizes_beyond_reason_are_said_by_the_plan(args: tuple[str, ...]) -> None:
+    with pytest.raises(ProblemsError, match="at most"):
+        planned(experiment(*LENGTHS, *args)[0])
+
+
+@pytest.mark.parametrize("factor", ["inf", "1e-300", "-1"])
+def test_a_factor_is_a_number_that_a_schedule_could_have(factor: str) -> None:
+    for option in ("--speed-up", "--burstiness"):
+        with pytest.raises(click.BadParameter):
+            parsed(option, factor)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--trace", "times.txt", "--speed-up", "nan"),
+        ("--rate", "1", "--arrivals", "gamma", "--burstiness", "nan"),
+    ],
+)
+def test_a_factor_that_is_no_number_is_refused(args: tuple[str, ...]) -> None:
+    with pytest.raises(click.BadParameter, match="'nan': give a number from 1e-09 to 1e"):
+        experiment(*LENGTHS, "--duration", "5s", *args)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a": %s}' % ("[" * 300 + "]" * 300)]
+)
+def test_an_extra_body_that_cannot_be_sent_is_a_problem(text: str) -> None:
+    problems: list[Problem] = []
+    dialects_of(parsed("--extra-body", text), problems)
+    assert [problem.message.startswith("--extra-body") for problem in problems] == [True]
+
+
+def test_no_problem_shows_what_may_be_secret() -> None:
+    headers = ["--header", "Authorization Bearer hidden-1", "--header", "X hidden-2: ${NOT_SET}"]
+    problems: list[Problem] = []
+    target_of("http://me:hidden-3@host", parsed("--insecure", *headers), problems)
+    assert len(problems) == 4
+    assert "hidden" not in " ".join(problem.message for problem in problems)
+
+
+def test_a_path_of_its_own_is_that_of_every_dialect_and_trust_is_the_targets() -> None:
+    problems: list[Problem] = []
+    options = parsed(*LENGTHS, "--endpoint", "/v2/complete?version=1", "--insecure")
+    assert {dialect.path for dialect in dialects_of(options, problems)} == {
+        "/v2/complete?version=1"
+    }
+    assert not target_of(URL, options, problems).verify_tls
+    assert target_of(URL, parsed(*LENGTHS), problems).verify_tls
+    assert problems == []
+    target_of("http://host", parsed(*LENGTHS, "--endpoint", "v2", "--insecure"), problems)
+    assert ["--endpoint 'v2'" in problems[0].message, "is for https" in problems[1].message] == [
+        True,
+        True,
+    ]
+
+
+@given(st.floats(1e-6, 1e9))
+def test_times_are_not_rounded(seconds: float) -> None:
+    """The shortest that is taken is 1 µs."""
+    made, _ = experiment(*LENGTHS, "--warmup", f"{seconds!r}s")
+    assert math.isclose(float(made["load"]["warmup"].removesuffix("s")), seconds)
+
+
+SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
+
+
+def search(*args: str, results: Path = Path("nowhere")) -> tuple[dict[str, Any], list[str]]:
+    problems: list[Problem] = []
+    made = experiment_of(URL, parsed(*SEARCH, *args) | {"results": str(results)}, problems)
+    return made, [problem.message for problem in problems]
+
+
+def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_search() -> None:
+    made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
+    assert problems == []
+    assert made["load"] == {
+        "duration": "60.0s",
+        "request_timeout": "600.0s",
+        "search": "capacity",
+    } | {
+        "control": "concurrency",
+        "precision": 0.15,
+    }
+    again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
+    assert again == made | {"seed": again["seed"]}
+    others = [
+        search("--slo", "ttft<=400ms"),
+        *(search("--slo", "ttft<=500ms", "--seed", one) for one in "70"),
+    ]
+    assert len({one["name"] for one, _ in others} | {made["name"]}) == 4
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ("--model", "b"),
+        ("--endpoint", "/v2"),
+        ("--header", "a: b"),
+        ("--extra-body", '{"top_p": 0.5}'),
+    ]
+    + [("--natural-lengths",), ("--api", "chat")],
+)
+def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_another(
+    sent: tuple[str, ...],
+) -> None:
+    (made, _), (other, problems) = (search("--slo", "ttft<=500ms", *more) for more in ((), sent))
+    assert problems == []
+    assert other["name"] != made["name"]
+    assert search("--slo", "ttft<=500ms", *sent)[0]["name"] == other["name"]
+
+
+def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Two searches that send the same requests at the same instants find the same, by chance or
+    not.
+    """
+    first, second = (search("--slo", "ttft<=500ms", results=tmp_path / one)[0] for one in "ab")
+    assert first["name"] == second["name"]
+    assert first["seed"] != second["seed"]
+    plan = planned(first)
+    Store.open(str(tmp_path / "a"), first["name"]).write_plan(plan.to_json())
+    again, _ = search("--slo", "ttft<=500ms", "--budget", "2h", results=tmp_path / "a")
+    assert (again["name"], again["seed"]) == (first["name"], first["seed"])
+
+
+def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With another seed the stored probes would count no more. Where options are wrong the storage
+    is not asked.
+    """
+    monkeypatch.setattr(
+        Store, "plan", Mock(side_effect=ResultsError("the storage does not answer"))
+    )
+    with pytest.raises(ResultsError, match="does not answer"):
+        search("--slo", "ttft<=500ms")
+    _, problems = search()
+    assert "needs limits" in problems[0]
+
+
+def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
+    """The same prompts again would find a server's prefix cache full of them."""
+    seeds = {experiment_of(URL, parsed(*SEARCH, "--slo", "ttft<=1s"), [])["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+
+
+def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
+    _, problems = search("--rate", "4", "--max-errors", "5")
+    assert [problem.rpartition(" ")[2] for problem in problems[:2]] == ["--rate", "--max-errors"]
+    assert "needs limits" in problems[2]
+    assert "--control is for --find-capacity" in experiment(*LENGTHS, "--control", "concurrency")[1]
+    assert (
+        "--arrivals is for --control request_rate"
+        in search("--slo", "ttft<=1s", "--control", "concurrency", "--arrivals", "constant")[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "api", "extra", "salted"),
+    [
+        ("vllm", "completions", "{}", True),
+        ("sglang", "chat", "{}", True),
+        ("sglang", "sglang", "{}", False),  # its own API has none
+        ("tgi", "completions", "{}", False),
+        ("/models/tiny", "completions", "{}", False),  # as TGI says it
+        ("openai", "chat", "{}", False),
+        ("vllm", "chat", '{"cache_salt": "mine"}', False),
+        ("vllm", "chat", '{"cache_salt": null}', False),
+    ],
+)
+def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
+    owner: str, api: str, extra: str, salted: bool
+) -> None:
+    asked = dialects_of(
+        {"api": api, "extra_body": extra, "endpoint": None, "natural_lengths": False}, []
+    )
+    settings = (
+        planned(experiment(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
+    )
+    tried = salted_first(asked, owner, settings)
+    assert tried[-len(asked) :] == asked, "where the server refuses it all the same"
+    assert [one.cache_salt for one in tried[: -len(asked)]] == [True] * len(asked) * salted
+
+
+def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
+    lengths = Problem(
+        "prompts 'a.jsonl' does not say for each prompt how long the answer shall be: give 'output_tokens'",
+        "load",
+        1,
+        "'shared_prefix_tokens' or 'nothing'",
+    )
+    assert in_options(lengths) == Problem(
+        "--prompt-file 'a.jsonl' does not say for each prompt how long the answer shall be: give --output-tokens",
+        hint="--prefix-tokens or 'nothing'",
+    )
+    assert in_options(Problem("trace 'requests' is empty")).message == "--trace 'requests' is empty"
+
+
+def test_every_option_that_problems_name_exists() -> None:
+    options = {name for option in load.params for name in option.opts}
+    named = {word for text in OPTIONS.values() for word in text.split() if word.startswith("--")}
+    assert named <= options
+
+
+def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": "x", "completion": "y"}\n')
+    prompts = ("--prompt-file", str(file), "--output-tokens", "file")
+    made, problems = experiment(*prompts)
+    assert problems == [
+        "--output-tokens file counts the file's answers: give the model's --tokenizer"
+    ]
+    planned(made)  # says nothing more
+    assert experiment(*prompts, "--input-tokens", "5")[1][0] == (
+        "--output-tokens file is for --prompt-file"
+    )
+    tokenizer = Path(__file__).parents[2] / ".demo" / "model"
+    if not tokenizer.exists():
+        pytest.skip("there is no tokenizer here")
+    made, problems = experiment(*prompts, "--tokenizer", str(tokenizer))
+    assert problems == []
+    assert planned(made).loads[0].workload.counts_answers  # type: ignore[attr-defined]
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.csv", AZURE, "is Azure's trace of LLM requests as a table, which is not read"),
+        ("a.csv", "name;weight\nx;1\n", "is a table (CSV) with the columns name, weight"),
+        ("a.csv", "timestamp\n1\n2\n", "is a table (CSV), which is not read"),
+        ("a.jsonl.gz", "\x1f\x8b", "is compressed (gzip), which is not read"),
+        ("a.jsonl", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "line 1: input_l"),
+    ],
+)
+def test_a_file_of_times_and_prompts_is_wrong_once_and_as_the_trace_it_was_given_as(
+    name: str, text: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    made, problems = experiment("--trace", str(tmp_path / name))
+    assert problems == []
+    found: list[Problem] = []
+    assert _plan(made, "m", found, "--trace") is None
+    (problem,) = found
+    assert problem.message.startswith(f"--trace '{tmp_path / name}'")
+    assert told in problem.message
+
+
+def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("0\n0.5\n")
+    made, problems = experiment(*LENGTHS, "--trace", str(tmp_path / "t.csv"))
+    assert problems == []
+    assert planned(made).loads[0].requests == 2
+
+
+@pytest.mark.parametrize(
+    ("process", "told"),
+    [
+        ("trace", "--arrivals trace: give the file of times as --trace FILE"),
+        ("poison", "--arrivals poison: there is no such process; did you mean 'poisson'?"),
+        ("ramp", "--arrivals ramp is only for experiment files (`plan`, `run`)"),
+        ("steps", "--arrivals steps is only for experiment files (`plan`, `run`)"),
+    ],
+)
+def test_arrivals_without_an_option_for_their_settings_are_refused_once(
+    process: str, told: str
+) -> None:
+    made, problems = experiment(*LENGTHS, "--rate", "1", "--requests", "9", "--arrivals", process)
+    assert problems == [told]
+    planned(made)
+
+
+def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("0\n0.5\n2\n")
+    made, problems = experiment(*LENGTHS, "--trace", str(tmp_path / "t.txt"), "--turns", "4")
+    assert problems == []
+    (load_rules,) = planned(made).loads
+    assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)
+
+
+def test_notes_are_repeated_only_where_the_table_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", err)
+        assert not _outputs_are_one()
+        monkeypatch.setattr("sys.stderr", out)
+        assert _outputs_are_one()
+        monkeypatch.setattr("sys.stderr", io.StringIO())
+        assert not _outputs_are_one()

@@ -1,0 +1,147 @@
+"""Which cluster is joined, and how soon one that is gone is noticed."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import AuthenticationError
+
+from orchestrator.base.errors import InputError
+from orchestrator.cluster.ray import address as ray_address
+from orchestrator.cluster.ray import cluster as ray_cluster
+from orchestrator.cluster.ray.address import live_address, watch_head
+from orchestrator.cluster.ray.cluster import RayCluster
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of the last ``ray start`` is one of our own."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(ray_address, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+@pytest.fixture
+def dead() -> str:
+    """An address of this machine where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_without_any_cluster_one_is_started_here() -> None:
+    assert live_address(None) == ("local", None)
+
+
+def test_a_stale_file_is_passed_over_with_a_sentence(clean: Path, dead: str) -> None:
+    clean.write_text(dead)
+    address, note = live_address(None)
+    assert address == "local"
+    assert note is not None
+    assert "is gone" in note
+
+
+def test_a_named_cluster_that_does_not_answer_is_refused(
+    dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="no Ray cluster answers"):
+        live_address(dead)
+    monkeypatch.setenv("RAY_ADDRESS", dead)
+    with pytest.raises(InputError, match="RAY_ADDRESS"):
+        live_address(None)
+
+
+def test_auto_asks_for_a_cluster_that_runs(clean: Path, dead: str) -> None:
+    with pytest.raises(InputError):
+        live_address("auto")
+    clean.write_text(dead)
+    with pytest.raises(InputError):
+        live_address("auto")
+
+
+def test_something_that_listens_but_is_no_head_node_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(InputError):
+        live_address(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_token_that_is_not_there_is_a_sentence(
+    dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a shell that still names the token of a cluster that is gone."""
+
+    def no_token(address: str | None) -> None:
+        raise AuthenticationError("RAY_AUTH_TOKEN_PATH is set but file cannot be opened")
+
+    monkeypatch.setattr(ray_cluster, "live_address", no_token)
+    with pytest.raises(
+        InputError, match=f"no Ray cluster at {dead}: RAY_AUTH_TOKEN_PATH is set .*[^)]$"
+    ):
+        RayCluster(None, dead)
+
+
+class Over(Exception):
+    """In place of the end of the process."""
+
+
+def told_of(
+    looks: list[tuple[float, bool]], stop: Event, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """What is told of a head that was looked at: how many seconds each look took, and whether it
+    answered.
+    """
+    now_s, said = [0.0], list[str]()
+
+    def pause(pause_s: float) -> None:
+        now_s[0] += pause_s
+
+    def end(*_: object) -> None:
+        raise Over
+
+    def look(*_: object) -> bool:
+        if not looks:
+            end()
+        took_s, answers = looks.pop(0)
+        pause(took_s)
+        return answers
+
+    monkeypatch.delenv(ray_address.RECONNECT, raising=False)
+    monkeypatch.setattr(ray_address, "head_answers", look)
+    monkeypatch.setattr(
+        ray_address, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=pause)
+    )
+    monkeypatch.setattr(ray_address.os, "_exit", end)
+    with pytest.raises(Over):
+        watch_head("head", said.append, stop)
+    return said
+
+
+def test_a_head_that_stays_silent_is_lost_and_one_that_answers_again_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = Event()
+    silent, again = told_of([(0, False)] * 6 + [(0, True)], stop, monkeypatch)
+    assert "silent for 10 s: this run ends at 45 s" in silent
+    assert "the same command continues" in silent, (
+        "a user reads this within half a minute, and the end comes later"
+    )
+    assert "answers again after 12 s" in again
+    assert not stop.is_set()
+    _, lost = told_of([(0, False)] * 50, stop, monkeypatch)
+    assert "is lost: it has not answered for 46 s" in lost
+    assert stop.is_set()
+
+
+def test_a_driver_that_stood_still_does_not_take_the_head_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that was paused: the first look after it may fail for that alone."""
+    stop = Event()
+    assert told_of([(0, True), (300, False), (0, True)], stop, monkeypatch) == []
+    assert not stop.is_set()

@@ -1,0 +1,201 @@
+"""Which placement groups wait for nodes: as many as are desired, and none in the way of a launch.
+Groups are fakes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from orchestrator.cluster.base import Bundle, Footprint, Growth, NodeType
+from orchestrator.cluster.ray import growth as ray_growth
+from orchestrator.cluster.ray.growth import Autoscaler, DesiredNodes
+from orchestrator.cluster.ray.private import AutoscalerReport
+
+ONE = Footprint((Bundle(8, 4.0),), (("pool", "a"),))
+GANG = Footprint((Bundle(8, 4.0),) * 2)
+
+
+@dataclass
+class Groups:
+    """The groups that are there, in the order in which they were made."""
+
+    there: list[tuple[str, str, tuple[dict[str, str], ...]]] = field(default_factory=list)
+    made: int = 0
+
+    def make(
+        self,
+        bundles: list[dict[str, float]],
+        strategy: str,
+        bundle_label_selector: list[dict[str, str]],
+    ) -> str:
+        assert all(bundle == {"GPU": 8, "CPU": 4.0} for bundle in bundles)
+        self.made += 1
+        name = f"group {self.made}"
+        self.there.append((name, strategy, tuple(bundle_label_selector)))
+        return name
+
+    def remove(self, name: str) -> None:
+        self.there = [one for one in self.there if one[0] != name]
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    made = Groups()
+    monkeypatch.setattr(ray_growth, "placement_group", made.make)
+    monkeypatch.setattr(ray_growth, "remove_placement_group", made.remove)
+    return made
+
+
+def test_every_footprint_has_a_group_with_its_labels_and_gangs_come_first(groups: Groups) -> None:
+    DesiredNodes().desire([ONE, GANG])
+    assert [(strategy, selectors) for _, strategy, selectors in groups.there] == [
+        ("STRICT_SPREAD", ({}, {})), ("STRICT_PACK", ({"pool": "a"},)),
+    ]  # fmt: skip
+
+
+def test_a_desire_replaces_the_last_one_and_what_stays_desired_stays(groups: Groups) -> None:
+    desired = DesiredNodes()
+    desired.desire([ONE, ONE, GANG])
+    names = [name for name, _, _ in groups.there]
+    desired.desire([ONE, ONE])
+    assert [name for name, _, _ in groups.there] == names[1:]
+    desired.desire([ONE, GANG])
+    assert groups.made == 4
+    desired.desire([])
+    assert groups.there == []
+
+
+def test_no_group_is_on_a_node_that_a_launch_takes(groups: Groups) -> None:
+    desired = DesiredNodes()
+    desired.desire([ONE])
+    desired.hold(["n2", "n1"])
+    assert groups.there == [
+        ("group 2", "STRICT_PACK", ({"pool": "a", "ray.io/node-id": "!in(n1,n2)"},))
+    ]
+    desired.desire([ONE])
+    assert groups.made == 2
+    desired.give_back(["n2"])
+    desired.desire([ONE, ONE])
+    assert [selectors for _, _, selectors in groups.there] == [
+        ({"pool": "a", "ray.io/node-id": "!in(n1)"},)
+    ] * 2
+
+
+def test_no_group_is_ever_on_a_node_that_was_given_to_a_launch(groups: Groups) -> None:
+    desired = DesiredNodes()
+    desired.hold(["n1"])
+    desired.desire([ONE], taken=["n1", "n2"])
+    names = [name for name, _, _ in groups.there]
+    desired.hold(["n2"])  # the launch that was given n2 asks for it: nothing has to go
+    assert [name for name, _, _ in groups.there] == names
+    assert groups.there[0][2][0]["ray.io/node-id"] == "!in(n1,n2)"
+
+
+def test_two_launches_on_one_node_hold_it_until_both_have_left(groups: Groups) -> None:
+    desired = DesiredNodes()
+    desired.hold(["n1"])
+    desired.hold(["n1"])
+    desired.give_back(["n1"])
+    desired.desire([ONE])
+    assert groups.there[0][2][0]["ray.io/node-id"] == "!in(n1)"
+
+
+def test_there_are_never_more_groups_than_ray_can_look_at(groups: Groups) -> None:
+    DesiredNodes().desire([ONE] * 500)
+    assert len(groups.there) == ray_growth.MOST_GROUPS
+
+
+class Saying:
+    """An autoscaler's reports, one a look; the last one stays."""
+
+    def __init__(self, *reports: AutoscalerReport | None) -> None:
+        self.reports, self.now_s = list(reports), 0.0
+        self.autoscaler = Autoscaler(self.report, lambda: self.now_s)
+
+    def report(self) -> AutoscalerReport | None:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+
+    def after(self, seconds: float, **groups: Footprint) -> Growth:
+        self.now_s += seconds
+        return self.autoscaler.growth(lambda: groups)
+
+
+HEAD = ("head",)
+BIG = Footprint((Bundle(16, 1.0),))
+
+
+def test_without_an_answer_nodes_may_come_and_without_types_none_do() -> None:
+    assert Saying(None).after(5.0) == Growth(may=True)
+    assert not Saying(AutoscalerReport(("node_ab12",), 1)).after(5.0).may
+    unanswered = AutoscalerReport(("node_ab12",), 1, by_hand=None)
+    assert Saying(unanswered).after(5.0) == Growth(may=True)
+    assert Saying(AutoscalerReport(("node_ab12",), 1, by_hand=True)).after(5.0).may
+
+
+def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None:
+    never = Saying(AutoscalerReport(HEAD))
+    assert never.after(5.0) == Growth(reports=0)
+    assert "configured and has not reported" in str(never.after(60.0))
+    stopped = Saying(AutoscalerReport(HEAD, 1), AutoscalerReport(HEAD, 2))
+    stopped.after(5.0)
+    assert str(stopped.after(59.0)) == ""
+    assert str(stopped.after(59.0)) == ""
+    assert "has not reported" in str(stopped.after(5.0))
+    assert (
+        str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0))
+        == "the autoscaler ended: KeyError"
+    )
+
+
+def test_reports_are_counted_and_the_types_of_nodes_are_told_as_soon_as_they_are_known() -> None:
+    types = list[NodeType]()
+    reports = [AutoscalerReport(HEAD, stamp) for stamp in (1, 1, 2, 3)]
+    now_s = iter(range(0, 100, 5))
+    autoscaler = Autoscaler(lambda: reports.pop(0), lambda: float(next(now_s)), types=lambda: types)
+    assert (first := autoscaler.growth(dict)).reports == 1 and first.types == ()
+    assert autoscaler.growth(dict).reports == 1, (
+        "it may be the last one of an autoscaler that is dead"
+    )
+    types.append(NodeType("h8", 8, 96.0, 4))
+    assert (later := autoscaler.growth(dict)).reports == 2 and later.types == tuple(types)
+
+
+def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:
+    now_s = used_s = 0.0
+
+    def report() -> AutoscalerReport:
+        nonlocal used_s
+        used_s += 0.2
+        return AutoscalerReport(HEAD, now_s // 5.0 + 1)
+
+    autoscaler, said = Autoscaler(report, lambda: now_s, lambda: used_s), set[str]()
+    while now_s < 200.0:
+        said.add(str(autoscaler.growth(dict)))
+        now_s += 1.0
+    assert said == {""}
+
+
+def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() -> None:
+    before, later = {"spot": (7, "no capacity")}, {"spot": (9, "quota"), "h8": (1, "")}
+    said = Saying(
+        AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later)
+    )
+    assert str(said.after(5.0)) == ""
+    assert str(said.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
+
+
+def test_what_no_type_can_hold_is_believed_when_it_is_said_twice_and_nothing_is_in_the_way() -> (
+    None
+):
+    def reports(*types: str) -> list[AutoscalerReport]:
+        return [AutoscalerReport(types, stamp, infeasible=frozenset({"ab"})) for stamp in (1, 2)]
+
+    said = Saying(*reports("head"))
+    assert said.after(5.0, ab=BIG).impossible == frozenset()
+    assert said.after(1.0, ab=BIG).impossible == frozenset()  # not asked again so soon
+    assert said.after(5.0, ab=BIG).impossible == {BIG}
+    full = Saying(*reports("head", "h8"))  # perhaps it has as many nodes as it may have
+    full.after(5.0, ab=BIG)
+    assert full.after(5.0, ab=BIG).impossible == frozenset()

@@ -1,0 +1,545 @@
+"""A cluster without Ray, processes or sleep: virtual time, nodes that come and go, and steps that
+fail as scripted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.base.clock import Clock
+from orchestrator.base.errors import Failure, FailureKind, PlacementError
+from orchestrator.cluster.base import (
+    Allocation,
+    ClientLost,
+    ClientReport,
+    Footprint,
+    Growth,
+    HostLost,
+    Machine,
+    Stopped,
+)
+from orchestrator.engines.command import Node
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
+from orchestrator.node.leases import Wish
+from orchestrator.node.readiness import Ready
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.spool import Part
+from orchestrator.results.store import FilePart, Store
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.state import SweepReport
+from orchestrator.sweep.sweep import Sweep
+from orchestrator.telemetry.engine_metrics import Sample
+from tests.unit.results.builders import events, failed_request, part_of, request, requests
+
+FULL_S, LATER_S = 700.0, 30.0
+
+
+class VirtualClock(Clock):
+    """Time that jumps to the next moment somebody waits for. One thread runs at a time, so nothing
+    races.
+    """
+
+    def __init__(self) -> None:
+        self._now_s, self._order = 0.0, itertools.count()
+        self._waiting: list[_Waiter] = []
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def unix_ns(self) -> int:
+        return 10**18 + round(self._now_s * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self._block(self._now_s + seconds, None)
+
+    def wait(self, event: threading.Event, limit_s: float) -> bool:
+        self._block(self._now_s + limit_s, event)
+        return event.is_set()
+
+    def spawn(self, run: Callable[[], None], name: str) -> None:
+        turn = threading.Event()
+
+        def body() -> None:
+            turn.wait()
+            run()
+            self._pass_on()
+
+        self._waiting.append(_Waiter(self._now_s, next(self._order), turn))
+        threading.Thread(target=body, name=name, daemon=True).start()
+
+    def at(self, when_s: float, what: Callable[[], None]) -> None:
+        """Something that happens by itself."""
+
+        def body() -> None:
+            self.sleep(when_s - self._now_s)
+            what()
+
+        self.spawn(body, "event")
+
+    def _block(self, until_s: float, event: threading.Event | None) -> None:
+        turn = threading.Event()
+        self._waiting.append(_Waiter(until_s, next(self._order), turn, event))
+        self._pass_on()
+        turn.wait()
+
+    def _pass_on(self) -> None:
+        """To whoever is next: who waits for something that happened, else whose time comes first."""
+        if not self._waiting:
+            return
+        first = min(
+            self._waiting, key=lambda one: (self._now_s if one.ready else one.until_s, one.order)
+        )
+        self._waiting.remove(first)
+        self._now_s = self._now_s if first.ready else max(self._now_s, first.until_s)
+        first.turn.set()
+
+
+@dataclass
+class _Waiter:
+    until_s: float
+    order: int
+    turn: threading.Event
+    event: threading.Event | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.event is not None and self.event.is_set()
+
+
+def node(name: str, gpus: int = 8, cpus: float = 96.0, **labels: str) -> Machine:
+    return Machine(name, f"10.0.0.{name}", gpus, cpus, labels)
+
+
+@dataclass
+class World:
+    """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None
+    for nothing.
+
+    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop (GPUs whose
+    memory is still in use). ``log`` has what was asked. A load says None (all well), a Failure (the
+    engine dies under it), ClientLost, or a word: slow (the client was), refused, redirected,
+    broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
+    full (it ends FULL_S late, because the clients' disk is full until LATER_S before that).
+    """
+
+    clock: VirtualClock
+    nodes: list[Machine]
+    fails: dict[str, list[Any]] = field(default_factory=dict)
+    grows_by: list[Machine] = field(default_factory=list)  # what an autoscaler adds, in this order
+    grow_after_s: float = 60.0
+    autoscaler: bool = False
+    says: Growth = Growth()  # the autoscaler
+    ready_after_s: float = 10.0
+    kv_transport: str = "rc_mlx5/mlx5_0:1"
+    client_limit: int = 4
+    # where clients run, the first first, until these are taken back
+    client_nodes: Sequence[str] = ()
+    # nodes without room for rows, once there is none for a client's; None: all
+    unfit: set[str] | None = None
+    keeps_cache: bool = False  # engines say that they do not empty it
+    # to the fixed prompts, of each launch
+    replies: list[tuple[Reply, ...]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    ranks: list[Node] = field(default_factory=list)  # as they were started
+    api_keys: list[str] = field(default_factory=list)  # the rank got this one
+    # nodes told how much of the model others have
+    heard: list[tuple[str, int]] = field(default_factory=list)
+    held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
+    most_held: int = 0
+    desired: list[Footprint] = field(default_factory=list)
+    crowds: list[int] = field(default_factory=list)
+    avoided: list[dict[str, int]] = field(default_factory=list)  # of each call of ``clients``
+    loads: list[LoadPoint] = field(default_factory=list)
+    firsts: list[LoadPoint] = field(default_factory=list)
+    told: list[Event | Phase] = field(default_factory=list)
+    # where clients write their rows, as real ones do; None: the driver does
+    store: Store | None = None
+    # nodes that drain, and when they are gone
+    gone_s: dict[str, float] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)  # nodes that were lost; some came back
+    _coming: int = 0
+
+    def step(self, name: str) -> Any:
+        """Note it; raise or return what was scripted for it."""
+        self.log.append(name)
+        script = self.fails.get(name) or [None]
+        outcome = script.pop(0) if name in self.fails and self.fails[name] else script[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def lose(self, name: str) -> None:
+        self.nodes = [one for one in self.nodes if one.node_id != name]
+        self.lost.add(name)
+
+    # a Cluster
+    def machines(self) -> list[Machine]:
+        return [one for one in self.nodes if one.node_id not in self.gone_s]
+
+    def watch(self, tell: Callable[[str], None], stop: threading.Event) -> None: ...
+
+    def leaving(self) -> Mapping[str, float]:
+        now_s = self.clock.now_s()
+        return {name: max(0.0, gone_s - now_s) for name, gone_s in self.gone_s.items()}
+
+    def growth(self) -> Growth:
+        return self.says if self.autoscaler else Growth(may=False)
+
+    def check_nodes(self) -> list[str]:
+        return []
+
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        self.desired = list(footprints)
+        while self.grows_by and self._coming < len(self.desired):
+            self._coming += 1
+            self.clock.at(
+                self.clock.now_s() + self.grow_after_s, partial(self._join, self.grows_by.pop(0))
+            )
+
+    def _join(self, machine: Machine) -> None:
+        self._coming -= 1
+        self.nodes.append(machine)
+
+    def place(
+        self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object
+    ) -> Placed:
+        self.step("place")
+        assert nodes is not None, "admission chooses the nodes"
+        self.clock.sleep(1.0)
+        if set(nodes) - {one.node_id for one in self.nodes}:
+            raise PlacementError("the node is gone")
+        self.held.setdefault(launch_id, []).extend(nodes)
+        self.most_held = max(self.most_held, len(self.held))
+        return Placed(self, launch_id, [FakeAgent(self, name) for name in nodes])
+
+    def lease(self, node: str) -> None:
+        """Raises Occupied while others hold a node's host."""
+        self.step("lease")
+
+    def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
+        self.avoided.append(dict(avoid))
+        self.step("clients")
+        self.crowds.append(count)
+        nodes = [name for name in self.client_nodes if name not in self.gone_s]
+        return FakeClients(self, [f"10.0.1.{index}" for index in range(count)], nodes[:count])
+
+    def most_clients(self) -> int:
+        return self.client_limit
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Placed:
+    world: World
+    launch_id: str
+    agents: list[FakeAgent]
+
+    def release(self) -> None:
+        self.world.log.append("release")
+        self.world.held.pop(self.launch_id, None)
+
+
+@dataclass
+class FakeAgent:
+    world: World
+    node: str
+    died: Failure | None = None
+
+    @property
+    def allocation(self) -> Allocation:
+        return Allocation(
+            self.node,
+            f"10.0.0.{self.node}",
+            self.node,
+            ("0",),
+            tuple(range(8)),
+            1,
+            (),
+            "/tmp/engine.log",
+        )
+
+    def _reach(self) -> None:
+        # most are not, and in a thousand nodes a search would take the cache
+        lost = self.node in self.world.lost
+        if lost and all(one.node_id != self.node for one in self.world.nodes):
+            raise HostLost(f"node {self.node} is gone")
+
+    def lease(self, wish: Wish) -> tuple[int, ...]:
+        self._reach()
+        self.world.lease(self.node)
+        return tuple(range(wish.cores))
+
+    def queue(self, wish: Wish, since_ns: int = 0) -> int:
+        self._reach()
+        self.world.step("queue")
+        return since_ns or self.world.clock.unix_ns()
+
+    def put_back(self) -> None:
+        self.world.step("put back")
+
+    def dead_logs(self) -> list[tuple[str, str, bytes]]:
+        return (
+            [("01ABC-x", "01ABC/rank0.log", b"its last words")]
+            if "dead_logs" in self.world.fails
+            else []
+        )
+
+    def drop_dead(self, folder: str) -> None:
+        self.world.log.append(f"drop {folder}")
+
+    def reserve_ports(self, count: int) -> list[int]:
+        self._reach()
+        return list(range(21000, 21000 + count))
+
+    def start(
+        self, settings: EngineSettings, hardware: object, node: Node, api_key: str
+    ) -> tuple[str, ...]:
+        self._reach()
+        self.world.ranks.append(node)
+        self.world.api_keys.append(api_key)
+        self.world.step("start")
+        return ("engine", settings.model)
+
+    def begin_ready(self, timeout_s: float) -> None:
+        self._ready_s = self.world.clock.now_s() + self.world.ready_after_s
+
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None:
+        self.world.clock.sleep(wait_s)
+        self._reach()
+        if self.world.clock.now_s() < self._ready_s:
+            return None
+        failure: Failure | None = self.world.step("ready")
+        return failure or Ready({}, "0.32.0")
+
+    def failure(self) -> Failure | None:
+        self._reach()
+        dies = self.world.fails.get("dies")
+        if dies and self.world.clock.now_s() >= dies[0][0]:
+            self.died = dies.pop(0)[1]
+        return self.died
+
+    def empty_cache(self) -> bool:
+        return self.world.keeps_cache is False
+
+    def saying(self) -> str:
+        return "loading weights"
+
+    def downloaded(self) -> int:
+        self._reach()
+        return int(self.world.clock.now_s() * 10**9)
+
+    def hear_downloaded(self, elsewhere: int) -> None:
+        self._reach()
+        self.world.heard.append((self.node, elsewhere))
+
+    def kv_transport(self) -> str:
+        self._reach()
+        return self.world.kv_transport
+
+    def begin_host(self) -> None: ...
+
+    def end_host(self, ours: object) -> HostLoad:
+        disturbed = "disturbed" in self.world.fails
+        return HostLoad(self.node, 50.0 if disturbed else 0.1, 0.6 if disturbed else 0.01, 0)
+
+    def begin_metrics(self) -> None: ...
+
+    def has_work(self) -> bool:
+        return bool(self.world.step("idle"))
+
+    def end_metrics(self) -> list[Sample]:
+        return [Sample(1, {"running": 2.0})]
+
+    def stop(self) -> Stopped:
+        self._reach()
+        dirty = self.world.step("stop")
+        self.world.clock.sleep(1.0)
+        return Stopped(0, b"the log", dirty or ())
+
+
+@dataclass
+class FakeClients:
+    world: World
+    addresses: list[str]
+    nodes: Sequence[str] = ()
+    point: LoadPoint | None = None
+    processes: Sequence[tuple[str, int]] = ()
+
+    @property
+    def full(self) -> set[str]:
+        return self.unfit
+
+    @property
+    def unfit(self) -> set[str]:
+        return (
+            self.world.unfit
+            if self.world.unfit is not None
+            else {one.node_id for one in self.world.nodes}
+        )
+
+    def prepare(self, point: LoadPoint, stopped: Callable[[], bool]) -> int | None:
+        self.world.step("prepare")
+        self.point = point
+        return 1 if not stopped() else None
+
+    def start(self, lead_s: float, write: bool = True) -> FakeRun:
+        assert self.point is not None
+        (self.world.loads if write else self.world.firsts).append(self.point)
+        outcome = self.world.step("load" if write else "first")
+        return FakeRun(self.world, self.point, len(self.addresses), outcome)
+
+    def release(self) -> None: ...
+
+
+@dataclass
+class FakeRun:
+    """One request per client, at the end of the point."""
+
+    world: World
+    point: LoadPoint
+    count: int
+    outcome: Any
+    only_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._start_s = self.world.clock.now_s()
+        drain_s = {"drains": 30.0, "full": FULL_S}.get(str(self.outcome), 0.0)
+        self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0) + drain_s
+        if isinstance(self.outcome, Failure):
+            self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
+        if self.outcome == "dying":
+            late = Failure(FailureKind.ENGINE_DEAD, "It died late.")
+            self.world.fails["dies"] = [(self._end_s + 3.0, late)]
+
+    def wait(self, wait_s: float) -> bool:
+        self.world.clock.sleep(min(wait_s, max(0.0, self._end_s - self.world.clock.now_s())))
+        if self.outcome == "lost":
+            raise ClientLost([0], "killed")
+        return self.world.clock.now_s() >= self._end_s
+
+    def progress(self) -> Progress:
+        full = self.outcome == "full" and self.world.clock.now_s() < self._end_s - LATER_S
+        return Progress(
+            scheduled=self.count, sent=self.count, no_room=("/tmp of x",) if full else ()
+        )
+
+    def abort(self, rows: bool = True) -> None:
+        self.only_ended = not rows
+
+    def settle(self, limit_s: float) -> None: ...
+
+    def reports(self) -> dict[int, ClientReport]:
+        lag_ms = 50.0 if self.outcome == "slow" else 0.0
+        lost = 1 if self.outcome == "lost" else 0
+        replies = (
+            self.world.replies.pop(0) if self.point.keep_replies and self.world.replies else ()
+        )
+        return {
+            index: self._report(index, lag_ms, replies if index == 0 else ())
+            for index in range(lost, self.count)
+        }
+
+    def _report(self, index: int, lag_ms: float, replies: tuple[Reply, ...]) -> ClientReport:
+        """One client's; gaps only where it stores them."""
+        stats = ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0)
+        rows = part_of("requests", self._requests(index))
+        gaps = part_of("token_events", events({index: []})) if self.world.store else None
+        return ClientReport(stats, self._stored(index, rows, gaps), rows, gaps, replies)
+
+    def _stored(self, index: int, *parts: Part | None) -> tuple[FilePart, ...]:
+        """The files that a client wrote."""
+        if self.world.store is None or self.point.keep_replies:
+            return ()
+        keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
+        return tuple(
+            self.world.store.put_part(one, writer=f"client{index:04d}", **keys)
+            for one in parts
+            if one
+        )
+
+    def _requests(self, index: int) -> pa.Table:
+        keys: dict[str, Any] = {
+            "measurement_id": self.point.measurement_id,
+            "attempt_id": self.point.attempt_id,
+        }
+        due_ms = 1e3 * self.point.warmup_s
+        errors = {
+            "refused": "http_4xx",
+            "broken": "http_5xx",
+            "dying": "http_5xx",
+            "redirected": "garbage",
+        }
+        broken = errors.get(str(self.outcome))
+        keys |= (
+            {"http_status": 307, "error": "it is at /there"} if self.outcome == "redirected" else {}
+        )
+        keys |= {"token_count_source": "chunks"} if self.outcome == "uncounted" else {}
+        table = requests(
+            failed_request(index, due_ms, broken, **keys)
+            if broken
+            else request(index, due_ms, **keys)
+        )
+        now_ns = 1e9 * (self.world.clock.now_s() - self._start_s)
+        return table.filter(pc.less(table["done_ns"], now_ns)) if self.only_ended else table
+
+
+EXPERIMENT = """
+version: 1
+name: x
+model: some-org/some-model
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 3.6}}}}
+deployments: {{engine: vllm, hardware: h100, vary: [{{cases: [{cases}]}}]}}
+workloads: [{{name: w, input_tokens: 4, output_tokens: 2}}]
+load: {{levels: {{concurrency: [{levels}]}}, duration: 60s, warmup: 10s}}
+"""
+
+
+def plan_of(cases: str = "{tensor_parallel_size: 1}", levels: str = "8", more: str = "") -> Plan:
+    """Deployments of these cases on nodes with 8 GPUs, 70 s a point."""
+    return make_plan(
+        parse_experiment(EXPERIMENT.format(cases=cases, levels=levels) + more, "x.yaml")
+    )
+
+
+def world_of(nodes: Iterable[Machine] = (node("a"),), **given: Any) -> World:
+    return World(VirtualClock(), list(nodes), **given)
+
+
+def sweep(
+    world: World, plan: Plan, store: Store, interrupt_s: float | None = None, **given: Any
+) -> SweepReport:
+    """``interrupt_s``: when Ctrl-C or SIGTERM comes."""
+    context = SweepContext(plan, world, store, world.told.append, clock=world.clock, **given)  # type: ignore[arg-type]
+    if interrupt_s is not None:
+        world.clock.at(interrupt_s, context.stop.set)
+    return Sweep(context).run()
+
+
+def outcomes(store: Store) -> list[tuple[str, str | None]]:
+    """Status and class of every attempt, in order."""
+    points = store.manifests("point")
+    return [(one.status, one.failure_class) for one in points]
+
+
+def steps(world: World) -> Counter[str]:
+    return Counter(world.log)
+
+
+def reply(index: int, *token_ids: int, logprob: float = -1.0, replica: int = 0) -> Reply:
+    """To the fixed prompt of that index."""
+    text = " ".join(map(str, token_ids))
+    return Reply(index, replica, f"prompt {index}", text, token_ids, (logprob,) * len(token_ids))

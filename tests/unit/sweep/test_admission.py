@@ -1,0 +1,377 @@
+"""Admission: who starts next, on which nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.cluster.base import (
+    ACCELERATOR_LABEL,
+    MOST_GROUPS,
+    NODE_GROUP,
+    Bundle,
+    Footprint,
+    Machine,
+    NodeType,
+)
+from orchestrator.plan.order import BEGUN, RISKY
+from orchestrator.sweep.admission import (
+    Cost,
+    Pick,
+    Queue,
+    Running,
+    Waiting,
+    asked_for,
+    choose,
+    fit,
+    worth_adding,
+)
+from orchestrator.sweep.need import Need
+
+GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
+
+
+def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> Need:
+    return Need(((Bundle(gpus, float(gpus)),) * nodes,) * replicas, **more)  # type: ignore[arg-type]
+
+
+def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
+    jobs = [
+        Waiting("short", gpu_need(1), 10),
+        Waiting("long", gpu_need(1), 100),
+        Waiting("gang", gpu_need(8, 2), 5),
+        Waiting("risky", gpu_need(8, 2), 500, late=RISKY),
+    ]
+    assert [job.key for job in Queue(jobs)] == ["gang", "long", "short", "risky"]
+
+
+def test_what_is_predicted_best_goes_before_the_longest_but_not_before_gangs_nor_risky_ones_before_others() -> (
+    None
+):
+    jobs = [
+        Waiting("long", gpu_need(1), 100, promise=0.4),
+        Waiting("front", gpu_need(1), 10, promise=1.0),
+        Waiting("as good", gpu_need(1), 90, promise=0.4),
+        Waiting("gang", gpu_need(8, 2), 5, promise=0.1),
+        Waiting("risky", gpu_need(1), 500, late=RISKY, promise=1.0),
+    ]
+    assert [job.key for job in Queue(jobs)] == ["gang", "front", "long", "as good", "risky"]
+
+
+def test_those_of_a_race_that_were_probed_wait_for_all_others_and_go_on_by_how_far_they_may_come() -> (
+    None
+):
+    jobs = [
+        Waiting("probed gang", gpu_need(8, 2), 5, late=BEGUN, promise=0.5),
+        Waiting("probed", gpu_need(1), 10, late=BEGUN, promise=2.0),
+        Waiting("risky", gpu_need(1), 5, late=RISKY, promise=0.1),
+    ]
+    assert [one.key for one in Queue(jobs)] == ["risky", "probed", "probed gang"]
+
+
+def test_of_those_that_end_before_the_reservation_the_one_predicted_best_overtakes() -> None:
+    running = [Running(gpu_need(8, exclusive=False), (("n0",),), 30.0)]
+    gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
+    waiting = [(10.0, 0.2), (25.0, 0.9), (500.0, 1.0)]  # the last would hold the gang up
+    jobs = [
+        Waiting(f"{length:g}", gpu_need(1, exclusive=False), length, promise=share)
+        for length, share in waiting
+    ]
+    picked = choose(Queue([gang, *jobs]), GPU8, running, now_s=0.0)
+    assert picked is not None and picked[0].key == "25"
+
+
+def test_an_exclusive_launch_takes_only_hosts_where_nothing_runs() -> None:
+    running = [Running(gpu_need(1, exclusive=False), (("n0",),), 10.0)]
+    assert fit(gpu_need(1, exclusive=True), GPU8[:1], running) is None
+    assert fit(gpu_need(1, exclusive=True), GPU8[:2], running) == (("n1",),)
+
+
+def test_nothing_joins_a_host_that_an_exclusive_launch_holds() -> None:
+    running = [Running(gpu_need(1, exclusive=True), (("n0",),), 10.0)]
+    assert fit(gpu_need(1, exclusive=False), GPU8[:1], running) is None
+
+
+def test_two_raylets_on_one_machine_count_as_one_host() -> None:
+    machines = [Machine("a", "10.0.0.1", cpus=4), Machine("b", "10.0.0.1", cpus=4)]
+    need = Need(((Bundle(0, 1.0),),), exclusive=True)
+    running = [Running(need, (("a",),), 10.0)]
+    assert fit(need, machines, running) is None
+
+
+def test_shared_launches_pack_onto_the_fullest_node_that_fits() -> None:
+    running = [Running(gpu_need(6, exclusive=False), (("n1",),), 10.0)]
+    assert fit(gpu_need(2, exclusive=False), GPU8, running) == (("n1",),)
+
+
+def test_replicas_of_one_launch_may_share_a_host_and_never_overbook_it() -> None:
+    assert fit(gpu_need(4, replicas=2), GPU8[:1], ()) == (("n0",), ("n0",))
+    assert fit(gpu_need(4, replicas=3), GPU8[:1], ()) is None
+
+
+def test_labels_select_nodes() -> None:
+    machines = [
+        Machine("a", "1", gpus=8, cpus=8),
+        Machine("b", "2", gpus=8, cpus=8, labels={"accelerator": "H100"}),
+    ]
+    assert fit(gpu_need(8, labels=(("accelerator", "H100"),)), machines, ()) == (("b",),)
+
+
+def test_a_node_that_its_label_gives_to_another_accelerator_is_not_taken_and_not_asked_for() -> (
+    None
+):
+    kinds = {"a": "A100", "b": "H100", "c": "somebody's"}
+    machines = [
+        Machine(name, name, 8, 96.0, {ACCELERATOR_LABEL: kind}) for name, kind in kinds.items()
+    ]
+    need = gpu_need(8, accelerator="H100-80GB")
+    assert fit(need, machines, ()) == (("b",),)
+    assert fit(need, machines[2:], ()) == (("c",),), "nothing is known of it"
+    assert fit(need, [Machine("d", "d", 8, 96.0)], ()) == (("d",),)
+    assert fit(need, machines[:1], ()) is None
+    (asked,) = need.nodes_worth_adding(machines)
+    assert asked.labels == ((ACCELERATOR_LABEL, "!in(A100)"),)
+    assert need.nodes_worth_adding(machines[1:]) == gpu_need(8).nodes_worth_adding([])
+    assert str(need) == "one node with 8 GPUs (H100-80GB)"
+
+
+def test_one_endpoint_is_never_loaded_by_two_launches_at_once() -> None:
+    need = Need((), endpoint="http://x")
+    assert fit(need, [], [Running(need, (), 1.0)]) is None
+    assert fit(Need((), endpoint="http://y"), [], [Running(need, (), 1.0)]) == ()
+
+
+def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> None:
+    running = [Running(gpu_need(8, exclusive=False), (("n0",),), end_s=100.0)]
+    gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
+    short = Waiting("short", gpu_need(1, exclusive=False), 20)
+    long = Waiting("long", gpu_need(1, exclusive=False), 500)
+    assert choose(Queue([gang, long]), GPU8, running, now_s=0.0) is None
+    picked = choose(Queue([gang, long, short]), GPU8, running, now_s=0.0)
+    assert picked is not None
+    assert (picked.job.key, picked.ahead) == ("short", "gang")
+
+
+def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
+    never = Waiting("never", gpu_need(16), 1000)
+    small = Waiting("small", gpu_need(1), 1)
+    picked = choose(Queue([never, small]), GPU8, (), now_s=0.0)
+    assert picked is not None
+    assert (picked.job.key, picked.ahead) == ("small", "")
+
+
+replicas = st.builds(
+    lambda gpus, nodes: (Bundle(gpus, float(gpus)),) * nodes, st.integers(0, 8), st.integers(1, 3)
+)
+needs = st.builds(
+    lambda different, exclusive: Need(tuple(different), exclusive=exclusive),
+    st.lists(replicas, min_size=1, max_size=3), st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(needs, min_size=1, max_size=12))
+def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_cluster(
+    jobs: list[Need],
+) -> None:
+    queue = {str(index): Waiting(str(index), need, 10.0 + index) for index, need in enumerate(jobs)}
+    possible = {key for key, job in queue.items() if fit(job.need, GPU8, ()) is not None}
+    running: list[Running] = []
+    started: set[str] = set()
+    now = 0.0
+    for _ in range(200):
+        picked = choose(Queue(list(queue.values())), GPU8, running, now)
+        if picked is None:
+            if not running:
+                break
+            first = min(running, key=lambda launch: launch.end_s)
+            now = first.end_s
+            running.remove(first)
+            continue
+        job, nodes, _ = picked
+        del queue[job.key]
+        started.add(job.key)
+        running.append(Running(job.need, nodes, now + job.estimate_s))
+        used: dict[str, int] = {}
+        for launch in running:
+            for replica, bundles in zip(launch.nodes, launch.need.replicas, strict=True):
+                assert len(set(replica)) == len(replica), (
+                    "ranks of one replica sit on distinct nodes"
+                )
+                for node, bundle in zip(replica, bundles, strict=True):
+                    used[node] = used.get(node, 0) + bundle.gpus
+        assert all(gpus <= 8 for gpus in used.values())
+    assert started >= possible  # of replicas of several sizes more may fit beside others than alone
+
+
+def test_a_node_where_it_failed_is_taken_only_when_there_is_no_other() -> None:
+    job = Waiting("again", gpu_need(8), 10, avoid=frozenset({"n0"}))
+    assert choose(Queue([job]), GPU8, [], 0.0) == Pick(job, (("n1",),))
+    assert choose(Queue([job]), GPU8[:1], [], 0.0) == Pick(job, (("n0",),))
+
+
+LOTS = Cost(float("inf"), float("inf"))
+
+
+def test_what_no_node_can_take_at_present_is_worth_adding_in_the_order_of_admission() -> None:
+    running = [Running(gpu_need(8), (("n0",),), 100.0)]
+    jobs = [
+        Waiting("short", gpu_need(1), 10),
+        Waiting("gang", gpu_need(8, 2), 5),
+        Waiting("long", gpu_need(1), 100),
+    ]
+    # of three nodes one is taken: the gang gets the other two, and nobody else finds a place
+    assert [job.key for job in worth_adding(Queue(jobs), GPU8, running, LOTS)] == ["long", "short"]
+    assert [job.key for job in worth_adding(Queue(jobs), [], [], LOTS)] == ["gang", "long", "short"]
+    assert worth_adding(Queue(jobs[:1]), GPU8, running, LOTS) == []
+
+
+POOLS = [gpu_need(8, labels=(("pool", name),), gpus_per_node=8) for name in "ab"]
+MANY = [
+    *(Waiting(f"a{at:03}", POOLS[0], 1000) for at in range(100)),
+    *(Waiting(f"b{at}", POOLS[1], 9) for at in range(10)),
+]
+
+
+def test_nodes_are_asked_for_in_turn_so_that_those_of_one_kind_do_not_wait_for_all_of_another() -> (
+    None
+):
+    asked = [job.key for job in worth_adding(Queue(MANY), [], [], LOTS, most_launches=64)]
+    assert asked[:4] == ["a000", "b0", "a001", "b1"]
+    assert Counter(key[0] for key in asked) == {"a": 54, "b": 10}
+    risky = [Waiting("risky", gpu_need(1), 10**6, late=RISKY), *MANY[98:102]]
+    assert [job.key for job in worth_adding(Queue(risky), [], [], LOTS)] == [
+        "a098",
+        "b0",
+        "a099",
+        "b1",
+        "risky",
+    ]
+
+
+@pytest.mark.parametrize(("there", "asked"), [(0, 4), (2, 2), (4, 1)])
+def test_no_more_is_asked_for_than_may_be_added_but_one_of_each_need(
+    there: int, asked: int
+) -> None:
+    """The one of which there are none left: what is not asked for would never be given up."""
+    types = [
+        NodeType(f"{name}8", 8, 96.0, most, {"pool": name}) for name, most in (("a", 4), ("b", 99))
+    ]
+    machines = [
+        Machine(f"n{at}", f"n{at}", 8, 96.0, {"pool": "a", NODE_GROUP: "a8"}) for at in range(there)
+    ]
+    running = [Running(POOLS[0], ((one.node_id,),), 100.0) for one in machines]
+    found = worth_adding(Queue(MANY), machines, running, LOTS, most_launches=60, types=types)
+    assert Counter(job.key[0] for job in found) == {"a": asked, "b": 10}
+    assert len(worth_adding(Queue(MANY), machines, running, LOTS, types=types[:0])) == 110, (
+        "no types are known"
+    )
+
+
+def test_of_many_footprints_only_as_many_as_ray_can_look_at_are_asked_for_and_said_to_be() -> None:
+    needs = [gpu_need(1, replicas=count, exclusive=False) for count in (40, 30, 20)]
+    asked, those = asked_for([Waiting(str(at), one, 1) for at, one in enumerate(needs)], [], (), 99)
+    assert (len(asked), those) == (60, {needs[0], needs[2]})
+    large = gpu_need(1, replicas=100, exclusive=False)
+    asked, those = asked_for(
+        [Waiting("large", large, 1), Waiting("other", needs[0], 1)], [], (), 99
+    )
+    assert (len(asked), those) == (MOST_GROUPS, {large}), "it could never be given up else"
+
+
+def test_of_10000_launches_as_few_are_looked_at_as_are_asked_for() -> None:
+    looked_at = list[Need]()
+
+    class Looking(Queue):
+        def in_turn(self, closed: Collection[Need]) -> Iterator[Waiting]:
+            for job in super().in_turn(closed):
+                looked_at.append(job.need)
+                yield job
+
+    queue = Looking(Waiting(f"{at:05}", POOLS[at % 2], 10) for at in range(10_000))
+    assert len(worth_adding(queue, [], [], LOTS, most_nodes=6)) == 6
+    assert len(looked_at) < 10
+
+
+def test_an_endpoint_needs_no_node_and_a_shared_node_is_not_asked_for_twice() -> None:
+    assert worth_adding(Queue([Waiting("e", Need((), endpoint="http://x"), 1)]), [], [], LOTS) == []
+    shared = [Waiting(str(at), gpu_need(4, exclusive=False), 10) for at in range(3)]
+    assert len(worth_adding(Queue(shared), GPU8[:1], [], LOTS)) == 1
+
+
+def test_nothing_is_worth_adding_that_would_begin_after_the_budget_is_spent() -> None:
+    jobs = [Waiting(str(at), gpu_need(8), 10, cost=Cost(80.0, 2.0)) for at in range(5)]
+    assert len(worth_adding(Queue(jobs), [], [], Cost(100.0, 100.0))) == 2
+    assert len(worth_adding(Queue(jobs), [], [], Cost(1000.0, 2.0))) == 1
+    assert worth_adding(Queue(jobs), [], [], Cost(0.0, 100.0)) == []
+    # what fits a node of now is paid for first
+    assert len(worth_adding(Queue(jobs), GPU8[:1], [], Cost(100.0, 100.0))) == 1
+
+
+def test_a_launch_that_shares_no_node_asks_for_whole_nodes_as_large_as_they_are_known_to_be() -> (
+    None
+):
+    need = gpu_need(2, replicas=2, gpus_per_node=4)
+    assert need.footprints() == [Footprint((Bundle(2, 2.0),))] * 2
+    assert need.nodes_worth_adding(GPU8) == [Footprint((Bundle(4, 4.0),))]  # one for both
+    assert gpu_need(3, 2, replicas=2).nodes_worth_adding(GPU8) == [Footprint((Bundle(8, 6.0),) * 2)]
+    assert gpu_need(2).nodes_worth_adding([]) == [Footprint((Bundle(2, 2.0),))]
+    assert gpu_need(2).nodes_worth_adding(GPU8) == [Footprint((Bundle(8, 2.0),))]
+    assert gpu_need(2, labels=(("pool", "a"),)).nodes_worth_adding(GPU8)[0].bundles == (
+        Bundle(2, 2.0),
+    )
+
+
+def test_launches_that_share_nodes_ask_for_what_they_take() -> None:
+    assert gpu_need(2, exclusive=False, gpus_per_node=8).nodes_worth_adding(GPU8) == [
+        Footprint((Bundle(2, 2.0),))
+    ]
+
+
+def test_replicas_of_several_sizes_and_their_router_take_together_what_each_takes() -> None:
+    prefill, decode, router = (Bundle(2, 2.0),), (Bundle(4, 4.0),), (Bundle(0, 0.0),)
+    need = Need((prefill, prefill, decode, router))
+    assert fit(need, GPU8[:1], ()) == (("n0",),) * 4
+    assert fit(Need((prefill, prefill, prefill, decode, router)), GPU8[:1], ()) is None
+    assert str(need) == "2 x one node with 2 GPUs + one node with 4 GPUs + one node for a router"
+    assert [one.bundles[0].gpus for one in need.nodes_worth_adding(GPU8)] == [8], (
+        "one node holds all"
+    )
+    assert need.least_nodes(GPU8) == 1
+    gang = Need(((Bundle(8, 8.0),) * 2, (Bundle(0, 0.0),)))
+    assert [len(one.bundles) for one in gang.nodes_worth_adding(GPU8)] == [2], (
+        "a router asks for no node of its own"
+    )
+
+
+def test_a_router_joins_the_fullest_node_of_its_launch() -> None:
+    need = Need(((Bundle(8, 8.0),), (Bundle(0, 0.0),)))
+    assert fit(need, GPU8, ()) == (("n0",), ("n0",))
+
+
+def test_a_router_needs_no_node_beside_those_of_its_replicas() -> None:
+    machines = [Machine("head", "a", cpus=8.0), Machine("gpu", "b", gpus=8, cpus=8.0)]
+    need = Need((*[(Bundle(4, 4.0),)] * 2, (Bundle(0, 0.0),)))
+    assert fit(need, machines, (), most_nodes=1) == (("gpu",),) * 3
+
+
+@pytest.mark.parametrize(
+    ("label", "told", "may"),
+    [
+        # Ray labels the node itself when it starts
+        (("ray.io/accelerator-type", "H100"), {}, True),
+        (("ray.io/accelerator-type", "H100"), {"ray.io/accelerator-type": "A100"}, False),
+        (("pool", "a"), {}, False),
+        (("pool", "a"), None, True),
+        (("pool", "a"), {"pool": "a"}, True),
+    ],
+)
+def test_a_type_of_node_may_hold_what_its_known_labels_do_not_deny(
+    label: tuple[str, str], told: dict[str, str] | None, may: bool
+) -> None:
+    assert gpu_need(8, labels=(label,)).may_be_on(NodeType("h", 8, 96.0, 4, told)) == may
+    assert not gpu_need(8, labels=(label,)).may_be_on(NodeType("h", 4, 96.0, 4, told))

@@ -1,0 +1,174 @@
+"""What a sweep commits: the rows of an attempt, and of what engines said meanwhile."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.analysis.attempts import read_attempt
+from orchestrator.analysis.requests import request_arrays
+from orchestrator.base.errors import Failure, FailureKind
+from orchestrator.cluster.base import ClientReport
+from orchestrator.cluster.client_host import ClientHost
+from orchestrator.load.client import LoadClient
+from orchestrator.plan.make import make_plan
+from orchestrator.results.lazy_rows import LazyRows
+from orchestrator.results.records import AttemptData, DeploymentRow, PointRow
+from orchestrator.results.schemas import rows_of, table_of
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.sweep.commit import AttemptRecord, commit_attempt, engine_metrics, launch_row
+from orchestrator.sweep.measure import Attempt, Loaded
+from orchestrator.telemetry.engine_metrics import Sample
+from tests.unit.load.test_schedule import point
+from tests.unit.load.test_validity import CALM
+from tests.unit.plan.files import measurements
+from tests.unit.results.builders import events, part_of, request, requests
+
+KEYS = {"measurement_id": "m" * 16, "attempt_id": "a" * 26}
+EXPERIMENT = """
+version: 1
+name: x
+model: some-org/some-model
+deployments: {engine: emulator, max_num_seqs: 8}
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [8]}, %s}
+"""
+
+
+def attempt(
+    length: str, failure: Failure | None = None, *rows: object, warmup: str = ", warmup: 2s"
+) -> AttemptRecord:
+    plan = make_plan(parse_experiment(EXPERIMENT % (length + warmup), "x.yaml"))
+    table = requests(*rows) if rows else None  # type: ignore[arg-type]
+    (measurement,) = measurements(plan)
+    loaded = Loaded(span_unix_ns=(1, 2), requests=table) if rows else None
+    tried = Attempt(failure=failure, loaded=loaded)
+    launch = replace(launch_row(plan.deployments[0], "x", 1), launch_id="L" * 26)
+    return AttemptRecord(plan.deployments[0], plan.points[0], measurement, tried, "a" * 26, launch)
+
+
+def test_an_attempt_is_committed_with_its_deployment_and_why_it_failed(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    failure = Failure(FailureKind.OOM_KV, "It died.")
+    commit_attempt(store, attempt("duration: 5s", failure))
+    (row,) = rows_of(store.read("points", include_failed=True), PointRow)
+    assert (row.status, row.failure_class, row.failure_kind) == ("failed", "bad_config", "oom_kv")
+    assert (row.reason, row.requests_scheduled) == ("It died.", 0)
+    (deployment,) = rows_of(store.read("deployments"), DeploymentRow)
+    assert (deployment.deployment_id, deployment.experiment, deployment.max_num_seqs) == (
+        row.deployment_id,
+        "x",
+        8,
+    )
+    (manifest,) = store.manifests()
+    assert (manifest.status, manifest.point_id, manifest.launch_id) == (
+        "failed",
+        row.point_id,
+        "L" * 26,
+    )
+
+
+def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: Path) -> None:
+    rows = (request(0, 2000.0, last_ms=9000.0), request(1, 3000.0))
+    assert attempt("duration: 5s", None, *rows).row("x").window_ns == (2 * 10**9, 7 * 10**9)
+    assert attempt("requests: 2", None, *rows).row("x").window_ns == (2 * 10**9, 9 * 10**9 + 1)
+    assert attempt("requests: 2").row("x").window_ns == (2 * 10**9, 2 * 10**9)
+
+
+def test_a_row_says_whether_a_steady_part_was_found_where_it_was_looked_for() -> None:
+    short, long = (request(0, 0.0, last_ms=last_ms) for last_ms in (1000.0, 4000.0))
+    found = [attempt("duration: 5s", None, row, warmup="").row("x").steady for row in (short, long)]
+    assert found == [True, False]
+    assert attempt("duration: 5s", None, long).row("x").steady is None
+    assert attempt("requests: 1", None, long, warmup="").row("x").steady is None
+
+
+def test_a_row_says_how_it_was_loaded() -> None:
+    said = json.loads(attempt("duration: 5s, request_timeout: 7s").row("x").load_json or "")
+    assert (said["duration_s"], said["warmup_s"], said["request_timeout_s"]) == (5.0, 2.0, 7.0)
+
+
+def test_a_silent_replica_beside_others_has_a_row_of_nulls() -> None:
+    rows = engine_metrics(
+        {0: [Sample(1, {"running": 3.0}), Sample(2, {"running": 4.0})], 1: []}, **KEYS
+    )
+    assert rows["running"].to_pylist() == [3.0, 4.0, None]
+
+
+def test_when_no_replica_says_anything_there_are_no_rows() -> None:
+    assert (
+        engine_metrics({0: [], 1: []}, **KEYS).num_rows == engine_metrics({}, **KEYS).num_rows == 0
+    )
+
+
+def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
+    part = part_of("requests", requests(request(0, 2500.0, last_ms=2640.0, tokens=3)))
+    gaps, store = part_of("token_events", events({0: [10.0, 30.0]})), Store.open(str(tmp_path), "x")
+    samples = {
+        0: [
+            Sample(1, {"running": 3.0, "preemptions_total": 1.0}),
+            Sample(2, {"preemptions_total": 5.0}),
+        ]
+    }
+    reports = {0: ClientReport(CALM, (), part, pickle.loads(pickle.dumps(gaps)))}
+    loaded = Loaded(
+        span_unix_ns=(1, 2),
+        requests=LazyRows.of("requests", [part]),
+        reports=reports,
+        samples=samples,
+    )
+    record = attempt("duration: 5s")
+    found = commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
+    (manifest,) = store.manifests()
+    again = read_attempt(store, manifest)
+    assert isinstance(found, AttemptData)
+    assert again is not None
+    assert found.engine_side is not None and found.figures.itl_ms is not None
+    assert (found.figures.itl_ms.min, found.figures.itl_ms.max) == (10.0, 30.0)
+    assert (
+        found.engine_side.running_max,
+        found.engine_side.preemptions,
+        found.figures.requests.ok,
+    ) == (3.0, 4.0, 1)
+    assert table_of([found], AttemptData).equals(table_of([again.data()], AttemptData))
+
+
+def test_requests_and_token_events_of_many_clients_are_read_in_one_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all of them are read at once."""
+    tables = [(requests(request(index)), events({index: [20.0]})) for index in range(12)]
+    parts = [(part_of("requests", rows), part_of("token_events", gaps)) for rows, gaps in tables]
+    reports = {index: ClientReport(CALM, (), *some) for index, some in enumerate(parts)}
+    record, store = attempt("duration: 5s"), Store.open(str(tmp_path), "x")
+    loaded = Loaded(
+        span_unix_ns=(1, 2),
+        requests=LazyRows.of("requests", [rows for rows, _ in parts]),
+        reports=reports,
+    )
+    monkeypatch.setattr("orchestrator.analysis.requests.AT_ONCE", 3)
+    commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
+    (manifest,) = store.manifests()
+    gaps = store.lazy_rows("token_events", manifest)
+    for rows in (loaded.requests, store.lazy_rows("requests", manifest)):
+        assert [one.index.size for one in request_arrays(rows, gaps)] == [3] * 4
+
+
+def test_files_that_clients_store_sort_in_the_order_of_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadClient, "prepare", lambda *_: 0)
+    names = []
+    for index in (2, 10):
+        host = ClientHost()
+        host.prepare(point(measurement_id="m", attempt_id="a"), index, 12)
+        store = Store.open(str(tmp_path), "x")
+        names += [
+            one.path for one in host._stored(store, [part_of("requests", requests(request(index)))])
+        ]
+    assert names == sorted(names)

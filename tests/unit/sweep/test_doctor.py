@@ -1,0 +1,1089 @@
+"""What would fail a sweep or spoil its numbers: each check with facts that are fine and facts that
+are not.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.main import cli
+from orchestrator.cluster import node_checks, node_network
+from orchestrator.cluster.base import ASK_LIMIT_S, Growth, Machine, NoAnswer, NodeType
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, results_problem
+from orchestrator.node.leases import FIRST_PORT, LAST_PORT
+from orchestrator.node.shared_memory import left_behind
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Deployment
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.settings import Speculative
+from orchestrator.sweep import examine as asking
+from orchestrator.sweep.doctor import diagnose
+from orchestrator.sweep.examine import Finding, Kinds, Node, clients, examine, kinds_of
+from orchestrator.sweep.need import Need, need_of
+from orchestrator.telemetry.gpus import health
+
+GIB = 2**30
+HERE = {"Python": "3.11", "this program": "1.0", "Ray": "2.60.0"}
+GPU = {
+    "index": 0, "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 * GIB, "used_bytes": 0, "pids": [], "mig": False,
+    "ecc_errors": 0, "slowed": [], "power_lowered": False, "persistent": 1, "fabric": None, "unreachable": [],
+}  # fmt: skip
+FINE: dict[str, Any] = {
+    "hostname": "n1",
+    "versions": HERE,
+    "limits": {"nofile": 1_000_000, "memlock": None, "nproc": None},
+    "cgroup": {},
+    "cores": 96,
+    "memory_bytes": 1000 * GIB,
+    "swapped_bytes": 0,
+    "niceness": 0,
+    "governors": ["performance"],
+    "shm": {"free": 500 * GIB, "total": 500 * GIB, "kind": "tmpfs", "writable": True},
+    "segments": 0,
+    "clock_source": "tsc",
+    "clock_is_set": True,
+    "mtus": {"10.0.0.1": 9000, "127.0.0.1": 65536},
+    "unknown_interfaces": [],
+    "somaxconn": 4096,
+    "outgoing_ports": [32768, 60999],
+    "taken_ports": 0,
+    "disk": {
+        "temporary files": {"free": 900 * GIB, "total": 999 * GIB, "kind": "ext4", "writable": True}
+    },
+    "infiniband": {"mlx5_0/ports/1/state": "4: ACTIVE"},
+    "leftovers": [],
+    "gpus": {"driver": "570.86.15", "cuda": "12.8", "gpus": [GPU, GPU | {"index": 1}]},
+    "amd_gpus": 0,
+    "engines": [],
+}
+
+
+def node(machine: Machine | None = None, clock_s: float = 0.0, **changes: object) -> Node:
+    return Node(machine or Machine("a" * 20, "10.0.0.1", 2, 96.0), FINE | changes, clock_s)
+
+
+def gpu(**changes: object) -> dict[str, Any]:
+    return FINE["gpus"] | {"gpus": [GPU | changes, GPU | {"index": 1}]}
+
+
+def told(*nodes: Node, kinds: Kinds | None = None, **growth: Any) -> list[Finding]:
+    return diagnose(nodes, HERE, kinds or [], Growth(**growth))
+
+
+def test_a_node_that_is_fine_is_told_nothing_of() -> None:
+    assert told(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0))) == []
+
+
+DISK = FINE["disk"]["temporary files"]
+BROKEN = [
+    (
+        "limits",
+        "warning",
+        "at most 10000 open files",
+        {"limits": FINE["limits"] | {"nofile": 10_000}},
+    ),
+    ("limits", "fail", "at most 1024 open files", {"limits": FINE["limits"] | {"nofile": 1024}}),
+    ("limits", "warning", "at most 500 processes", {"limits": FINE["limits"] | {"nproc": 500}}),
+    (
+        "limits",
+        "fail",
+        "only 65536 bytes of memory may be locked",
+        {"limits": FINE["limits"] | {"memlock": 65536}},
+    ),
+    ("cgroup", "warning", "counts 96 CPUs, but the node may use only 8", {"cgroup": {"cpu": 8.0}}),
+    ("cgroup", "warning", "counts 96 CPUs, but the node may use only 64", {"cores": 64}),
+    ("cgroup", "warning", "allows 1000 processes", {"cgroup": {"pids": 1000.0}}),
+    (
+        "cgroup",
+        "warning",
+        "allows 16 GiB of memory, but its GPUs have 160",
+        {"cgroup": {"memory": 16.0 * GIB}},
+    ),
+    ("cgroup", "warning", "2.0 GiB are swapped out", {"swapped_bytes": 2 * GIB}),
+    ("scheduling", "warning", "niceness 15", {"niceness": 15}),
+    ("scheduling", "warning", "governor is powersave", {"governors": ["performance", "powersave"]}),
+    (
+        "shared memory",
+        "fail",
+        "0.1 GiB are free in /dev/shm",
+        {"shm": FINE["shm"] | {"free": GIB // 16}},
+    ),
+    ("shared memory", "warning", "3 shared memory segments of dead engines", {"segments": 3}),
+    (
+        "ports",
+        "warning",
+        "outgoing connections use ports 9000 to 65000",
+        {"outgoing_ports": [9000, 65000]},
+    ),
+    ("ports", "warning", "somaxconn is 128", {"somaxconn": 128}),
+    ("ports", "fail", "40 of 50 ports", {"taken_ports": 40}),
+    (
+        "disk",
+        "warning",
+        "5.0 GiB are free for temporary files",
+        {"disk": {"temporary files": DISK | {"free": 5 * GIB}}},
+    ),
+    ("disk", "fail", "0.5 GiB are free", {"disk": {"temporary files": DISK | {"free": GIB // 2}}}),
+    (
+        "disk",
+        "fail",
+        "cannot be written",
+        {"disk": {"temporary files": DISK | {"writable": False}}},
+    ),
+    ("clock", "warning", "at least 20 ms off", {"clock_s": 0.02}),
+    ("clock", "fail", "at least 3000 ms off", {"clock_s": 3.0}),
+    ("clock", "warning", "clock source is hpet", {"clock_source": "hpet"}),
+    (
+        "network",
+        "fail",
+        "NCCL_SOCKET_IFNAME=ib7 names no",
+        {"unknown_interfaces": ["NCCL_SOCKET_IFNAME=ib7"]},
+    ),
+    (
+        "leftovers",
+        "warning",
+        "1 processes or containers of dead launches: vllm",
+        {"leftovers": ["vllm of launch X"]},
+    ),
+    ("network", "warning", "is 1: DOWN", {"infiniband": {"mlx5_0/ports/1/state": "1: DOWN"}}),
+    (
+        "versions",
+        "fail",
+        "Ray 2.50.0, but the driver has 2.60.0",
+        {"versions": HERE | {"Ray": "2.50.0"}},
+    ),
+    (
+        "versions",
+        "fail",
+        "Python 3.12, but the driver has 3.11",
+        {"versions": HERE | {"Python": "3.12"}},
+    ),
+    ("gpus", "fail", "counts 2 GPUs, but NVML sees 0", {"gpus": {}}),
+    ("gpus", "fail", "but NVML sees 0 and AMD's driver 1", {"gpus": {}, "amd_gpus": 1}),
+    (
+        "gpus",
+        "warning",
+        "nothing is known of the state of its 2 GPUs of AMD",
+        {"gpus": {}, "amd_gpus": 2},
+    ),
+    (
+        "gpus",
+        "fail",
+        "counts 2 GPUs, but NVML sees 1",
+        {"gpus": FINE["gpus"] | {"gpus": FINE["gpus"]["gpus"][:1]}, "amd_gpus": 1},
+    ),
+    (
+        "gpus",
+        "fail",
+        "GPU 0: it is lost",
+        {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}},
+    ),
+    (
+        "gpus",
+        "fail",
+        "30.0 GiB are in use, by pids [42]",
+        {"gpus": gpu(used_bytes=30 * GIB, pids=[42])},
+    ),
+    ("gpus", "warning", "MIG is on", {"gpus": gpu(mig=True)}),
+    ("gpus", "fail", "7 uncorrected memory errors", {"gpus": gpu(ecc_errors=7)}),
+    ("gpus", "warning", "too hot (hardware)", {"gpus": gpu(slowed=["too hot (hardware)"])}),
+    ("gpus", "warning", "power limit", {"gpus": gpu(power_lowered=True)}),
+    ("gpus", "warning", "persistence", {"gpus": gpu(persistent=0)}),
+    ("gpus", "fail", "fabric manager", {"gpus": gpu(fabric=False)}),
+    ("gpus", "warning", "cannot read the memory of GPUs [1]", {"gpus": gpu(unreachable=[1])}),
+]
+
+
+@pytest.mark.parametrize(("check", "level", "what", "changes"), BROKEN)
+def test_what_is_wrong_with_a_node_is_told_with_a_reason_and_a_remedy(
+    check: str, level: str, what: str, changes: dict[str, Any]
+) -> None:
+    (found,) = told(node(**changes))
+    assert (found.check, found.level) == (check, level)
+    assert what in found.what
+    assert found.where.startswith(("n1 (10.0.0.1, aaaaaaaa)", "10.0.0.1"))
+    assert found.why
+    assert found.do
+
+
+def test_hosts_with_packets_of_different_sizes_are_named() -> None:
+    other = node(Machine("b" * 20, "10.0.0.2", 2, 96.0), mtus={"10.0.0.2": 1500})
+    (found,) = told(node(), other)
+    assert (found.check, found.level) == ("network", "warning")
+    assert "differs: 1500 on n1 (10.0.0.2, bbbbbbbb); 9000 on n1 (10.0.0.1, aaaaaaaa)" in found.what
+
+
+def test_interfaces_that_settings_name_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib7,nothing")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert node_network.unknown_interfaces() == ["NCCL_SOCKET_IFNAME=ib7,nothing"]
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker")
+    assert node_network.unknown_interfaces() == []
+    assert node_network.mtus()["127.0.0.1"] > 1000
+
+
+def test_nodes_of_one_host_that_promise_its_cores_twice_are_named() -> None:
+    two = [node(Machine(name * 20, "10.0.0.1", 0, 64.0), gpus={}) for name in "ab"]
+    (found,) = told(*two)
+    assert "2 nodes on one host count as 128 CPUs together, but it has 96" in found.what
+
+
+def test_drivers_that_differ_between_nodes_with_the_same_gpus_are_named() -> None:
+    other = FINE["gpus"] | {"driver": "535.1"}
+    (found,) = told(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0), gpus=other))
+    assert "driver 570.86.15, CUDA 12.8 on n1" in found.what
+    assert "driver 535.1" in found.what
+
+
+def deployments(text: str, labels: str = "{pool: a}", api: str = "completions") -> list[Deployment]:
+    file = f"""
+version: 1
+name: x
+model: org/model
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, labels: {labels}}}}}
+deployments: {{{text}}}
+workloads: [{{name: w, input_tokens: 4, output_tokens: 2, api: {api}}}]
+load: {{levels: {{concurrency: [8]}}, duration: 5s}}
+"""
+    return make_plan(parse_experiment(file)).runnable()
+
+
+VLLM = "engine: vllm, hardware: h100, tensor_parallel_size: 2, executable: /opt/vllm"
+THERE = {
+    "name": "vllm",
+    "path": "/x/vllm",
+    "version": "0.32",
+    "image": None,
+    "missing": False,
+    "models": {},
+}
+
+
+def gpu_node(name: str = "a", labels: Any = None, **engine: object) -> Node:
+    machine = Machine(
+        name * 20, f"10.0.0.{name}", 2, 96.0, {"pool": "a"} if labels is None else labels
+    )
+    return node(machine, engines=[THERE | engine])
+
+
+def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_else() -> None:
+    kinds = kinds_of(deployments(VLLM))
+    head = node(
+        Machine("h" * 20, "10.0.0.9", 0, 8.0), cores=8, engines=[THERE | {"path": None}], gpus={}
+    )
+    assert told(gpu_node(), head, kinds=kinds) == []
+    for engine, level, what in (
+        ({"path": None}, "fail", "vllm is not installed"),
+        ({"missing": True}, "fail", "vllm is not installed"),
+        ({"image": False}, "warning", "vllm is not pulled yet"),
+        ({"models": {"org/draft": "it is gated"}}, "fail", "org/draft: it is gated"),
+    ):
+        (found,) = told(gpu_node(**engine), head, kinds=kinds)
+        assert (found.level, found.what) == (level, what)
+    (found,) = told(gpu_node(), gpu_node("b", version="0.31"), kinds=kinds)
+    assert "its version differs: 0.32 on n1" in found.what
+
+
+def test_a_replica_over_nodes_without_a_fabric_is_named() -> None:
+    kinds = kinds_of(deployments(f"{VLLM}, pipeline_parallel_size: 2, nnodes: 2"))
+    fast, slow = gpu_node("a"), node(gpu_node("b").machine, engines=[THERE], infiniband={})
+    assert told(fast, gpu_node("b"), kinds=kinds) == []
+    (found,) = told(fast, slow, kinds=kinds)
+    assert (found.level, found.check, "has no InfiniBand" in found.what) == (
+        "warning",
+        "network",
+        True,
+    )
+    assert "bbbbbbbb" in found.where
+
+
+def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
+    kinds = kinds_of(deployments(VLLM))
+    (found,) = told(gpu_node(labels={}), kinds=kinds)
+    assert (found.check, found.level) == ("room", "fail")
+    assert "0 can ever hold it" in found.what
+    for labels in (None, {"pool": "a"}):
+        assert (
+            told(gpu_node(labels={}), kinds=kinds, types=(NodeType("h100", 8, 96.0, 4, labels),))
+            == []
+        )
+    for wrong in (
+        NodeType("cpu", 0, 96.0, 4),
+        NodeType("h100", 8, 96.0, 0),
+        NodeType("h100", 8, 96.0, 4, {"pool": "b"}),
+        NodeType("h100", 8, 96.0, 4, {}),
+    ):
+        (found,) = told(gpu_node(labels={}), kinds=kinds, types=(wrong,))
+        assert (found.check, "0 can ever hold it" in found.what) == ("room", True)
+    (found,) = told(gpu_node(labels={"ray.io/node-group": "head"}), kinds=kinds)
+    assert (found.level, "may add is not known" in found.what) == ("warning", True)
+    two = kinds_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
+    (found,) = told(gpu_node(), kinds=two)
+    assert "needs 2 nodes" in found.what
+    assert told(gpu_node(), gpu_node("b"), kinds=two) == []
+
+
+def test_node_types_that_no_label_tells_apart_are_named() -> None:
+    kinds = kinds_of(deployments(VLLM, labels="{}"))
+    h100 = NodeType("h", 8, 96.0, 4, {"accelerator": "H100-80GB"})
+    a10 = NodeType("a", 8, 96.0, 4, {"accelerator": "A10"})
+    node_there = gpu_node(labels={})
+    (found,) = told(node_there, kinds=kinds, types=(h100, a10))
+    assert (found.level, found.check) == ("warning", "autoscaler")
+    assert (
+        found.what
+        == "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells them apart"
+    )
+    labelled = kinds_of(deployments(VLLM, labels="{accelerator: H100-80GB}"))
+    assert (
+        told(gpu_node(labels={"accelerator": "H100-80GB"}), kinds=labelled, types=(h100, a10)) == []
+    )
+    spot = NodeType("spot", 8, 96.0, 4, {"accelerator": "H100", "market": "spot"})
+    assert told(node_there, kinds=kinds, types=(h100, spot, NodeType("cpu", 0, 96.0, 9, {}))) == []
+
+
+@pytest.mark.parametrize(
+    ("growth", "said"),
+    [
+        ({"reports": 1}, "an autoscaler is configured and has not reported for 20 s"),
+        (
+            {"reports": 0, "silent": "the autoscaler ended: KeyError"},
+            "the autoscaler ended: KeyError",
+        ),
+        (
+            {"reports": 2, "refused": {"spot": (2, "quota")}},
+            "launches of nodes were refused: 2 x spot (quota)",
+        ),
+        ({"reports": 2}, None),
+        ({"reports": None}, None),
+        ({"may": False}, None),
+    ],
+)
+def test_an_autoscaler_that_is_not_at_work_is_named(
+    growth: dict[str, Any], said: str | None
+) -> None:
+    assert [(one.level, one.check, one.what) for one in told(gpu_node(), **growth)] == (
+        [("warning", "autoscaler", said)] if said else []
+    )
+
+
+def test_an_autoscaler_is_given_time_to_report_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, reports = [0.0], [0, 1, 1, 2]
+    monkeypatch.setattr(asking.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(
+        asking.time, "sleep", lambda pause_s: now_s.__setitem__(0, now_s[0] + pause_s)
+    )
+
+    def cluster(reports: list[int]) -> Any:
+        return SimpleNamespace(
+            growth=lambda: Growth(reports=reports.pop(0) if len(reports) > 1 else reports[0])
+        )
+
+    assert asking.growth_of(cluster(reports)).reports == 2
+    assert asking.growth_of(cluster([1])).reports == 1
+    assert now_s[0] == 3 + asking.REPORT_S
+
+
+def test_without_any_gpu_that_is_what_is_said() -> None:
+    kinds = kinds_of(deployments(VLLM))
+    laptop = node(Machine("c" * 20, "10.0.0.3", 0, 8.0), gpus={}, cores=8)
+    (found,) = [one for one in told(laptop, kinds=kinds) if one.check == "room"]
+    assert found.what.endswith("and no node has a GPU")
+    (found,) = [
+        one
+        for one in told(laptop, kinds=kinds, types=(NodeType("a", 8, 1.0, 4, {}),))
+        if one.check == "room"
+    ]
+    assert "no node has a GPU" not in found.what
+
+
+def test_a_laptop_with_20000_open_files_is_fine() -> None:
+    assert told(node(limits=FINE["limits"] | {"nofile": 20_000})) == []
+
+
+def test_segments_of_live_engines_are_not_left_behind(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/"
+    live, dead, small = (tmp_path / f"psm_{name}" for name in ("live", "dead", "small"))
+    live.write_bytes(bytes(100_000))
+    dead.write_bytes(bytes(100_000))
+    small.write_bytes(bytes(32))
+    with live.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert left_behind(folder) == {"psm_dead"}
+    assert left_behind(folder) == {"psm_live", "psm_dead"}
+
+
+def test_addresses_of_one_server_are_the_same_endpoint() -> None:
+    urls = ("http://h", "http://H:80/v1", "http://h/v1/chat/completions", "http://h?api-version=1")
+    same, other = set[Need](), set[Need]()
+    for url in urls:
+        (one,) = deployments(f"engine: endpoint, url: '{url}'", api=api_of(url))
+        same.add(need_of(one, exclusive=True))
+    for url in ("http://h:8000", "http://h/other"):
+        (one,) = deployments(f"engine: endpoint, url: '{url}'")
+        other.add(need_of(one, exclusive=True))
+    assert (len(same), len(other | same)) == (1, 3)
+
+
+def api_of(url: str) -> str:
+    return "chat" if "chat" in url else "completions"
+
+
+def test_endpoints_need_nothing_of_a_node() -> None:
+    assert kinds_of(deployments("engine: endpoint, url: 'http://127.0.0.1:8000'")) == []
+
+
+# -- the facts themselves
+
+
+def test_this_machine_tells_its_facts_in_json_and_where_an_engine_is() -> None:
+    wanted = deployments("engine: vllm, hardware: h100, executable: ./nowhere")
+    wanted += deployments("engine: emulator")
+    said = facts([(one.settings, one.hardware) for one in wanted])
+    json.dumps(said)
+    assert said["versions"]["Python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert said["cores"] == len(os.sched_getaffinity(0))
+    assert said["shm"]["total"] > 0
+    assert said.keys() == FINE.keys()
+    missing, emulated = said["engines"]
+    assert missing["path"] is None
+    assert emulated["path"]
+    assert not emulated["missing"]
+
+
+def test_an_engine_over_several_nodes_is_its_program_and_what_starts_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    text = "engine: tensorrt_llm, hardware: h100, nnodes: 2, tensor_parallel_size: 16, executable: "
+    (wanted,) = (
+        (one.settings, one.hardware) for one in deployments(f"{text}{tmp_path}/trtllm-serve")
+    )
+    for name in ("trtllm-serve", "mpirun"):
+        (tmp_path / name).touch(mode=0o755)
+        (said,) = facts([wanted])["engines"]
+        assert not said["missing"]
+        if name == "mpirun":
+            assert said["path"] == f"{tmp_path}/trtllm-serve"
+        else:
+            assert (said["path"], said["name"]) == (
+                None,
+                "mpirun, which starts tensorrt_llm on several nodes,",
+            )
+
+
+def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
+    outer, inner = tmp_path / "sys/fs/cgroup/a", tmp_path / "sys/fs/cgroup/a/b"
+    inner.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
+    (outer / "cpu.max").write_text("150000 100000\n")
+    (inner / "cpu.max").write_text("max 100000\n")
+    (outer / "memory.max").write_text(f"{4 * GIB}\n")
+    (inner / "memory.max").write_text(f"{2 * GIB}\n")
+    assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
+    assert cgroup(tmp_path / "nothing") == {}
+
+
+def test_limits_of_groups_of_version_1_count(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(
+        "9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n1:pids:/\n0::/\n"
+    )
+    limits = {
+        "memory/a/b/memory.limit_in_bytes": 9223372036854771712, "memory/a/memory.limit_in_bytes": 2 * GIB,
+        "cpu/a/cpu.cfs_quota_us": 150_000, "cpu/a/cpu.cfs_period_us": 100_000, "cpu/cpu.cfs_quota_us": -1,
+        "pids/pids.max": "max",
+    }  # fmt: skip
+    for name, limit in limits.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
+
+
+def test_gpus_of_amd_are_those_of_the_kernels_nodes_that_compute_and_may_be_read(
+    tmp_path: Path,
+) -> None:
+    # a processor, two GPUs, and one of another container
+    for at, simds in enumerate((0, 1216, 1216, None)):
+        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{at}"
+        node.mkdir(parents=True)
+        (node / "properties").write_text(
+            "" if simds is None else f"cpu_cores_count 0\nsimd_count {simds}\nvendor_id 4098\n"
+        )
+    assert node_checks._amd_gpus(tmp_path) == 2
+    assert node_checks._amd_gpus(tmp_path / "nothing") == 0
+
+
+def test_slices_of_gpus_may_be_counted_as_gpus() -> None:
+    one = {"gpus": [GPU | {"mig": True}]}
+    (found,) = told(node(Machine("a" * 20, "10.0.0.1", 7, 96.0), gpus=FINE["gpus"] | one))
+    assert (found.level, found.what) == ("warning", "GPU 0: MIG is on")
+
+
+def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> None:
+    first, second = (Machine(name * 20, f"10.0.0.{name}", 2, 96.0) for name in "12")
+    unset, unknown = node(first, clock_is_set=False), node(second, clock_is_set=None)
+    assert [(one.level, one.check, one.where) for one in told(unset, unknown)] == [
+        ("warning", "clock", unset.name)
+    ]
+    assert told(unset) == []
+
+
+@pytest.mark.parametrize(("state", "is_set"), [(0, True), (1, True), (5, False), (-1, None)])
+def test_a_clock_is_kept_right_if_the_kernel_says_so_and_unknown_where_it_may_not_be_asked(
+    state: int, is_set: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        node_checks.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state)
+    )
+    assert node_checks._clock_is_set() is is_set
+    monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace())
+    assert node_checks._clock_is_set() is None, "a C library without it"
+
+
+def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings,) = (one.settings for one in deployments(VLLM))
+
+    def of(model: str) -> str:
+        return node_checks._models([settings.model_copy(update={"model": model})])[0].get(model, "")
+
+    assert of(str(tmp_path)) == ""
+    assert "no such file" in of(str(tmp_path / "gone"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12)
+    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in of("org/not-there")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", secret := "hf_" + "a" * 30)
+
+    def gated(self: object, model: str, **_: object) -> None:
+        raise PermissionError(f"403 for {secret}: accept the licence of {model}")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", gated)
+    said = of("org/not-there")
+    assert "with HF_TOKEN" in said
+    assert "accept the licence" in said
+    assert secret not in said
+    files = [
+        SimpleNamespace(rfilename=name, size=70 * 10**9, lfs=None)
+        for name in ("1.safetensors", "2.safetensors", "x.bin")
+    ]
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info",
+        lambda *_, **__: SimpleNamespace(siblings=files[:1], gated=False),
+    )
+    assert of("org/not-there") == ""
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info",
+        lambda *_, **__: SimpleNamespace(siblings=files, gated=False),
+    )
+    too_much = f"140 GB have to be downloaded, but only 100 are free in {tmp_path}"
+    assert of("org/not-there") == too_much
+    (snapshot := tmp_path / "models--org--not-there/snapshots/1").mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--org--not-there/refs").mkdir()
+    (tmp_path / "models--org--not-there/refs/main").write_text("1")
+    assert of("org/not-there") == too_much, "a plan takes the config alone"
+    (snapshot / "model.safetensors").write_text("")
+    assert of("org/not-there") == ""
+
+
+def test_a_model_and_its_draft_share_the_room_and_are_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def model_info(_: object, name: str, **__: object) -> Any:
+        asked.append(name)
+        files = [SimpleNamespace(rfilename="model.safetensors", size=70 * 10**9, lfs=None)]
+        return SimpleNamespace(siblings=files, gated=False)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12)
+    )
+    (alone,) = (one.settings for one in deployments(VLLM))
+    draft = {"method": "eagle3", "num_speculative_tokens": 3, "model": "org/draft"}
+    both = alone.model_copy(update={"speculative": Speculative.model_validate(draft)})
+    room = f"70 GB have to be downloaded, but only 30 are free in {tmp_path}"
+    assert node_checks._models([alone, both]) == [{}, {"org/draft": room}]
+    assert sorted(asked) == ["org/draft", "org/model"]
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Tells everybody what a gated model is, and lets nobody have it; it has the revision ``main``
+    alone.
+    """
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        told = path in ("/api/models/org/gated", "/api/models/org/gated/revision/main")
+        self.send_response(200 if told else 403 if path.endswith("/auth-check") else 404)
+        self.send_header(
+            "X-Error-Code", "GatedRepo" if path.endswith("/auth-check") else "RevisionNotFound"
+        )
+        self.end_headers()
+        self.wfile.write(
+            json.dumps(
+                {"id": "org/gated", "gated": "manual", "siblings": []} if told else {}
+            ).encode()
+        )
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("revision", "why"), [(None, "GatedRepo"), ("main", "GatedRepo"), ("gone", "RevisionNotFound")]
+)
+def test_a_gated_model_that_one_may_not_have_and_a_revision_that_is_not_there_are_told(
+    revision: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setattr(
+            "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.server_port}"
+        )
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        (one,) = deployments(VLLM)
+        settings = one.settings.model_copy(update={"model": "org/gated", "revision": revision})
+        (said,) = node_checks._models([settings])[0].values()
+        hub.shutdown()
+    assert f"the hub does not serve it (without HF_TOKEN): {why}" in said
+
+
+def cached(cache: Path) -> None:
+    """A model of the hub, as its library keeps it."""
+    snapshot = cache / "models--org--model" / "snapshots" / "1"
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).write_text("{}")
+    (cache / "models--org--model" / "refs").mkdir()
+    (cache / "models--org--model" / "refs" / "main").write_text("1")
+
+
+@pytest.mark.parametrize(
+    ("env", "node", "where"),
+    [({}, {}, "node"), ({"HF_HOME": "home"}, {}, "home/hub"), ({"HF_HUB_CACHE": "hub"}, {}, "hub"),
+     ({"HF_HOME": "home", "HF_HUB_CACHE": "hub"}, {}, "hub"), ({"HF_HOME": "home"}, {"HF_HUB_CACHE": "node"}, "node")],
+)  # fmt: skip
+def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    env: dict[str, str],
+    node: dict[str, str],
+    where: str,
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    for name, folder in node.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "node"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (one,) = deployments(VLLM)
+    settings = one.settings.model_copy(
+        update={"env": {name: str(tmp_path / said) for name, said in env.items()}}
+    )
+    before = facts([(settings, one.hardware)])
+    cached(tmp_path / where)
+    after = facts([(settings, one.hardware)])
+    assert ["HF_HUB_OFFLINE" in str(said["engines"][0]["models"]) for said in (before, after)] == [
+        True,
+        False,
+    ]
+    assert set(after["disk"]) == {"temporary files", f"the model cache {tmp_path / where}"}
+
+
+def test_deployments_with_caches_of_their_own_are_looked_at_each() -> None:
+    assert len(kinds_of(deployments(VLLM) * 2)) == 1
+    for other in ("env: {HF_HOME: /data}", "revision: other"):
+        assert len(kinds_of([*deployments(VLLM), *deployments(f"{VLLM}, {other}")])) == 2
+
+
+ROLES = """engine: vllm, hardware: h100, router: {engine: vllm_router, executable: /opt/router}, env: {HF_HOME: /data},
+  kv_transfer_config: {kv_connector: NixlConnector, kv_role: kv_both},
+  executable: /opt/vllm, roles: {prefill: {}, decode: {env: {HF_HOME: /other}}}"""
+
+
+def test_every_role_and_the_router_is_looked_for_and_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    kinds = kinds_of(deployments(ROLES) * 2)
+    assert [(kind.settings.engine, kind.settings.executable) for kind in kinds] == [
+        ("vllm", "/opt/vllm"), ("vllm", "/opt/vllm"), ("vllm_router", "/opt/router")
+    ]  # fmt: skip
+    said = facts([(kind.settings, kind.deployments[0].hardware) for kind in kinds])
+    engines = said["engines"]
+    assert [list(one["models"]) for one in engines] == [["org/model"], ["org/model"], []]
+    assert [one["path"] for one in engines] == [None] * 3
+    caches = {"the model cache /data/hub", "the model cache /other/hub"}
+    assert set(said["disk"]) == {"temporary files"} | caches
+    one = node(gpu_node().machine, engines=engines)
+    found = told(one, kinds=kinds)
+    assert Counter((one.check, one.what.partition(" ")[0]) for one in found) == {
+        ("engines", "vllm"): 1, ("engines", "vllm_router"): 1, ("models", "org/model:"): 1
+    }  # fmt: skip
+    assert [one.check for one in told(node(engines=engines), kinds=kinds)] == ["room"]
+
+
+def test_a_node_that_does_not_see_the_results_says_so(tmp_path: Path) -> None:
+    assert "does not see" in results_problem(str(tmp_path), "nonce")[0]
+    (tmp_path / ".doctor-nonce-driver").write_text("seen")
+    problem, key, bytes_s = results_problem(str(tmp_path), "nonce")
+    assert problem == ""
+    assert (tmp_path / key).stat().st_size == node_checks.WRITTEN_BYTES
+    assert bytes_s > 0
+    (tmp_path / "file").write_text("")
+    assert results_problem(str(tmp_path / "file"), "nonce")[0]
+
+
+class Fabric(ctypes.Structure):
+    _fields_ = [("state", ctypes.c_uint)]
+
+
+class FakeNvml(SimpleNamespace):
+    """Two GPUs; what a test sets is what NVML says."""
+
+    class NVMLError(Exception): ...
+
+    c_nvmlGpuFabricInfo_t = Fabric
+    reason, ecc, fabric, p2p, lost = 0, 0, 3, 0, ()
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.86.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12080
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index in self.lost:
+            raise self.NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return GPU["name"]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=80 * GIB, used=0)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=42)]
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        raise self.NVMLError("not supported")
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return self.reason
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        assert (kind, counter) == (1, 0)  # uncorrected, since the driver was loaded
+        return self.ecc
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
+        return 500_000
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: int) -> int:
+        return 700_000
+
+    def nvmlDeviceGetPersistenceMode(self, handle: int) -> int:
+        return 1
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, index: int) -> int:
+        return self.p2p
+
+    def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> int:
+        info._obj.state = self.fabric
+        return 0
+
+
+def test_gpus_tell_their_health_and_what_they_do_not_know_is_none() -> None:
+    said = health(FakeNvml())
+    assert (said["driver"], said["cuda"]) == ("570.86.15", "12.8")
+    assert said["gpus"][0] == GPU | {
+        "mig": None,
+        "pids": [42],
+        "power_lowered": True,
+        "fabric": True,
+    }
+    assert [gpu["index"] for gpu in said["gpus"]] == [0, 1]
+
+
+def test_gpus_that_are_slowed_lost_or_apart_say_so() -> None:
+    first, second = health(FakeNvml(reason=0x40 | 0x1, ecc=7, fabric=1, p2p=2, lost=(1,)))["gpus"]
+    assert first["slowed"] == ["too hot (hardware)"]
+    assert (first["ecc_errors"], first["fabric"], first["unreachable"]) == (7, False, [1])
+    assert second == {"index": 1, "lost": True}
+    assert health(FakeNvml(p2p=2))["gpus"][0]["unreachable"] == [1]
+    assert health(FakeNvml(fabric=0))["gpus"][0]["fabric"] is None
+
+
+def test_a_node_without_a_driver_has_no_gpu_to_tell_of() -> None:
+    class NoDriver(FakeNvml):
+        def nvmlInit(self) -> None:
+            raise self.NVMLError("driver not loaded")
+
+    assert health(NoDriver()) == {}
+
+
+# -- asking
+
+
+class FakeProbes(LocalProbes):
+    """Two nodes on this machine: the second says what a test makes of it."""
+
+    def __init__(self, second: Any) -> None:
+        super().__init__([Machine("one", "127.0.0.2"), Machine("two", "127.0.0.3")])
+        self._second = second
+
+    def ask(
+        self, function: Any, *arguments: Any, limit_s: float = 0.0, nodes: Any = ()
+    ) -> dict[str, Any]:
+        answers = {
+            "one": lambda: function(*arguments),
+            "two": lambda: self._second(function, *arguments),
+        }
+        return {node: answers[node]() for node in nodes or answers}
+
+
+def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named(tmp_path: Path) -> None:
+    nodes, (found,) = examine(
+        FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), [], None
+    )
+    assert [one.machine.node_id for one in nodes] == ["one"]
+    assert (found.level, found.where, "raylet" in found.do) == ("fail", "127.0.0.3, two", True)
+    asked = list[Any]()
+    examine(
+        FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")),
+        [],
+        str(tmp_path),
+    )
+    assert asked == [facts], "a silent node is not waited for again"
+    _, (found,) = examine(
+        FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), [], None
+    )
+    assert "install this program" in found.do
+
+
+@pytest.mark.parametrize(("off_s", "least_s"), [(0.0, 0.0), (3.0, 2.5), (-3.0, 2.5)])
+def test_a_clock_that_is_off_is_told_by_what_round_trips_leave_open(
+    off_s: float, least_s: float
+) -> None:
+    probes = FakeProbes(
+        lambda function, *given: time.time() + off_s if function is time.time else function(*given)
+    )
+    nodes, _ = examine(probes, [], None)
+    first, second = (one.clock_s for one in nodes)
+    assert first < 0.5
+    assert least_s <= second <= abs(off_s) + 0.5
+
+
+def test_a_node_that_sees_other_results_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
+    elsewhere = str(tmp_path / "elsewhere")
+
+    def sees_another(function: Any, *given: Any) -> Any:
+        return function(elsewhere, *given[1:]) if function is results_problem else function(*given)
+
+    probes = FakeProbes(sees_another)
+    _, (found,) = examine(probes, [], str(tmp_path / "results"))
+    assert (found.check, "does not see what the driver wrote" in found.what) == ("results", True)
+    assert not (tmp_path / "results").exists()
+    own = LocalProbes([Machine("one", "10.0.0.1")])
+    assert examine(own, [], str(tmp_path / "results"))[1] == []
+    (tmp_path / "file").write_text("")
+    assert [one.check for one in examine(own, [], str(tmp_path / "file"))[1]] == ["results"]
+
+
+def test_a_check_that_fails_half_way_leaves_nothing_in_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> list[bool]:
+        raise OSError("the share is gone")
+
+    monkeypatch.setattr(asking.Blobs, "exist", lost)
+    _, (found,) = examine(FakeProbes(lambda function, *given: function(*given)), [], str(tmp_path))
+    assert (found.check, found.what) == ("results", "the share is gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_that_raises_on_this_machine_is_no_answer() -> None:
+    said = LocalProbes([Machine("one", "10.0.0.1")]).ask(lambda: [][0])
+    assert said == {
+        "one": NoAnswer("cannot run this program: IndexError: list index out of range", wrong=True)
+    }
+
+
+def test_a_node_that_writes_slowly_to_the_results_is_named(tmp_path: Path) -> None:
+    def slow(function: Any, *given: Any) -> Any:
+        said = function(*given)
+        return (*said[:2], 2e6) if function is results_problem else said
+
+    _, (found,) = examine(FakeProbes(slow), [], str(tmp_path))
+    assert (found.level, found.check, "writes 2.0 MB/s" in found.what) == (
+        "warning",
+        "results",
+        True,
+    )
+    assert "127.0.0.3" in found.where
+    assert list(tmp_path.iterdir()) == []
+
+
+class Unhurried(LocalProbes):
+    """Three nodes in virtual time: the second says what it is, and no more, and costs whoever asks
+    it the limit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([Machine(str(at), f"127.0.0.{at}") for at in (2, 3, 4)])
+        self.now_s, self.until_s, self.asked = 0.0, 0.0, list[tuple[Any, int]]()
+
+    def ask(
+        self, function: Any, *given: Any, limit_s: float = ASK_LIMIT_S, nodes: Any = ()
+    ) -> dict[str, Any]:
+        nodes = nodes or [one.node_id for one in self.machines]
+        self.asked.append((function, len(nodes)))
+        if function is node_network.listen:
+            self.until_s = self.now_s + given[-1]
+            answer: Any = 21000
+        elif function is node_network.unreached:
+            late = self.now_s + node_network.PEERS * node_network.PATIENCE_S > self.until_s
+            answer = dict.fromkeys(at for at, _ in given[0]) if late else {}
+        else:
+            answer = function(*given)
+        silent = function is not facts and "3" in nodes
+        self.now_s += limit_s * silent
+        return {
+            node: NoAnswer("gave no answer") if silent and node == "3" else answer for node in nodes
+        }
+
+
+def test_a_node_that_falls_silent_is_named_alone_and_others_find_each_other() -> None:
+    probes = Unhurried()
+    nodes, (found,) = examine(probes, [], None)
+    assert len(nodes) == 3
+    assert (found.level, found.check, found.what, "raylet" in found.do) == (
+        "fail",
+        "network",
+        "gave no answer",
+        True,
+    )
+    assert "127.0.0.3" in found.where
+    assert probes.asked == [
+        (facts, 3), (time.time, 3), *[(time.time, 2)] * 9, (node_network.listen, 3), (node_network.unreached, 2)
+    ]  # fmt: skip
+
+
+def test_a_listener_is_there_for_its_own_address_alone_and_answers_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = threading.active_count()
+    port = node_network.listen(["127.0.0.1", "192.0.2.1"], 30.0)
+    assert FIRST_PORT <= port <= LAST_PORT, "what a firewall does elsewhere tells nothing"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5.0)
+    assert node_network._problem("127.0.0.1", port) == ""
+    with ExitStack() as stack:
+        for _ in range(4 * node_network.AT_ONCE):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 5.0))
+        monkeypatch.setattr(node_network, "PATIENCE_S", 0.3)
+        assert "full packets are lost" in node_network._problem("127.0.0.1", port), (
+            "nobody is free for another one"
+        )
+        assert threading.active_count() - before <= 1 + node_network.AT_ONCE
+    monkeypatch.undo()
+    assert node_network._problem("127.0.0.1", port) == "", "those that left make room"
+
+
+@pytest.mark.parametrize("addresses", [[], ["192.0.2.1"]])
+def test_a_host_that_does_not_know_its_address_listens_on_all(addresses: list[str]) -> None:
+    assert node_network._problem("127.0.0.2", node_network.listen(addresses, 30.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("accepts", "what"), [(False, "no connection to its port"), (True, "full packets are lost")]
+)
+def test_hosts_that_do_not_reach_each_other_where_engines_listen_are_named(
+    monkeypatch: pytest.MonkeyPatch, accepts: bool, what: str
+) -> None:
+    monkeypatch.setattr(node_network, "PATIENCE_S", 0.3)
+    with socket.socket() as other:
+        other.bind(("127.0.0.3", 0))
+        if accepts:
+            other.listen()  # the kernel takes connections, and nobody answers
+        port = other.getsockname()[1]
+        probes = FakeProbes(
+            lambda function, *given: port if function is node_network.listen else function(*given)
+        )
+        _, found = examine(probes, [], None)
+    assert {(one.level, one.check) for one in found} == {("fail", "network")}
+    assert all("127.0.0.3" in one.what and what in one.what for one in found)
+    assert "127.0.0.2" in found[0].where
+
+
+def test_the_client_of_each_host_is_measured_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = {"ttft_error_ms": {"mean": 0.1}}
+    monkeypatch.setattr(asking, "selfcheck", lambda: copy.deepcopy(measured))
+    probes = FakeProbes(lambda function: {"ttft_error_ms": {"mean": 16.2}})
+    nodes = [Node(machine, FINE) for machine in probes.machines]
+    said, (found,) = clients(probes, nodes)
+    assert said["127.0.0.2"] == measured
+    assert "adds 16.2 ms to the mean TTFT" in found.what
+
+
+def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*argv: str, said: dict[str, Any]) -> tuple[int, str]:
+        monkeypatch.setattr(
+            asking, "facts", lambda _: FINE | {"versions": node_checks.versions()} | said
+        )
+        monkeypatch.setattr(
+            LocalCluster, "machines", lambda _: [Machine("local", "127.0.0.1", 0, 2.0)]
+        )
+        done = CliRunner().invoke(
+            cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False
+        )
+        return done.return_value, done.stdout
+
+    assert run(said={}) == (0, "1 node: 0 findings that would fail a sweep, 0 warnings\n")
+    status, text = run(said={"niceness": 15})
+    assert (status, "what to do: run Ray as root" in text) == (3, True)
+    status, text = run("--format", "json", "--results", str(tmp_path), said={"taken_ports": 50})
+    document = json.loads(text)
+    assert (status, [one["check"] for one in document["findings"]]) == (2, ["ports"])
+    assert document["nodes"][0]["address"] == "127.0.0.1"
+    _, text = run("--format", "json", said={"hostname": "https://user:pass@host/"})
+    assert json.loads(text)["nodes"][0]["hostname"] == "https://***@host/"

@@ -1,0 +1,160 @@
+"""What a launch needs, and what it checks before it starts an engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import EngineFailure, FailureClass
+from orchestrator.catalog.accelerators import find, is_named
+from orchestrator.cluster.base import Allocation, Bundle, HostLost
+from orchestrator.node.readiness import Ready
+from orchestrator.plan.model import Deployment
+from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.sweep.launch import (
+    Launch,
+    cache_of,
+    check_accelerators,
+    endpoint_key,
+)
+from orchestrator.sweep.need import need_of
+from orchestrator.sweep.replicas import Replicas
+
+H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
+
+
+class LostPlacement:
+    """A replica whose agent is gone."""
+
+    class Lost:
+        allocation = Allocation("n", "10.0.0.1", "host-a", (), (0,), 1, (), "/tmp/l/engine.log")
+
+        def failure(self) -> None:
+            raise HostLost("the actor died")
+
+    agents = (Lost(),)
+
+
+def test_a_lost_agent_leaves_word_of_where_its_log_is() -> None:
+    failure = Replicas([LostPlacement()], ()).failure()  # type: ignore[list-item]
+    assert failure is not None
+    assert failure.failure_class is FailureClass.INFRA
+    assert "host-a:/tmp/l/engine.log" in failure.sentence
+
+
+@dataclass
+class Sitting:
+    """Stands for an agent, of which only its allocation is asked."""
+
+    allocation: Allocation
+
+
+def sitting(*gpus: str) -> Sitting:
+    return Sitting(Allocation("n", "10.0.0.1", "host-a", ("0",), (0,), 1, gpus))
+
+
+def test_the_accelerator_of_the_file_must_be_the_one_that_is_there() -> None:
+    check_accelerators(H100, [sitting("NVIDIA H100 80GB HBM3 GPU-aa")])  # type: ignore[list-item]
+    with pytest.raises(EngineFailure, match="host-a has NVIDIA A100") as caught:
+        check_accelerators(H100, [sitting("NVIDIA A100-SXM4-80GB GPU-aa")])  # type: ignore[list-item]
+    assert caught.value.failure.kind == "wrong_accelerator"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "driver_name", "same"),
+    [
+        ("L4", "NVIDIA L4", True), ("L4", "NVIDIA L40S", False), ("L40", "NVIDIA L40S", False),
+        ("H20", "NVIDIA H20", True), ("H20", "NVIDIA H200", False), ("B200", "NVIDIA GB200", False),
+        ("H100", "NVIDIA H100 PCIe", False), ("H100-NVL-94GB", "NVIDIA H100 NVL", True), ("A10", "NVIDIA A10G", False),
+        ("A100-40GB", "NVIDIA A100-SXM4-80GB", False), ("A100-40GB", "NVIDIA A100-PCIE-40GB", True),
+        ("GH200", "NVIDIA GH200 480GB", True), ("RTX-3090-24GB", "NVIDIA GeForce RTX 4090", False),
+        ("RTX-6000-Ada-48GB", "NVIDIA RTX 6000 Ada Generation", True), ("V100-16GB", "Tesla V100-SXM2-32GB", False),
+        ("RTX-PRO-6000-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition", True), ("T4", "Tesla T4", True),
+    ],
+)  # fmt: skip
+def test_accelerators_are_told_apart_by_all_words_of_their_names(
+    accelerator: str, driver_name: str, same: bool
+) -> None:
+    known = find(accelerator)
+    assert known is not None
+    assert is_named(known, driver_name) is same
+
+
+def test_a_uuid_is_no_part_of_a_name() -> None:
+    with pytest.raises(EngineFailure):
+        check_accelerators(H100, [sitting("NVIDIA L4 GPU-0a-h100-80gb")])  # type: ignore[list-item]
+
+
+@dataclass
+class Heard:
+    """What of a launch `_heard` needs."""
+
+    _deployment: Deployment
+    _reported: dict[str, Any] = field(default_factory=dict)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    noted: dict[str, Any] = field(default_factory=dict)
+
+    def _tell(self, kind: str, text: str) -> None:
+        self.told.append((kind, text))
+
+    def _note(self, **facts: Any) -> None:
+        self.noted |= facts
+
+
+@pytest.mark.parametrize(
+    ("version", "network", "kinds"),
+    [
+        ("0.32.1+cpu", "IB", []),
+        ("0.33.0", "IB", []),
+        ("0.34.0", "IB", ["other_version"]),
+        ("0.32.0", "Socket", ["network"]),
+        ("0.32.0", "not said", ["network"]),
+        (None, "IB", []),
+    ],
+)
+def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
+    version: str | None, network: str, kinds: list[str]
+) -> None:
+    settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
+    heard = Heard(Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned"))
+    Launch._heard(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
+    assert [kind for kind, _ in heard.told] == kinds
+    reported = json.loads(heard.noted["engine_reported_json"])
+    assert reported["network"] == network
+    assert reported.get("flags_known_as_of") == ("0.33" if "other_version" in kinds else None)
+
+
+def test_an_accelerator_nobody_knows_is_not_judged() -> None:
+    hosts: Any = [sitting("NVIDIA A100 GPU-a")]
+    check_accelerators(Hardware(name="x", accelerator="prototype-9"), hosts)
+
+
+def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
+    settings = EngineSettings(
+        engine="vllm", model="m", tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2
+    )
+    deployment = Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
+    need = need_of(deployment, exclusive=True)
+    assert need.replicas == ((Bundle(8, 8.0),) * 2,)
+    assert need.labels == (("pool", "a"),)
+
+
+def test_the_key_of_an_endpoint_comes_from_the_environment_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = EngineSettings(engine="endpoint", model="m", url="http://x", api_key_env="SOME_KEY")
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(EngineFailure, match="SOME_KEY"):
+        endpoint_key(settings)
+    monkeypatch.setenv("SOME_KEY", "secret")
+    assert endpoint_key(settings) == "secret"
+    assert endpoint_key(settings.model_copy(update={"api_key_env": None})) is None
+
+
+def test_what_is_known_of_a_prefix_cache_before_anybody_empties_it() -> None:
+    settings = EngineSettings(engine="vllm", model="m")
+    assert cache_of(settings) == "unknown"
+    assert cache_of(settings.model_copy(update={"enable_prefix_caching": False})) == "off"

@@ -1,0 +1,584 @@
+"""What a sweep does when nodes are taken back or fail again and again, and when its storage refuses
+for minutes.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import (
+    Failure,
+    FailureKind,
+    NoClient,
+    NoRoom,
+    PlacementError,
+    ResultsError,
+)
+from orchestrator.cluster.base import HostLost
+from orchestrator.cluster.clients import UNFIT
+from orchestrator.load.point import Progress
+from orchestrator.node.readiness import Ready
+from orchestrator.results import blobs
+from orchestrator.results.events import Event
+from orchestrator.results.spool import ROOM
+from orchestrator.results.store import Store
+from orchestrator.sweep.breakers import FIRST_WAIT_S, Breakers
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.no_room import Waited
+from orchestrator.sweep.sweep import Sweep
+from tests.unit.sweep.simulation import World, node, outcomes, plan_of, steps, sweep, world_of
+from tests.unit.sweep.test_sweep import OOM, PORT, launches, points
+
+DIED = Failure(FailureKind.DIED_AT_START, "It ended before it was ready.")
+TWO = "{tensor_parallel_size: 4}, {tensor_parallel_size: 4, max_num_seqs: 8}"
+THREE = TWO + ", {tensor_parallel_size: 4, max_num_seqs: 16}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "x")
+
+
+def told(world: World, kind: str) -> list[str]:
+    return [one.text for one in world.told if isinstance(one, Event) and one.kind == kind]
+
+
+# --- the storage ---
+
+
+@pytest.fixture
+def refuses(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Between these seconds of virtual time every write to the folder fails."""
+    write = blobs._write_beside_and_rename
+
+    def between(
+        world: World, start_s: float, end_s: float, number: int = errno.ENOSPC, only: str = ""
+    ) -> None:
+        def faulty(path: Path, data: bytes) -> None:
+            if start_s <= world.clock.now_s() < end_s and only in str(path):
+                raise OSError(number, "the storage refuses")
+            write(path, data)
+
+        monkeypatch.setattr(blobs, "_write_beside_and_rename", faulty)
+
+    return between
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
+def test_rows_wait_for_storage_that_refuses_for_minutes_and_engines_stay_up(
+    number: int, store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of([node("a"), node("b")])
+    refuses(world, 60.0, 660.0, number)
+    report = sweep(world, plan_of(THREE, levels="1, 2"), store)
+    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (
+        6,
+        0,
+        [("ok", None)] * 6,
+    )
+    assert steps(world)["start"] == 3  # none was started again
+    assert {row.status for row in launches(store)} == {"ok"}
+    assert any(
+        "the storage refuses" in text and "at most 900 s" in text for text in told(world, "storage")
+    )
+    assert any("answers again after" in text for text in told(world, "storage"))
+    assert 660 < world.clock.now_s() < 660 + 300
+
+
+def test_no_launch_begins_while_the_storage_refuses(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of([node("a")])
+    refuses(world, 60.0, 400.0)
+    world.clock.at(100.0, lambda: world.nodes.append(node("b")))
+    sweep(world, plan_of(TWO), store)
+    began = sorted(row.started_unix_ns for row in launches(store))
+    assert (began[1] - 10**18) / 1e9 >= 400
+
+
+def test_a_refusal_that_comes_and_goes_between_two_looks_keeps_nothing_from_starting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of()
+    context, says = SweepContext(plan_of(), world, store, clock=world.clock), iter([True, False])  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "may_start", lambda: next(says, True))
+    assert Sweep(context).run().counts.measured == 1
+
+
+def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit_and_nothing_runs_on(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of([node("a"), node("b")])
+    refuses(world, 60.0, math.inf)
+    with pytest.raises(
+        ResultsError, match=r"refused for 3\d\d s.*No space|refuses.*same command again"
+    ):
+        sweep(world, plan_of(THREE, levels="1, 2"), store, storage_timeout_s=300.0)
+    assert world.held == {}
+    assert 360 < world.clock.now_s() < 500
+    refuses(world, 0.0, 0.0)
+    again = sweep(world_of(), plan_of(THREE, levels="1, 2"), Store.open(store.uri, "x"))
+    assert again.counts.measured + again.counts.skipped == 6
+
+
+def test_an_interrupt_does_not_wait_for_the_storage(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of()
+    refuses(world, 60.0, math.inf)
+    report = sweep(world, plan_of(levels="1, 2"), store, interrupt_s=120.0)
+    assert report.interrupted
+    assert world.clock.now_s() < 125
+
+
+def test_a_client_that_the_storage_refuses_is_no_lost_client_and_costs_no_start(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of(
+        fails={"clients": [PlacementError("no client on node a: the storage refuses"), None]}
+    )
+    refuses(world, 5.0, 200.0)
+    assert sweep(world, plan_of(), store).counts.measured == 1
+    assert [one for one in world.log if one in ("start", "clients")] == [
+        "start",
+        "clients",
+        "clients",
+    ]
+
+
+def test_after_an_outage_clients_start_where_they_should_have_before(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of(
+        fails={"clients": [NoClient("no client on node a: the storage refuses", {"a"}), None]}
+    )
+    refuses(world, 5.0, 200.0)
+    assert sweep(world, plan_of(), store).counts.measured == 1
+    assert world.avoided[0] == world.avoided[1]
+
+
+def test_where_no_client_starts_others_are_tried_and_then_the_launch_fails(store: Store) -> None:
+    def gone(name: str) -> NoClient:
+        return NoClient(f"a load client did not start on node {name}: it ended", {name})
+
+    world = world_of(fails={"clients": [gone("x"), gone("y"), None]})
+    assert sweep(world, plan_of(), store).counts.measured == 1
+    assert [one.keys() & {"x", "y"} for one in world.avoided] == [set(), {"x"}, {"x", "y"}]
+    assert steps(world)["start"] == 1
+    world = world_of(fails={"clients": [gone("x"), gone("y"), gone("z"), None]})
+    sweep(world, plan_of("{tensor_parallel_size: 2}"), store)
+    assert "did not start on node z" in told(world, "retry")[0]
+
+
+# --- disks of load clients that are full ---
+
+
+def test_rows_that_wait_for_room_on_a_clients_disk_cost_no_try(store: Store) -> None:
+    world = world_of(fails={"load": ["full", None]})
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (
+        2,
+        0,
+        [("ok", None)] * 2,
+    )
+    first, *others = told(world, "storage")
+    assert (
+        first
+        == "there is no room for rows in /tmp of x; rows are kept and nothing new starts, for at most 900 s"
+    )
+    assert [text.partition(" after")[0] for text in others] == [
+        "the disk for temporary files answers again"
+    ]
+
+
+def test_no_point_begins_while_a_client_has_no_room(store: Store) -> None:
+    # the first: the fixed prompts
+    world = world_of(fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
+    assert "no room for rows in /tmp of x" in told(world, "storage")[0]
+
+
+def test_a_client_that_has_no_room_for_too_long_ends_the_sweep(store: Store) -> None:
+    world = world_of(fails={"load": ["full"]})
+    with pytest.raises(
+        ResultsError, match=r"no room for 1\d\d s: .*/tmp of x; .*same command again"
+    ):
+        sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
+    assert (outcomes(store), steps(world)["load"], world.held) == ([], 1, {})
+
+
+@pytest.mark.parametrize("step", ["prepare", "load"])
+def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host(
+    store: Store, step: str
+) -> None:
+    fails = {"prepare": [None, NoRoom("/tmp of x")], "load": ["full"]}
+    world = world_of([node("a"), node("b")], fails={step: fails[step]})
+    world.unfit = {"a"}
+    report = sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
+    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
+    assert world.clock.now_s() < 600, "in a point it waits for a minute, before it not at all"
+    assert "no room for rows in /tmp of x" in told(world, "retry")[0]
+    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True], (
+        "also once its disk has room again"
+    )
+    if step == "load":
+        assert told(world, "storage")[0].endswith("they are kept until 60 s after the last request")
+
+
+def test_rows_that_wait_where_clients_may_move_keep_no_other_launch_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ROOM, "limit_s", 900.0)
+    moves = iter([True, True, False, True])
+    heard: list[Any] = []
+    waited = Waited(heard.append, lambda: next(moves))
+    full = Progress(no_room=("/tmp of a",))
+    refusing = []
+    for second in range(4):
+        waited.look(full, second, sent=False)
+        refusing.append(bool(ROOM.refusing))
+    assert refusing == [False, False, True, False]
+    assert len(heard) == 1
+
+
+def test_a_node_that_is_taken_back_is_no_other_host(store: Store) -> None:
+    world = world_of(
+        [node("a"), node("b")], fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]}
+    )
+    world.unfit, world.gone_s = {"a"}, {"b": math.inf}
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
+
+
+def test_an_interrupt_does_not_wait_for_room(store: Store) -> None:
+    waiting: list[dict[str, list[Any]]] = [
+        {"prepare": [None, *[NoRoom("x")] * 99]},
+        {"load": ["full"]},
+    ]
+    for fails in waiting:
+        world = world_of(fails=fails)
+        assert sweep(world, plan_of(), store, interrupt_s=120.0).interrupted
+        assert world.clock.now_s() < 125
+
+
+def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of([node("a"), node("b")])
+    refuses(world, 0.0, 100.0, errno.EACCES, only="data/launches")
+    report = sweep(world, plan_of(TWO), store)
+    assert report.counts.measured == 2
+    assert len(told(world, "row_lost")) == 2
+
+
+@pytest.mark.parametrize(
+    ("says", "measured", "left_out"),
+    [
+        (Ready({}, "0.32.\ud800"), 2, 0),
+        (Failure(FailureKind.OOM_LOAD, "Half of a character: \ud83d"), 1, 1),  # nor can a point's
+    ],
+)
+def test_a_launch_whose_row_cannot_be_made_costs_its_rows_alone(
+    says: object, measured: int, left_out: int, store: Store
+) -> None:
+    report = sweep(world := world_of(fails={"ready": [says, None]}), plan_of(TWO), store)
+    assert (report.counts.measured, report.counts.left_out) == (measured, left_out)
+    assert len(told(world, "row_lost")) == 1 + left_out
+    assert len(launches(store)) == 1
+    assert "measured" in store.read("events").column("kind").to_pylist()
+
+
+def test_events_of_a_launch_whose_row_cannot_be_stored_are_stored_with_the_next(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of()
+    refuses(world, 0.0, 100.0, errno.EACCES, only="data/launches")
+    sweep(world, plan_of(TWO), store)
+    kinds = store.read("events").column("kind").to_pylist()
+    assert (kinds.count("launch"), kinds.count("measured"), kinds.count("row_lost")) == (2, 2, 1)
+
+
+def test_rows_that_say_why_nothing_was_measured_cannot_be_stored_and_the_sweep_ends(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of(fails={"ready": [OOM] * 9})
+    refuses(world, 0.0, math.inf, errno.EACCES, only="data/points")
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.left_out, steps(world)["ready"]) == (1, 1)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_what_waiting_does_not_change_is_not_waited_for(
+    number: int, store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of()
+    refuses(world, 0.0, math.inf, number)
+    with pytest.raises(ResultsError):
+        sweep(world, plan_of(), store)
+    assert world.clock.now_s() == 0
+
+
+# --- nodes that are taken back ---
+
+
+def test_a_point_that_ends_before_its_node_is_gone_ends_and_the_next_is_measured_elsewhere(
+    store: Store,
+) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(20.0, lambda: world.gone_s.update(a=140.0))  # the first point ends at 82
+    sweep(world, plan_of(levels="1, 2"), store)
+    assert outcomes(store) == [("ok", None)] * 2
+    assert [(row.failure_kind, row.failure_class) for row in launches(store)] == [
+        ("preempted", "infra"),
+        (None, None),
+    ]
+    assert '"node_id": "b"' in launches(store)[1].placement_json
+    assert launches(store)[0].log_uri  # it was stopped in order
+
+
+def test_a_point_that_does_not_fit_ends_at_once_with_its_rows_and_is_measured_elsewhere(
+    store: Store,
+) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(20.0, lambda: world.gone_s.update(a=50.0))
+    report = sweep(world, plan_of(), store)
+    assert outcomes(store) == [("failed", "infra"), ("ok", None)]
+    first = min(points(store), key=lambda row: row.attempt_id)
+    assert "taken back" in str(first.reason)
+    ended_s = (launches(store)[1].started_unix_ns - 10**18) / 1e9
+    assert ended_s < 30  # nobody waited for the end of the node
+    assert report.counts.measured == 1
+
+
+def test_no_point_begins_through_a_client_whose_node_is_being_taken_back(store: Store) -> None:
+    world = world_of(client_nodes=["c", "d"])
+    world.clock.at(20.0, lambda: world.gone_s.update(c=math.inf))  # in the first point
+    sweep(world, plan_of(levels="1, 2, 3"), store)
+    assert [step for step in world.log if step in ("clients", "load")] == [
+        "clients",
+        "load",
+        "clients",
+        "load",
+        "load",
+    ]
+    assert (outcomes(store), steps(world)["start"]) == ([("ok", None)] * 3, 1)
+
+
+@pytest.mark.parametrize("gone_s", [500.0, math.inf])
+def test_a_start_on_a_node_that_drains_is_not_waited_for(gone_s: float, store: Store) -> None:
+    world = world_of([node("a"), node("b")], ready_after_s=300.0)
+    world.clock.at(5.0, lambda: world.gone_s.update(a=gone_s))
+    sweep(world, plan_of(), store)
+    assert outcomes(store) == [("ok", None)]
+    assert world.clock.now_s() < 400
+
+
+def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(
+    store: Store,
+) -> None:
+    names = "abcdefg"
+    world = world_of([node(name) for name in names])
+    for at, name in enumerate(names[:-1]):
+        world.clock.at(5.0 + 8 * at, lambda name=name: world.gone_s.update({name: math.inf}))  # type: ignore[misc]
+    report = sweep(world, plan_of(), store)
+    assert report.counts.measured == 1
+    assert len(launches(store)) == 7
+
+
+def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_ended(
+    store: Store,
+) -> None:
+    world = world_of([node("a"), node("b")])
+    # the first points end at 82
+    world.clock.at(20.0, lambda: world.gone_s.update(a=140.0, b=140.0))
+    report = sweep(
+        world,
+        plan_of("{max_num_seqs: 1}, {max_num_seqs: 2}, {max_num_seqs: 3}", levels="1, 2"),
+        store,
+    )
+    assert outcomes(store) == [("ok", None)] * 2
+    assert (report.counts.failed, report.left) == (0, 4)
+    assert told(world, "taken_back") == [
+        "all nodes are being taken back: run it on others to continue"
+    ]
+    assert {row.failure_kind for row in launches(store)} == {"preempted"}
+
+
+@pytest.mark.parametrize("gone_s", [10.0, math.inf])
+def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(
+    gone_s: float, store: Store
+) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(5.0, lambda: world.gone_s.update(a=gone_s))
+    world.clock.at(40.0, lambda: world.lose("b"))
+    world.clock.at(70.0, lambda: world.nodes.append(node("c")))
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, report.left, told(world, "taken_back")) == (1, 0, [])
+
+
+def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_stopped(
+    store: Store,
+) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(40.0, lambda: world.lose("b"))
+    world.clock.at(60.0, lambda: world.nodes.append(node("c")))
+    sweep(world, plan_of("{tensor_parallel_size: 8, pipeline_parallel_size: 2, nnodes: 2}"), store)
+    assert [one for one in world.log if one in ("stop", "release")] == [
+        "release",
+        "stop",
+        "stop",
+        "release",
+    ]
+
+
+def test_a_log_is_named_by_its_rank_although_another_rank_was_lost(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(40.0, lambda: world.lose("a"))
+    world.clock.at(60.0, lambda: world.nodes.append(node("c")))
+    sweep(world, plan_of("{tensor_parallel_size: 8, replicas: 2}"), store)
+    assert [str(row.log_uri).rpartition("/")[2] for row in launches(store)] == [
+        "rank1.log",
+        "rank0.log",
+    ]
+
+
+def test_a_point_that_nodes_taken_back_end_again_and_again_is_measured_on_the_last(
+    store: Store,
+) -> None:
+    names = "abcdefg"
+    world = world_of([node(name) for name in names])
+
+    def take_back(name: str) -> None:
+        world.gone_s[name] = world.clock.now_s() + 20
+
+    for at, name in enumerate(names[:-1]):  # each in the middle of the point
+        world.clock.at(20.0 + 22 * at, functools.partial(take_back, name))
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, report.counts.failed) == (1, 0)
+    assert outcomes(store) == [("failed", "infra")] * 6 + [("ok", None)]
+
+
+# --- circuit breakers ---
+
+
+def placed_on(store: Store) -> list[str]:
+    return [row.placement_json.partition('"node_id": "')[2][:1] for row in launches(store)]
+
+
+def test_a_node_that_failed_two_launches_rests_and_is_tried_again_after_a_stated_time(
+    store: Store,
+) -> None:
+    world = world_of([node("a")], fails={"ready": [PORT, PORT]})
+    report = sweep(world, plan_of(), store)
+    assert report.counts.measured == 1
+    began = [(row.started_unix_ns - 10**18) / 1e9 for row in launches(store)]
+    assert began[1] - began[0] < 30
+    assert began[2] - began[1] >= FIRST_WAIT_S
+    assert "rests for 120 s: 2 launches on it failed" in told(world, "node_rests")[0]
+
+
+def test_a_node_rests_whose_gpu_memory_is_not_free_after_a_launch(store: Store) -> None:
+    world = world_of([node("a")], fails={"stop": [("GPU-1",), None]})
+    report = sweep(world, plan_of(TWO), store)
+    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    assert told(world, "gpu_dirty") == ["memory is still in use on GPU-1"]
+    (rests,) = told(world, "node_rests")
+    assert "a rests for 120 s: memory is still in use on GPU-1" in rests
+    first, second = sorted(launches(store), key=lambda row: row.started_unix_ns)
+    assert second.started_unix_ns - first.started_unix_ns >= (82 + 120) * 10**9  # held for 82 s
+
+
+def test_each_further_failure_makes_it_rest_twice_as_long(store: Store) -> None:
+    world = world_of([node("a")], fails={"ready": [PORT] * 4})
+    assert sweep(world, plan_of(), store).counts.failed == 1
+    assert [text.split()[4] for text in told(world, "node_rests")] == ["120", "240", "480"]
+
+
+def test_only_nodes_that_rest_are_left_out() -> None:
+    now_s, heard = [0.0], list[Event]()
+    breakers = Breakers(lambda: now_s[0], heard.append)
+    nodes = [node("a"), node("b")]
+    breakers.failed(PORT, "ab")
+    assert breakers.usable(nodes) == nodes
+    breakers.failed(PORT, "a")
+    breakers.failed(PORT, "a")  # of a launch that was under way: the rest is not longer by it
+    assert breakers.usable(nodes) == nodes[1:]
+    now_s[0] = FIRST_WAIT_S
+    assert breakers.usable(nodes) == nodes
+    breakers.rest("b", "memory is still in use on GPU-1")
+    assert breakers.usable(nodes) == nodes[:1]
+    assert [one.data["node"] for one in heard] == ["a", "b"]
+
+
+def test_a_point_measured_on_a_node_clears_what_it_failed_before(store: Store) -> None:
+    world = world_of([node("a")], fails={"ready": [PORT, None, PORT]})
+    sweep(world, plan_of(TWO), store)
+    assert told(world, "node_rests") == []
+
+
+def test_a_wrong_configuration_is_held_against_no_node(store: Store) -> None:
+    world = world_of([node(name) for name in "abc"], fails={"ready": [OOM] * 9})
+    sweep(world, plan_of(THREE), store)
+    assert told(world, "node_rests") == told(world, "paused") == []
+
+
+def test_the_same_failure_on_three_nodes_pauses_the_sweep_and_a_probe_lets_it_go_on(
+    store: Store,
+) -> None:
+    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3})
+    report = sweep(world, plan_of(THREE), store)
+    assert report.counts.measured == 3
+    (text,) = told(world, "paused")
+    assert "engine_crash" in text
+    assert "no new one for 120 s, then one as a probe" in text
+    began = sorted((row.started_unix_ns - 10**18) / 1e9 for row in launches(store))
+    assert began[3] - began[2] >= FIRST_WAIT_S
+    assert began[4] - began[3] > 70  # the probe went alone
+    assert began[5] - began[4] < 5
+    assert told(world, "goes_on")
+
+
+def test_no_nodes_are_asked_for_while_the_sweep_pauses(store: Store) -> None:
+    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3}, autoscaler=True)
+    asked: dict[float, int] = {}
+    for when_s in (5.0, 60.0, 300.0):
+        world.clock.at(when_s, lambda when_s=when_s: asked.update({when_s: len(world.desired)}))  # type: ignore[misc]
+    five = ", ".join(f"{{tensor_parallel_size: 4, max_num_seqs: {at}}}" for at in range(8, 13))
+    assert sweep(world, plan_of(five), store).counts.measured == 5
+    assert asked == {5.0: 2, 60.0: 0, 300.0: 0}
+    assert told(world, "paused")
+
+
+def test_one_launch_on_many_nodes_that_fails_is_one_failure() -> None:
+    heard: list[Event] = []
+    breakers = Breakers(lambda: 0.0, heard.append)
+    for nodes in ("abcd", "abcd", "efgh", "abcd"):
+        breakers.failed(DIED, nodes)
+    assert not breakers.paused()
+    breakers.failed(DIED, "a")
+    assert breakers.paused()
+    assert "on 8 nodes" in heard[0].text
+
+
+def test_a_probe_that_fails_the_same_way_pauses_it_for_twice_as_long(store: Store) -> None:
+    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 4})
+    sweep(world, plan_of(THREE), store)
+    assert [text.partition("no new one for ")[2].split()[0] for text in told(world, "paused")] == [
+        "120",
+        "240",
+    ]
+
+
+def test_lost_hosts_of_one_node_rest_and_do_not_pause(store: Store) -> None:
+    world = world_of([node("a"), node("b")], fails={"start": [HostLost("gone"), HostLost("gone")]})
+    sweep(world, plan_of(), store)
+    assert told(world, "paused") == []

@@ -1,0 +1,330 @@
+"""One try at a load point, without a sweep, a plan or a store: what comes back, and what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import Failure, FailureKind, InputError
+from orchestrator.load.point import LoadPoint, Progress, Silence, Target
+from orchestrator.results.events import Event, Phase
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Level
+from orchestrator.sweep.early_end import Early
+from orchestrator.sweep.fixed_prompts import fixed_prompts
+from orchestrator.sweep.measure import SETTLE_S, Attempt, Loaded, Measurer, judged
+from orchestrator.sweep.no_room import LOAD_S
+from orchestrator.sweep.replicas import Replicas
+from tests.unit.results.builders import failed_request, requests
+from tests.unit.sweep.simulation import (
+    FakeAgent,
+    FakeRun,
+    Placed,
+    World,
+    plan_of,
+    reply,
+    steps,
+    world_of,
+)
+
+TARGET = Target("http://127.0.0.1:1", "m")
+
+
+def load_point(**given: Any) -> LoadPoint:
+    dialect = Dialect("openai_completions", "/v1/completions", True)
+    (point,) = plan_of().points
+    level = Level(control="concurrency", value=8)
+    times = {"targets": (TARGET,), "duration_s": 60.0, "warmup_s": 10.0}
+    return LoadPoint(dialect=dialect, workload=point.workload, level=level, **times | given)
+
+
+def measurer(world: World, **given: Any) -> Measurer:
+    replicas = Replicas([Placed(world, "L", [FakeAgent(world, "a")])], (TARGET,))  # type: ignore[list-item]
+    return Measurer(replicas, world.clients(2, {}), world.clock, tell=world.told.append, **given)  # type: ignore[arg-type]
+
+
+def measured(*script: Any, **given: Any) -> tuple[Attempt, World]:
+    world = world_of(fails={"load": list(script)})
+    return measurer(world).measure(load_point(**given)), world
+
+
+def test_what_was_measured_comes_back_with_its_verdict() -> None:
+    attempt, world = measured()
+    loaded = attempt.loaded
+    assert loaded is not None
+    assert (attempt.failure, attempt.verdict.validity, attempt.interrupted) == (
+        None,
+        "valid",
+        False,
+    )
+    assert (loaded.requests.num_rows, len(loaded.stats)) == (2, 2)
+    assert (list(loaded.reports), list(loaded.lost)) == ([0, 1], [])
+    assert loaded.samples[0][0].values == {"running": 2.0}
+    assert world.clock.now_s() == pytest.approx(70.0)
+
+
+def test_the_span_of_a_point_is_its_warm_up_and_window_without_the_drain() -> None:
+    attempt, _ = measured()
+    assert attempt.loaded is not None
+    start_ns, end_ns = attempt.loaded.span_unix_ns
+    assert end_ns - start_ns <= 70 * 10**9
+
+
+def test_an_endpoint_has_no_agents_and_is_measured_all_the_same() -> None:
+    world = world_of()
+    attempt = Measurer(Replicas((), (TARGET,)), world.clients(1, {}), world.clock).measure(
+        load_point()
+    )  # type: ignore[arg-type]
+    assert (attempt.failure, attempt.verdict.validity) == (None, "valid")
+
+
+def test_a_salt_of_the_users_own_is_the_same_for_every_attempt_and_no_fresh_cache() -> None:
+    theirs = Dialect("openai_chat", "/", extra_body={"cache_salt": "x"})
+    assert Replicas((), ()).fresh_cache(theirs) == "unknown"
+    assert (
+        Replicas((), ()).fresh_cache(Dialect("openai_chat", "/", cache_salt=True).salted("y"))
+        == "salted"
+    )
+
+
+def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_help() -> None:
+    attempt, _ = measured("slow")
+    assert (attempt.failure, attempt.verdict.validity) == (None, "client_bound")
+    world = world_of(fails={"load": ["slow"]})
+    again = measurer(world).measure(load_point(), more_clients=True)
+    assert again.failure is not None
+    assert (again.failure.kind, again.launch_over) == (FailureKind.CLIENT_BOUND, False)
+    assert "sent - due" in again.failure.sentence
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "over"),
+    [
+        (Failure(FailureKind.DIED, "It died."), FailureKind.DIED, True),
+        ("dying", FailureKind.ENGINE_DEAD, True),
+        ("broken", FailureKind.NO_REQUEST_OK, True),
+        ("refused", FailureKind.REQUESTS_REFUSED, False),
+        ("redirected", FailureKind.REQUESTS_REFUSED, False),
+        ("lost", FailureKind.CLIENT_LOST, False),
+    ],
+)
+def test_a_failure_says_whether_the_launch_is_over(
+    outcome: Any, kind: FailureKind, over: bool
+) -> None:
+    attempt, _ = measured(outcome)
+    assert attempt.failure is not None
+    assert (attempt.failure.kind, attempt.launch_over) == (kind, over)
+    assert attempt.verdict.validity != "valid"
+    assert attempt.loaded is not None, "what was measured until then is kept"
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"), [("aborted", None), ("http_5xx", FailureKind.NO_REQUEST_OK)]
+)
+def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_that_met_only_errors_failed(
+    told: str, kind: FailureKind | None
+) -> None:
+    rows = [
+        failed_request(index, error_class=name)
+        for index, name in enumerate(("aborted", told, told))
+    ]
+    rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
+    early = Early(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
+    loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
+    attempt = judged(load_point(warmup_s=None), loaded)
+    assert (attempt.failure and attempt.failure.kind) == kind
+    assert attempt.verdict.reasons[0] == early.says
+    assert loaded.lasted_s(None, 60.0) == 3.0
+
+
+def test_requests_of_a_lost_client_come_back_as_rows() -> None:
+    attempt, _ = measured("lost", requests=4, duration_s=None)
+    assert attempt.loaded is not None
+    found = attempt.loaded.requests
+    assert sorted(zip(found["request_index"].to_pylist(), found["status"].to_pylist(), strict=True)) == [
+        (0, "lost"), (1, "ok"), (2, "lost"),
+    ]  # fmt: skip
+    assert (list(attempt.loaded.reports), list(attempt.loaded.lost)) == ([1], [0])
+
+
+def test_a_point_that_cannot_be_run_says_why() -> None:
+    world = world_of(fails={"prepare": [InputError("no tokenizer at /models/x")]})
+    attempt = measurer(world).measure(load_point())
+    assert attempt.failure is not None
+    assert (attempt.failure.kind, attempt.loaded) == (FailureKind.BAD_POINT, None)
+    assert "no tokenizer" in attempt.failure.sentence
+
+
+def test_while_clients_write_long_requests_that_is_what_is_shown() -> None:
+    world = world_of(fails={"prepare": [InputError("no tokenizer at /models/x")]})
+    measurer(world).measure(load_point())
+    assert world.told == [Phase("", "write requests", "w 8 in flight")]
+
+
+def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    monkeypatch.setattr(FakeRun, "settle", lambda run, limit_s: world.clock.sleep(limit_s))
+    attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30).measure(load_point())
+    assert attempt.interrupted
+    assert attempt.loaded is not None
+    assert attempt.loaded.requests.num_rows == 0
+    assert world.clock.now_s() < 33
+
+
+def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wanted() -> None:
+    world, point = world_of(), load_point()
+    attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30, keeps=True).measure(point)
+    assert attempt.interrupted
+    assert attempt.loaded is not None
+    assert attempt.loaded.requests.num_rows == 2
+    assert attempt.loaded.cut(point).duration_s == pytest.approx(20, abs=2)  # after 10 s of warm-up
+    assert attempt.verdict.validity == "interrupted"
+    said, took_s = attempt.verdict.reasons[0], float(attempt.verdict.reasons[0].split()[2])
+    assert said == f"interrupted after {took_s:.1f} s of 70 s: these are its figures until then"
+    assert took_s == pytest.approx(30, abs=2)
+    for stops_at in (0, 1):  # while clients prepare, in the warm-up
+        world = world_of()
+
+        def is_stopped(world=world, stops_at=stops_at) -> bool:
+            return world.clock.now_s() >= stops_at
+
+        early = measurer(world, stopped=is_stopped, keeps=True).measure(point)
+        assert early.interrupted
+        assert early.loaded is not None
+        assert (early.loaded.requests.num_rows, early.loaded.cut(point).duration_s) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "silent_s", "found"),
+    [(600.0, 299.0, False), (600.0, 300.0, True), (30.0, 119.0, False)],
+)
+def test_a_replica_that_lives_and_says_nothing_ends_the_launch(
+    timeout_s: float, silent_s: float, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silences = (Silence(0, 4, silent_s),)
+    monkeypatch.setattr(FakeRun, "progress", lambda run: Progress(silences=silences))
+    attempt, world = measured(request_timeout_s=timeout_s)
+    assert attempt.launch_over is found
+    assert attempt.loaded is not None
+    assert attempt.loaded.requests.num_rows == 2, "its rows are kept"
+    if attempt.failure is not None:
+        assert attempt.failure.kind is FailureKind.ENGINE_STALLED
+        assert "not a byte came from replica 0 for 300 s" in attempt.failure.sentence
+    endpoint = Measurer(Replicas((), (TARGET,)), world.clients(1, {}), world.clock)  # type: ignore[arg-type]
+    assert endpoint.measure(load_point()).failure is None, "nobody can start it again"
+
+
+def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(run: FakeRun, wait_s: float) -> bool:
+        run.world.clock.sleep(wait_s)
+        return False
+
+    monkeypatch.setattr(FakeRun, "wait", silent)
+    attempt, world = measured(drain_timeout_s=20.0)
+    assert attempt.failure is not None
+    assert attempt.failure.kind is FailureKind.CLIENT_LOST
+    assert world.clock.now_s() == pytest.approx(70 + 20 + 3 * SETTLE_S, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("times", "ended_s"), [({}, 70), ({"duration_s": None, "warmup_s": 0.0, "requests": 2}, 0)]
+)
+def test_where_nobody_waits_for_room_a_point_ends_a_minute_after_its_last_request(
+    times: dict[str, Any], ended_s: float
+) -> None:
+    attempt, world = measured("full", **times)
+    assert attempt.failure is not None
+    assert attempt.failure.kind is FailureKind.CLIENT_LOST
+    assert "no room for rows in /tmp of x" in attempt.failure.sentence
+    assert world.clock.now_s() == pytest.approx(ended_s + LOAD_S, abs=3)
+    (told,) = [item.text for item in world.told if isinstance(item, Event)]
+    assert (
+        told
+        == "there is no room for rows in /tmp of x; they are kept until 60 s after the last request"
+    )
+
+
+def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None:
+    """It would be looked at for six seconds more; it dies in the third of them."""
+    world = world_of(fails={"load": ["dying"]})
+    attempt = measurer(world, stopped=lambda: world.clock.now_s() >= 70).measure(load_point())
+    assert attempt.failure is not None
+    assert (attempt.failure.kind, attempt.interrupted) == (FailureKind.NO_REQUEST_OK, False)
+    assert world.clock.now_s() == pytest.approx(70.0)
+
+
+def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_whether_the_engine_lives() -> (
+    None
+):
+    world = world_of(replies=[(reply(0),)])
+    loaded = measurer(world).first_answers(load_point(seed=7, tokenizer="a"))
+    assert loaded is not None
+    assert (loaded.ended, loaded.replies) == (None, [reply(0)])
+    assert measurer(world).first_answers(load_point(seed=8)) is not None
+    assert world.firsts[0] == world.firsts[1]
+    assert (
+        world.firsts[0].requests,
+        world.firsts[0].level.value,
+        world.firsts[0].dialect.logprobs,
+    ) == (32, 32, True)
+    died = world_of(fails={"first": [Failure(FailureKind.DIED, "It died.")]})
+    assert (found := measurer(died).first_answers(load_point())) is not None
+    assert found.ended is not None
+    assert measurer(world_of(fails={"first": ["lost"]})).first_answers(load_point()) is None
+    assert steps(world)["load"] == 0
+
+
+def test_each_of_many_replicas_answers_a_few_of_the_same_prompts_and_no_longer_than_a_minute() -> (
+    None
+):
+    few, many = (
+        fixed_prompts(load_point(targets=(TARGET,) * count), logprobs=True) for count in (1, 10)
+    )
+    assert (few.requests, many.requests, many.level.value, many.request_timeout_s) == (
+        32,
+        40,
+        40,
+        60,
+    )
+    assert (few.seed, few.workload) == (many.seed, many.workload)
+
+
+def test_who_refuses_log_probabilities_is_asked_without() -> None:
+    world = world_of(fails={"first": ["refused", None]})
+    assert measurer(world).first_answers(load_point()) is not None
+    assert [one.dialect.logprobs for one in world.firsts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "salts"),
+    [
+        ([None], [(True, True)], True),
+        (["refused", None], [(True, True), (True, False)], True),
+        (["refused", "refused", None], [(True, True), (True, False), (False, True)], False),
+        (["broken", "broken", None], [(True, True), (True, False), (False, True)], False),
+        (["refused"] * 4, [(True, True), (True, False), (False, True), (False, False)], True),
+    ],
+)
+def test_who_refuses_a_cache_salt_is_asked_without(
+    answers: list[Any], asked: list[tuple[bool, bool]], salts: bool
+) -> None:
+    world = world_of(fails={"first": answers})
+    with_salt = Dialect("openai_chat", "/", cache_salt=True).salted("mine")
+    assert (made := measurer(world)).first_answers(
+        replace(load_point(), dialect=with_salt)
+    ) is not None
+    assert [
+        ("cache_salt" in one.dialect.extra_body, one.dialect.logprobs) for one in world.firsts
+    ] == asked
+    assert made.unsalted == (set() if salts else {"/"}), "where all is refused, it is not the salt"
+
+
+def test_who_watches_hears_every_phase_and_the_death() -> None:
+    attempt, world = measured(Failure(FailureKind.DIED, "It died."))
+    assert attempt.failure is not None
+    assert [item.kind for item in world.told if isinstance(item, Event)] == ["engine_died"]
+    _, well = measured()
+    names = [item.name for item in well.told if isinstance(item, Phase)]
+    assert list(dict.fromkeys(names)) == ["write requests", "warm-up", "measure"]

@@ -1,0 +1,85 @@
+"""Who starts next: by what is known of starts, and within the most nodes and launches that are
+allowed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster.base import Bundle, Machine
+from orchestrator.results.store import Store
+from orchestrator.sweep import sweep as sweep_module
+from orchestrator.sweep.admission import Cost, Queue, Running, Waiting, choose, worth_adding
+from orchestrator.sweep.need import Need
+from tests.unit.sweep.simulation import node, plan_of, sweep, world_of
+from tests.unit.sweep.test_sweep import EIGHT, launches
+
+HOSTS = [node(name) for name in "abcd"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "x")
+
+
+def need(gpus: int, nodes: int = 1) -> Need:
+    return Need(((Bundle(gpus, float(gpus)),) * nodes,))
+
+
+def picked(
+    jobs: list[Waiting], machines: list[Machine], running: list[Running], most_nodes: float
+) -> str:
+    """Key of the launch that starts next, empty if none does."""
+    pick = choose(Queue(jobs), machines, running, 0.0, most_nodes)
+    return pick.job.key if pick else ""
+
+
+def test_starts_that_take_less_than_expected_reorder_the_queue(store: Store) -> None:
+    """The longest goes first. A vLLM is expected to take 60 s to start and takes 2, an emulator to
+    take 5.
+    """
+    plan = plan_of("{max_num_seqs: 1}, {max_num_seqs: 2}, {engine: emulator, profile: h100-80gb}")
+    sweep(world_of(ready_after_s=1.0), plan, store)
+    engines = {one.id: one.settings.engine for one in plan.deployments}
+    assert [engines[row.deployment_id] for row in launches(store)] == ["vllm", "emulator", "vllm"]
+
+
+def test_nobody_overtakes_a_gang_onto_a_node_that_would_be_one_too_many_for_it() -> None:
+    machines, running = [*HOSTS[:2], node("small", gpus=1)], [Running(need(8), (("a",),), 100.0)]
+    gang, long, short = (
+        Waiting("gang", need(8, 2), 50),
+        Waiting("long", need(1), 500),
+        Waiting("short", need(1), 20),
+    )
+    assert picked([gang, long], machines, running, most_nodes=2) == ""
+    assert picked([gang, long], machines, running, most_nodes=3) == "long"
+    assert picked([gang, long, short], machines, running, most_nodes=2) == "short"
+
+
+def test_nodes_are_kept_for_a_gang_from_when_it_may_have_them() -> None:
+    running = [Running(need(8), ((name,),), end_s) for name, end_s in (("a", 50.0), ("b", 200.0))]
+    gang, small = Waiting("gang", need(8, 3), 50), Waiting("small", need(1), 100)
+    assert picked([gang, small], HOSTS, running, most_nodes=3) == "small", (
+        "the gang starts at 200 s"
+    )
+    assert picked([gang, small], HOSTS, running, most_nodes=4) == "", "it starts at 50 s"
+    assert (
+        picked([gang, Waiting("long", need(1), 999)], HOSTS, running[:1], most_nodes=2) == "long"
+    ), "it never may"
+
+
+def test_no_more_nodes_are_asked_for_than_launches_may_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, lots = (
+        [Waiting(str(at), need(8), 10) for at in range(5)],
+        Cost(float("inf"), float("inf")),
+    )
+    assert len(worth_adding(Queue(jobs), [], [], lots, most_launches=2)) == 2
+    monkeypatch.setattr(sweep_module, "MOST_LAUNCHES", 3)
+    world, asked = world_of(autoscaler=True), list[int]()
+    world.clock.at(5.0, lambda: asked.append(len(world.desired)))
+    sweep(world, plan_of(EIGHT), store)
+    assert asked == [2], "beside the one that runs"

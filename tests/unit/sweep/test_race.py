@@ -1,0 +1,387 @@
+"""Sweeps whose searches for capacities race: engines are queues with as many slots as
+``max_num_seqs`` says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar, cast
+from urllib.parse import urlsplit
+
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.capacity.claim import AtLevel, Claim, claim_of
+from orchestrator.capacity.search import Capacity
+from orchestrator.capacity.sequential_test import Evidence, Outcome
+from orchestrator.engines.command import Node
+from orchestrator.plan.cost import Estimate
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.report.best import best_document
+from orchestrator.report.capacities import capacities_text
+from orchestrator.report.stored import Experiment, answers
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
+from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.sweep import Sweep
+from orchestrator.sweep.todo import Todo, race_of
+from tests.unit.sweep import simulation
+from tests.unit.sweep.simulation import FakeAgent, FakeRun, World, node, steps, sweep, world_of
+from tests.unit.sweep.test_find_capacity import QueueRun
+
+RACE = """
+version: 1
+name: x
+model: some-org/some-model
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8{price}}}}}
+deployments: {{engine: vllm, hardware: h100, vary: [{{cases: [{cases}]}}]}}
+workloads: [{{name: w, input_tokens: 4, output_tokens: 1}}]
+load: {{search: capacity, control: request_rate, duration: 60s{load}}}
+slos: {{fast: {{ttft: 500ms, attainment: 0.8}}}}
+"""
+SLOTS = "{max_num_seqs: 2}, {max_num_seqs: 8}, {max_num_seqs: 4}"
+WINNER = "seqs=8"
+
+
+class Agent(FakeAgent):
+    """Its ports say which node it is on."""
+
+    slots: ClassVar[dict[int, int]] = {}
+
+    def reserve_ports(self, count: int) -> list[int]:
+        return list(range(21000 + 100 * ord(self.node), 21000 + 100 * ord(self.node) + count))
+
+    def start(
+        self, settings: EngineSettings, hardware: object, node: Node, *more: object
+    ) -> tuple[str, ...]:
+        self.slots[self.reserve_ports(1)[0]] = settings.max_num_seqs or 1
+        return super().start(settings, hardware, node, *more)
+
+
+class SlotsRun(QueueRun):
+    @property
+    def slots(self) -> int:
+        return Agent.slots[urlsplit(self.point.targets[0].url).port or 0]
+
+
+@pytest.fixture(autouse=True)
+def queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "FakeAgent", Agent)
+    monkeypatch.setattr(
+        simulation,
+        "FakeRun",
+        lambda *args: FakeRun(*args) if args[1].keep_replies else SlotsRun(*args),
+    )
+
+
+def racing(load: str = "", cases: str = SLOTS, price: str = "") -> Plan:
+    return make_plan(parse_experiment(RACE.format(load=load, cases=cases, price=price), "x.yaml"))
+
+
+def probes(store: Store) -> list[tuple[str, float, int]]:
+    return [
+        (row["deployment_id"], row["level"], row["repeat"])
+        for row in store.read("points").to_pylist()
+    ]
+
+
+def last_claims(world: World) -> dict[str, dict[str, Any]]:
+    """By deployment, of the last that was told of each."""
+    found = [one for one in world.told if isinstance(one, Event) and one.kind == "search"]
+    return {one.deployment: dict(one.data)["fast"] for one in found}
+
+
+def capacities(store: Store) -> str:
+    experiment = Experiment(store)
+    return "\n".join(
+        capacities_text(experiment, experiment.points(*experiment.slos).current, experiment.slos)
+    )
+
+
+def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: Path) -> None:
+    world, store, plan = world_of(), Store.open(str(tmp_path), "x"), racing()
+    report = sweep(world, plan, store)
+    found, counted = last_claims(world), Counter(name for name, *_ in probes(store))
+    labels = {one.id: one.label for one in plan.deployments}
+    winner = next(claim for name, claim in found.items() if WINNER in name)
+    assert report.counts.failed == 0
+    assert len(counted) == 3  # everybody is probed
+    assert winner["claim"] is not None
+    assert winner["status"] in ("converged", "cliff", "unresolved")
+    losers = {
+        labels[name]: number for name, number in counted.items() if WINNER not in labels[name]
+    }
+    assert sum(losers.values()) < counted[next(name for name in counted if WINNER in labels[name])]
+    experiment = Experiment(store)
+    answer: Any
+    (answer,) = cast(
+        "list[Any]", best_document(answers([(experiment, experiment.slos)]))["comparisons"]
+    )
+    assert WINNER in answer["ranking"][0]["deployment"]
+    assert capacities(store).count("outraced") == 2
+    assert sum("outraced" in one["reason"] for one in answer["left_out"]) == 2
+    assert not any(label in answer["why"] for label in losers)  # whoever was beaten is no doubt
+    assert sweep(world_of(), racing(), store).counts.measured == 0
+
+
+def test_on_a_full_grid_everybody_is_searched_to_the_end(tmp_path: Path) -> None:
+    world, store = world_of(), Store.open(str(tmp_path), "x")
+    sweep(world, racing(", full_grid: true", "{max_num_seqs: 4}, {max_num_seqs: 8}"), store)
+    assert all(one["claim"] is not None for one in last_claims(world).values())
+    assert steps(world)["start"] == 2
+
+
+def test_side_by_side_they_hear_of_each_other_while_they_run(tmp_path: Path) -> None:
+    world, store = world_of([node("a"), node("b"), node("c")]), Store.open(str(tmp_path), "x")
+    sweep(world, racing(), store)
+    assert capacities(store).count("outraced") == 2
+    assert world.most_held == 3
+    # nobody waits
+    assert not any(isinstance(one, Event) and one.kind == "gives_way" for one in world.told)
+
+
+def test_a_race_that_is_killed_goes_on_without_repeating_a_probe(tmp_path: Path) -> None:
+    store, rounds = Store.open(str(tmp_path), "x"), 0
+    while sweep(world_of(), racing(), store, interrupt_s=200.0).interrupted:
+        rounds += 1
+    assert rounds
+    assert max(Counter(probes(store)).values()) == 1
+    assert (
+        max(Counter(row["measurement_id"] for row in store.read("points").to_pylist()).values())
+        == 1
+    )
+    assert capacities(store).count("outraced") == 2
+
+
+def launched(world: World) -> list[str]:
+    return [one.deployment for one in world.told if isinstance(one, Event) and one.kind == "launch"]
+
+
+def test_who_gives_way_waits_for_the_risky_ones_too(tmp_path: Path) -> None:
+    plan, world = racing("", "{max_num_seqs: 8}, {max_num_seqs: 4}"), world_of()
+    first, second = plan.deployments
+    kinds = (first, "planned"), (second, "risky")
+    plan = plan.with_deployments(
+        [one.model_copy(update={"status": status}) for one, status in kinds]
+    )
+    sweep(world, plan, Store.open(str(tmp_path), "x"))
+    assert launched(world)[:2] == [first.label, second.label]
+
+
+def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: Path) -> None:
+    cases = "{tensor_parallel_size: 8, max_num_seqs: 16}, {max_num_seqs: 4}"
+    plan = racing(", objective: deployment, precision: 0.3", cases)
+    store, beaten, world = Store.open(str(tmp_path), "x"), plan.deployments[1].label, world_of()
+
+    # later the leader has a claim, with which it beats others for good
+    def told(item: Event | Phase) -> None:
+        if isinstance(item, Event) and item.kind == "search" and item.data["fast"]["low"]:
+            context.stop.set()
+
+    context = SweepContext(plan, world, store, told, clock=world.clock)  # type: ignore[arg-type]
+    assert Sweep(context).run().interrupted
+    assert capacities(store).count("outraced") == 1
+    world = world_of([node("a", gpus=1)])  # nothing holds the leader any more
+    assert sweep(world, plan, store).counts.failed == 1
+    assert launched(world) == [beaten]
+    assert last_claims(world)[beaten]["claim"] is not None
+
+
+def level_of(level: float, verdict: Outcome | None, share: float, whole: int = 1) -> AtLevel:
+    evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
+    return AtLevel(
+        level, whole, verdict, False, share, 3000, evidence, whole, False, False, False, 20.0
+    )
+
+
+def showing(todo: Todo, *levels: AtLevel) -> None:
+    """As if these had been probed."""
+    search = todo._searches[0]
+    strategy = cast("Capacity", search.strategy)
+    search.told.add((Level(control="request_rate", value=levels[0].level), 0))
+    strategy._tiers[0]._claim, strategy._wants = claim_of(levels, 0.8), None
+    strategy._tiers[0]._over = None
+    todo._go_on()
+
+
+def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(
+    tmp_path: Path,
+) -> None:
+    world, plan = world_of(), racing()
+    sweeping = Sweep(
+        SweepContext(
+            plan, world, Store.open(str(tmp_path), "x"), world.told.append, clock=world.clock
+        )
+    )  # type: ignore[arg-type]
+    todos = [Todo(plan, one, {}, race=sweeping._race) for one in plan.runnable()]
+    sweeping._queue = {one.deployment.id: one for one in todos}
+    for todo, high in zip(todos, (10.99, 12.34, 15.54), strict=True):
+        showing(todo, level_of(8.0, "holds", 0.99), level_of(high, "fails", 0.6))
+    sweeping._follow_race()
+    assert [one.key for one in sweeping._waiting] == [one.deployment.id for one in todos[::-1]]
+    showing(todos[0], level_of(10.08, "holds", 0.99), level_of(10.99, "fails", 0.6))
+    sweeping._follow_race()
+    assert [one.key for one in sweeping._waiting] == [todos[at].deployment.id for at in (2, 0, 1)]
+    assert not world.told
+    # the first could hold more than the second knows it does, and there the second was probed
+    # enough; the third fails
+    showing(todos[0], level_of(8.98, "holds", 0.99), level_of(17.45, None, 0.81))
+    showing(
+        todos[1],
+        level_of(8.0, "holds", 0.99),
+        level_of(15.54, None, 0.79, whole=8),
+        level_of(16.0, "fails", 0.6),
+    )
+    showing(todos[2], level_of(8.0, None, 0.81), level_of(8.98, "fails", 0.6))
+    sweeping._follow_race()
+    assert list(sweeping._idle) == [one.deployment.id for one in todos[1:]]
+    assert [(one.kind, one.deployment) for one in world.told] == [
+        ("outraced", todos[2].deployment.label)
+    ]
+
+
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_what_others_tell_in_between_does_not_end_a_sweep(
+    calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = racing()
+    first, second, _ = plan.runnable()
+    race = race_of(plan)
+    assert race is not None
+    todo = Todo(plan, first, {}, race=race)
+    strategy = cast("Capacity", todo._searches[0].strategy)
+    failing = AtLevel(16.0, 1, "fails", False, 0.1, 100, (), 0, False, False, True, 20.0)
+    strategy._tiers[0]._claim, strategy._wants = Claim(None, 0.0, 16.0, "budget", (failing,)), None
+    looks, view = itertools.count(1), race.view
+
+    def looked(*of: str) -> tuple[float, float]:
+        if next(looks) == calls:
+            race.tell(second.id, "w", "fast", Claim(None, 16.0, math.inf, "budget", ()), 16.0)
+        return view(*of)
+
+    monkeypatch.setattr(race, "view", looked)
+    for level in (1.0, 2.0, 3.0, 4.0):  # each is news
+        race.tell(second.id, "w", "fast", Claim(None, level, math.inf, "budget", ()), level)
+        todo.next()
+    assert next(looks) > 3
+    race.tell(second.id, "w", "fast", Claim(None, 16.0, math.inf, "budget", ()), 16.0)
+    assert todo.next() is None
+
+
+TWO_SIZES = "{tensor_parallel_size: 1}, {tensor_parallel_size: 4}"
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [("", [1, 4]), (", objective: usd", [3, 12]), (", objective: deployment", [1, 1])],
+)
+def test_it_is_raced_per_what_the_file_says(objective: str, expected: list[float]) -> None:
+    plan = racing(objective, TWO_SIZES, ", usd_per_gpu_hour: 3")
+    race = race_of(plan)
+    assert race is not None
+    found = [one.divisor for one in race.entrants.values()]
+    assert sorted(found) == expected
+
+
+def test_requests_in_flight_do_not_race() -> None:
+    text = RACE.format(load="", cases=SLOTS, price="").replace("request_rate", "concurrency")
+    race = race_of(make_plan(parse_experiment(text, "x.yaml")))
+    assert race is not None
+    assert race.full_grid
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        ("search: capacity, control: request_rate, objective: usd", "needs the price"),
+        ("levels: {request_rate: [1]}, full_grid: true", "has no use for"),
+        ("levels: {request_rate: [1]}, max_deployments: 2", "has no use for"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(load: str, said: str) -> None:
+    text = RACE.format(load="", cases=SLOTS, price="")
+    text = text.replace("search: capacity, control: request_rate", load)
+    with pytest.raises(ProblemsError, match=said):
+        make_plan(parse_experiment(text, "x.yaml"))
+
+
+def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_path: Path) -> None:
+    world, store, plan = world_of(), Store.open(str(tmp_path), "x"), racing(", max_deployments: 2")
+    assert any("2 of 3 deployments are started" in note for note in Estimate(plan).notes())
+    assert sweep(world, plan, store, interrupt_s=200.0).interrupted
+    later = world_of()
+    assert not sweep(later, plan, store).interrupted
+    assert {*launched(world), *launched(later)} == {one.label for one in plan.deployments[:2]}
+    assert max(Counter(probes(store)).values()) == 1
+    assert [
+        one.data for one in later.told if isinstance(one, Event) and one.kind == "not_started"
+    ] == [{"deployments": 1}]
+    (answer,) = cast(
+        "list[Any]",
+        best_document(answers([(Experiment(store), Experiment(store).slos)]))["comparisons"],
+    )
+    assert "not measured" in answer["why"]
+
+
+def test_a_proposer_says_who_is_started_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last(settings: dict[str, Any], known: dict[str, float | None], seed: int) -> str:
+        return [name for name in settings if name not in known][-1]
+
+    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: name)
+    monkeypatch.setattr("orchestrator.capacity.proposing.propose", last)
+    world, plan = world_of(), racing(", max_deployments: 2, proposer: optuna")
+    sweep(world, plan, Store.open(str(tmp_path), "x"))
+    assert list(dict.fromkeys(launched(world))) == [one.label for one in plan.deployments[:0:-1]]
+
+
+def test_a_proposer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: None)
+    with pytest.raises(ProblemsError, match=r"optuna is not installed .*\[optuna\]"):
+        racing(", proposer: optuna")
+
+
+def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
+    text = RACE.format(load="", cases="{max_num_seqs: 2}, {max_num_seqs: 8}", price="")
+    text = text.replace("slos: {", "slos: {slow: {ttft: 2s, attainment: 0.8}, ")
+    plan = make_plan(parse_experiment(text, "x.yaml"))
+    race = race_of(plan)
+    assert race is not None
+    first, second = plan.runnable()
+    race.tell(second.id, "w", "fast", Claim(None, 8.0, math.inf, "budget", ()), 17.45)
+    todo = Todo(plan, first, {}, race=race)
+    search = todo._searches[0]
+    strategy = cast("Capacity", search.strategy)
+    search.told.add((Level(control="request_rate", value=8.98), 0))
+    fails = level_of(10.99, "fails", 0.6)
+    for tier, levels in zip(
+        strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True
+    ):
+        tier._claim, tier._over = claim_of(levels, 0.8), None
+    strategy._wants, strategy._told = None, 1
+    todo._go_on()
+    assert strategy.asking() == {"slow"}  # of the other one it waits for what the second holds
+    assert race.view(second.id, "w", "fast") == (0.0, 0.0)
+    race.tell(second.id, "w", "fast", Claim(None, 8.0, 9.0, "budget", ()), 8.0)
+    assert todo.next() is not None
+    assert strategy.asking() == {"fast", "slow"}
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"), [("", [12, 2, 2]), (", full_grid: true", [12, 12, 12])]
+)
+def test_a_race_is_estimated_as_one_search_and_a_few_probes_of_each_of_the_others(
+    load: str, expected: list[int]
+) -> None:
+    plan = racing(load)
+    race = race_of(plan)
+    assert [Todo(plan, one, {}, race=race).left for one in plan.deployments] == expected
+    assert Estimate(plan).totals().measurements == sum(expected)

@@ -1,0 +1,124 @@
+"""What launches hold: GPU time costs, clients keep off nodes, hosts of others rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.plan.model import Deployment
+from orchestrator.spec.experiment import Budget
+from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.sweep.admission import Cost, Running
+from orchestrator.sweep.need import Need
+from orchestrator.sweep.state import SweepState, left_of, used_up
+from tests.unit.sweep.simulation import node
+
+
+def deployment(accelerator: str = "cpu", name: str = "d", **settings: int) -> Deployment:
+    return Deployment(
+        id=name,
+        label=name,
+        settings=EngineSettings(engine="vllm", model="m", **settings),
+        hardware=Hardware(name="h", accelerator=accelerator, usd_per_gpu_hour=3.6),
+        status="planned",
+    )
+
+
+def rests_s(state: SweepState, now_s: float, longer: bool) -> list[int]:
+    """For how long a host rests that is given back again and again."""
+    machines, rests = [node("a"), node("b")], []
+    for _ in range(7):
+        state.rest("10.0.0.a", now_s, longer)
+        rests.append(next(s for s in range(1, 100) if len(state.rested(machines, now_s + s)) == 2))
+        now_s += rests[-1]
+    return rests
+
+
+def test_a_host_that_was_given_back_rests_longer_where_others_may_come() -> None:
+    state, machines = SweepState(), [node("a"), node("b")]
+    assert state.rested(machines, 0.0) == machines
+    assert rests_s(state, 0.0, longer=False) == [2] * 7
+    state.wake("10.0.0.a")
+    assert rests_s(state, 0.0, longer=True) == [2, 4, 8, 16, 32, 60, 60]
+    state.wake("10.0.0.a")
+    state.rest("10.0.0.a", 500.0, longer=True)
+    assert state.rested(machines, 501.9) == [machines[1]]
+    assert state.rested(machines, 502.0) == machines
+
+
+def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
+    state, machines = SweepState(), [node("a"), node("b")]
+    state.waits_for("d", "10.0.0.a")
+    state.waits_for("e", "10.0.0.a")
+    state.waits_no_more("d")
+    assert (state.rested(machines, 1e9), state.waiting()) == ([machines[1]], ["e"])
+    state.waits_no_more("e")
+    assert state.rested(machines, 0.0) == machines
+
+
+def test_devices_cost_nothing_while_their_launch_waits_for_its_host() -> None:
+    state, gpus = SweepState(), deployment("H100-80GB", "g")
+    state.placed(gpus, 0.0)
+    state.waits_for("g", "10.0.0.a")
+    assert state.spent(1000.0) == Cost()
+    state.placed(gpus, 1000.0)
+    assert state.spent(1100.0).gpu_s == 100.0
+
+
+def test_the_place_in_line_is_kept_for_the_same_hosts_until_one_was_had() -> None:
+    state = SweepState()
+    state.keep_place("ba", 7)
+    assert [state.place_in_line("a"), state.place_in_line("ab"), state.place_in_line("ab")] == [
+        *(0, 7, 0)
+    ]
+    state.keep_place("ab", 7)
+    state.wake("b")
+    assert state.place_in_line("ab") == 0
+
+
+def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing() -> None:
+    state, gpus, cores = (
+        SweepState(),
+        deployment("H100-80GB", "g", tensor_parallel_size=2),
+        deployment(),
+    )
+    state.placed(gpus, 100.0)
+    state.placed(cores, 100.0)
+    assert state.spent(150.0) == Cost(100.0, pytest.approx(0.1))
+    assert state.released(gpus, 200.0) == 100.0
+    assert state.released(cores, 300.0) == 200.0
+    assert state.spent(900.0) == Cost(200.0, pytest.approx(0.2))
+    assert state.released(gpus, 900.0) is None
+
+
+def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
+    state, first, second = (
+        SweepState(),
+        *(deployment("H100-80GB", name, tensor_parallel_size=2) for name in "ab"),
+    )
+    state.admitted(first.id, Running(Need(), (), 0.0))
+    state.set_aside(first, 100.0, 10.0)
+    assert state.aside(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"
+    state.placed(first, 60.0)
+    assert state.aside(100.0, second.id).gpu_s == 120.0
+    assert state.spent(100.0).gpu_s == 80.0
+    assert state.aside(100.0, first.id) == state.aside(500.0, second.id) == Cost()
+    state.set_aside(first, 70.0, 110.0)
+    assert state.aside(110.0, second.id).gpu_s == 140.0
+    state.released(first, 120.0)
+    assert state.aside(120.0, second.id) == Cost()
+
+
+def test_clients_keep_off_nodes_of_engines_most_of_all_off_those_of_other_launches() -> None:
+    state, need = SweepState(), Need(())
+    state.admitted("mine", Running(need, (("a", "b"),), 0.0))
+    state.admitted("other", Running(need, (("b",), ("c",)), 0.0))
+    assert state.avoid("mine") == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
+    budget = Budget(gpu_hours=2.0, usd=10.0)
+    assert used_up(budget, Cost(7199.0, 9.9), 1e9) is None
+    assert "2 GPU hours" in str(used_up(budget, Cost(7200.0, 0.0), 0.0))
+    assert "10 USD" in str(used_up(budget, Cost(0.0, 10.0), 0.0))
+    assert left_of(budget, Cost(3600.0, 4.0)) == Cost(3600.0, 6.0)
+    assert left_of(None, Cost(3600.0, 4.0)) == Cost(float("inf"), float("inf"))

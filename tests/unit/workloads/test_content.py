@@ -1,0 +1,124 @@
+"""Prompt content of a wanted length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from orchestrator.base.errors import InputError
+from orchestrator.workloads.content import (
+    SAFE_IDS,
+    RandomIds,
+    TokenizedText,
+    Words,
+    ids_within,
+    load_tokenizer,
+    prompter,
+)
+
+TEXT = [
+    "the quick brown fox jumps over the lazy dog and runs away from the other animals of that forest"
+] * 50
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE tokenizer that puts a BOS before every text, as Llama's does."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    path = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 17, 400])
+def test_text_has_exactly_the_tokens_asked_for(folder: Path, tokens: int) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    made = TokenizedText(tokenizer)
+    for seed in range(20):
+        text = made.make(rng(seed), tokens)
+        assert len(tokenizer.encode(text, add_special_tokens=False).ids) == tokens
+
+
+def test_texts_can_be_joined_and_their_lengths_add_up(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    made = TokenizedText(tokenizer)
+    parts = [made.make(rng(seed), 13) for seed in range(5)]
+    assert len(tokenizer.encode("".join(map(str, parts)), add_special_tokens=False).ids) == 65
+
+
+def test_token_ids_stay_within_their_range() -> None:
+    ids = np.asarray(RandomIds((10, 20)).make(rng(), 1000))
+    assert ids.dtype == np.int32
+    assert set(ids.tolist()) == set(range(10, 20))
+
+
+def test_without_a_tokenizer_a_server_of_text_gets_words() -> None:
+    assert isinstance(prompter(takes_ids=False, tokenizer=None, vocabulary=None), Words)
+
+
+def test_with_a_tokenizer_a_server_of_text_gets_text_of_exact_length(folder: Path) -> None:
+    made = prompter(takes_ids=False, tokenizer=str(folder), vocabulary=None)
+    assert isinstance(made, TokenizedText)
+
+
+def test_ids_for_an_unknown_vocabulary_are_safe_ones() -> None:
+    made: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=None).make(rng(), 5000)
+    assert made.min() >= SAFE_IDS[0]
+    assert made.max() < SAFE_IDS[1]
+
+
+def test_ids_stay_within_the_vocabulary_that_is_given() -> None:
+    made: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=(5, 8)).make(rng(), 100)
+    assert set(made.tolist()) == {5, 6, 7}
+
+
+def test_a_tokenizer_gives_ids_without_its_control_tokens(folder: Path) -> None:
+    made: Any = prompter(takes_ids=True, tokenizer=str(folder), vocabulary=(0, 1)).make(rng(), 5000)
+    assert made.min() >= 2  # neither <s> nor </s>
+
+
+@pytest.mark.parametrize(
+    ("size", "ids"),
+    [(None, None), (128_256, SAFE_IDS), (31_000, SAFE_IDS), (2048, (300, 1_500)), (99, None)],
+)
+def test_ids_are_drawn_from_what_a_vocabulary_of_that_size_holds(
+    size: int | None, ids: tuple[int, int] | None
+) -> None:
+    assert ids_within(size) == ids
+
+
+def test_a_missing_or_broken_tokenizer_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no tokenizer at"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="is not a tokenizer"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_truncation_and_padding_of_the_file_are_not_ours(folder: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    plain, loaded = load_tokenizer(str(folder)), load_tokenizer(str(tmp_path))
+    texts = ["fox", "the quick brown fox jumps over the lazy dog"]
+    found = [len(code.ids) for code in loaded.encode_batch_fast(texts)]
+    assert found == [len(plain.encode(text).ids) for text in texts]
+    assert found[1] > 4
