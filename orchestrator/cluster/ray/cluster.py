@@ -1,6 +1,6 @@
 """Ray as a cluster: machines, placement groups, and the agents and clients on them.
 
-Why it is built this way: docs/architecture.md, "Ray".
+Why it is built this way: docs/hosts.md, "Ray".
 """
 
 import math
