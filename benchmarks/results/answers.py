@@ -25,7 +25,7 @@ SLO = "ttft<=137ms,tpot<=21.3ms,itl_p99<=61ms,attainment>=0.9"
 RESUME = """
 import gc, sys
 gc.set_threshold(100_000, 50, 100)  # as every command does
-from orchestrator.load.rows import leave_pandas_out
+from orchestrator.results.pandas_hook import leave_pandas_out
 leave_pandas_out()
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.plan.model import Plan

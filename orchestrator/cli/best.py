@@ -62,11 +62,11 @@ def best(
     form: str,
 ) -> int:
     """Rank the deployments at URI under latency limits."""
-    from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.best import best_document, best_text
     from orchestrator.report.documents import json_text
     from orchestrator.report.stored import answers, check_prices, experiments, limits, parse_prices
     from orchestrator.report.text import echo
+    from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 
     leave_pandas_out()

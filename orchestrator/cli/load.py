@@ -257,7 +257,7 @@ class Sectioned(click.Command):
 )
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
     """Measure the running server at URL."""
-    from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.results.pandas_hook import leave_pandas_out
 
     leave_pandas_out()
     if results is not None:

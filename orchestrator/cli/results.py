@@ -78,9 +78,9 @@ def results(
 
     URI is a folder, s3://bucket/prefix or gs://bucket/prefix.
     """
-    from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.stored import experiments, with_limits
     from orchestrator.report.text import echo
+    from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 
     leave_pandas_out()

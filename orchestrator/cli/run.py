@@ -126,7 +126,7 @@ def run(
 
     EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
     """
-    from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.sweep.memory import share_one_heap
 
     leave_pandas_out()

@@ -35,8 +35,8 @@ def selfcheck(clients: int, form: str) -> int:
 
     It loads a local server of known timing.
     """
-    from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.documents import json_text
+    from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.sweep.selfcheck import selfcheck as check
 
     leave_pandas_out()

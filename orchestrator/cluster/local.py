@@ -25,8 +25,8 @@ from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Pati
 from orchestrator.cluster.calls import crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost, check_leases_here
 from orchestrator.cluster.clients import ClientPool, Clients
-from orchestrator.load.rows import leave_pandas_out
 from orchestrator.load.sockets import raise_open_files_limit
+from orchestrator.results.pandas_hook import leave_pandas_out
 from orchestrator.results.spool import Part, opened
 from orchestrator.spec.load import counted
 

@@ -9,7 +9,6 @@ client had to do.
 from __future__ import annotations
 
 import pickle
-import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -267,26 +266,6 @@ def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
     values = pa.array(np.frombuffer(raw, kind.value_type.to_pandas_dtype()))
     mask = pa.array(np.array([part is None for part in parts], dtype=np.bool_))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
-
-
-def leave_pandas_out() -> None:
-    """Keeps pandas out of this process, which must be one of our own.
-
-    pyarrow imports an installed pandas with the first array it makes: 0.35 s of CPU that would
-    count as the client's.
-    """
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas())
-
-
-class _NoPandas:
-    """An import hook that finds no pandas. (None in sys.modules would do for Python, but pyarrow's
-    compiled imports would take it for the module.)
-    """
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ImportError("pandas is left out of this process")
 
 
 def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> Part:

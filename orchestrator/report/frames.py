@@ -225,6 +225,5 @@ def _imported(library: Library) -> Any:
     try:
         return import_module(library)
     except ImportError as error:
-        name = "frames" if library == "pandas" else library
-        text = f"these frames need {library}: pip install 'llm-serving-orchestrator[{name}]'"
+        text = f"these frames need {library}: pip install 'llm-serving-orchestrator[{library}]'"
         raise InputError(text) from error

@@ -463,13 +463,13 @@ def test_a_frame_for_notebooks_keeps_nullable_integers(store: Store) -> None:
     assert frame.loc[0, "status"] == "ok"
 
 
-def test_a_frame_without_pandas_says_what_to_install(
+def test_a_frame_of_polars_says_what_to_install(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit_measurement(store, "m0", [request(0)])
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[frames\]'"):
-        read(store.uri, "requests")
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[polars\]'"):
+        read(store.uri, "requests", library="polars")
 
 
 def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Path) -> None:
