@@ -1,14 +1,12 @@
-"""Columns of numbers that grow: many of them lie on disk, one at a time is read."""
+"""Columns of numbers that grow, and their quantiles."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from orchestrator.results.outcomes import FEW_CHUNKS, MANY_TOKENS
-from orchestrator.results.spool import append, nameless_file, path_of, room
 
 AT_ONCE = 1 << 16  # rows whose columns are in memory together: some 10 MB of them
 
@@ -33,40 +31,25 @@ def came_in_lumps(
 
 
 class Column:
-    """Numbers of one type, more than AT_ONCE of them in a temporary file."""
+    """Numbers of one type, kept in memory; they are added one slice of rows after the other."""
 
     def __init__(self, dtype: npt.DTypeLike = np.float64) -> None:
-        self._held = np.zeros(0, dtype)
-        self._file: pa.NativeFile | None = None
+        self._dtype = np.dtype(dtype)
+        self._slices: list[npt.NDArray[Any]] = []
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Raises ResultsError where there is no room for them."""
-        values = np.concatenate([self._held, values.astype(self._held.dtype, copy=False)])
-        if self._file is None and values.size > AT_ONCE:
-            self._file = nameless_file()
-        if self._file is None:
-            self._held = values
-        else:
-            self._held = self._held[:0]
-            append(self._file, values)
+        """Append the numbers of further rows."""
+        self._slices.append(values.astype(self._dtype, copy=False))
 
     def taken(self, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-        """All of them in another order, to read only: on disk where they are many."""
-        found, values = Column(self._held.dtype), self.values()
-        for start in range(0, order.size, AT_ONCE):
-            found.add(values[order[start : start + AT_ONCE]])
-        if found._file is None:
-            return found._held
-        # stays mapped; np.memmap would keep it open, too
-        with room(), pa.memory_map(path_of(found._file)) as file:
-            return np.frombuffer(file.read_buffer(), found._held.dtype)
+        """All of them in another order."""
+        return self.values()[order]
 
     def values(self) -> npt.NDArray[Any]:
-        """All of them, in memory, for the caller to change."""
-        if self._file is None:
-            return self._held.copy()
-        with room():
-            return np.fromfile(path_of(self._file), self._held.dtype)
+        """All of them, for the caller to change."""
+        if not self._slices:
+            return np.zeros(0, self._dtype)
+        return np.concatenate(self._slices)
 
 
 def quantiles(

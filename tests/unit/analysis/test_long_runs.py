@@ -113,14 +113,16 @@ def test_figures_are_the_same_to_the_last_digit_in_whatever_order_requests_come(
 @pytest.mark.parametrize(
     ("call", "most"),
     [
-        (lambda rows, gaps: figures(observe(rows, gaps, (0, 2**62))), 16),
-        (lambda rows, gaps: limit_values(rows, gaps, (0, 2**62)), 32),
-        (lambda rows, gaps: judge(rows, (CALM,), OPEN, 0), 16),
+        (lambda rows, gaps: figures(observe(rows, gaps, (0, 2**62))), 80),
+        (lambda rows, gaps: limit_values(rows, gaps, (0, 2**62)), 128),
+        (lambda rows, gaps: judge(rows, (CALM,), OPEN, 0), 48),
     ],
     ids=["figures", "limits", "verdict"],
 )
 def test_memory_grows_with_few_columns_of_the_requests(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[Rows, Rows], object], most: int
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Rows, Rows], object],
+    most: int,  # bytes a request
 ) -> None:
     few_at_once(monkeypatch, 1_000)
     peaks = []

@@ -16,12 +16,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from orchestrator.base.errors import NoRoom, ResultsError
-from orchestrator.results.columns import AT_ONCE, Column
 from orchestrator.results.patience import Patience
 from orchestrator.results.schemas import TOKEN_EVENTS
 from orchestrator.results.spool import Spool, _received, check_room, nameless_file, opened
@@ -166,13 +164,6 @@ def test_rows_that_nobody_waits_for_any_more_are_not_written(
     assert written == []
 
 
-def test_numbers_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
-    waits(monkeypatch, lambda _: bool(fills.append("")))
-    column = Column()
-    column.add(np.arange(AT_ONCE + 1.0))
-    assert np.array_equal(column.values(), np.arange(AT_ONCE + 1.0))
-
-
 def test_rows_from_another_host_stay_in_memory_where_there_is_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -258,21 +249,7 @@ def test_programs_that_are_started_do_not_keep_the_files() -> None:
 
 
 def test_a_file_that_cannot_be_opened_again_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, column = part_of("token_events", events({0: [20]})), Column()
-    column.add(np.zeros(AT_ONCE + 1))
-    for module in ("spool", "columns"):
-        monkeypatch.setattr(f"orchestrator.results.{module}.path_of", lambda _: "/proc/nowhere")
-    for call in (part.open, column.values):
-        with pytest.raises(ResultsError, match="rows cannot be kept in"):
-            call()
-
-
-def test_columns_in_another_order_are_mapped_and_hold_no_file_open() -> None:
-    def files() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    column, before = Column(np.int64), files()
-    column.add(np.arange(AT_ONCE + 1))
-    taken = [column.taken(np.arange(AT_ONCE, -1, -1)) for _ in range(5)]
-    assert [(one[0], one[-1], one.flags.writeable) for one in taken] == [(AT_ONCE, 0, False)] * 5
-    assert files() == before + 1, "its own"
+    part = part_of("token_events", events({0: [20]}))
+    monkeypatch.setattr("orchestrator.results.spool.path_of", lambda _: "/proc/nowhere")
+    with pytest.raises(ResultsError, match="rows cannot be kept in"):
+        part.open()
