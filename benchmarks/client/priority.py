@@ -26,7 +26,7 @@ from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 
 MODES = ("normal", "nice", "realtime")
 TPOT = "vllm:request_time_per_output_token_seconds"

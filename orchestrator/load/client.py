@@ -20,7 +20,7 @@ from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import BACKOFF_NS, Entry, RequestQueue
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
-from orchestrator.load.wire import WIRES
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.address import parse_url
 

@@ -16,10 +16,12 @@ from orchestrator import __version__
 from orchestrator.base.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import Entry, Schedule
-from orchestrator.load.wire import WIRES, Parsed
+from orchestrator.load.wire.parsed import Parsed
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.address import Origin
 from orchestrator.spec.address import parse_url as parse_url  # importers know it here
-from orchestrator.workloads import (
+from orchestrator.workloads.content import prompter
+from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Content,
     Kind,
@@ -28,7 +30,6 @@ from orchestrator.workloads import (
     Prompter,
     stream,
 )
-from orchestrator.workloads.content import prompter
 
 AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet sent, per client
 AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes

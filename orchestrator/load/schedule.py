@@ -19,7 +19,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.load.arrivals import Asked, Offsets
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
-from orchestrator.workloads import ARRIVAL_STREAM, Kind, stream
+from orchestrator.workloads.kind import ARRIVAL_STREAM, Kind, stream
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late
 # by the time that the client needs to send the others, and that lateness would be the client's, not

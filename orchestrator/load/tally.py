@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, LoadPoint
-from orchestrator.load.wire import is_good_end
+from orchestrator.load.wire.finish_reasons import is_good_end
 from orchestrator.results.columns import Column, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, Status

@@ -15,7 +15,7 @@ from typing import Any, Literal
 class Dialect:
     """One API of one engine. Pure data, picklable."""
 
-    wire: str  # a name of load/wire/__init__.py: WIRES
+    wire: str  # a name of load/wire/wires.py: WIRES
     path: str  # "/v1/completions"
     prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
     # How the output length is fixed: by ignore_eos and min_tokens in the body, by a

@@ -228,7 +228,7 @@ class Workload(Strict, ABC):
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
-        """Writer of a point's requests, an ``orchestrator.workloads.Kind``."""
+        """Writer of a point's requests, an ``orchestrator.workloads.kind.Kind``."""
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
@@ -261,8 +261,8 @@ AnyWorkload = SerializeAsAny[Workload]
 WORKLOADS: Registry[type[Workload]] = Registry(
     "workloads",
     {
-        "random": "orchestrator.workloads:RandomWorkload",
-        "conversations": "orchestrator.workloads:ConversationsWorkload",
+        "random": "orchestrator.workloads.drawn:RandomWorkload",
+        "conversations": "orchestrator.workloads.drawn:ConversationsWorkload",
         "file": "orchestrator.workloads.file:FileWorkload",
     },
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.analysis.answers import FEW
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import Lengths, Level
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 
 # many short ones, so that one early difference spoils one answer only
 PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8

@@ -25,8 +25,8 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.address import ServerAddress, parse_url
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
-from orchestrator.workloads import RandomWorkload
 from orchestrator.workloads.content import SMALLER_IDS
+from orchestrator.workloads.drawn import RandomWorkload
 
 if TYPE_CHECKING:
     from orchestrator.spec.settings import EngineSettings

@@ -24,7 +24,7 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.sweep.endpoint import measure_here
 from orchestrator.sweep.measure import Attempt
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 
 STREAMS = 256  # per client
 EXACT_RATE = 5_000.0  # events/s per client at which exactness is measured, far below any limit

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.errors import InputError
-from orchestrator.workloads import Part, Prompter, TokenIds
+from orchestrator.workloads.kind import Part, Prompter, TokenIds
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
 # the first 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.spec.load import MOST_TOKENS
-from orchestrator.workloads import Message
 from orchestrator.workloads.files import EntryError
+from orchestrator.workloads.kind import Message
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}

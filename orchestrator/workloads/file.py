@@ -25,16 +25,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import Lengths, Workload, counted
-from orchestrator.workloads import (
-    PROMPT_STREAM,
-    Content,
-    Kind,
-    Message,
-    Prompt,
-    Prompter,
-    SessionLengths,
-    stream,
-)
+from orchestrator.workloads.drawn import SessionLengths
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
     Line,
@@ -48,6 +39,15 @@ from orchestrator.workloads.files import (
     read_file,
     refuse_other_formats,
     status_of,
+)
+from orchestrator.workloads.kind import (
+    PROMPT_STREAM,
+    Content,
+    Kind,
+    Message,
+    Prompt,
+    Prompter,
+    stream,
 )
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")

@@ -39,7 +39,7 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings, Hardware
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import wait_for
 
 ONE_CPU = Footprint((Bundle(0, 1.0),))

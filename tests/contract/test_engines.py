@@ -11,7 +11,7 @@ import pytest
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine
-from orchestrator.load.wire import WIRES
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.schemas import ENGINE_METRICS
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.contract import recorded

@@ -24,9 +24,10 @@ from orchestrator.load.requests import Request
 from orchestrator.load.response import InFlight, Response, can_read_ahead, finish, read_ahead
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.dialect import Dialect
-from orchestrator.workloads import Message, Prompt
+from orchestrator.workloads.kind import Message, Prompt
 
 ANY = Dialect("", "")
 STREAMS = Path(__file__).parent / "streams"

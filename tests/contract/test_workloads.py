@@ -19,13 +19,14 @@ from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload
-from orchestrator.workloads import Kind, Message, Prompt, Prompter, Random, RandomWorkload
 from orchestrator.workloads.content import RandomIds, Words
+from orchestrator.workloads.drawn import Random, RandomWorkload
 from orchestrator.workloads.entries import (
     Line,
 )
 from orchestrator.workloads.file import FileWorkload, Summary, parse_prompts, summary
 from orchestrator.workloads.files import MOST_PROBLEMS
+from orchestrator.workloads.kind import Kind, Message, Prompt, Prompter
 
 KINDS = sorted(WORKLOADS)
 MADE = [kind for kind in KINDS if kind != "file"]  # those that write their prompts themselves

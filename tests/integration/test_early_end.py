@@ -24,7 +24,7 @@ from orchestrator.sweep import find_capacity
 from orchestrator.sweep.endpoint import measure_here, plan_of
 from orchestrator.sweep.measure import Attempt
 from orchestrator.sweep.probe import Probed
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     END,

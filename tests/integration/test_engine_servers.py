@@ -20,13 +20,14 @@ import psutil
 import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
-from orchestrator.load.wire import WIRES, Parsed
+from orchestrator.load.wire.parsed import Parsed
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.node import ownership
 from orchestrator.node.failures import LastWords, classify
 from orchestrator.node.readiness import LOG_LINES
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import normalize
-from orchestrator.workloads import Message, Prompt
+from orchestrator.workloads.kind import Message, Prompt
 from tests.harness import AGAINST_THE_CLOCK, wait_for
 from tests.integration.engine_real import (
     CORES,

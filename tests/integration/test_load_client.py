@@ -25,7 +25,7 @@ from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.sweep.endpoint import measure_here
-from orchestrator.workloads import ConversationsWorkload
+from orchestrator.workloads.drawn import ConversationsWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     DONE,

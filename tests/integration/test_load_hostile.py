@@ -19,7 +19,7 @@ from orchestrator.load.point import ClientResult, LoadPoint, Target
 from orchestrator.load.validity import judge
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level, Slo
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     DONE,

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from orchestrator.load import transport
 from orchestrator.load.point import Target
 from orchestrator.spec.load import Lengths
-from orchestrator.workloads import RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
 from tests.integration.load_server import (
     END,
     HEAD,

@@ -35,7 +35,10 @@ from orchestrator.load.response.http import (
     unwrap,
 )
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import MOST_COUNTED, Parsed, Wire, error_class, is_failed_end
+from orchestrator.load.wire.events import error_class
+from orchestrator.load.wire.finish_reasons import is_failed_end
+from orchestrator.load.wire.parsed import MOST_COUNTED, Parsed
+from orchestrator.load.wire.wires import Wire
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.dialect import Dialect
 

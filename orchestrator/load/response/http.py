@@ -15,7 +15,7 @@ from itertools import accumulate
 import httptools
 import orjson
 
-from orchestrator.load.wire import is_heartbeat
+from orchestrator.load.wire.events import is_heartbeat
 
 MAX_HEAD_BYTES = 256 * 1024
 MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand

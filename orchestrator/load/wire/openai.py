@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from orchestrator.load.wire import (
-    UNKNOWN,
-    Parsed,
+from orchestrator.load.wire.events import (
     collect_logprobs,
-    count,
     decode,
     encode,
     error_text,
@@ -27,9 +24,10 @@ from orchestrator.load.wire import (
     text_of,
     token_ids,
 )
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
 from orchestrator.load.wire.same_shape import count_same_shape
 from orchestrator.spec.dialect import Dialect
-from orchestrator.workloads import Prompt
+from orchestrator.workloads.kind import Prompt
 
 # each takes the rest of its line, so that it finds one place in an event
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 
-from orchestrator.load.wire import UNKNOWN, Parsed
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 
 Count = Callable[[list[bytes], Parsed], bool]
 

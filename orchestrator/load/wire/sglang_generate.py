@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.load.wire import (
-    UNKNOWN,
-    Parsed,
+from orchestrator.load.wire.events import (
     collect_logprobs,
-    count,
     decode,
     encode,
     error_text,
@@ -19,8 +16,9 @@ from orchestrator.load.wire import (
     refuse,
     token_ids,
 )
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
 from orchestrator.spec.dialect import Dialect
-from orchestrator.workloads import Prompt
+from orchestrator.workloads.kind import Prompt
 
 
 class SglangGenerate:

@@ -4,10 +4,8 @@ the last event carries the details. TGI itself has no way to ignore the end-of-s
 
 from typing import Any
 
-from orchestrator.load.wire import (
-    Parsed,
+from orchestrator.load.wire.events import (
     collect_logprobs,
-    count,
     decode,
     encode,
     error_text,
@@ -16,8 +14,9 @@ from orchestrator.load.wire import (
     refuse,
     text_of,
 )
+from orchestrator.load.wire.parsed import Parsed, count
 from orchestrator.spec.dialect import Dialect
-from orchestrator.workloads import Prompt
+from orchestrator.workloads.kind import Prompt
 
 
 class Tgi:

@@ -27,7 +27,8 @@ from orchestrator.sweep import endpoint
 from orchestrator.sweep.endpoint import EndpointRun, plan_of
 from orchestrator.sweep.measure import Attempt
 from orchestrator.sweep.probe import Probed, salted_first
-from orchestrator.workloads import draw, stream
+from orchestrator.workloads.drawn import draw
+from orchestrator.workloads.kind import stream
 
 URL = "https://host"
 LENGTHS = ("--input-tokens", "8", "--output-tokens", "4")

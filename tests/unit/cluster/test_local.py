@@ -40,8 +40,8 @@ from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import Gpu
-from orchestrator.workloads import RandomWorkload
 from orchestrator.workloads.content import local_tokenizer
+from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import wait_for
 from tests.unit.results.builders import events, part_of, request, requests
 

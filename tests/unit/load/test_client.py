@@ -23,7 +23,7 @@ from orchestrator.load.sockets import Connection, Poller, resolve
 from orchestrator.load.transport import Transport
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.load import Lengths
-from orchestrator.workloads import ConversationsWorkload
+from orchestrator.workloads.drawn import ConversationsWorkload
 from tests.unit.load.test_schedule import point
 
 

@@ -23,7 +23,7 @@ from orchestrator.load.response.http import END_MARK
 from orchestrator.load.rows import Rows, tables
 from orchestrator.load.schedule import Entry
 from orchestrator.load.validity import judge
-from orchestrator.load.wire import WIRES
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.records import Figures
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Slo

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import recorded
-from orchestrator.load.wire import WIRES
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Arrivals, Lengths
 from orchestrator.workloads.content import RandomIds, TokenizedText, Words

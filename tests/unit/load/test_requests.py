@@ -12,10 +12,10 @@ from orchestrator.load import requests as module
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import Parsed
+from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths
-from orchestrator.workloads import ConversationsWorkload, RandomWorkload
+from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from tests.unit.load.test_schedule import point
 
 TARGETS = (Target("http://a:1", "ma"), Target("http://b:2", "mb", api_key="k"))

@@ -20,7 +20,7 @@ from orchestrator.load.response import (
 )
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import WIRES
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 from tests.integration.load_server import DONE, END, HEAD, chunk, event, token, usage

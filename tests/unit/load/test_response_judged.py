@@ -8,7 +8,8 @@ from orchestrator.load.requests import Request
 from orchestrator.load.response import InFlight, Response, finish, judge_stream
 from orchestrator.load.response.http import MOST_SAID
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import Dialect

@@ -22,7 +22,7 @@ from orchestrator.load.response import InFlight
 from orchestrator.load.response.http import BadHttp, parse_head
 from orchestrator.load.rows import Rows, lost_requests
 from orchestrator.load.schedule import Entry, Schedule
-from orchestrator.load.wire import Parsed
+from orchestrator.load.wire.parsed import Parsed
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.spec.load import Workload

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.load.wire import UNKNOWN, Parsed
 from orchestrator.load.wire.openai import CHAT, COMPLETIONS, count_any_shape
+from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 from orchestrator.load.wire.same_shape import count_same_shape
 
 TEXTS = (" the", "\n", '"', "\\", "a\\", '\\"', '\\\\"', 'say "hi"', "caf\u00e9", "5", '":[7]', "]")

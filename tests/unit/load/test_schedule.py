@@ -15,7 +15,8 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import SLOT_STAGGER_NS, Entry, Schedule, share
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
-from orchestrator.workloads import Kind, Message, Prompt, RandomWorkload
+from orchestrator.workloads.drawn import RandomWorkload
+from orchestrator.workloads.kind import Kind, Message, Prompt
 
 
 class Silent(Kind):

@@ -21,7 +21,7 @@ from orchestrator.spec.document import MOST_FILE_BYTES, MOST_PROBLEMS, parse_doc
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Arrivals, Lengths
-from orchestrator.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
+from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload, SessionLengths
 from orchestrator.workloads.files import first_line
 from tests.unit.plan.files import planned
 from tests.unit.spec.files import GOOD, problem

@@ -1,0 +1,170 @@
+"""What a stream said, collected event by event by a wire."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.load.wire.finish_reasons import is_failed_end
+from orchestrator.results.outcomes import ErrorClass
+
+MOST_COUNTED = 2**31 - 1  # tokens of a request that a column can hold
+UNKNOWN = -1  # tokens of an event with content where the stream does not say how many
+
+
+# a character of several tokens shows its text with the last of them
+MOST_HELD_BACK = 3
+
+
+def count(value: Any) -> int | None:
+    """A token count or id from a server; None where it is not a whole number that a column can
+    hold.
+    """
+    # a bool is an int too, and no count
+    return value if type(value) is int and 0 <= value <= MOST_COUNTED else None
+
+
+@dataclass(slots=True)
+class RunningCount:
+    """The total that each event of a stream carries, while it behaves like a running count.
+
+    Every event with text must make it grow, and it must never fall. Where it does not (a total
+    that is repeated, that comes only at the end, that is one event late) it is void: it tells
+    nothing about single events, and its last value may still be the answer's length.
+
+    ``growth``: by how much it grew, by the index of the event. ``text_events``: how many events of
+    otherwise unknown count are among these. ``early``: growth before the first text.
+    """
+
+    total: int = 0
+    is_void: bool = False
+    growth: dict[int, int] = field(default_factory=dict)
+    text_events: int = 0
+    early: dict[int, int] = field(default_factory=dict)
+    # whether early growth may be the first tokens of a character
+    early_is_content: bool = True
+
+    def add(self, event: int, total: int, has_text: bool, may_hold_back: bool) -> None:
+        """Adds an event's total. ``may_hold_back``: its text may be withheld, as that of an
+        incomplete character is.
+        """
+        grown = total - self.total
+        self.total = total
+        if grown < 0 or (has_text and grown == 0):
+            self.is_void = True
+        elif grown and not has_text and not self.text_events:
+            self.early[event] = grown
+            self.early_is_content = self.early_is_content and may_hold_back
+        elif grown:
+            self.growth[event] = grown
+        self.text_events += has_text
+
+    def tokens(self, is_thought_hidden: bool) -> dict[int, int]:
+        """The tokens of each event with content, by index. ``is_thought_hidden``: the engine counts
+        reasoning that it does not stream, so that what came before the first text is no content.
+        """
+        may_be_a_character = not self.text_events or sum(self.early.values()) <= MOST_HELD_BACK
+        if self.early_is_content and may_be_a_character and not is_thought_hidden:
+            return self.early | self.growth
+        return self.growth
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What a stream said, filled event by event.
+
+    ``tokens``: one entry per event, the number of tokens it carried; UNKNOWN where it had content
+    of unknown count. ``settle`` puts in what a running count tells.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    # where counts come from: token_ids | continuous_usage | native; void when any is UNKNOWN
+    source: str | None = None
+    input_tokens: int | None = None  # as the engine reported them
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    running: RunningCount | None = None
+    total_event: int = -1  # index of the event that told output_tokens
+    unseen_tokens: int = 0  # counted by the engine before the first text, and never streamed
+    thoughts: list[int] = field(default_factory=list)  # indices of events with reasoning only
+    finish_reason: str | None = None
+    error: str | None = None  # an error object within the stream
+    error_class: ErrorClass = ErrorClass.STREAM_ERROR
+    ended: bool = False  # the end marker came
+    garbage: str | None = None  # the first thing that does not belong to this API
+    ignored: str | None = None  # the first event that held nothing of this API, like a heartbeat
+    # the reply, reasoning included; collected only where it is a list, because it is needed
+    texts: list[str] | None = None
+    answer_texts: list[str] = field(default_factory=list)  # the same without the reasoning
+    token_ids: list[int] | None = None
+    # the text, and the number of ids, of the last event of an API that repeats all so far
+    last_text: str = ""
+    last_ids: int = 0
+    # of the reply's tokens, where asked for; NaN where a token has none
+    logprobs: list[float] | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...] | None:
+        """``token_ids``; None also where one of them cannot be a token id: a server may send
+        anything.
+        """
+        told = self.token_ids
+        return (
+            tuple(told)
+            if told is not None and all(count(one) is not None for one in told)
+            else None
+        )
+
+    @property
+    def thought_tokens(self) -> int:
+        """Tokens of reasoning: as the engine reports them, else those of the events that held it."""
+        if self.reasoning_tokens is not None:
+            return self.reasoning_tokens
+        return sum(abs(self.tokens[event]) for event in self.thoughts)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether any event held a token so far."""
+        return any(self.tokens) or (self.running is not None and self.running.text_events > 0)
+
+    def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
+        """Records an error object of the stream; the first one counts."""
+        if self.error is None:
+            self.error, self.error_class = error, error_class
+
+    def finish(self, reason: Any) -> None:
+        """Records a finish reason of any type; one that means failure stays."""
+        if isinstance(reason, dict):
+            reason = reason.get("type") or reason.get("reason") or reason
+        if not reason or (self.finish_reason and is_failed_end(self.finish_reason)):
+            return
+        self.finish_reason = reason if isinstance(reason, str) else json.dumps(reason)
+
+    def add_total(self, total: int | None, has_text: bool, may_hold_back: bool) -> None:
+        """Records the running total of the event that is read now, before its entry in ``tokens``."""
+        if total is None:
+            return
+        if self.running is None:
+            self.running = RunningCount()
+        self.running.add(len(self.tokens), total, has_text, may_hold_back)
+
+    def settle(self, running_source: str) -> None:
+        """Decides, once all is read, what the events held. ``running_source``: the name of a
+        running count as a source.
+        """
+        running = self.running
+        unknown = self.tokens.count(UNKNOWN)
+        if self.source is not None and not unknown:
+            return
+        self.source = None  # some events told their count and others did not
+        if running is None or running.is_void:
+            return
+        if running.text_events != sum(map(bool, self.tokens)):
+            return  # some events with content had no total
+        told = running.tokens(bool(self.reasoning_tokens) and not self.thoughts)
+        if not told:
+            return
+        for event, tokens in told.items():
+            self.tokens[event] = tokens
+        self.source = running_source
+        self.unseen_tokens = running.total - sum(told.values())

@@ -1,0 +1,44 @@
+"""Wires, one per API: a prompt becomes a request body, and the events of a stream become token
+counts.
+"""
+
+from typing import Protocol
+
+from orchestrator.base.registry import Registry
+from orchestrator.load.wire.parsed import Parsed
+from orchestrator.spec.dialect import Dialect
+from orchestrator.workloads.kind import Prompt
+
+
+class Wire(Protocol):
+    """One API. Stateless. ``running_source``: what a running count of it is called."""
+
+    @property
+    def running_source(self) -> str: ...
+
+    def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
+        """The JSON body of one request for a stream of ``output_tokens`` tokens."""
+        ...
+
+    def read(self, payloads: list[bytes], parsed: Parsed) -> None:
+        """Adds events to ``parsed``, one entry in ``parsed.tokens`` for each. A payload may be
+        anything.
+        """
+        ...
+
+    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
+        """Counts events that hold nothing but tokens without decoding them. False: nothing was
+        added, they must be read. The order of events does not matter.
+        """
+        ...
+
+
+WIRES: Registry[Wire] = Registry(
+    "wires",
+    {
+        "openai_completions": "orchestrator.load.wire.openai:COMPLETIONS",
+        "openai_chat": "orchestrator.load.wire.openai:CHAT",
+        "tgi": "orchestrator.load.wire.tgi:WIRE",
+        "sglang_generate": "orchestrator.load.wire.sglang_generate:WIRE",
+    },
+)

@@ -1,0 +1,104 @@
+"""What requests contain: messages, prompts, and what a kind of workload is.
+
+A kind is two classes: the model of its keys (a ``Workload``), and the ``Kind`` that makes its
+requests, a pure function of (workload, seed, session, turn): any client can write any of them. The
+registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenIds = NDArray[np.int32]
+Part = str | TokenIds
+Content = tuple[Part, ...]  # all text, or all token ids
+
+# the random streams of a point's seed, by purpose
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation. ``tokens``: its length; 0 where nobody counted it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Content
+    tokens: int
+
+    @property
+    def text(self) -> str:
+        return "".join(cast("tuple[str, ...]", self.content))
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length,
+    0 if unknown. ``fields``: what the request's body holds besides, such as its sampling.
+    """
+
+    messages: tuple[Message, ...]
+    tokens: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def flat(self) -> Part:
+        """All messages as one text or one array of token ids."""
+        parts = [part for message in self.messages for part in message.content]
+        if len(parts) == 1:
+            return parts[0]
+        if isinstance(parts[0], str):
+            return "".join(cast("list[str]", parts))
+        return np.concatenate(cast("list[TokenIds]", parts))
+
+
+def stream(seed: int, *path: int) -> np.random.Generator:
+    """The random generator of one purpose, independent of all others of the same seed."""
+    return np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, *path])
+
+
+class Prompter(Protocol):
+    """Makes parts of a wanted length in tokens, drawn from a random generator."""
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part: ...
+
+    def count(self, text: str) -> int | None:
+        """Tokens of a text; None where there is no tokenizer."""
+        ...
+
+
+class Kind(ABC):
+    """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
+
+    By default a session is a single request and its answer is not needed.
+    """
+
+    # mean number of requests of a session: sessions arrive at the level's rate divided by it
+    mean_turns = 1.0
+    think_time_s = 0.0  # between the end of a turn and the next turn
+    sessions = False  # rows name session and turn
+    needs_reply = False  # later turns contain the engine's answers
+    warmup_differs = False  # in the warm-up the same request has another prompt
+
+    def turns(self, session: int) -> int:
+        """Requests of a session, at least 1."""
+        return 1
+
+    @abstractmethod
+    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        """The prompt of one turn. ``earlier``: the user's messages and the engine's answers of the
+        turns before it.
+        """
+
+    @abstractmethod
+    def output_tokens(self, session: int, turn: int) -> int: ...
+
+    def input_tokens(self, session: int, turn: int) -> int:
+        """The prompt length asked for, if every earlier answer has its asked length; 0 where nobody
+        knows it.
+        """
+        return 0
