@@ -1,0 +1,211 @@
+"""Makes what ``test_golden.py`` compares with.
+
+``python -m tests.golden.make --expected`` rewrites the expected outputs, after a change on purpose.
+``python -m tests.golden.make --outputs FOLDER`` writes today's outputs into FOLDER.
+``python -m tests.golden.make --store`` measures a new store; it needs root and Linux's ``unshare``.
+The stored one is kept, so that it is seen whether results of earlier versions stay readable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+EXPECTED = HERE / "expected"
+STORE = HERE / "store.tar.xz"
+STATUSES = "statuses.txt"
+SCHEMAS = "schemas.txt"
+# Stands for the working folder, which is another one each time.
+FOLDER = b"/golden"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command line and the file that takes what it prints."""
+
+    output: str
+    words: tuple[str, ...]
+
+
+def command(output: str, *words: str) -> Command:
+    return Command(output, words)
+
+
+RESULTS = [
+    command("results.json", "results", "store", "--format", "json"),
+    command("results.csv", "results", "store", "--format", "csv", "--slo",
+            "ttft<=60ms,tpot<=8ms,attainment>=0.9"),
+    command("results.txt", "results", "store"),
+    command("results_profile.txt", "results", "store", "--profile"),
+    command("results_launches.json", "results", "store", "--format", "json", "--launches"),
+    command("best.json", "best", "store", "--format", "json"),
+    command("best.txt", "best", "store"),
+    command("best_ttft.json", "best", "store", "--format", "json", "--slo", "ttft<=500ms"),
+    command("best_attainment.json", "best", "store", "--format", "json", "--slo",
+            "ttft<=60ms,tpot<=10ms,attainment>=0.9"),
+    command("best_percentile.json", "best", "store", "--format", "json", "--slo",
+            "ttft_p95<=100ms,itl_p99<=50ms,e2e<=2s"),
+    command("best_nothing_holds.json", "best", "store", "--format", "json", "--slo", "ttft<=1ms"),
+    command("best_deployment.json", "best", "store", "--format", "json", "--per", "deployment"),
+    command("best_usd.json", "best", "store", "--format", "json", "--per", "usd",
+            "--price", "cpu=0.05"),
+    command("verify.txt", "verify", "store"),
+    command("logs.txt", "logs", "store"),
+]  # fmt: skip
+
+
+def plan(name: str, *options: str, output: str = "") -> Command:
+    path = str(Path("experiments", f"{name}.yaml"))
+    return command(f"plan_{output or name}.json", "plan", path, "--format", "json", *options)
+
+
+PLANS = [
+    plan("capacity", "--output", "frozen_capacity.json"),
+    plan("capacity", "--predict", output="capacity_predicted"),
+    plan("engines-8b", "--output", "frozen_engines-8b.json"),
+    plan("llama70b-parallelism", "--output", "frozen_llama70b-parallelism.json"),
+    plan("llama70b-parallelism", "--nodes", "4", output="llama70b-parallelism_4_nodes"),
+    plan("llama70b-quantization", "--output", "frozen_llama70b-quantization.json"),
+    plan("multi-node-405b", "--output", "frozen_multi-node-405b.json"),
+    plan("roles", "--output", "frozen_roles.json"),
+    command("plan_llama70b-parallelism.txt", "plan", "experiments/llama70b-parallelism.yaml"),
+]
+
+
+def write_outputs(folder: Path) -> None:
+    """Writes what the commands print, the frozen plans and the schemas of the tables to
+    ``folder``, in a process without anything of this machine: no home, no terminal.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary).resolve()
+        with tarfile.open(STORE) as archive:
+            archive.extractall(work / "store", filter="data")
+        shutil.copytree(ROOT / "experiments", work / "experiments")
+        environment = {
+            "PATH": os.defpath,
+            "HOME": str(work),
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "140",
+            "TZ": "UTC",
+        }
+        program = [sys.executable, "-m", "tests.golden.make", "--here"]
+        subprocess.run(program, cwd=work, env=environment, check=True, timeout=240)
+        for path in sorted((work / "outputs").iterdir()):
+            printed = path.read_bytes().replace(str(work).encode(), FOLDER)
+            (folder / path.name).write_bytes(printed)
+        for path in sorted(work.glob("frozen_*.json")):
+            shutil.copy(path, folder)
+
+
+def run_commands() -> None:
+    """Runs all commands in the current folder and writes ``outputs/`` there."""
+    from click.testing import CliRunner
+
+    from orchestrator.cli.main import cli
+
+    outputs = Path("outputs")
+    outputs.mkdir()
+    statuses: list[str] = []
+    for one in [*RESULTS, *PLANS]:
+        done = CliRunner().invoke(cli, one.words, standalone_mode=False, catch_exceptions=False)
+        (outputs / one.output).write_bytes(done.stdout_bytes)
+        statuses.append(f"{one.output}: exit status {done.return_value or 0}")
+        statuses += [f"    {line}" for line in done.stderr.splitlines()]
+    (outputs / STATUSES).write_text("\n".join(statuses) + "\n")
+    (outputs / SCHEMAS).write_text("\n".join(schemas()) + "\n")
+
+
+def schemas() -> Iterator[str]:
+    """Names and types of the columns of every table, as the program writes them."""
+    from orchestrator.results.schemas import RECORDS, arrow_schema
+
+    for table, record in RECORDS.items():
+        yield table
+        for column in arrow_schema(record):
+            yield f"    {column.name}: {column.type}"
+
+
+def rewrite_expected() -> None:
+    shutil.rmtree(EXPECTED, ignore_errors=True)
+    write_outputs(EXPECTED)
+
+
+# A host of its own: named "host", with loopback alone and no foreign processes, where the repository
+# is /mnt/repo.
+NAMESPACES = ("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--mount-proc")
+ISOLATED = """
+set -e
+hostname host
+ip link set lo up
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/repo /mnt/out
+mount --bind "$1" /mnt/repo
+mount --bind "$2" /mnt/out
+cd /mnt/out
+for name in levels capacity; do
+  env -i HOME=/mnt USER=user LOGNAME=user PATH=/usr/bin:/bin TZ=UTC HF_HUB_OFFLINE=1 \
+    ORCHESTRATOR_LEASES=/mnt/leases PYTHONPATH=/mnt/repo /mnt/repo/.venv/bin/python \
+    -m orchestrator run /mnt/repo/tests/golden/$name.yaml --results store --address local \
+    --again 0 || [ $? = 3 ]
+done
+"""
+# Of the record of a run: which start of which machine it was.
+BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def make_store() -> None:
+    """Measures both experiments with the emulator, for three minutes; only root can."""
+    with tempfile.TemporaryDirectory() as folder:
+        shell = [*NAMESPACES, "bash", "-c", ISOLATED, "isolated"]
+        subprocess.run([*shell, str(ROOT), folder], check=True)
+        pack(Path(folder, "store"))
+
+
+def pack(store: Path) -> None:
+    """Packs a store without what is computed anew from its rows, and without the machine's id."""
+    for record in store.glob("*/runs/*.json"):
+        text = record.read_text()
+        record.write_text(BOOT_ID.sub("00000000-0000-0000-0000-000000000000", text))
+    with tarfile.open(STORE, "w:xz") as archive:
+        for path in sorted(store.rglob("*")):
+            name = path.relative_to(store)
+            if path.is_file() and "computed" not in name.parts:
+                entry = tarfile.TarInfo(str(name))
+                entry.size = path.stat().st_size
+                archive.addfile(entry, BytesIO(path.read_bytes()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.golden.make")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--expected", action="store_true", help="rewrite the expected outputs")
+    what.add_argument("--outputs", type=Path, metavar="FOLDER", help="write the outputs to FOLDER")
+    what.add_argument("--store", action="store_true", help="measure a new store")
+    what.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.expected:
+        rewrite_expected()
+    elif chosen.outputs:
+        write_outputs(chosen.outputs)
+    elif chosen.store:
+        make_store()
+    else:
+        run_commands()
+
+
+if __name__ == "__main__":
+    main()
