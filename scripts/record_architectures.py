@@ -42,7 +42,7 @@ def keys_of(file: Path, *variables: str) -> set[str]:
 
 def vllm(folder: Path) -> set[str]:
     return keys_of(
-        folder / "model_executor" / "models" / "base/registry.py",
+        folder / "model_executor" / "models" / "registry.py",
         "_TEXT_GENERATION_MODELS",
         "_MULTIMODAL_MODELS",
         "_TRANSFORMERS_SUPPORTED_MODELS",
