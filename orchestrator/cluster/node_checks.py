@@ -229,10 +229,6 @@ def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
         version = installed_version(path or name, settings.engine)
     missing = Path(name).name.startswith("python") and not engine.emulated and version is None
     what = f"{settings.engine} ({settings.image or name})"
-    if settings.nnodes > 1 and settings.image is None and path and (launcher := engine.launcher):
-        there = os.pathsep.join([os.path.dirname(path), os.environ.get("PATH", os.defpath)])
-        if shutil.which(launcher, path=there) is None:
-            what, path = f"{launcher}, which starts {settings.engine} on several nodes,", None
     return {"name": what, "path": path, "version": version, "image": image, "missing": missing}
 
 

@@ -62,8 +62,6 @@ class Node:
     model_path: str = ""  # what to serve: a local folder or a hub id
     role: str = ""  # prefill, decode, or "" without roles
     workers: tuple[Worker, ...] = ()  # of a router: the replicas behind it
-    # random, known to its ranks alone; the API key is sent in clear
-    replica_key: str = field(default="", repr=False)
 
     @property
     def http_port(self) -> int:

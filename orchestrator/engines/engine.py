@@ -422,8 +422,6 @@ class Engine:
     on_cpus: bool = False
     on_amd: bool = False
     several_nodes: bool = False
-    # program in PATH that starts its ranks on several nodes; None: it needs none
-    launcher: str | None = None
     # names of ROUTERS that can route between its prefill and decode replicas
     routers: Collection[str] = ()
     # Why the prefill and decode replicas of a deployment cannot work together.
@@ -543,16 +541,22 @@ class Engine:
         )
         return in_container(made, settings, hardware, node)
 
+    def reason_to_refuse(self, field_name: str) -> str:
+        """Why the engine does not have a field, as a sentence; the field is not one that it has."""
+        reasons = dict.fromkeys(UNUSED, command.NO_USE)
+        if self.launches:
+            reasons |= LACKING | NOT_LAUNCHED
+        reasons |= self.refused
+        if self.launches:
+            otherwise = "{} has no such setting"
+        else:
+            otherwise = "{} already runs; nothing of it can be set here"
+        return reasons.get(field_name, otherwise).replace("{}", self.title)
+
     def _not_supported(self, settings: EngineSettings) -> list[str]:
-        why = dict.fromkeys(UNUSED, command.NO_USE)
-        why |= (LACKING | NOT_LAUNCHED if self.launches else {}) | dict(self.refused)
-        otherwise = (
-            "{} has no such setting"
-            if self.launches
-            else "{} already runs; nothing of it can be set here"
-        )
-        missing = [name for name in settings.given() if name not in self._known()]
-        return [f"{name}: {why.get(name, otherwise).replace('{}', self.title)}" for name in missing]
+        known = self._known()
+        missing = [name for name in settings.given() if name not in known]
+        return [f"{name}: {self.reason_to_refuse(name)}" for name in missing]
 
     def _known(self) -> set[str]:
         """The fields that the engine has."""

@@ -1,18 +1,16 @@
 """TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, from its source.
 
 Everything but the address goes into one YAML file, since releases differ in whether the file or the
-command line wins. tensorrt_llm_keys.json lists the file's keys. The server takes no API key. Over
-several nodes its ranks are those of one MPI program, which mpirun starts (mpi_ranks.py). Its HTTP
-port opens once the model is loaded. Its ``/metrics`` is JSON that each read empties; the Prometheus
-metrics have another path. Metrics of 1.3 are requested too, and stay null in older releases.
+command line wins. tensorrt_llm_keys.json lists the file's keys. The server takes no API key. Its
+HTTP port opens once the model is loaded. Its ``/metrics`` is JSON that each read empties; the
+Prometheus metrics have another path. Metrics of 1.3 are requested too, and stay null in older
+releases.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial, reduce
-from pathlib import Path
+from functools import reduce
 from typing import Any
 
 from orchestrator.base.errors import FailureKind
@@ -20,12 +18,10 @@ from orchestrator.base.registry import data_beside, did_you_mean
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
-from orchestrator.engines.mpi_ranks import KEY_VARIABLE
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 CONFIG = "trtllm.yaml"
-RANKS = Path(__file__).with_name("mpi_ranks.py")
 # Field -> key of the YAML file, with dots between levels.
 TABLE = {
     "revision": "revision",
@@ -78,22 +74,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
         *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
-    secrets: dict[str, str] = {}
     files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # is YAML
-    if settings.nnodes > 1:
-        beside = partial(os.path.join, os.path.dirname(argv[0]))
-        python = beside("python3") if os.path.exists(beside("python3")) else "python3"
-        where = (
-            node.rank,
-            node.host,
-            node.master_host,
-            node.master_port,
-            settings.nnodes,
-            settings.devices_per_node,
-        )
-        argv = [python, RANKS.name, *map(str, where), beside("trtllm-llmapi-launch"), *argv]
-        secrets[KEY_VARIABLE] = node.replica_key
-        files[RANKS.name] = RANKS.read_text("utf-8")
     notes = _unknown_keys(settings, recorded=False)
     if (
         settings.speculative
@@ -101,7 +82,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         and not _release(settings)
     ):
         notes.append(command.for_granted("one before 1.3"))
-    return Command(tuple(argv), secrets=secrets, files=files, notes=tuple(notes))
+    return Command(tuple(argv), files=files, notes=tuple(notes))
 
 
 def _release(settings: EngineSettings) -> tuple[int, ...] | None:
@@ -234,6 +215,10 @@ ENGINE = Engine(
             "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of tensor_parallel_size: "
             "extra_args: {enable_attention_dp: true}"
         ),
+        "nnodes": (
+            "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them with it and measure "
+            "the server as engine: endpoint"
+        ),
         "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
     },
     words={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
@@ -268,8 +253,6 @@ ENGINE = Engine(
         has=("prompt_lookup_max",),
     ),
     pins=lambda settings, hardware: command.BATCH,
-    several_nodes=True,
-    launcher="mpirun",
     more_problems=_problems,
     start=_start,
     rules=ModelRules(
@@ -311,7 +294,6 @@ ENGINE = Engine(
         failures={
             FailureKind.OOM_KV: r"component could not be created: KV cache",
             FailureKind.OOM_LOAD: r"failed due to insufficient GPU memory",
-            FailureKind.NO_EXECUTABLE: r"no mpirun in PATH",
             FailureKind.BAD_QUANT: r"[Uu]nsupported quant[_ ]mode",
             FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
             FailureKind.ENGINE_DEAD: r"Executor worker returned error",

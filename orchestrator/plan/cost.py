@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from orchestrator.engines import ENGINES, ROUTERS
+from orchestrator.engines.engine import program_of
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.plan.order import RISKY, place, promises
 from orchestrator.spec.experiment import Budget
@@ -84,8 +85,16 @@ def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[
         out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
     if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
         nodes = -(-settings.world_size // hardware.gpus_per_node)
-        there = f"a node of {hardware.name!r} has {hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
-        out.append(f"needs {counted(settings.devices_per_node, unit)} on one node; {there}")
+        sentence = (
+            f"needs {counted(settings.devices_per_node, unit)} on one node; "
+            f"a node of {hardware.name!r} has {hardware.gpus_per_node}"
+        )
+        engine = program_of(settings.engine)
+        if engine.several_nodes:
+            sentence += f" (nnodes: {nodes} would spread it)"
+        else:
+            sentence += f" ({engine.reason_to_refuse('nnodes')})"
+        out.append(sentence)
     return out
 
 

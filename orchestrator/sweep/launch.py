@@ -360,7 +360,6 @@ class Launch:
             model_path=settings.model,
             role="" if role == ROUTER else role,
             workers=tuple(self._workers) if role == ROUTER else (),
-            replica_key=random_key(),
         )
         url = f"http://{base.bind}:{port}"
         self._workers.append(Worker(role, url, rpc_port))

@@ -45,6 +45,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "two nodes": "nnodes: TGI runs on one node",
         "DeepSeek, attention of 8 ranks": "TGI has no data parallelism; use replicas",
     },
+    "tensorrt_llm": {"two nodes": "start them with it and measure the server as engine: endpoint"},
     "lightllm": {"eagle3": "LightLLM has no method eagle3; it has mtp"},
     "llama_cpp": {
         "fp8": _OWN,
@@ -136,10 +137,6 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             "--backend pytorch",
         ),
         "eagle3": (BIG | {"speculative": DRAFT}, "--backend pytorch"),
-        "two nodes": (
-            TWO_NODES,
-            "--host 10.0.0.2 --backend pytorch --extra_llm_api_options trtllm.yaml",
-        ),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK
             | {
@@ -259,7 +256,6 @@ TENSORRT_FILES: dict[str, dict[str, Any]] = {
             "speculative_model_dir": DRAFT["model"],
         }
     },
-    "two nodes": {"tensor_parallel_size": 8, "pipeline_parallel_size": 2},
     "DeepSeek, attention of 8 ranks": {"enable_attention_dp": True, "moe_expert_parallel_size": 8},
 }
 CASES = [(engine, what) for engine, cases in DEPLOYMENTS.items() for what in cases]

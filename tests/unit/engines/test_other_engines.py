@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES, mpi_ranks
+from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -158,41 +157,6 @@ def test_golden_tensorrt_llm_1_2() -> None:
         "return_perf_metrics": True,
         "enable_iter_perf_stats": True,
     }
-
-
-@pytest.mark.parametrize(
-    ("given", "folder"),
-    [
-        ({}, ""),
-        ({"executable": "/opt/trt/bin/trtllm-serve"}, "/opt/trt/bin/"),
-        ({"image": "x/y:1.2.0"}, ""),
-    ],
-)
-def test_tensorrt_llm_on_several_nodes_is_one_program_of_mpi(
-    given: dict[str, str], folder: str
-) -> None:
-    made = command(
-        "tensorrt_llm", node={"replica_key": "0wn"}, nnodes=2, tensor_parallel_size=16, **given
-    )
-    said = shlex.join(made.argv)
-    serve = f"{folder}trtllm-llmapi-launch {folder}trtllm-serve /models/tiny --host 127.0.0.1 --port 21001"
-    assert f"mpi_ranks.py 0 127.0.0.1 127.0.0.1 21002 2 8 {serve}" in said
-    compile(made.files["mpi_ranks.py"], "mpi_ranks.py", "exec")
-    assert made.secrets == {mpi_ranks.KEY_VARIABLE: "0wn"}, (
-        "not the API key, which every request carries in clear"
-    )
-    one = command("tensorrt_llm", tensor_parallel_size=8, **given)
-    assert "mpi_ranks.py" not in one.files and one.secrets == {}
-
-
-def test_its_ranks_are_started_by_the_python_beside_its_program_or_by_that_in_path(
-    tmp_path: Path,
-) -> None:
-    (program := tmp_path / "trtllm-serve").touch()
-    given: dict[str, Any] = {"nnodes": 2, "tensor_parallel_size": 16, "executable": str(program)}
-    assert command("tensorrt_llm", **given).argv[0] == "python3"
-    (tmp_path / "python3").touch()
-    assert command("tensorrt_llm", **given).argv[0] == str(tmp_path / "python3")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,27 @@ def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
     assert big == ["needs 16 GPUs on one node; a node of 'h' has 8 (nnodes: 2 would spread it)"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ("tgi", "TGI runs on one node"),
+        (
+            "tensorrt_llm",
+            "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them with it and "
+            "measure the server as engine: endpoint",
+        ),
+    ],
+)
+def test_several_nodes_are_no_advice_for_an_engine_that_cannot_use_them(
+    engine: str, reason: str
+) -> None:
+    one_node = Hardware(name="h", accelerator="X", gpus_per_node=8)
+    too_big = EngineSettings(engine=engine, model="m", tensor_parallel_size=16)
+    assert placement_problems(too_big, one_node) == [
+        f"needs 16 GPUs on one node; a node of 'h' has 8 ({reason})"
+    ]
+
+
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]))
 def test_a_replica_larger_than_a_node_is_spread_over_as_few_as_hold_whole_stages(
     tensor: int, pipeline: int, per_node: int

@@ -469,27 +469,6 @@ def test_this_machine_tells_its_facts_in_json_and_where_an_engine_is() -> None:
     assert not emulated["missing"]
 
 
-def test_an_engine_over_several_nodes_is_its_program_and_what_starts_its_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    text = "engine: tensorrt_llm, hardware: h100, nnodes: 2, tensor_parallel_size: 16, executable: "
-    (wanted,) = (
-        (one.settings, one.hardware) for one in deployments(f"{text}{tmp_path}/trtllm-serve")
-    )
-    for name in ("trtllm-serve", "mpirun"):
-        (tmp_path / name).touch(mode=0o755)
-        (said,) = facts([wanted])["engines"]
-        assert not said["missing"]
-        if name == "mpirun":
-            assert said["path"] == f"{tmp_path}/trtllm-serve"
-        else:
-            assert (said["path"], said["name"]) == (
-                None,
-                "mpirun, which starts tensorrt_llm on several nodes,",
-            )
-
-
 def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
     outer, inner = tmp_path / "sys/fs/cgroup/a", tmp_path / "sys/fs/cgroup/a/b"
     inner.mkdir(parents=True)

@@ -941,19 +941,6 @@ def test_a_node_that_does_not_say_what_it_has_of_the_model_ends_no_start(
     assert (report.counts.measured, world.heard) == (1, [])
 
 
-def test_the_ranks_of_a_replica_share_a_key_that_no_request_carries(store: Store) -> None:
-    world = world_of([node(name) for name in "abcd"])
-    sweep(
-        world,
-        plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2, replicas: 2}"),
-        store,
-    )
-    one, same, other, same_as_other = (rank.replica_key for rank in world.ranks)
-    assert (one, other) == (same, same_as_other)
-    assert len({one, other, "", *world.api_keys}) == 4
-    assert one not in repr(world.ranks)
-
-
 def test_nodes_that_never_come_are_waited_for_as_long_as_the_user_said(store: Store) -> None:
     world = growing(0, 0)
     report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
