@@ -8,15 +8,14 @@ OrchestratorError
 │   ├── Occupied          others hold it now: no failure, it queues again
 │   └── NoClient          of some nodes: others are tried
 └── ResultsError          the results store is unreadable or refuses a write
-    ├── DamagedError      a committed file is not whole
-    └── NoRoom            the disk for temporary files is full
+    └── DamagedError      a committed file is not whole
 
 A failed *request* is never an exception: it is a row in ``requests``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -254,13 +253,3 @@ class ResultsError(OrchestratorError):
 
 class DamagedError(ResultsError):
     """A committed file is gone, cut off or not what its manifest says."""
-
-
-class NoRoom(ResultsError):
-    """Disks for temporary files have no room for the rows of a point, which has not begun.
-    ``clients``: those refused, by their indices among the clients of the point.
-    """
-
-    def __init__(self, text: str, clients: Sequence[int] = (0,)) -> None:
-        super().__init__(text)
-        self.clients = tuple(clients)

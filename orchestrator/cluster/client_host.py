@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
@@ -12,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import (
-    NoRoom,
     OrchestratorError,
     PlacementError,
     Problem,
@@ -65,16 +63,10 @@ def check_leases_here() -> None:
 
 
 class ClientHost(LoadClient):
-    """A load client that keeps off the engines' cores and writes its own rows to the store.
+    """A load client that keeps off the engines' cores and writes its own rows to the store."""
 
-    ``alone``: it has this process for itself, and waits for room on the disk as long as the driver
-    lets it.
-    """
-
-    def __init__(self, alone: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        if alone:
-            spool.ROOM.limit_s = math.inf
         self._all_cores = os.sched_getaffinity(0)
         self._cores = self._all_cores
         self._lease: Lease | None = None
@@ -103,7 +95,7 @@ class ClientHost(LoadClient):
             held = self._lease.share(owner)
         try:
             spool.check_room()
-        except NoRoom:
+        except ResultsError:
             return True
         return held
 
@@ -116,7 +108,7 @@ class ClientHost(LoadClient):
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
         """As a LoadClient does. It will keep off cores that any engine leases, where others remain.
 
-        Raises NoRoom.
+        Raises ResultsError where rows cannot be kept.
         """
         spool.check_room()
         if self._lease is not None:

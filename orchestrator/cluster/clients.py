@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.base.errors import NoClient, NoRoom, PlacementError
+from orchestrator.base.errors import NoClient, PlacementError, ResultsError
 from orchestrator.base.redaction import redacted
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
@@ -70,7 +69,7 @@ class ClientRun:
         self._lost: dict[int, str] = {}
         # method -> client -> the answer it still owes
         self._asked: dict[str, dict[int, Future[Any]]] = {}
-        self._no_room: dict[int, tuple[str, ...]] = {}  # client -> what it said last
+        self.full: set[int] = set()  # the clients that could not keep their rows
 
     def wait(self, wait_s: float) -> bool:
         """Wait up to ``wait_s``; true once every client has reported. Raises ClientLost."""
@@ -79,6 +78,9 @@ class ClientRun:
             if self._futures[index].done():
                 try:
                     self._reports[index] = self._futures[index].result()
+                except ResultsError as error:
+                    self._lost[index] = str(error)
+                    self.full.add(index)
                 except Exception as error:
                     self._lost[index] = str(error)
         if self._lost:
@@ -94,8 +96,8 @@ class ClientRun:
 
     def settle(self, limit_s: float) -> None:
         """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still
-        answers: it may be counting the replies of a long point. Clients that are lost or have no
-        room for rows are not waited for.
+        answers: it may be counting the replies of a long point. Clients that are lost are not
+        waited for.
         """
         for _ in range(MOST_SETTLES):
             wait(self._futures, limit_s)
@@ -105,7 +107,7 @@ class ClientRun:
                 if not future.done()
             ]
             told, _ = wait([handle.begin("progress") for handle in late], PROGRESS_LIMIT_S)
-            if all(call.exception() or call.result().no_room for call in told):
+            if all(call.exception() for call in told):
                 break
         try:
             self.wait(0.0)
@@ -113,23 +115,13 @@ class ClientRun:
             return
 
     def progress(self) -> Progress:
-        """The sum over the clients that answer promptly. Another one has no room if it had none
-        when it answered.
-        """
+        """The sum over the clients that answer promptly."""
         parts = self._ask("progress")
         found = sum(parts.values(), Progress())
-        self._no_room |= {index: part.no_room for index, part in parts.items()}
         # unless all answer, nobody knows whether a replica is silent: a missing client may have
         # heard from it
         silences = found.silences if len(parts) == len(self._handles) else ()
-        return replace(
-            found, silences=silences, no_room=tuple(chain.from_iterable(self._no_room.values()))
-        )
-
-    @property
-    def full(self) -> set[int]:
-        """The clients that said last that there is no room for their rows."""
-        return {index for index, folders in self._no_room.items() if folders}
+        return replace(found, silences=silences)
 
     def so_far(self) -> list[SoFar]:
         """What happened in a watched point since the last call; a client that answers late is
@@ -199,7 +191,7 @@ class Clients:
         to start.
 
         Returns the number of requests scheduled so far, None when ``stopped`` became true. Raises
-        InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost, NoRoom.
+        InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
         """
         count = len(self._members)
         calls = [
@@ -218,11 +210,11 @@ class Clients:
                 self._offsets.append((0, 0) if member.here else _clock_offset(member.handle))
             except HostLost as error:
                 raise ClientLost([index], str(error)) from error
-            except NoRoom as error:
+            except ResultsError as error:
                 full[index] = str(error)
         self._full = set(full)
         if full:
-            raise NoRoom("; ".join(sorted(set(full.values()))), list(full))
+            raise ClientLost(list(full), "; ".join(sorted(set(full.values()))))
         return known
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:

@@ -307,7 +307,7 @@ def _serve(pipe: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_OWN)
     leave_pandas_out()
-    host, lock = ClientHost(alone=True), threading.Lock()
+    host, lock = ClientHost(), threading.Lock()
 
     def work(number: int, method: str, *args: object) -> None:
         try:

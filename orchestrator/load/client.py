@@ -181,7 +181,6 @@ class Driver:
                 now + LISTEN_NS,
                 tuple(self._listening.silences(list(self._open), now)),
             )
-        no_room = tuple(filter(None, [self._rows.no_room])) if self._start_ns else ()
         return Progress(
             self._queue.scheduled,
             sent,
@@ -189,7 +188,6 @@ class Driver:
             self._failed,
             in_flight,
             self._silences,
-            no_room,
         )
 
     def run(self, start_ns: int, priority: How) -> ClientResult:

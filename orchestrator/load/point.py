@@ -158,7 +158,6 @@ class Progress:
     failed: int = 0
     in_flight: int = 0
     silences: tuple[Silence, ...] = ()
-    no_room: tuple[str, ...] = ()  # folders whose disks are full: rows wait for room there
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(

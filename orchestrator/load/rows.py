@@ -20,16 +20,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.base.errors import ResultsError
 from orchestrator.base.redaction import redacted
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
 from orchestrator.load.schedule import Entry, RequestQueue
 from orchestrator.results.outcomes import ErrorClass
-from orchestrator.results.patience import NO_ROOM
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
-from orchestrator.results.spool import Part, Spool, nameless_file, path_of
+from orchestrator.results.spool import Part, Spool, nameless_file, path_of, room
 from orchestrator.workloads.content import load_tokenizer
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
@@ -58,8 +56,6 @@ class Rows:
         # pickled requests whose reply had no counts
         self._replies = nameless_file() if self._tokenizer else None
         self._replies_end = 0
-        # since there was no room: this thread does not wait
-        self._replies_held: list[InFlight] = []
         self._spool = Spool("requests", "token_events")
         secrets = [target.secrets for target in assignment.point.targets]
         self._shown = lru_cache(64)(
@@ -94,20 +90,9 @@ class Rows:
 
     def _keep(self, light: InFlight) -> None:
         assert self._replies is not None
-        try:
-            if not self._replies_held:
-                self._replies.write(pickle.dumps(light))
-                self._replies_end = self._replies.tell()
-                return
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise ResultsError(f"replies cannot be kept: {error}") from error
-        self._replies_held.append(light)
-
-    @property
-    def no_room(self) -> str:
-        """Where rows wait in memory until there is room; empty if none do."""
-        return self._spool.no_room
+        with room():
+            self._replies.write(pickle.dumps(light))
+            self._replies_end = self._replies.tell()
 
     def untold(self) -> tuple[Ended, ...]:
         """What a watched point added since the last call. From any thread.
@@ -168,8 +153,6 @@ class Rows:
                 while len(some) < REPLIES_AT_ONCE and replies.tell() < self._replies_end:
                     some.append(pickle.load(replies))  # noqa: S301  this process wrote it
                 self._count(encode, some)
-        for start in range(0, len(self._replies_held), REPLIES_AT_ONCE):
-            self._count(encode, self._replies_held[start : start + REPLIES_AT_ONCE])
 
     def _count(self, encode: Callable[..., Any], some: Sequence[InFlight]) -> None:
         texts = ["".join(flight.response.parsed.texts or ()) for flight in some]

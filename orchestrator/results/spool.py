@@ -1,15 +1,14 @@
 """Collects rows in temporary Parquet files on this machine's disk until they are stored.
 
 The files have no names, so nothing is left of them when the process ends, however it ends. They are
-where temporary files go (``TMPDIR``). While that disk is full, rows stay in memory and whoever
-wants them waits, as long as ROOM says.
+where temporary files go (``TMPDIR``). Where that disk is full, the point fails.
 """
 
 import io
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -19,19 +18,14 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.base.errors import NoRoom, ResultsError
-from orchestrator.results.patience import NO_ROOM, Patience, Retry
+from orchestrator.base.errors import ResultsError
 from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, write_rows
 
 SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18  # encoded: as rows about four times as much
 
-# of this process; who only loads waits as long as its driver lets it
-ROOM = Patience("disk for temporary files")
 # written at a time: each write takes the GIL for as long as it takes to copy so much
 SINK_BYTES = 64 << 10
 LEAST_BYTES = 1 << 20  # free before a point begins
-FOLDERS = (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp")  # noqa: S108 - where Python looks for one, too
-MOST_WAITING_BYTES = 1 << 30  # in memory while there is no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,7 @@ def _decoded(table: str, batches: Sequence[bytes]) -> Part:
 
 
 def _received(table: str, rows: int, content: bytes) -> Part:
-    """Stays in memory where there is no room: the thread that receives must not wait."""
+    """A part from another process; it stays in memory where the disk is full."""
     with suppress(OSError, ResultsError), tempfile.TemporaryFile() as made:
         file = opened(made, "wb")
         file.write(content)
@@ -92,40 +86,31 @@ class Spool:
     """One growing file per table. A thread of its own encodes and writes, mostly without the GIL.
 
     ``write`` returns at once; rows that are not written yet stay in memory. ``parts`` waits until
-    all are.
+    all are written.
     """
 
     def __init__(self, *tables: str) -> None:
         self._files = {table: nameless_file() for table in tables}
         self._rows = dict.fromkeys(tables, 0)
-        self._given_bytes = self._written_bytes = 0
         self._todo: SimpleQueue[tuple[str, pa.Table] | None] = SimpleQueue()
         self._failed: Exception | None = None
         self._thread = Thread(target=self._work, name="spool", daemon=True)
         self._thread.start()
 
-    @property
-    def no_room(self) -> str:
-        """Where rows wait in memory until there is room; empty if none do."""
-        return (
-            f"{_folder()} of {socket.gethostname()}" if self._thread.ident in ROOM.refusing else ""
-        )
-
     def write(self, table: str, rows: pa.Table) -> None:
-        """Add rows in the table's schema. Raises ResultsError when others could not be written, or
-        too many wait.
+        """Add rows in the table's schema.
+
+        Raises ResultsError when earlier rows could not be written.
         """
         self._check()
-        if self.no_room and self._given_bytes - self._written_bytes > MOST_WAITING_BYTES:
-            raise ResultsError(
-                f"there is no room in {self.no_room}, and {MOST_WAITING_BYTES >> 20} MiB of rows wait"
-            )
-        self._given_bytes += rows.nbytes
         self._rows[table] += rows.num_rows
         self._todo.put((table, rows))
 
     def parts(self) -> list[Part]:
-        """Finish the files: one part per table. Raises ResultsError when rows could not be written."""
+        """Finish the files: one part per table.
+
+        Raises ResultsError when rows could not be written.
+        """
         self._todo.put(None)
         self._thread.join()
         self._check()
@@ -137,8 +122,8 @@ class Spool:
         return parts
 
     def close(self) -> None:
-        """End writing; rows that still wait for room are dropped. The space of a file is freed once
-        no part uses it.
+        """End writing; rows that were not written yet are dropped. The space of a file is freed
+        once no part uses it.
         """
         with suppress(Empty):
             while True:
@@ -157,7 +142,6 @@ class Spool:
                 }
                 for table, rows in iter(self._todo.get, None):
                     write_rows(writers[table], table, rows)
-                    self._written_bytes += rows.nbytes
         except Exception as error:  # whatever it is, rows are lost
             self._failed = error
 
@@ -169,8 +153,8 @@ class Spool:
             raise ResultsError(f"rows cannot be written: {self._failed!r}") from self._failed
 
 
-class _Waiting(io.RawIOBase):
-    """A temporary file to write; a write that finds no room waits for it."""
+class _KeptOpen(io.RawIOBase):
+    """A temporary file to write, which stays open when this is closed."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         super().__init__()
@@ -183,7 +167,9 @@ class _Waiting(io.RawIOBase):
         return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
 
     def write(self, data: Any) -> int:
-        append(self._file, data)
+        left = memoryview(data).cast("B")
+        while left:
+            left = left[os.write(self._file.fileno(), left) :]
         return len(data)
 
 
@@ -191,89 +177,23 @@ def sink(file: pa.NativeFile) -> pa.NativeFile:
     """Where to write large amounts to a temporary file. Closing it writes the rest, and leaves the
     file open.
     """
-    return pa.output_stream(_Waiting(file), compression=None, buffer_size=SINK_BYTES)
-
-
-def append(file: pa.NativeFile, data: Any) -> None:
-    """Write all of it to a temporary file. Waits for room as long as ROOM says, then raises
-    ResultsError.
-    """
-    left = [memoryview(data).cast("B")]
-
-    def go_on() -> None:
-        while left[0]:
-            left[0] = left[0][os.write(file.fileno(), left[0]) :]
-
-    _patiently(go_on)
+    return pa.output_stream(_KeptOpen(file), compression=None, buffer_size=SINK_BYTES)
 
 
 def nameless_file() -> pa.NativeFile:
     """A temporary file to write; what was written is read at ``path_of`` it. It disappears when it
     is closed.
 
-    Waits for room as ``append`` does.
+    Raises ResultsError.
     """
-    made = list[pa.NativeFile]()
-
-    def make() -> None:
-        with _found(), tempfile.TemporaryFile() as file:
-            made.append(opened(file, "wb"))
-
-    _patiently(make)
-    return made[0]
+    with room(), tempfile.TemporaryFile() as file:
+        return opened(file, "wb")
 
 
 def check_room() -> None:
-    """Raises NoRoom where no point should begin, because there is no room for rows. Whatever else
-    is wrong with the folder, the run will say.
-    """
-    try:
-        with _found(), tempfile.TemporaryFile() as file:
-            file.write(bytes(LEAST_BYTES))
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise NoRoom(f"{_folder()} of {socket.gethostname()}: {error}") from error
-
-
-def _patiently(call: Callable[[], None]) -> None:
-    with room():
-        if ROOM.limit_s:
-            Retry(local=True).run(f"keeping rows in {_folder()}", lambda: _only_full(call), ROOM)
-        else:
-            call()
-
-
-def _only_full(call: Callable[[], None]) -> None:
-    """Call it; errors that more room would not help against are ResultsErrors at once."""
-    try:
-        call()
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise
-        with room():
-            raise
-
-
-@contextmanager
-def _found() -> Iterator[None]:
-    """Where every folder for temporary files is full, Python says that there is none."""
-    try:
-        yield
-    except FileNotFoundError:
-        if not tempfile.tempdir:
-            for folder in FOLDERS:
-                _write_to(folder)
-        raise
-
-
-def _write_to(folder: str) -> None:
-    """Raises OSError where that finds no room."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"0")
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise
+    """Raises ResultsError where no point should begin because the disk for rows is full."""
+    with room(), tempfile.TemporaryFile() as file:
+        file.write(bytes(LEAST_BYTES))
 
 
 def _folder() -> str:
@@ -301,6 +221,6 @@ def room() -> Iterator[None]:
         yield
     except OSError as error:
         raise ResultsError(
-            f"rows cannot be kept in {_folder()} until the point is over: {error}; "
-            "make room there, or set TMPDIR to a folder that has some"
+            f"rows cannot be kept in {_folder()} of {socket.gethostname()} until the point is over: "
+            f"{error}; make room there, or set TMPDIR to a folder that has some"
         ) from error

@@ -23,7 +23,6 @@ from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import UNFIT, Clients, owner_of
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import WAIT_FOR_NODES, Event, Listener, Phase
-from orchestrator.results.spool import ROOM
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.sweep.admission import Cost
@@ -76,10 +75,11 @@ class SweepContext:
         self.watched = WatchedCluster(self.cluster, self.tell)
         self.cluster = cast(Cluster, self.watched)
         self.breakers = Breakers(self.clock.now_s, self.tell)
-        self._storage, self._disks = self.store.patience, (self.store.patience, ROOM)
-        for one in self._disks:
-            one.now_s, one.wait = self.clock.now_s, partial(self.clock.wait, self.stop)
-            one.tell, one.given_up = lambda text: self.tell(Event("storage", text)), ""
+        self._storage = self.store.patience
+        self._storage.now_s = self.clock.now_s
+        self._storage.wait = partial(self.clock.wait, self.stop)
+        self._storage.tell = lambda text: self.tell(Event("storage", text))
+        self._storage.given_up = ""
 
     def tell(self, item: Event | Phase) -> None:
         """Pass an event or phase on, and keep events for the store. A first phase "wait for nodes"
@@ -158,13 +158,11 @@ class SweepContext:
         events are stored that no launch took.
         """
         with self.store.computed.held_back(FIGURES_EVERY_S, self.clock.now_s):
-            for one in self._disks:
-                one.limit_s = self.storage_timeout_s
+            self._storage.limit_s = self.storage_timeout_s
             try:
                 yield
             finally:
-                for one in self._disks:
-                    one.limit_s = 0.0
+                self._storage.limit_s = 0.0
                 with suppress(ResultsError):  # they were printed
                     commit_events(self.store, self.take_events())
 
@@ -174,11 +172,11 @@ class SweepContext:
 
         Raises ResultsError when the storage has refused for too long.
         """
-        if why := "; ".join(one.given_up for one in self._disks if one.given_up):
+        if self._storage.given_up:
             raise ResultsError(
-                f"{why}; what was committed is kept: run the same command again to continue"
+                f"{self._storage.given_up}; what was committed is kept: run the same command again to continue"
             )
-        return not any(one.refusing for one in self._disks) and not self.breakers.paused()
+        return not self._storage.refusing and not self.breakers.paused()
 
     def taken_back(self, nodes: Iterable[str], needs_s: float) -> Failure | None:
         """A failure if one of these nodes will be gone within ``needs_s``, or if that is infinite,
@@ -196,11 +194,6 @@ class SweepContext:
         return Failure(
             FailureKind.PREEMPTED, f"Its node {first[:12]} is being taken back {when} (it drains)."
         )
-
-    def others_than(self, nodes: Collection[str]) -> bool:
-        """Whether the cluster has a node beside these that stays."""
-        those = {*nodes, *self.cluster.leaving()}
-        return any(one.node_id not in those for one in self.cluster.machines())
 
     def borrow_clients(
         self, deployment_id: str, count: int | None = None, unfit: Collection[str] = ()

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.metrics import steady_window_ns
@@ -21,7 +20,6 @@ from orchestrator.load.validity import Verdict, judge
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.spec.load import counted
-from orchestrator.sweep import no_room
 from orchestrator.sweep.early_end import Early, EarlyEnd
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.replicas import Replicas
@@ -237,8 +235,6 @@ class Measurer:
     unsalted: set[str] = field(default_factory=set)
     # set if its nodes will go within needs_s
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None
-    # whether clients may run on nodes beside these
-    beside: Callable[[Collection[str]], bool] = lambda nodes: False
 
     def measure(
         self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None
@@ -298,7 +294,7 @@ class Measurer:
         end.
 
         Raises InputError for a point that cannot be run, ClientLost when a client is lost before
-        the start, NoRoom.
+        the start.
         """
         from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
@@ -307,8 +303,7 @@ class Measurer:
         cache = self.replicas.fresh_cache(point.dialect)
         # a minute where prompts are many and long
         self.tell(Phase(self.label, "write requests", level_words(point)))
-        prepare = partial(self.clients.prepare, point, self.stopped)
-        if no_room.prepared(prepare, self.stopped, self._elsewhere) is None:
+        if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
             return Loaded(
                 span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True
@@ -358,9 +353,6 @@ class Measurer:
             hosts=self.replicas.end_hosts(self.clients.processes),
         )
 
-    def _elsewhere(self) -> bool:
-        return self.beside(self.clients.unfit)
-
     def _await_idle(self) -> None:
         """Wait until the engine has dropped requests that were aborted, so that they do not disturb
         the next point.
@@ -380,18 +372,14 @@ class Measurer:
             for index in sorted(set(range(count)) - set(reports))
         }
 
-    @no_room.waiting()
     def _watch(
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> tuple[Failure | None, bool]:
         """Watch until every client reported. The failure that ended it early, and whether the user
         or errors did.
         """
-        length_s, waited, aborted = (
-            point.ends_s or 0.0,
-            no_room.Waited(self.tell, self._elsewhere),
-            False,
-        )
+        length_s = point.ends_s or 0.0
+        aborted = False
         limit_s = (
             point.drain_s
             + 2 * SETTLE_S
@@ -410,10 +398,7 @@ class Measurer:
             if over:
                 return None, False
             elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
-            sent = (
-                elapsed_s >= length_s if length_s else progress.scheduled >= (point.requests or 0)
-            )
-            late_s = elapsed_s - limit_s - waited.look(progress, elapsed_s, sent)
+            late_s = elapsed_s - limit_s
             if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
                 return self._died(failure, "preempted"), False
             in_time = not length_s or elapsed_s + self.lead_s < length_s
@@ -424,10 +409,8 @@ class Measurer:
                 return None, True
             if self.replicas.launched and (failure := _stalled(progress, point)):
                 return self._died(failure), False
-            if late_s > SETTLE_S or waited.in_vain:
-                return _client_lost(
-                    ClientLost(range(len(self.clients.addresses)), no_room.says(progress))
-                ), False
+            if late_s > SETTLE_S:
+                return _client_lost(ClientLost(range(len(self.clients.addresses)))), False
             if late_s > 0.0 and not aborted:
                 run.abort()
                 aborted = True

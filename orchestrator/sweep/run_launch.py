@@ -136,7 +136,6 @@ class LaunchRun:
             self._deployment.label,
             row.launch_id,
             taken_back=partial(self._context.taken_back, self._on),
-            beside=self._context.others_than,
         )
         try:
             return self._measure_all(measurer)
@@ -302,7 +301,7 @@ class LaunchRun:
             self._exchange_clients(measurer, 2 * crowd)
 
     def _exchange_clients(self, measurer: Measurer, count: int) -> None:
-        # with its clients a disk gets room again, until they fill it once more
+        # a client that ends frees its disk, and the next one there would fill it again
         self._full |= measurer.clients.full
         measurer.clients.release()
         measurer.clients = self._context.borrow_clients(self._deployment.id, count, self._full)

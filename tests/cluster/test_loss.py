@@ -100,7 +100,7 @@ def test_a_client_whose_disk_is_full_is_replaced_on_a_host_that_has_room(
             one["reason"] for one in rows(results, "points") if one["failure_kind"] == "client_lost"
         ]
         assert (len(lost) > 0) == (at == "point"), log.read_text()
-        assert all(f"there is no room for rows in {disk}" in reason for reason in lost)
+        assert all(f"rows cannot be kept in {disk}" in reason for reason in lost)
     assert_nothing_left()
 
 

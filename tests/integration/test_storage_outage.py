@@ -106,17 +106,3 @@ def test_a_full_disk_is_waited_for_and_costs_nothing(tmp_path: Path, disk: Path)
         time.sleep(5)
     assert "the storage answers again" in (tmp_path / "log").read_text()
     assert_nothing_lost(str(disk / "results"))
-
-
-def test_a_full_disk_for_temporary_files_is_waited_for_and_costs_nothing(
-    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(disk))
-    results = str(tmp_path / "results")
-    with sweep(results, tmp_path) as said, full(disk):
-        wait_for(
-            lambda: "no room for rows" in said() or "keeping rows" in said(), 60, "nothing is said"
-        )
-        time.sleep(15)
-    assert "the disk for temporary files answers again" in (tmp_path / "log").read_text()
-    assert_nothing_lost(results)

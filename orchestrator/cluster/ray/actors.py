@@ -65,7 +65,7 @@ class RayClientHost(ClientHost):
 
     def __init__(self) -> None:
         _settle_in()
-        super().__init__(alone=True)
+        super().__init__()
 
 
 class RayEngineHost(EngineHost):

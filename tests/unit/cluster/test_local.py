@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.base.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
+from orchestrator.base.errors import NoClient, Occupied, PlacementError, ResultsError
 from orchestrator.base.folders import node_folder
-from orchestrator.cluster.base import ClientReport, HostLost, Machine
+from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.clients import UNFIT, ClientHandle, ClientPool, ClientRun
 from orchestrator.cluster.engine_host import EngineHost, cap, kept
@@ -36,7 +36,6 @@ from orchestrator.node.leases import Lease, Owner, Wish, living
 from orchestrator.node.ownership import FileLock
 from orchestrator.node.readiness import Ready
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import Gpu
@@ -343,17 +342,18 @@ def test_a_client_whose_disk_is_full_says_so_before_a_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuses() -> None:
-        raise NoRoom("/tmp of x")
+        raise ResultsError("/tmp of x is full")
 
     clients = ClientPool(None, "a", Machines().machines, lambda machine: Direct()).borrow(2, {})
     assert clients.unfit == set()
     monkeypatch.setattr("orchestrator.results.spool.check_room", refuses)
-    with pytest.raises(NoRoom, match=r"^/tmp of x$") as caught:
+    with pytest.raises(ClientLost, match=r"/tmp of x is full$") as caught:
         clients.prepare(point_for("http://127.0.0.1:9"))
     host = ClientHost()
     assert (host.lease(Owner("sweep")), host.rest()) == (True, True)
     clients.release()
-    assert (caught.value.clients, clients.unfit) == ((0, 1), set(clients.nodes))
+    assert caught.value.clients == (0, 1)
+    assert clients.unfit == set(clients.nodes)
 
 
 class Direct:
@@ -494,16 +494,13 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     assert [one.asked for one in clients] == [5, 1]
 
 
-def test_a_client_that_does_not_answer_has_no_more_room_than_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
+def test_a_client_whose_disk_fills_up_during_a_point_is_lost_and_known_as_full() -> None:
     clients = [Counting(True), Counting(True)]
     run = ClientRun(clients, [one.report for one in clients])
-    clients[0].progress = Progress(no_room=("/tmp of x",))
-    assert (run.progress().no_room, run.full) == (("/tmp of x",), {0})
-    clients[0].answers = False
-    assert [run.progress().no_room for _ in range(3)] == [("/tmp of x",)] * 3
+    clients[0].report.set_exception(ResultsError("/tmp of x is full"))
+    with pytest.raises(ClientLost, match="/tmp of x is full"):
+        run.wait(0.0)
+    assert run.full == {0}
 
 
 def reported(client: ClientProcess) -> ClientReport:
@@ -560,8 +557,6 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
     """In a thread of this process: what a client's own process lacks cannot be patched there."""
     ours, theirs = Pipe()
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    # a client's own process waits for room as long as it has to
-    monkeypatch.setattr(ROOM, "limit_s", 0.0)
     monkeypatch.setattr(ClientHost, "wall_ns", lambda _: threading.Lock())
     threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
     ours.send((3, "wall_ns", ()))

@@ -7,7 +7,6 @@ import tracemalloc
 from array import array
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.base.errors import ResultsError
 from orchestrator.load.point import Target
 from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
@@ -235,26 +235,19 @@ class Full:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_replies_that_must_be_counted_stay_in_memory_where_there_is_no_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    words = SimpleNamespace(
-        encode_batch_fast=lambda texts, add_special_tokens: [
-            SimpleNamespace(ids=text.split()) for text in texts
-        ]
-    )
-    monkeypatch.setattr("orchestrator.load.rows.load_tokenizer", lambda _: words)
+def test_replies_that_must_be_counted_need_room_on_the_disk() -> None:
     assignment = Assignment.of(point(), 0, 1)
     rows = Rows(
         replace(assignment, point=replace(assignment.point, count_text=True, tokenizer="x")), START
     )
     rows._replies = Full(rows._replies)
-    for index in range(4):
+    flights = []
+    for index in range(2):
         flight = InFlight(Entry(index, index, 0, index), Request(0, b"", "measure", 1, 9))
-        flight.response.parsed = Parsed([1], texts=["a word " * (index + 1)])
+        flight.response.parsed = Parsed([1], texts=["a word"])
         flight.response.source = "chunks"
-        rows.add(flight)
-    rows.recount()
-    said = [(row["request_index"], row["output_tokens"]) for row in tables(rows)[0].to_pylist()]
-    assert said == [(0, 2), (1, 4), (2, 6), (3, 8)]
+        flights.append(flight)
+    rows.add(flights[0])
+    with pytest.raises(ResultsError, match="No space left on device.*TMPDIR"):
+        rows.add(flights[1])
     rows.close()

@@ -4,23 +4,17 @@ room is a sentence.
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from orchestrator.base.errors import NoRoom, ResultsError
-from orchestrator.results.patience import Patience
+from orchestrator.base.errors import ResultsError
 from orchestrator.results.schemas import TOKEN_EVENTS
 from orchestrator.results.spool import Spool, _received, check_room, nameless_file, opened
 from tests.unit.results.builders import events, part_of, request, requests
@@ -78,92 +72,6 @@ def test_no_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         Spool("requests")
 
 
-@pytest.fixture
-def fills(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The disk is full until somebody has waited three times; what was seen then."""
-    seen: list[str] = []
-    write, written = os.write, 0
-
-    def full(file: int, data: memoryview) -> int:
-        nonlocal written
-        if len(seen) < 3 and written == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written += (now := write(file, data[:2] if written < 2 else data))
-        return now
-
-    monkeypatch.setattr("orchestrator.results.spool.os.write", full)
-    return seen
-
-
-def waits(monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], bool]) -> None:
-    monkeypatch.setattr("orchestrator.results.spool.ROOM", Patience(limit_s=60.0, wait=wait))
-
-
-def test_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
-    waits(monkeypatch, lambda _: bool(fills.append(spool.no_room)))
-    with closing(Spool("requests")) as spool:
-        spool.write("requests", requests(request(0)))
-        (part,) = spool.parts()
-        assert spool.no_room == ""
-    assert part.read().equals(requests(request(0))), "whole, though some bytes were written before"
-    assert len(fills) == 3
-    assert all(one.endswith(f"of {socket.gethostname()}") for one in fills)
-
-
-def test_nobody_who_was_stopped_waits_for_room(
-    monkeypatch: pytest.MonkeyPatch, fills: list[str]
-) -> None:
-    waits(monkeypatch, lambda _: True)
-    with closing(Spool("requests")) as spool:
-        spool.write("requests", requests(request(0)))
-        with pytest.raises(ResultsError, match="was stopped"):
-            spool.parts()
-    assert fills == []
-
-
-def test_only_so_many_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
-    stopped, waiting = threading.Event(), threading.Event()
-    waits(monkeypatch, lambda _: bool(waiting.set() or stopped.wait(60)))
-    for name in ("MOST_WAITING_BYTES", "SINK_BYTES"):
-        monkeypatch.setattr(f"orchestrator.results.spool.{name}", 1)
-    many = pa.concat_tables([requests(request(0))] * 2_000)
-    with closing(Spool("requests")) as spool:
-        spool.write("requests", many)
-        assert waiting.wait(60)
-        with pytest.raises(ResultsError, match="no room .* MiB of rows wait"):
-            spool.write("requests", many)
-    stopped.set()  # nobody waits for the writing thread
-
-
-def test_rows_that_nobody_waits_for_any_more_are_not_written(
-    monkeypatch: pytest.MonkeyPatch, fills: list[str]
-) -> None:
-    room, waiting, before, written = (
-        threading.Event(),
-        threading.Event(),
-        threading.enumerate(),
-        list[int](),
-    )
-    waits(
-        monkeypatch,
-        lambda _: bool(waiting.set() or not room.wait(60) or fills.extend(["room"] * 3)),
-    )
-    monkeypatch.setattr("orchestrator.results.spool.SINK_BYTES", 1)
-    monkeypatch.setattr(
-        "orchestrator.results.spool.write_rows",
-        lambda writer, _, rows: written.append(rows.num_rows),
-    )
-    # the writer of Parquet writes its first bytes, and there is no room
-    with closing(Spool("requests")) as spool:
-        assert waiting.wait(60)
-        for _ in range(5):
-            spool.write("requests", requests(request(0)))
-    room.set()
-    for one in set(threading.enumerate()) - set(before):
-        one.join(60)
-    assert written == []
-
-
 def test_rows_from_another_host_stay_in_memory_where_there_is_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,45 +85,9 @@ def test_that_there_is_no_room_for_a_point_is_known_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check_room()
-    with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
-        with pytest.raises(NoRoom, match="No space left"):
-            check_room()
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_no_usable_folder_means_no_room_only_where_one_is_full(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = tempfile.TemporaryFile
-
-    def refused(dir: str | None = None) -> Any:
-        if dir is not None:
-            raise OSError(code, os.strerror(code))
-        return make()
-
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    if code == errno.EROFS:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
+    with pytest.raises(ResultsError, match="No space left"):
         check_room()
-        with pytest.raises(ResultsError, match="No usable temporary directory"):
-            nameless_file()
-    else:
-        with pytest.raises(NoRoom, match="No space left"):
-            check_room()
-
-
-def test_what_no_room_would_help_against_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits(monkeypatch, lambda _: pytest.fail("it waits"))
-
-    def faulty() -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", faulty)
-    check_room()
-    with pytest.raises(ResultsError, match=r"cannot be kept in .*Input/output error"):
-        nameless_file()
 
 
 def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(

@@ -44,7 +44,7 @@ from orchestrator.sweep.sweep import Sweep
 from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.results.builders import events, failed_request, part_of, request, requests
 
-FULL_S, LATER_S = 700.0, 30.0
+FULL_DISK = "rows cannot be kept in /tmp of x until the point is over: No space left on device"
 
 
 class VirtualClock(Clock):
@@ -132,7 +132,7 @@ class World:
     memory is still in use). ``log`` has what was asked. A load says None (all well), a Failure (the
     engine dies under it), ClientLost, or a word: slow (the client was), refused, redirected,
     broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
-    full (it ends FULL_S late, because the clients' disk is full until LATER_S before that).
+    full (a client's disk is full).
     """
 
     clock: VirtualClock
@@ -417,7 +417,7 @@ class FakeRun:
 
     def __post_init__(self) -> None:
         self._start_s = self.world.clock.now_s()
-        drain_s = {"drains": 30.0, "full": FULL_S}.get(str(self.outcome), 0.0)
+        drain_s = 30.0 if self.outcome == "drains" else 0.0
         self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0) + drain_s
         if isinstance(self.outcome, Failure):
             self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
@@ -429,13 +429,12 @@ class FakeRun:
         self.world.clock.sleep(min(wait_s, max(0.0, self._end_s - self.world.clock.now_s())))
         if self.outcome == "lost":
             raise ClientLost([0], "killed")
+        if self.outcome == "full":
+            raise ClientLost([0], FULL_DISK)
         return self.world.clock.now_s() >= self._end_s
 
     def progress(self) -> Progress:
-        full = self.outcome == "full" and self.world.clock.now_s() < self._end_s - LATER_S
-        return Progress(
-            scheduled=self.count, sent=self.count, no_room=("/tmp of x",) if full else ()
-        )
+        return Progress(scheduled=self.count, sent=self.count)
 
     def abort(self, rows: bool = True) -> None:
         self.only_ended = not rows
@@ -444,7 +443,7 @@ class FakeRun:
 
     def reports(self) -> dict[int, ClientReport]:
         lag_ms = 50.0 if self.outcome == "slow" else 0.0
-        lost = 1 if self.outcome == "lost" else 0
+        lost = 1 if self.outcome in ("lost", "full") else 0
         replies = (
             self.world.replies.pop(0) if self.point.keep_replies and self.world.replies else ()
         )

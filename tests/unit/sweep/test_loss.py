@@ -17,23 +17,28 @@ from orchestrator.base.errors import (
     Failure,
     FailureKind,
     NoClient,
-    NoRoom,
     PlacementError,
     ResultsError,
 )
-from orchestrator.cluster.base import HostLost
+from orchestrator.cluster.base import ClientLost, HostLost
 from orchestrator.cluster.clients import UNFIT
-from orchestrator.load.point import Progress
 from orchestrator.node.readiness import Ready
 from orchestrator.results import blobs
 from orchestrator.results.events import Event
-from orchestrator.results.spool import ROOM
 from orchestrator.results.store import Store
 from orchestrator.sweep.breakers import FIRST_WAIT_S, Breakers
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.no_room import Waited
 from orchestrator.sweep.sweep import Sweep
-from tests.unit.sweep.simulation import World, node, outcomes, plan_of, steps, sweep, world_of
+from tests.unit.sweep.simulation import (
+    FULL_DISK,
+    World,
+    node,
+    outcomes,
+    plan_of,
+    steps,
+    sweep,
+    world_of,
+)
 from tests.unit.sweep.test_sweep import OOM, PORT, launches, points
 
 DIED = Failure(FailureKind.DIED_AT_START, "It ended before it was ready.")
@@ -180,94 +185,26 @@ def test_where_no_client_starts_others_are_tried_and_then_the_launch_fails(store
 # --- disks of load clients that are full ---
 
 
-def test_rows_that_wait_for_room_on_a_clients_disk_cost_no_try(store: Store) -> None:
-    world = world_of(fails={"load": ["full", None]})
-    report = sweep(world, plan_of(levels="1, 2"), store)
-    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (
-        2,
-        0,
-        [("ok", None)] * 2,
-    )
-    first, *others = told(world, "storage")
-    assert (
-        first
-        == "there is no room for rows in /tmp of x; rows are kept and nothing new starts, for at most 900 s"
-    )
-    assert [text.partition(" after")[0] for text in others] == [
-        "the disk for temporary files answers again"
-    ]
-
-
-def test_no_point_begins_while_a_client_has_no_room(store: Store) -> None:
-    # the first: the fixed prompts
-    world = world_of(fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})
-    report = sweep(world, plan_of(), store)
-    assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
-    assert "no room for rows in /tmp of x" in told(world, "storage")[0]
-
-
-def test_a_client_that_has_no_room_for_too_long_ends_the_sweep(store: Store) -> None:
-    world = world_of(fails={"load": ["full"]})
-    with pytest.raises(
-        ResultsError, match=r"no room for 1\d\d s: .*/tmp of x; .*same command again"
-    ):
-        sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
-    assert (outcomes(store), steps(world)["load"], world.held) == ([], 1, {})
-
-
-@pytest.mark.parametrize("step", ["prepare", "load"])
-def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host(
-    store: Store, step: str
+@pytest.mark.parametrize(
+    "fails", [{"prepare": [None, ClientLost([0], FULL_DISK)]}, {"load": ["full"]}]
+)
+def test_a_point_whose_clients_disk_is_full_is_measured_with_clients_elsewhere(
+    store: Store, fails: dict[str, list[Any]]
 ) -> None:
-    fails = {"prepare": [None, NoRoom("/tmp of x")], "load": ["full"]}
-    world = world_of([node("a"), node("b")], fails={step: fails[step]})
+    world = world_of([node("a"), node("b")], fails=fails)
     world.unfit = {"a"}
-    report = sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
-    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert report.counts.measured == 2
     assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
-    assert world.clock.now_s() < 600, "in a point it waits for a minute, before it not at all"
-    assert "no room for rows in /tmp of x" in told(world, "retry")[0]
-    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True], (
-        "also once its disk has room again"
-    )
-    if step == "load":
-        assert told(world, "storage")[0].endswith("they are kept until 60 s after the last request")
+    assert FULL_DISK in told(world, "retry")[0]
+    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True]
 
 
-def test_rows_that_wait_where_clients_may_move_keep_no_other_launch_from_starting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ROOM, "limit_s", 900.0)
-    moves = iter([True, True, False, True])
-    heard: list[Any] = []
-    waited = Waited(heard.append, lambda: next(moves))
-    full = Progress(no_room=("/tmp of a",))
-    refusing = []
-    for second in range(4):
-        waited.look(full, second, sent=False)
-        refusing.append(bool(ROOM.refusing))
-    assert refusing == [False, False, True, False]
-    assert len(heard) == 1
-
-
-def test_a_node_that_is_taken_back_is_no_other_host(store: Store) -> None:
-    world = world_of(
-        [node("a"), node("b")], fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]}
-    )
-    world.unfit, world.gone_s = {"a"}, {"b": math.inf}
+def test_a_full_disk_without_other_hosts_fails_the_point_after_its_tries(store: Store) -> None:
+    world = world_of(fails={"load": ["full"] * 9})
     report = sweep(world, plan_of(), store)
-    assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
-
-
-def test_an_interrupt_does_not_wait_for_room(store: Store) -> None:
-    waiting: list[dict[str, list[Any]]] = [
-        {"prepare": [None, *[NoRoom("x")] * 99]},
-        {"load": ["full"]},
-    ]
-    for fails in waiting:
-        world = world_of(fails=fails)
-        assert sweep(world, plan_of(), store, interrupt_s=120.0).interrupted
-        assert world.clock.now_s() < 125
+    assert report.counts.failed == 1
+    assert outcomes(store) == [("failed", "infra")] * 4
 
 
 def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(

@@ -15,7 +15,6 @@ from orchestrator.spec.load import Level
 from orchestrator.sweep.early_end import Early
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.measure import SETTLE_S, Attempt, Loaded, Measurer, judged
-from orchestrator.sweep.no_room import LOAD_S
 from orchestrator.sweep.replicas import Replicas
 from tests.unit.results.builders import failed_request, requests
 from tests.unit.sweep.simulation import (
@@ -226,24 +225,6 @@ def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.M
     assert attempt.failure is not None
     assert attempt.failure.kind is FailureKind.CLIENT_LOST
     assert world.clock.now_s() == pytest.approx(70 + 20 + 3 * SETTLE_S, abs=3)
-
-
-@pytest.mark.parametrize(
-    ("times", "ended_s"), [({}, 70), ({"duration_s": None, "warmup_s": 0.0, "requests": 2}, 0)]
-)
-def test_where_nobody_waits_for_room_a_point_ends_a_minute_after_its_last_request(
-    times: dict[str, Any], ended_s: float
-) -> None:
-    attempt, world = measured("full", **times)
-    assert attempt.failure is not None
-    assert attempt.failure.kind is FailureKind.CLIENT_LOST
-    assert "no room for rows in /tmp of x" in attempt.failure.sentence
-    assert world.clock.now_s() == pytest.approx(ended_s + LOAD_S, abs=3)
-    (told,) = [item.text for item in world.told if isinstance(item, Event)]
-    assert (
-        told
-        == "there is no room for rows in /tmp of x; they are kept until 60 s after the last request"
-    )
 
 
 def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None:
