@@ -27,6 +27,7 @@ EXPECTED = HERE / "expected"
 STORE = HERE / "store.tar.xz"
 STATUSES = "statuses.txt"
 SCHEMAS = "schemas.txt"
+SIMULATED = "simulated.json"
 # Stands for the working folder, which is another one each time.
 FOLDER = b"/golden"
 
@@ -85,8 +86,8 @@ PLANS = [
 
 
 def write_outputs(folder: Path) -> None:
-    """Writes what the commands print, the frozen plans and the schemas of the tables to
-    ``folder``, in a process without anything of this machine: no home, no terminal.
+    """Writes what the commands print, the frozen plans, the schemas of the tables and the rows of a
+    simulated sweep to ``folder``. The process that makes them has no home and no terminal.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -112,10 +113,11 @@ def write_outputs(folder: Path) -> None:
 
 
 def run_commands() -> None:
-    """Runs all commands in the current folder and writes ``outputs/`` there."""
+    """Runs all commands and the simulation in the current folder and writes ``outputs/`` there."""
     from click.testing import CliRunner
 
     from orchestrator.cli.main import cli
+    from tests.golden.simulated import simulated_tables
 
     outputs = Path("outputs")
     outputs.mkdir()
@@ -126,6 +128,7 @@ def run_commands() -> None:
         statuses.append(f"{one.output}: exit status {done.return_value or 0}")
         statuses += [f"    {line}" for line in done.stderr.splitlines()]
     (outputs / STATUSES).write_text("\n".join(statuses) + "\n")
+    (outputs / SIMULATED).write_text(simulated_tables())
     (outputs / SCHEMAS).write_text("\n".join(schemas()) + "\n")
 
 

@@ -1,5 +1,5 @@
-"""What the commands say about stored results, and the plans of the examples, are the same to the
-digit as before.
+"""What the commands say about stored results, the plans of the examples and the rows of a simulated
+sweep are the same to the digit as before.
 
 The store was measured once (``make.py``) and is read by every later version. A change on purpose
 rewrites the expected outputs: ``python -m tests.golden.make --expected``.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.make import EXPECTED, PLANS, RESULTS, SCHEMAS, STATUSES, write_outputs
+from tests.golden.make import EXPECTED, PLANS, RESULTS, SCHEMAS, SIMULATED, STATUSES, write_outputs
 
 REWRITE = "If this is on purpose: python -m tests.golden.make --expected"
 MOST_LINES = 60
@@ -28,7 +28,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [*PRINTED, *FROZEN, STATUSES, SCHEMAS])
+@pytest.mark.parametrize("name", [*PRINTED, *FROZEN, STATUSES, SCHEMAS, SIMULATED])
 def test_an_output_is_the_same_as_before(outputs: Path, name: str) -> None:
     before = (EXPECTED / name).read_bytes().decode()
     now = (outputs / name).read_bytes().decode()
