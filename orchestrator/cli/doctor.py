@@ -23,7 +23,7 @@ EXAMPLES = """
 Examples:
   orchestrator doctor
   orchestrator doctor --address auto --experiment experiments/x.yaml --results s3://bucket/sweeps
-  orchestrator doctor --address head:6379 --selfcheck --format json
+  orchestrator doctor --address head:6379 --format json
 
 \b
 Without --address it checks only this machine, without Ray. --experiment also checks that engines, models and enough
@@ -43,17 +43,10 @@ Exit status: 0 all well, 3 warnings (numbers may be distorted), 2 a sweep would 
     help="The experiment to be run.",
 )
 @click.option("--results", "results_uri", metavar="URI", help="Where its results will be stored.")
-@click.option("--selfcheck", is_flag=True, help="Also measure each host's load client (20 s each).")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
-def doctor(
-    address: str | None,
-    experiment: Path | None,
-    results_uri: str | None,
-    selfcheck: bool,
-    form: str,
-) -> int:
+def doctor(address: str | None, experiment: Path | None, results_uri: str | None, form: str) -> int:
     """Check every node before a sweep.
 
     Finds what would make the sweep fail or distort its numbers, with the reason and a remedy.
@@ -67,7 +60,7 @@ def doctor(
     from orchestrator.sweep.default_hardware import on_this_cluster
     from orchestrator.sweep.doctor import diagnose
     from orchestrator.sweep.endpoint_trial import endpoint_findings
-    from orchestrator.sweep.examine import clients, examine, growth_of, kinds_of
+    from orchestrator.sweep.examine import examine, growth_of, kinds_of
 
     plan = load_plan(experiment) if experiment else None
     deployments = plan.runnable() if plan else []
@@ -84,8 +77,6 @@ def doctor(
             nodes, found = examine(probes, kinds, results_uri)
             found += diagnose(nodes, versions(), kinds, growth_of(cluster))
             found += endpoint_findings(plan) if plan else []
-            client_figures, slow = clients(probes, nodes) if selfcheck else ({}, [])
-            found += slow
         finally:
             probes.close()
     finally:
@@ -98,7 +89,6 @@ def doctor(
         ]
         document = {
             "nodes": said,
-            "clients": client_figures,
             "findings": [asdict(one) for one in found],
         }
         click.echo(json_text(all_redacted(document)))

@@ -24,7 +24,6 @@ COMMANDS = {
     "logs": "orchestrator.cli.logs:logs",
     "verify": "orchestrator.cli.verify:verify",
     "load": "orchestrator.cli.load:load",
-    "selfcheck": "orchestrator.cli.selfcheck:selfcheck",
     "emulator": "orchestrator.cli.emulator:emulator",
 }
 

@@ -13,6 +13,5 @@ All of these share a ``context`` (plan, cluster, store) with its ``state`` (node
 use).
 
 Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up, ``probe``
-finds out how to talk to it, ``selfcheck`` measures the load client. ``examine`` and ``doctor``
-check a cluster before a sweep.
+finds out how to talk to it. ``examine`` and ``doctor`` check a cluster before a sweep.
 """

@@ -22,10 +22,8 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Retry
 from orchestrator.spec.settings import EngineSettings
-from orchestrator.sweep.selfcheck import MAX_TTFT_ERROR_MS, selfcheck
 
 Level = Literal["fail", "warning"]
-CLIENT_LIMIT_S = 120.0
 ROUNDS = 10  # readings of each clock
 CALL_LIMIT_S = 10.0  # for a node that has answered before
 # for which hosts listen: until the last one has begun and all connections were tried
@@ -235,37 +233,3 @@ def _missing_folders(path: str) -> list[str]:
         missing.append(folder)
         folder = os.path.dirname(folder)
     return missing
-
-
-def clients(probes: Probes, nodes: Sequence[Node]) -> tuple[dict[str, Any], list[Finding]]:
-    """Run the client's self-check on one host after the other, 20 s each; results by address, and
-    findings.
-    """
-    said, found = dict[str, Any](), list[Finding]()
-    for address, node in {node.machine.address: node for node in nodes}.items():
-        answer = probes.ask(selfcheck, limit_s=CLIENT_LIMIT_S, nodes=(node.machine.node_id,))[
-            node.machine.node_id
-        ]
-        if isinstance(answer, NoAnswer):
-            do = "run 'orchestrator selfcheck' there"
-            found.append(
-                Finding(
-                    "warning", "client", node.name, answer.why, "its client was not measured", do
-                )
-            )
-            continue
-        said[address] = answer
-        if abs(answer["ttft_error_ms"]["mean"]) > MAX_TTFT_ERROR_MS:
-            what = f"its client adds {answer['ttft_error_ms']['mean']:.1f} ms to the mean TTFT"
-            do = "free its cores, or keep clients off it"
-            found.append(
-                Finding(
-                    "warning",
-                    "client",
-                    node.name,
-                    what,
-                    "measured latencies are wrong by that much",
-                    do,
-                )
-            )
-    return said, found

@@ -4,7 +4,6 @@ are not.
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import json
 import mmap
@@ -37,7 +36,7 @@ from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import Speculative
 from orchestrator.sweep import examine as asking
 from orchestrator.sweep.doctor import diagnose
-from orchestrator.sweep.examine import Finding, Kinds, Node, clients, examine, kinds_of
+from orchestrator.sweep.examine import Finding, Kinds, Node, examine, kinds_of
 from orchestrator.sweep.need import Need, need_of
 from orchestrator.telemetry.gpus import health
 
@@ -1028,18 +1027,6 @@ def test_hosts_that_do_not_reach_each_other_where_engines_listen_are_named(
     assert {(one.level, one.check) for one in found} == {("fail", "network")}
     assert all("127.0.0.3" in one.what and what in one.what for one in found)
     assert "127.0.0.2" in found[0].where
-
-
-def test_the_client_of_each_host_is_measured_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measured = {"ttft_error_ms": {"mean": 0.1}}
-    monkeypatch.setattr(asking, "selfcheck", lambda: copy.deepcopy(measured))
-    probes = FakeProbes(lambda function: {"ttft_error_ms": {"mean": 16.2}})
-    nodes = [Node(machine, FINE) for machine in probes.machines]
-    said, (found,) = clients(probes, nodes)
-    assert said["127.0.0.2"] == measured
-    assert "adds 16.2 ms to the mean TTFT" in found.what
 
 
 def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
