@@ -93,7 +93,7 @@ def test_doctor_names_the_models_of_an_endpoint_that_has_another(tmp_path: Path)
 
 LOAD = ["--concurrency", "1", "--requests", "1", "--input-tokens", "8", "--output-tokens", "4"]
 UNKNOWN_HOST = "http://no-such-host.invalid:8000"
-STORAGES = ["s3://no-such-bucket-of-anybody/x", "gs://no-such-bucket-of-anybody/x"]
+S3, GS = "s3://no-such-bucket-of-anybody/x", "gs://no-such-bucket-of-anybody/x"
 
 
 def told_in_time(name: str, *args: str) -> str:
@@ -107,8 +107,9 @@ def told_in_time(name: str, *args: str) -> str:
     return sentence
 
 
-@pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("name", ["run", "load", "doctor", "results"])
+@pytest.mark.parametrize(
+    ("name", "storage"), [("run", S3), ("load", GS), ("doctor", S3), ("results", GS)]
+)
 def test_a_storage_that_does_not_answer_is_told_in_time(
     tmp_path: Path, name: str, storage: str
 ) -> None:
