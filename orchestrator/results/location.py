@@ -3,6 +3,7 @@ never from the URI.
 """
 
 import os
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ _HELP = {
     "gs": "point GOOGLE_APPLICATION_CREDENTIALS at a file or use the node's service account",
 }
 
-
+_AWS_HOST = "s3.us-east-1.amazonaws.com"  # which tells the region of every bucket
 ANSWER_LIMIT_S = 8.0  # for a storage that a command is about to use
 # what no second try mends; checked before anything is started
 _HOPELESS = {
@@ -207,6 +208,7 @@ def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
 def _region_of(bucket: str) -> str:
     """Where a bucket is. Raises InputError where that cannot be found out."""
     try:
+        _look_up(_AWS_HOST)
         region: str = fs.resolve_s3_region(bucket)
     except OSError as error:
         said = " ".join(str(error).split())
@@ -215,6 +217,14 @@ def _region_of(bucket: str) -> str:
             " network? AWS_REGION names the region"
         ) from error
     return region
+
+
+def _look_up(host: str) -> None:
+    """Raises OSError where the host has no address: the AWS SDK would ask for 7 to 10 s again."""
+    try:
+        socket.getaddrinfo(host, 443)
+    except socket.gaierror as error:
+        raise OSError(f"Could not resolve host {host}") from error
 
 
 def _gcs(options: dict[str, Any]) -> fs.FileSystem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
@@ -59,8 +60,22 @@ def test_a_region_that_cannot_be_found_out_is_one_sentence(monkeypatch: pytest.M
 
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
     monkeypatch.setattr(fs, "resolve_s3_region", unknown)
     with pytest.raises(InputError, match="the region of s3://b is not known"):
+        check_answers("s3://b/p")
+
+
+def test_a_host_of_aws_without_an_address_is_asked_for_no_region(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_address(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    with pytest.raises(InputError, match=r"Could not resolve host s3\.us-east-1\.amazonaws\.com"):
         check_answers("s3://b/p")
 
 
