@@ -84,12 +84,7 @@ def usual_effect(seen: Iterable[Clumps], target: float) -> float:
 
 def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The nearest values, by weighted squares, that do not rise from one to the next."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, values
-    for value, weight in zip(values, weights, strict=True):
-        block = (value, weight, 1)
-        while blocks and blocks[-1][0] < block[0]:
-            mean, before, count = blocks.pop()
-            both = before + block[1]
-            block = ((mean * before + block[0] * block[1]) / both, both, count + block[2])
-        blocks.append(block)
-    return [mean for mean, _, count in blocks for _ in range(count)]
+    from scipy.optimize import isotonic_regression  # imported late: most sweeps search nothing
+
+    fitted: list[float] = isotonic_regression(values, weights=weights, increasing=False).x.tolist()
+    return fitted
