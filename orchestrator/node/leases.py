@@ -2,13 +2,13 @@
 user there sees it.
 
 Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A
-lease is a small file that its holder keeps locked (flock), so it ends however the holder dies. A
+lease is a small file that its holder keeps locked (filelock, which uses flock here), so it ends
+however the holder dies. A
 launch that has to wait leaves a ticket beside the leases, a file of the same kind: whoever comes
 later gives way to it. The files are directly in /tmp, where users cannot remove each other's, and
 contain no secrets. One lock guards all reading and writing of leases and tickets.
 """
 
-import fcntl
 import itertools
 import json
 import math
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout, lock_descriptor
 
 from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.base.redaction import plain
@@ -38,6 +39,7 @@ TICKET_PREFIX = ".orchestrator-ticket-"
 # hangs) keeps nobody out. Holders ask every second.
 SILENT_S = 15.0
 LOCK_LIMIT_S = 10.0
+LOCK_LOOK_S = 0.01  # between two tries; whoever has the lock needs it for milliseconds
 LARGEST_BYTES = 1 << 20
 LONGEST_TEXT = 256
 # Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
@@ -319,7 +321,7 @@ class _LockedFile:
         if self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | _MAKE, 0o644)
             os.fchmod(self._file, 0o644)  # whatever the umask: others must read it
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_descriptor(self._file, blocking=False)
         document = asdict(content)
         if isinstance(content, Holding):
             document["sweep"] = content.sweep  # where older releases look for it
@@ -441,14 +443,13 @@ def _documents(folder: Path, prefix: str) -> list[_Document]:
                 facts = os.fstat(file)
                 if not stat.S_ISREG(facts.st_mode):
                     continue
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                if lock_descriptor(file, blocking=False):
                     path.unlink()
-                except BlockingIOError:
-                    content = _content(file)
-                    if content is not None:
-                        age_s = time.time() - facts.st_mtime
-                        documents.append(_Document(content, facts.st_uid, age_s))
+                    continue
+                content = _content(file)
+                if content is not None:
+                    age_s = time.time() - facts.st_mtime
+                    documents.append(_Document(content, facts.st_uid, age_s))
             finally:
                 os.close(file)
     return documents
@@ -511,49 +512,32 @@ def _short(text: object) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Holds the lock on all leases of this host. Raises Occupied or PlacementError when it cannot
-    be had.
+    """Holds the lock on all leases of this host. Raises Occupied when another process keeps it for
+    LOCK_LIMIT_S, PlacementError when it cannot be had at all.
     """
-    path, end_s, file = folder / LOCK, time.monotonic() + LOCK_LIMIT_S, -1
     try:
         _make(folder)
     except OSError as error:
         text = _unusable(folder, f"cannot be made: {error.strerror}")
         raise PlacementError(text) from error
-    while file < 0:
-        try:
-            file = _locked(path)
-        except OSError as error:
-            if time.monotonic() >= end_s:
-                text = (
-                    f"the leases of host {socket.gethostname()} in {folder} cannot be read: {error}"
-                )
-                raise (Occupied if isinstance(error, BlockingIOError) else PlacementError)(
-                    text
-                ) from error
-            time.sleep(0.01)
+    lock = FileLock(
+        folder / LOCK,
+        timeout=LOCK_LIMIT_S,
+        mode=0o666,  # all users of the host take it in turn
+        poll_interval=LOCK_LOOK_S,
+        fallback_to_soft=False,  # the lock would outlive its holder
+    )
+    text = f"the leases of host {socket.gethostname()} in {folder} cannot be read"
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise Occupied(f"{text}: another process keeps {LOCK} locked") from error
+    except OSError as error:
+        raise PlacementError(f"{text}: {error}") from error
     try:
         yield
     finally:
-        os.close(file)
-
-
-def _locked(path: Path) -> int:
-    """The locked, open file at ``path``. Raises OSError if somebody else has the lock or the file
-    was just removed.
-    """
-    make = not path.exists()
-    file = os.open(path, _READ | (_MAKE if make else 0), 0o644)
-    try:
-        if make:
-            os.fchmod(file, 0o644)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(file).st_ino != path.stat().st_ino:
-            raise FileNotFoundError(path)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
+        lock.release()
 
 
 def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> list[int]:

@@ -3,7 +3,8 @@ processes.
 
 An owner (a node agent, a test) holds a shared ``flock`` on a launch's file as long as the launch
 should live. However the owner dies, the kernel releases the lock; no clock or heartbeat is
-involved. The tags find a launch's processes, whatever their parent has become.
+involved. (filelock has no shared lock on a plain file: its read-write lock is an SQLite database.)
+The tags find a launch's processes, whatever their parent has become.
 """
 
 import fcntl
@@ -24,7 +25,7 @@ KEEP = {"SPT_NOENV": "1"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class FileLock:
+class LaunchLock:
     """A launch's lock, held from construction to ``release``. It may have several owners (two ranks
     on one node).
 

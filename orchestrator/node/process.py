@@ -23,7 +23,7 @@ from orchestrator.base.folders import node_folder
 from orchestrator.base.redaction import HIDDEN, is_secret, redacted, secrets_of
 from orchestrator.engines.command import Command
 from orchestrator.node import ownership
-from orchestrator.node.ownership import FileLock
+from orchestrator.node.ownership import LaunchLock
 
 LOG_NAME = "engine.log"
 READY = "# ready"  # line in the log, written by mark_ready
@@ -76,7 +76,7 @@ class EngineProcess:
         self.log_path = workdir / LOG_NAME
         self.pid: int | None = None
         self._tag = uuid.uuid4().hex
-        self._owner_lock: FileLock | None = None
+        self._owner_lock: LaunchLock | None = None
         self._stdin: int | None = None
         self._events: int | None = None
         self._unread = b""
@@ -97,7 +97,7 @@ class EngineProcess:
             for folder in self.command.folders:
                 Path(folder).mkdir(parents=True, exist_ok=True)
             locks = node_folder("locks")
-            self._owner_lock = FileLock(self.launch_id, locks)
+            self._owner_lock = LaunchLock(self.launch_id, locks)
             self._launch_guard(self._specification(locks))
             event = self._wait_for(("started", "failed"), _GUARD_START_S)
             if event is None or event["event"] == "failed":

@@ -20,7 +20,7 @@ from orchestrator.base.errors import EngineFailure, FailureClass
 from orchestrator.base.folders import node_folder
 from orchestrator.engines.command import Command
 from orchestrator.node import ownership, reaper
-from orchestrator.node.ownership import FileLock, is_held
+from orchestrator.node.ownership import LaunchLock, is_held
 from orchestrator.node.process import EngineProcess
 
 HERE = Path(__file__).parent
@@ -403,7 +403,7 @@ def test_the_log_begins_with_what_is_run_and_shows_no_secret(
 
 
 def test_two_owners_of_one_launch_keep_it_alive_together(tmp_path: Path, launch_id: str) -> None:
-    first, second = FileLock(launch_id, tmp_path), FileLock(launch_id, tmp_path)
+    first, second = LaunchLock(launch_id, tmp_path), LaunchLock(launch_id, tmp_path)
     first.release()
     assert is_held(first.path)
     second.release()

@@ -33,7 +33,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.node.leases import Lease, Owner, Wish, living
-from orchestrator.node.ownership import FileLock
+from orchestrator.node.ownership import LaunchLock
 from orchestrator.node.readiness import Ready
 from orchestrator.results.ids import new_ulid
 from orchestrator.spec.load import Arrivals, Lengths, Level
@@ -104,7 +104,7 @@ def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
     try:
         assert agent.lease(Wish(Owner(sweep))) == ()
         assert agent.dead_logs() == [(f"{dead}-a", f"{dead}/rank1.log", b"its words, ***")]
-        held = FileLock(dead, node_folder("locks"))
+        held = LaunchLock(dead, node_folder("locks"))
         assert agent.dead_logs() == [], "it lives"
         held.release()
         ending = Lease(dead)
@@ -225,7 +225,7 @@ def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
     agent: EngineHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.lease(Wish(Owner("mine")))
-    lock = FileLock(f"test-{new_ulid()}", node_folder("locks"))
+    lock = LaunchLock(f"test-{new_ulid()}", node_folder("locks"))
     files, looks = [agent._lease._lease_file._path, lock.path], iter([False, True])
     for file in files:
         os.utime(file, (0, 0))

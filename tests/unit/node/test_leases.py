@@ -4,6 +4,7 @@ however that dies.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pwd
@@ -196,7 +197,7 @@ def test_files_of_others_that_are_no_leases_are_nothing(tmp_path: Path, text: st
     path = tmp_path / f"{PREFIX}x"
     path.write_text(text)
     with path.open() as file:
-        leases.fcntl.flock(file, leases.fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         (tmp_path / f"{PREFIX}link").symlink_to("/etc/passwd")
         os.mkfifo(tmp_path / f"{PREFIX}pipe")
         assert living(tmp_path) == []
@@ -208,7 +209,7 @@ def test_a_lease_shows_no_control_characters_of_others(tmp_path: Path) -> None:
     path = tmp_path / f"{PREFIX}x"
     path.write_text(json.dumps(said))
     with path.open() as file:
-        leases.fcntl.flock(file, leases.fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert [one.launch for one in living(tmp_path)] == ["x"]
 
 
@@ -218,7 +219,7 @@ def test_a_lock_that_somebody_keeps_is_no_place_now_after_a_while(
     living(tmp_path)
     monkeypatch.setattr(leases, "LOCK_LIMIT_S", 0.05)
     with (tmp_path / LOCK).open() as file:
-        leases.fcntl.flock(file, leases.fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(Occupied, match="cannot be read"):
             Lease("a", tmp_path).take(wish("s", True))
     (tmp_path / LOCK).unlink()
@@ -226,6 +227,17 @@ def test_a_lock_that_somebody_keeps_is_no_place_now_after_a_while(
     with pytest.raises(PlacementError, match="cannot be read") as caught:
         living(tmp_path)
     assert not isinstance(caught.value, Occupied)
+
+
+@ROOT
+def test_all_users_take_the_lock_of_all_leases_whoever_made_it(shared: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        assert as_user(NOBODY, lambda: living(shared)) == ""
+    finally:
+        os.umask(mask)
+    assert (shared / LOCK).stat().st_uid == NOBODY
+    assert as_user(NOBODY - 1, lambda: Lease("b", shared).take(wish("t", True))) == ""
 
 
 def test_a_missing_folder_of_leases_is_made_for_all_users(
@@ -401,7 +413,7 @@ def test_leases_of_older_releases_count_and_they_find_ours(tmp_path: Path) -> No
     path = tmp_path / f"{PREFIX}x"
     path.write_text(json.dumps(old))
     with path.open() as file:
-        leases.fcntl.flock(file, leases.fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(Occupied, match="held by launch old"):
             Lease("a", tmp_path).take(wish("t", True))
     lease = Lease("a", tmp_path)

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.folders import node_folder
 from orchestrator.node import ownership, reaper
-from orchestrator.node.ownership import FileLock, forget, is_abandoned, is_held
+from orchestrator.node.ownership import LaunchLock, forget, is_abandoned, is_held
 from orchestrator.node.reaper import Leftover
 from orchestrator.node.shared_memory import mapped
 from tests.harness import wait_for
@@ -23,7 +23,7 @@ from tests.harness import wait_for
 def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     assert not is_held(path)
-    held = FileLock("a", tmp_path)
+    held = LaunchLock("a", tmp_path)
     assert is_held(path)
     assert not is_abandoned(path)
     os.utime(path, (0, 0))
@@ -46,13 +46,13 @@ def test_where_there_is_no_lock_nobody_knows_whether_its_owner_lives(tmp_path: P
 
 
 def test_a_lock_stays_for_the_reaper_where_processes_are_left(tmp_path: Path) -> None:
-    held = FileLock("a", tmp_path)
+    held = LaunchLock("a", tmp_path)
     held.release(processes_left=True)
     assert is_abandoned(held.path)
 
 
 def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
-    held = FileLock("a", tmp_path)
+    held = LaunchLock("a", tmp_path)
     code = "import time; print(flush=True); time.sleep(60)"
     child = subprocess.Popen(
         [sys.executable, "-S", "-c", code], close_fds=False, stdout=subprocess.PIPE
@@ -79,7 +79,7 @@ def test_a_lock_taken_while_its_file_is_being_removed_is_held(
             (tmp_path / "a.lock").unlink()
 
     monkeypatch.setattr(ownership.fcntl, "flock", flock)
-    held = FileLock("a", tmp_path)
+    held = LaunchLock("a", tmp_path)
     monkeypatch.undo()
     assert len(calls) == 2
     assert is_held(held.path)
@@ -89,7 +89,7 @@ def test_a_lock_taken_while_its_file_is_being_removed_is_held(
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 200])
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="is not a launch id"):
-        FileLock(name, tmp_path)
+        LaunchLock(name, tmp_path)
 
 
 def test_a_process_that_is_stuck_in_the_kernel_keeps_nobody_waiting(
@@ -151,7 +151,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> None:
     locks, work = docker / "locks", docker / "work"
     work.mkdir()
-    held = FileLock("held", locks)
+    held = LaunchLock("held", locks)
     (locks / "lost.lock").touch()  # of "spared" nothing is known
     assert reaper.reap(locks, work) == [
         Leftover(0, "lost", f"docker {NAMES[1]}"),
@@ -197,7 +197,7 @@ def test_work_folders_of_the_dead_are_kept_for_days_and_those_of_the_living_for_
 ) -> None:
     locks, work = tmp_path / "locks", tmp_path / "work"
     locks.mkdir()
-    held = FileLock("held", locks)
+    held = LaunchLock("held", locks)
     for name in ("held-a", "old-b", "new-c", "writing-d"):
         (work / name).mkdir(parents=True)
         (work / name / "engine.log").write_text("words")
