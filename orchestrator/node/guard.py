@@ -33,14 +33,12 @@ from typing import Any
 import psutil
 
 from orchestrator.node.ownership import GUARD, kill_tagged
-from orchestrator.node.shared_memory import LIMIT_S, Segments, mapped, names, remove
+from orchestrator.node.shared_memory import LIMIT_S, Segments, mapped, remove
 
 OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end any more
 CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
-# between looks at shared memory; what the engine maps is read after new segments appeared, twice
-LOOK_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -51,14 +49,13 @@ class Child:
 
     pid: int
     status: int | None = None  # negative: killed by that signal
-    # shared memory that it and its children were seen to use
+    # shared memory that it and its children used when the guard began to end them
     segments: Segments = field(default_factory=set)
 
-    def look(self, limit_s: float = LIMIT_S) -> None:
+    def note_segments(self, limit_s: float) -> None:
         """Note the shared memory in use now: once a process is gone, it cannot be found out."""
-        self.segments |= mapped(
-            (process.pid for process in psutil.Process().children(recursive=True)), limit_s
-        )
+        processes = psutil.Process().children(recursive=True)
+        self.segments = mapped([process.pid for process in processes], limit_s)
 
 
 def main(spec: dict[str, Any]) -> None:
@@ -152,15 +149,8 @@ def _run_after(spec: dict[str, Any]) -> None:
 
 def _watch(engine: Child, wake: int) -> str:
     """Wait for a reason to end: ``stop``, ``owner gone``, ``exited`` or the name of a signal."""
-    known, new = set[str](), set[str]()
     while True:
-        ready, _, _ = select.select([0, wake], [], [], LOOK_S)
-        if not ready:
-            before, there = new, names()
-            known, new = there, there - known
-            if before or new:
-                engine.look()
-            continue
+        ready, _, _ = select.select([0, wake], [], [])
         if 0 in ready:
             return "stop" if os.read(0, 64) else "owner gone"
         numbers = _drain(wake)
@@ -195,7 +185,8 @@ def end_tree(
     """
     deadline = clock() + grace_s
     asked, killed = False, set[int]()
-    engine.look(min(LIMIT_S, grace_s))  # first, since a starting engine dies of SIGTERM at once
+    # first, since a starting engine dies of SIGTERM at once
+    engine.note_segments(min(LIMIT_S, grace_s))
     if engine.status is None:
         _send(psutil.Process(engine.pid), signal.SIGTERM)
     while reap(engine):
