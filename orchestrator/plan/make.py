@@ -15,11 +15,13 @@ from orchestrator.capacity.strategy import Question
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine, program_of
 from orchestrator.plan import identity
-from orchestrator.plan.cost import patient, placement_problems, spread
+from orchestrator.plan.cost import patient
 from orchestrator.plan.feasibility import Feasibility
-from orchestrator.plan.identity import labels
+from orchestrator.plan.labels import labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
+from orchestrator.plan.paths import Paths
+from orchestrator.plan.placement import placement_problems, spread
 from orchestrator.plan.verdict import judged, models_left_behind, part_problems, together
 from orchestrator.results.ids import digest
 from orchestrator.spec.document import nearest, read_at_most, read_document
@@ -106,7 +108,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     deployment that cannot work is not an error: the plan has it as ``impossible``, with the
     reasons.
     """
-    paths = identity.Paths(experiment.folder)
+    paths = Paths(experiment.folder)
     engines = _engines(experiment)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
     notes += _unknown_releases(candidates)
@@ -202,7 +204,7 @@ def _resolved(
     return found, notes
 
 
-def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
+def _predictions(experiment: Experiment, paths: Paths) -> Predictions:
     """``predictions`` with the path of the profile resolved. Reports unreadable profiles and
     missing tables.
     """
@@ -252,7 +254,7 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
 
 
 def _candidates(
-    experiment: Experiment, paths: identity.Paths, engines: Mapping[str, Engine]
+    experiment: Experiment, paths: Paths, engines: Mapping[str, Engine]
 ) -> Iterator[_Candidate]:
     """Combinations with known engines. Reports unresolvable paths, and versions other than the one
     installed.
@@ -447,7 +449,7 @@ def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Level
     )
 
 
-def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
+def _loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     """Every workload with the rules of the load. Reports invalid workloads, arrivals and searches."""
     load: Load | None = experiment.parts.get("load")
     workloads = _workloads(experiment, paths)
@@ -512,9 +514,7 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     return [PlannedLoad(workload=workload, **rules) for workload in workloads]
 
 
-def _arrivals(
-    experiment: Experiment, arrivals: Arrivals, paths: identity.Paths
-) -> tuple[Arrivals, bool]:
+def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: Paths) -> tuple[Arrivals, bool]:
     """Arrivals with the path of their trace resolved, and whether they cannot be drawn, which is
     reported.
     """
@@ -534,7 +534,7 @@ def _arrivals(
     return arrivals, bool(texts)
 
 
-def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
+def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
     """Workloads with their files found and identified by content. Reports those that cannot be
     sent.
     """

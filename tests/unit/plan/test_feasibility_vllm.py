@@ -18,8 +18,8 @@ import pytest
 from orchestrator.catalog.models import facts_from_config
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.engines.vllm_check import ask
-from orchestrator.plan.cost import placement_problems
 from orchestrator.plan.feasibility import Finding, case_of, findings_of
+from orchestrator.plan.placement import placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 SEEDS = (20261121, 1)

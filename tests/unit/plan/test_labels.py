@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.identity import LONGEST, labels
+from orchestrator.plan.labels import LONGEST, labels
 from orchestrator.spec.settings import EngineSettings
 
 

@@ -13,7 +13,7 @@ from orchestrator.emulator.api import four_bytes
 from orchestrator.emulator.profile import load_profile
 from orchestrator.emulator.server import token_counter
 from orchestrator.engines.vllm_check import ask
-from orchestrator.plan.identity import Paths
+from orchestrator.plan.paths import Paths
 from orchestrator.results.location import parse_location
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.plan.files import planned

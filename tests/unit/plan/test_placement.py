@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.cost import placement_problems, spread
+from orchestrator.plan.placement import placement_problems, spread
 from orchestrator.plan.verdict import workload_mismatch
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.catalog.memory import GIB, kv_bytes_per_sequence, weights
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 from orchestrator.engines import ENGINES, architectures
-from orchestrator.plan.cost import placement_problems
 from orchestrator.plan.feasibility import Feasibility, assess
+from orchestrator.plan.placement import placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware
 from scripts import record_architectures
 from tests.unit.catalog import test_parameters

@@ -1,0 +1,89 @@
+"""Resolves the paths of an experiment file.
+
+Relative paths start at the file, ``~`` is the home folder and ``${NAME}`` an environment variable.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from orchestrator.base.errors import InputError
+from orchestrator.spec.document import from_home
+from orchestrator.spec.settings import EngineSettings
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_PATH_STARTS = (".", "/", "~", "${")
+
+
+class Paths:
+    """Resolves the paths of one experiment file, each path once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.path = cache(self._path)
+        self.model = cache(self._model)
+
+    def resolved(self, settings: EngineSettings) -> EngineSettings:
+        """Settings with absolute paths. Raises ValueError for an environment variable that is not
+        set, and for the home folder of a user nobody knows.
+        """
+        return settings.each(self._resolved)
+
+    def _resolved(self, settings: EngineSettings) -> EngineSettings:
+        places: dict[str, Callable[[str], str]] = {
+            "model": self.model,
+            "tokenizer": self.model,
+            "executable": self.command,
+            "image": self.image,
+            "profile": self.profile,
+        }
+        given = {name: getattr(settings, name) for name in places}
+        changed: dict[str, object] = {
+            name: places[name](text) for name, text in given.items() if text is not None
+        }
+        if settings.speculative is not None and settings.speculative.model is not None:
+            draft = self.model(settings.speculative.model)
+            changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
+        same = all(getattr(settings, name) == value for name, value in changed.items())
+        # shared: a file may have 100,000 of them
+        return settings if same else settings.model_copy(update=changed)
+
+    def command(self, text: str) -> str:
+        """An absolute path, or the bare name of a command on the node's PATH."""
+        return self.path(text) if "/" in text or text.startswith("~") else text
+
+    def image(self, text: str) -> str:
+        """An absolute path if ``text`` looks like a path, else a reference to a registry."""
+        return self.path(text) if text.startswith(_PATH_STARTS) or text.endswith(".sif") else text
+
+    def profile(self, text: str) -> str:
+        """The absolute path of a file, or a name of the catalogue, which may contain slashes and
+        dots too.
+        """
+        is_file = text.startswith(_PATH_STARTS) or Path(text).suffix in (".yaml", ".yml", ".json")
+        return self.path(text) if is_file else text
+
+    def _path(self, text: str) -> str:
+        """An absolute path. Links are not resolved: a virtual environment's own path matters."""
+        try:
+            filled = from_home(_VARIABLE.sub(_from_environment, text))
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return os.path.normpath(self._folder / filled)
+
+    def _model(self, text: str) -> str:
+        """An absolute path if ``text`` looks like a path or exists beside the experiment, else a
+        name on the hub.
+        """
+        if text.startswith(_PATH_STARTS) or (self._folder / text).exists():
+            return self.path(text)
+        return text
+
+
+def _from_environment(found: re.Match[str]) -> str:
+    value = os.environ.get(found.group(1))
+    if value is None:
+        raise ValueError(f"environment variable {found.group(1)!r} is not set")
+    return value
