@@ -33,7 +33,8 @@ from orchestrator.node.leases import Holding, Lease, Wish, living
 from orchestrator.node.process import LOG_NAME, EngineProcess
 from orchestrator.node.readiness import LOG_LINES, Expected, Ready, wait_ready
 from orchestrator.node.reaper import dead_work, processes_of, reap
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import Hardware
+from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
@@ -176,7 +177,7 @@ class EngineHost:
         return self._lease.take_ports(count, np.random.default_rng())
 
     def start(
-        self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str
+        self, settings: PlannedSettings, hardware: Hardware, node: Node, api_key: str
     ) -> tuple[str, ...]:
         """Start the engine; returns its argv."""
         engine, node = program_of(settings.engine), replace(node, workdir=str(self._workdir))

@@ -33,6 +33,7 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Retry
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
+from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.gpus import health
 
 PORT_STEP = 220  # fifty of the ports of engines are tried
@@ -72,7 +73,7 @@ class LocalProbes:
 
 
 def facts(
-    launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path("/")
+    launched: Sequence[tuple[PlannedSettings, Hardware]], root: Path = Path("/")
 ) -> dict[str, Any]:
     """All facts that ``doctor`` judges. ``launched``: settings whose engines and models to look for
     on this node.
@@ -213,7 +214,7 @@ def _space(folder: Path) -> dict[str, Any]:
     }
 
 
-def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
+def _engine(settings: PlannedSettings, hardware: Hardware) -> dict[str, Any]:
     """Where the program of an engine or router is on this node, and its version; for a container
     the runtime, and whether it has the image. ``missing``: the Python that would start it is there,
     but it is not installed in it.

@@ -19,6 +19,7 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import NOT_LAUNCHED, UNUSED, Engine
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 CONFIG = "emulator.json"
 # Settings that the timing model does not cover.
@@ -56,7 +57,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield f"extra_args --fault: {error}"
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     """One process per rank; ranks above 0 serve nothing."""
     argv = [
         sys.executable,

@@ -29,6 +29,7 @@ from orchestrator.engines.command_lines import (
 from orchestrator.spec.container_options import option_problem
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative, is_version
+from orchestrator.spec.stages import PinnedSettings, PlannedSettings, ResolvedSettings
 
 Reported = dict[str, float | int | str]
 # Settings that every launched engine has without a flag: which engine, where it runs, and how
@@ -432,8 +433,8 @@ class Engine:
     more_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
 
     # its process
-    # The command without `flags` and `extra_args`. Settings come with their pins.
-    start: Callable[[EngineSettings, Hardware, Node], Command] | None = None
+    # The command without `flags` and `extra_args`.
+    start: Callable[[PinnedSettings, Hardware, Node], Command] | None = None
     key_variable: str | None = None  # environment variable with its API key
     # between SIGTERM and SIGKILL of ranks above 0; they have nothing to finish
     follower_grace_s: float | None = None
@@ -502,7 +503,18 @@ class Engine:
         words = self._unknown_words(settings, certain=False)
         return [f"{about}: {word}" for word in words] or [about]
 
-    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    def pinned(self, settings: ResolvedSettings, hardware: Hardware) -> PinnedSettings:
+        """The settings of one part as its command line says them, and as its verdict judges them:
+        with values for the fields that are left open, in the engine's own words.
+        """
+        values: dict[str, Any] = dict(self.open_pins(settings, hardware))
+        for name, own_words in self.words.items():
+            word = values.get(name, getattr(settings, name))
+            if word in own_words:
+                values[name] = own_words[word]
+        return PinnedSettings(settings.model_copy(update=values))
+
+    def open_pins(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that are left open."""
         return {
             name: value
@@ -511,7 +523,7 @@ class Engine:
         }
 
     def command(
-        self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str
+        self, settings: PlannedSettings, hardware: Hardware, node: Node, api_key: str
     ) -> Command:
         """The process of one rank. The key travels in ``secrets``, never in argv. Raises TypeError
         for an endpoint.
@@ -521,25 +533,25 @@ class Engine:
         # planning does not need what it imports
         from orchestrator.engines.container import in_container
 
-        pins = self.pinned(settings, hardware)
-        settings = self.in_its_words(settings.model_copy(update=pins))
-        own = self.start(settings, hardware, node)
+        pinned = self.pinned(settings, hardware)
+        own = self.start(pinned, hardware, node)
+        pins = self.open_pins(settings, hardware)
         notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
         made = replace(
             own,
             argv=(
                 *own.argv,
-                *command.mapped(settings, self.flags),
-                *command.extra_arguments(settings),
+                *command.mapped(pinned, self.flags),
+                *command.extra_arguments(pinned),
             ),
-            env=command.environment(settings, hardware, node)
+            env=command.environment(pinned, hardware, node)
             | own.env
-            | {name: command.filled(value, node) for name, value in settings.env.items()},
+            | {name: command.filled(value, node) for name, value in pinned.env.items()},
             secrets=own.secrets | ({self.key_variable: api_key} if self.key_variable else {}),
             grace_s=self.follower_grace_s if node.rank else None,
             notes=notes + own.notes,
         )
-        return in_container(made, settings, hardware, node)
+        return in_container(made, pinned, hardware, node)
 
     def reason_to_refuse(self, field_name: str) -> str:
         """Why the engine does not have a field, as a sentence; the field is not one that it has."""
@@ -610,14 +622,6 @@ class Engine:
 
     def _release(self, settings: EngineSettings) -> Release | None:
         return release_of(self.name, settings)
-
-    def in_its_words(self, settings: EngineSettings) -> EngineSettings:
-        """The settings with values in the engine's own vocabulary."""
-        given = {name: getattr(settings, name) for name in self.words}
-        said = {
-            name: self.words[name][word] for name, word in given.items() if word in self.words[name]
-        }
-        return settings.model_copy(update=said)
 
     def _unknown_words(self, settings: EngineSettings, certain: bool) -> list[str]:
         """Sentences about flags, values and methods that the engine does not have.

@@ -15,6 +15,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 # All but awq quantize a 16-bit checkpoint while it loads. What follows w8a8 names the kernels.
 QUANTIZATION = (
@@ -48,7 +49,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return sequences | {"max_num_batched_tokens": BATCH // settings.data_parallel_size}
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "python3"), "-m", "lightllm.server.api_server"),
         *(

@@ -17,6 +17,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
+from orchestrator.spec.stages import PinnedSettings
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 # allowed with tensor_parallel_size: `row` keeps KV and attention on one GPU
@@ -42,7 +43,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return PINS | {"kv_cache_tokens": slot * (settings.max_num_seqs or PINS["max_num_seqs"])}
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     model = node.model_path or settings.model
     argv = [
         command.program(settings, "llama-server"),

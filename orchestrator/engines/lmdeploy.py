@@ -16,6 +16,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative")
@@ -35,7 +36,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return command.BATCH | {"max_num_seqs": sequences}
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "lmdeploy.cli", "run", "--api-keys"),
         *("serve", "api_server", node.model_path or settings.model),

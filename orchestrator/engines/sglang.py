@@ -18,6 +18,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
+from orchestrator.spec.stages import PinnedSettings
 
 # fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and w8a8_fp8 quantize a 16-bit checkpoint
 # while it loads; w8a8_int8 would read its values as integers (quantization/w8a8_int8.py). Of
@@ -240,7 +241,7 @@ def _attention(settings: EngineSettings) -> list[str]:
     return ["--attn-dp-size", str(size)]
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "sglang.cli.main", "main", "--api-key"),
         *("serve", "--model-path", node.model_path or settings.model),

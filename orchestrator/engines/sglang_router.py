@@ -9,7 +9,8 @@ from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine, LogWords
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 # What it passes on of requests (its src/protocols): of /v1/completions text prompts and unknown
 # fields; of chats and of stream_options only fields that it knows.
@@ -39,7 +40,7 @@ def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[
     return argv
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [*command.with_key(settings, "sglang_router.cli", "main", "--api-key"), "launch"]
     argv += [
         "--prometheus-host",

@@ -20,6 +20,7 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
+from orchestrator.spec.stages import PinnedSettings
 
 CONFIG = "trtllm.yaml"
 # Field -> key of the YAML file, with dots between levels.
@@ -68,7 +69,7 @@ FIELDS = (
 )
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "trtllm-serve"), node.model_path or settings.model),
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),

@@ -18,6 +18,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 # need a checkpoint made for them
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
@@ -41,7 +42,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return {"max_num_batched_tokens": tokens, "max_num_queued_reqs": QUEUED}
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     prometheus = node.extra_ports[0] if node.extra_ports else node.port + 1
     socket = f"{node.workdir}/shard"  # left behind by TGI, and removed with the launch
     if len(socket.encode()) > LONGEST_SOCKET:

@@ -12,6 +12,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Engine, ModelRules
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 BLOCK = 256  # tokens of a KV block; kv_cache_tokens are turned into blocks
 # By default its KV cache and attention mask would take most of a CPU node's memory, and the first
@@ -34,7 +35,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return pins | ({"block_size": BLOCK} if settings.kv_cache_tokens or pins else {})
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "transformers"), "serve", _served_name(settings, node)),
         *("--continuous-batching", "--device", "cpu" if hardware.is_cpu else "cuda:0"),

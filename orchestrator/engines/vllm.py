@@ -22,6 +22,7 @@ from orchestrator.engines.engine import (
 )
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
+from orchestrator.spec.stages import PinnedSettings
 
 DAY_S = 86_400
 # vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a
@@ -80,7 +81,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return pins | ({"block_size": BLOCK[hardware.is_cpu]} if settings.kv_cache_tokens else {})
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "vllm"), "serve", node.model_path or settings.model),
         *_server(settings, node),

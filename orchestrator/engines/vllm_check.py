@@ -21,6 +21,7 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.spec.document import from_home
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version, is_version
+from orchestrator.spec.stages import PlannedSettings
 
 START_S = 180.0  # importing vLLM takes 10 s, the first time on a slow disk two minutes
 EACH_S = 1.0  # seen: 0.02 to 0.1 s
@@ -47,7 +48,7 @@ class Opinion:
 
 
 def opinion_of_vllm(
-    environment: str | Path, deployments: Mapping[str, tuple[EngineSettings, Hardware]]
+    environment: str | Path, deployments: Mapping[str, tuple[PlannedSettings, Hardware]]
 ) -> Opinion:
     """vLLM's opinion of those ``deployments`` (by any name) that use vLLM.
 
@@ -89,7 +90,7 @@ def _same_version(settings: EngineSettings, version: str | None) -> bool:
     return own is None or version is None or is_version(own, version)
 
 
-def case_of(settings: EngineSettings, hardware: Hardware) -> Case:
+def case_of(settings: PlannedSettings, hardware: Hardware) -> Case:
     """The command line of rank 0 as it would be run, without a container."""
     alone: dict[str, Any] = {"image": None, "container_runtime": None}
     if (

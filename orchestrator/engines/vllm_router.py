@@ -10,10 +10,11 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine, LogWords
 from orchestrator.engines.sglang_router import arguments
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import Hardware
+from orchestrator.spec.stages import PinnedSettings
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = (command.program(settings, "vllm-router"), *arguments(node, "--vllm-pd-disaggregation"))
     return Command(argv, {"CUDA_VISIBLE_DEVICES": ""})
 

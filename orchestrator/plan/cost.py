@@ -1,8 +1,8 @@
 """What a plan needs: nodes, time, GPU hours and money.
 
 Start times are known for engines that earlier runs started. Others are estimated: START_S for
-processes, compilation
-and CUDA graphs, plus the time to read a node's weights at READ_BYTES_S.
+processes, compilation and CUDA
+graphs, plus the time to read a node's weights at READ_BYTES_S.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from orchestrator.engines import ENGINES, ROUTERS
-from orchestrator.engines.engine import program_of
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.plan.order import RISKY, place, promises
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import counted, hours
-from orchestrator.spec.settings import EngineSettings
 
 START_S, EMULATED_START_S = 60.0, 5.0
 READ_BYTES_S = 1e9  # a network volume or an ordinary disk; NVMe and page cache are faster
-DOWNLOAD_BYTES_S = 1e8  # from a hub to a node that has no weights yet
 
 
 def estimated_start_s(deployment: Deployment) -> float:
@@ -33,32 +30,17 @@ def estimated_start_s(deployment: Deployment) -> float:
     if engine.emulated:
         return EMULATED_START_S
     predicted = deployment.predicted or {}
-    read = [
-        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0)
-        * part.devices_per_node
+    bytes_of_nodes = [
+        weight_bytes(predicted, role) * part.devices_per_node
         for role, part in deployment.settings.engines.items()
     ]
-    return START_S + max(read) / READ_BYTES_S
+    return START_S + max(bytes_of_nodes) / READ_BYTES_S
 
 
-def patient(settings: EngineSettings, predicted: Mapping[str, Any]) -> EngineSettings:
-    """Settings with a ``startup_timeout_s`` within which a new node can also download the weights.
-
-    Unchanged if the settings give it, or if the weights are unknown or small enough.
-    """
-    if "startup_timeout_s" in settings.model_fields_set or not ENGINES[settings.engine].launches:
-        return settings
-    weights = (
-        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0)
-        * part.world_size
-        for role, part in settings.engines.items()
-    )
-    limit_s = START_S + max(weights) / DOWNLOAD_BYTES_S
-    if limit_s <= settings.startup_timeout_s:
-        return settings
-    given = {"startup_timeout_s": limit_s}
-    roles = {role: part.model_copy(update=given) for role, part in (settings.roles or {}).items()}
-    return settings.model_copy(update=given | ({"roles": roles} if roles else {}))
+def weight_bytes(predicted: Mapping[str, Any], role: str) -> float:
+    """Predicted bytes of weights on one device of a role ("" without roles); 0 if not known."""
+    name = f"{role}.weight_bytes" if role else "weight_bytes"
+    return float(predicted.get(name) or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from orchestrator.spec.settings import (
     installed_version,
     is_version,
 )
+from orchestrator.spec.stages import PinnedSettings, ResolvedSettings, WrittenSettings
 
 # Part of every point's id. Raise it when the same load would be measured differently: what the
 # client sends, when it takes time stamps, how it counts tokens. Earlier measurements are then
@@ -49,33 +50,43 @@ class Contents:
 
 
 def deployment_id(
-    written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents
+    written: WrittenSettings, resolved: ResolvedSettings, hardware: Hardware, contents: Contents
 ) -> str:
-    """The id of a deployment. ``written``: settings as in the file; ``resolved``: the same with
-    absolute paths.
-    """
-    what = _what(written, resolved, hardware, contents)
-    parts = resolved.parts if resolved.roles or resolved.router else {}
-    if more := {
-        role: _what(written.parts[role], part, hardware, contents)
-        for role, part in parts.items()
-        if role
-    }:
-        what["parts"] = more
+    """The id of a deployment, from its settings as written and as resolved."""
+    what = _identity_of_part(written, resolved, hardware, contents)
+    parts: dict[str, Any] = {}
+    if resolved.roles or resolved.router:
+        for role, part in resolved.parts.items():
+            if role:
+                parts[role] = _identity_of_part(written.parts[role], part, hardware, contents)
+    if parts:
+        what["parts"] = parts
     return digest(what | {"hardware": hardware_class(hardware)})
 
 
-def _what(
-    written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents
+def _settings_in_id(
+    written: WrittenSettings, resolved: ResolvedSettings, hardware: Hardware
 ) -> dict[str, Any]:
-    """What identifies one program of a deployment. Pinned values count like written ones, if the
-    device is known before the cluster is: ``accelerator: any`` has no device to pin values for.
+    """The settings that identify one part: as written, on the nodes that it is spread over, with
+    pinned values where the device is known (``accelerator: any`` has none to pin values for).
     """
-    known = hardware.accelerator != "any"
-    pins = program_of(written.engine).pinned(written, hardware) if known else {}
-    settings = written.model_copy(update=pins).model_dump(
+    nodes = {"nnodes": resolved.nnodes} if resolved.nnodes != written.nnodes else {}
+    placed = written.model_copy(update=nodes)
+    pins: dict[str, int] = {}
+    if hardware.accelerator != "any":
+        pins = program_of(written.engine).open_pins(placed, hardware)
+    return placed.model_copy(update=pins).model_dump(
         mode="json", exclude_defaults=True, exclude={*NOT_IDENTITY, "roles", "router"}
     )
+
+
+def _identity_of_part(
+    written: WrittenSettings, resolved: ResolvedSettings, hardware: Hardware, contents: Contents
+) -> dict[str, Any]:
+    """What identifies one program of a deployment: its settings, with files by their content, the
+    engine's version and its build.
+    """
+    settings = _settings_in_id(written, resolved, hardware)
     local = {
         "model": contents.model(resolved.model),
         "tokenizer": contents.model(resolved.tokenizer) if resolved.tokenizer else None,
@@ -146,7 +157,7 @@ def build_digest(place: str, engine: str) -> str | None:
     if described := installed(place, engine):
         return wheel_digest(described)
     if path.is_dir() and (start := program_of(engine).start):  # the program in it that is started
-        anything = EngineSettings(engine=engine, model="any", executable=place)
+        anything = PinnedSettings(EngineSettings(engine=engine, model="any", executable=place))
         path = Path(start(anything, Hardware(name="cpu"), Node()).argv[0])
     real = Path(os.path.realpath(path))
     files = {path.name: real} | {
@@ -216,7 +227,7 @@ def file_digest(path: str) -> str | None:
     return found.hexdigest()[:16] if size <= MOST_FILE_BYTES else None
 
 
-def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None:
+def version_mismatch(resolved: ResolvedSettings, contents: Contents) -> str | None:
     """A sentence if a virtual environment has another version than the one asked for; None if that
     is not known.
     """

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,13 +14,13 @@ from orchestrator.capacity.strategy import Question
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine, program_of
 from orchestrator.plan import identity
-from orchestrator.plan.cost import patient
 from orchestrator.plan.feasibility import Feasibility
 from orchestrator.plan.labels import labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.paths import Paths
-from orchestrator.plan.placement import placement_problems, spread
+from orchestrator.plan.placement import placement_problems
+from orchestrator.plan.settle import resolved, with_time_to_start
 from orchestrator.plan.verdict import judged, models_left_behind, part_problems, together
 from orchestrator.results.ids import digest
 from orchestrator.spec.document import nearest, read_at_most, read_document
@@ -37,6 +36,7 @@ from orchestrator.spec.load import (
     counted,
 )
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
+from orchestrator.spec.stages import ResolvedSettings
 
 ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
 # of endpoints: no nodes are held for them
@@ -54,7 +54,7 @@ class _Candidate:
     """
 
     id: str
-    settings: EngineSettings  # paths resolved, replicas spread over nodes
+    settings: ResolvedSettings
     spread: tuple[str, ...]  # the roles whose replicas were
     hardware: Hardware
     named: str | None  # hardware, as the file has it
@@ -267,13 +267,8 @@ def _candidates(
         if engine is None or hardware is None or (router and router.engine not in ROUTERS):
             continue
         held = hardware if engine.launches or one.hardware is not None else NONE
-        given = (
-            one.settings.each(partial(spread, hardware=held))
-            if engine.several_nodes
-            else one.settings
-        )
         try:
-            settings = paths.resolved(given)
+            settings = resolved(one.settings, engine, held, paths)
         except ValueError as error:
             experiment.problems.add(one.block, str(error))
             continue
@@ -285,7 +280,7 @@ def _candidates(
         spread_out = tuple(
             role for role, part in settings.engines.items() if part.nnodes != parts[role].nnodes
         )
-        name = identity.deployment_id(given, settings, held, contents)
+        name = identity.deployment_id(one.settings, settings, held, contents)
         yield _Candidate(
             name, settings, spread_out, held, one.hardware, one.derived, one.excluded_by
         )
@@ -434,11 +429,12 @@ def _assessed(
 
 
 def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:
+    engine = ENGINES[one.settings.engine]
     derived = dict(one.derived)
     return Deployment(
         id=one.id,
         label=label,
-        settings=patient(one.settings, verdict.predicted),
+        settings=with_time_to_start(one.settings, engine, verdict.predicted),
         hardware=one.hardware,
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,

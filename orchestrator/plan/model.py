@@ -26,7 +26,8 @@ from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, one_model
 from orchestrator.spec.experiment import SweepRules
 from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload, counted
-from orchestrator.spec.settings import EngineSettings, Hardware, Strict
+from orchestrator.spec.settings import Hardware, Strict
+from orchestrator.spec.stages import PlannedSettings
 
 if TYPE_CHECKING:
     from orchestrator.capacity.race import Race, Rivals
@@ -50,7 +51,7 @@ class Deployment(Strict):
 
     id: str
     label: str  # short and unique in the plan: the settings in which it differs from others
-    settings: EngineSettings  # paths are absolute
+    settings: PlannedSettings
     hardware: Hardware
     status: Status
     reasons: tuple[str, ...] = ()

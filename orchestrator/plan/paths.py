@@ -25,13 +25,12 @@ class Paths:
         self.path = cache(self._path)
         self.model = cache(self._model)
 
-    def resolved(self, settings: EngineSettings) -> EngineSettings:
-        """Settings with absolute paths. Raises ValueError for an environment variable that is not
-        set, and for the home folder of a user nobody knows.
-        """
-        return settings.each(self._resolved)
+    def absolute(self, settings: EngineSettings) -> EngineSettings:
+        """The settings of one part with absolute paths.
 
-    def _resolved(self, settings: EngineSettings) -> EngineSettings:
+        Raises ValueError for an environment variable that is not set, and for the home folder of an
+        unknown user.
+        """
         places: dict[str, Callable[[str], str]] = {
             "model": self.model,
             "tokenizer": self.model,

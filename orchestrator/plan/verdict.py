@@ -13,10 +13,11 @@ from orchestrator.plan.feasibility import ORDER, Feasibility, Finding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
+from orchestrator.spec.stages import ResolvedSettings
 from orchestrator.spec.uploads import not_uploaded
 
 
-def part_problems(settings: EngineSettings, engine: Engine, hardware: Hardware) -> list[str]:
+def part_problems(settings: ResolvedSettings, engine: Engine, hardware: Hardware) -> list[str]:
     """Why the engine or the router cannot run its part of a deployment."""
     wrong = []
     if settings.roles and settings.router and settings.router.engine not in engine.routers:
@@ -54,7 +55,7 @@ def together(judged: Mapping[str, Feasibility]) -> Feasibility:
 
 
 def judged(
-    settings: EngineSettings,
+    settings: ResolvedSettings,
     spread: bool,
     hardware: Hardware,
     engine: Engine,
@@ -69,10 +70,10 @@ def judged(
     left_behind = models_left_behind([settings])
     if left_behind and engine.launches and not engine.emulated:
         return Feasibility("impossible", tuple(left_behind))
-    if engine.launches:  # judged as it will run: with pinned values, in the engine's own words
+    if engine.launches:
         draft = settings.speculative.model if settings.speculative else None
         verdict = assess(
-            engine.in_its_words(settings.model_copy(update=engine.pinned(settings, hardware))),
+            engine.pinned(settings, hardware),
             model_facts(settings.model, settings.revision, settings.hf_overrides),
             hardware,
             draft=model_facts(draft) if draft else None,

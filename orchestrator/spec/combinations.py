@@ -31,6 +31,7 @@ from orchestrator.spec.settings import (
     nested,
     part_problems,
 )
+from orchestrator.spec.stages import WrittenSettings
 
 MOST_COMBINATIONS = 100_000
 # of all combinations: settings, entries of mappings, rules, elements of what is derived
@@ -133,7 +134,7 @@ class Combination:
     yet.
     """
 
-    settings: EngineSettings
+    settings: WrittenSettings
     hardware: str | None
     derived: Mapping[str, Any]
     excluded_by: str | None  # the rule of ``exclude`` that leaves it out
@@ -379,7 +380,9 @@ class _Deployments:
         )
         if settings is None or located is None:
             return None
-        return Combination(settings, hardware, derived, excluded_by, self.place, choices)
+        return Combination(
+            WrittenSettings(settings), hardware, derived, excluded_by, self.place, choices
+        )
 
     def _location(
         self, values: Mapping[str, Any], choices: tuple[Choice, ...]

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -262,17 +262,21 @@ class EngineSettings(Strict):
     router: EngineSettings | None = None  # its engine is one of ROUTERS
 
     @property
-    def parts(self) -> dict[str, EngineSettings]:
+    def parts(self) -> dict[str, Self]:
         """Settings of everything a launch starts, by role: engines ("" without roles), then their
-        router.
+        router. All are of the same stage (``spec/stages.py``).
         """
-        engines = (
-            {str(role): part for role, part in self.roles.items()} if self.roles else {"": self}
-        )
-        return engines | ({ROUTER: self.router} if self.router else {})
+        parts: dict[str, EngineSettings] = {}
+        if self.roles:
+            parts.update({str(role): part for role, part in self.roles.items()})
+        else:
+            parts[""] = self
+        if self.router:
+            parts[ROUTER] = self.router
+        return cast(dict[str, Self], parts)
 
     @property
-    def engines(self) -> dict[str, EngineSettings]:
+    def engines(self) -> dict[str, Self]:
         """``parts`` without the router."""
         return {role: part for role, part in self.parts.items() if role != ROUTER}
 

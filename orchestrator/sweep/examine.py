@@ -21,7 +21,7 @@ from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Retry
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.stages import PlannedSettings
 
 Level = Literal["fail", "warning"]
 ROUNDS = 10  # readings of each clock
@@ -69,7 +69,7 @@ class Kind:
     ``settings``: those of that part of the first of them.
     """
 
-    settings: EngineSettings
+    settings: PlannedSettings
     deployments: list[Deployment]
 
 

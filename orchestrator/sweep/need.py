@@ -24,7 +24,8 @@ from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.load import counted
-from orchestrator.spec.settings import ROUTER, EngineSettings
+from orchestrator.spec.settings import ROUTER
+from orchestrator.spec.stages import PlannedSettings
 
 # for nodes of a cluster that just starts to join, and for a lost node to come back
 ROOM_S, RETURN_S = 5.0, 60.0
@@ -302,7 +303,7 @@ def _server_of(url: str) -> str:
     return f"{origin.host}:{origin.port}{origin.prefix}"
 
 
-def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:
+def units_of(settings: PlannedSettings) -> list[tuple[str, PlannedSettings]]:
     """Role and settings of every replica and router of a launch, in the order in which they are
     started.
     """

@@ -208,7 +208,7 @@ def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_dow
     name: str, hardware: Hardware
 ) -> None:
     made, given = engine(name), settings(name)
-    pins = made.pinned(given, hardware)
+    pins = made.open_pins(given, hardware)
     assert not set(pins) & set(given.given())
     if not made.launches or made.problems(given, hardware):
         return
@@ -220,7 +220,7 @@ def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_dow
         if note.startswith(f"{field}={pins[field]} ")
     ] == [note for note in command.notes if "pinned" in note]
     written = given.model_copy(update=pins)
-    assert made.pinned(written, hardware) == {}
+    assert made.open_pins(written, hardware) == {}
     assert told(made.command(written, hardware, NODE, KEY)) == told(command)
 
 

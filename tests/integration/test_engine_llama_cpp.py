@@ -83,7 +83,7 @@ def test_what_the_plan_reads_in_the_files_header_is_what_the_engine_takes(
     name = str(models / "model-q8_0.gguf")
     facts, plain = model_facts(name), given(model=name)
     assert facts is not None
-    pinned = plain.model_copy(update=server.engine.pinned(plain, None))
+    pinned = plain.model_copy(update=server.engine.open_pins(plain, None))
     predicted, reported = predict(facts, pinned, None), server.ready.reported
     assert reported["max_model_len"] == 1024, "a slot is rounded up"
     assert reported["kv_cache_tokens"] == predicted.kv_cache_tokens == 2 * 1024

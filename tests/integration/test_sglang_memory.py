@@ -108,7 +108,7 @@ def settings(
 ) -> tuple[EngineSettings, Hardware]:
     hardware = Hardware(name="x", accelerator=accelerator, gpus_per_node=16)
     made = EngineSettings(engine="sglang", model=model, **given)
-    return made.model_copy(update=SGLANG.pinned(made, hardware)), hardware
+    return made.model_copy(update=SGLANG.open_pins(made, hardware)), hardware
 
 
 def arguments(made: EngineSettings, hardware: Hardware, folder: Path, role: str) -> list[str]:

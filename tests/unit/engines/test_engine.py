@@ -78,7 +78,7 @@ def test_a_command_has_the_engines_own_words_the_flags_of_its_fields_and_extra_a
 
 
 def test_only_what_was_left_open_is_pinned() -> None:
-    assert ACME.pinned(settings(max_num_seqs=3), GPU) == {}
+    assert ACME.open_pins(settings(max_num_seqs=3), GPU) == {}
     assert by_flag(ACME.command(settings(max_num_seqs=3), GPU, Node(), "").argv)["--batch"] == ["3"]
 
 

@@ -554,7 +554,7 @@ def test_on_a_cpu_engines_ask_for_what_they_need_there_and_refuse_the_rest(
 def test_lmdeploys_batch_is_the_one_that_it_chooses_by_the_gpus_name(
     accelerator: str, sequences: int
 ) -> None:
-    pins = ENGINES["lmdeploy"].pinned(
+    pins = ENGINES["lmdeploy"].open_pins(
         settings("lmdeploy"), Hardware(name="x", accelerator=accelerator)
     )
     assert pins == {"max_num_seqs": sequences, "max_num_batched_tokens": 8192}
@@ -598,7 +598,7 @@ def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
 def test_tgi_prefills_as_much_as_the_gpu_takes_and_without_chunks_the_longest_prompt(
     accelerator: str, given: dict[str, Any], tokens: int
 ) -> None:
-    pins = ENGINES["tgi"].pinned(
+    pins = ENGINES["tgi"].open_pins(
         settings("tgi", **given), Hardware(name="x", accelerator=accelerator)
     )
     assert pins["max_num_batched_tokens"] == tokens

@@ -70,7 +70,7 @@ def test_the_share_of_memory_is_the_one_that_sglang_computes(
 def test_a_prefill_is_pinned_as_sglang_would_choose_it_for_the_gpu(
     accelerator: str, tokens: int
 ) -> None:
-    pins = SGLANG.pinned(settings(), Hardware(name="x", accelerator=accelerator))
+    pins = SGLANG.open_pins(settings(), Hardware(name="x", accelerator=accelerator))
     assert pins["max_num_batched_tokens"] == tokens
 
 

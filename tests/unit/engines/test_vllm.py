@@ -165,14 +165,14 @@ def test_every_local_rank_on_a_cpu_gets_its_own_cores(
 def test_batches_are_pinned_as_vllm_would_choose_them_for_the_gpu(
     accelerator: str, sequences: int, tokens: int
 ) -> None:
-    pins = VLLM.pinned(settings(), Hardware(name="x", accelerator=accelerator))
+    pins = VLLM.open_pins(settings(), Hardware(name="x", accelerator=accelerator))
     assert pins == {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
 
 
 def test_what_is_said_is_not_pinned() -> None:
-    assert VLLM.pinned(settings(max_num_seqs=5, max_num_batched_tokens=9), H100) == {}
+    assert VLLM.open_pins(settings(max_num_seqs=5, max_num_batched_tokens=9), H100) == {}
     assert (
-        VLLM.pinned(
+        VLLM.open_pins(
             settings(kv_cache_memory_bytes="2GiB", max_num_seqs=5, max_num_batched_tokens=9), CPU
         )
         == {}
@@ -181,7 +181,7 @@ def test_what_is_said_is_not_pinned() -> None:
 
 def test_on_a_cpu_the_variable_that_wins_over_the_flag_is_no_pin_and_no_second_word() -> None:
     given = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"})
-    assert "kv_cache_memory_bytes" not in VLLM.pinned(given, CPU)
+    assert "kv_cache_memory_bytes" not in VLLM.open_pins(given, CPU)
     made = command(CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
     assert "--kv-cache-memory-bytes" not in made.argv
     assert not [note for note in made.notes if "kv_cache_memory_bytes" in note]
@@ -196,7 +196,7 @@ def test_a_variable_that_overrules_flags_is_not_inherited_from_the_node() -> Non
 
 
 def test_without_chunked_prefill_a_batch_can_hold_the_longest_prompt() -> None:
-    pins = VLLM.pinned(settings(enable_chunked_prefill=False, max_model_len=100_000), H100)
+    pins = VLLM.open_pins(settings(enable_chunked_prefill=False, max_model_len=100_000), H100)
     assert pins["max_num_batched_tokens"] == 100_000
 
 

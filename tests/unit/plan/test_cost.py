@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from orchestrator.plan.cost import (
-    DOWNLOAD_BYTES_S,
     EMULATED_START_S,
     START_S,
     Estimate,
     estimated_start_s,
 )
 from orchestrator.plan.model import Plan
+from orchestrator.plan.settle import DOWNLOAD_BYTES_S
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import grid, planned
 

@@ -15,8 +15,8 @@ import pytest
 import orchestrator.plan.identity as identity
 from orchestrator.engines import ENGINES
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.paths import Paths
 from orchestrator.plan.model import Plan
+from orchestrator.plan.paths import Paths
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.workloads.file import FileWorkload
@@ -424,8 +424,8 @@ def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path:
 def test_settings_without_paths_are_shared_and_not_copied(tmp_path: Path) -> None:
     """A plan of 100,000 deployments holds each of them once."""
     settings = EngineSettings(engine="vllm", model="org/model")
-    assert Paths(tmp_path).resolved(settings) is settings
+    assert Paths(tmp_path).absolute(settings) is settings
     assert (
-        Paths(tmp_path).resolved(settings.model_copy(update={"executable": "./venv"})).executable
+        Paths(tmp_path).absolute(settings.model_copy(update={"executable": "./venv"})).executable
         != "./venv"
     )

@@ -20,9 +20,8 @@ from tests.unit.plan.files import planned
 
 
 def resolved(folder: Path, **fields: Any) -> EngineSettings:
-    return Paths(folder).resolved(
-        EngineSettings.model_validate({"engine": "vllm", "model": "org/model", **fields})
-    )
+    settings = EngineSettings.model_validate({"engine": "vllm", "model": "org/model", **fields})
+    return settings.each(Paths(folder).absolute)
 
 
 def test_relative_paths_start_at_the_experiment_file(tmp_path: Path) -> None:

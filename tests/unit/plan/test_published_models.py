@@ -84,7 +84,7 @@ def judge(name: str, accelerator: str, engine: str = "vllm", **given: Any) -> Fe
     """As plan does: with what the engine pins."""
     hardware = Hardware(name="x", accelerator=accelerator, gpus_per_node=8)
     settings = EngineSettings(**{"engine": engine, "model": name, "max_model_len": 8192} | given)
-    settings = settings.model_copy(update=ENGINES[engine].pinned(settings, hardware))
+    settings = settings.model_copy(update=ENGINES[engine].open_pins(settings, hardware))
     return assess(settings, facts(name), hardware)
 
 
@@ -502,7 +502,7 @@ def test_blocks_of_a_shared_expert_are_not_cut(
     )
     settings = EngineSettings(engine=engine, model="m", max_model_len=8192, **given)
     hardware = Hardware(name="x", accelerator="H200", gpus_per_node=8)
-    settings = settings.model_copy(update=ENGINES[engine].pinned(settings, hardware))
+    settings = settings.model_copy(update=ENGINES[engine].open_pins(settings, hardware))
     verdict = assess(settings, found, hardware)
     assert verdict.status == status, verdict.reasons
     about = [
