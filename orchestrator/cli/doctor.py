@@ -1,13 +1,13 @@
-"""``orchestrator doctor``: what would fail a sweep on a cluster, or spoil its numbers, before it
-starts.
+"""``orchestrator doctor``: what would make a sweep on a cluster fail, or its numbers wrong, before
+it starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from orchestrator.base.text import grouped
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
-    from orchestrator.sweep.examine import Finding
+    from orchestrator.sweep.examine import ExaminedNode, Finding
 
 EXAMPLES = """
 \b
@@ -29,7 +29,7 @@ Examples:
 Without --address it checks only this machine, without Ray. --experiment also checks that engines, models and enough
 GPUs for its deployments are there, and asks its endpoints for two tokens; --results also checks that every node can
 write there, and leaves nothing behind. It starts nothing but one actor without CPUs or GPUs on each node.
-Exit status: 0 all well, 3 warnings (numbers may be distorted), 2 a sweep would fail.
+Exit status: 0 all well, 3 warnings (numbers may be wrong), 2 a sweep would fail.
 """
 
 
@@ -60,7 +60,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     from orchestrator.sweep.default_hardware import on_this_cluster
     from orchestrator.sweep.doctor import diagnose
     from orchestrator.sweep.endpoint_trial import endpoint_findings
-    from orchestrator.sweep.examine import examine, growth_of, kinds_of
+    from orchestrator.sweep.examine import examine, growth_of, requirements_of
 
     plan = load_plan(experiment) if experiment else None
     deployments = plan.runnable() if plan else []
@@ -70,44 +70,52 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
         results_uri = Store.open(results_uri, "x").uri
     cluster = open_cluster(None, address or LOCAL)
     try:
-        kinds = kinds_of(on_this_cluster(deployments, cluster.machines()))
+        requirements = requirements_of(on_this_cluster(deployments, cluster.machines()))
         cluster.growth()  # the first look: its autoscaler may report while the nodes are asked
         probes = cluster.probes()
         try:
-            nodes, found = examine(probes, kinds, results_uri)
-            found += diagnose(nodes, versions(), kinds, growth_of(cluster))
-            found += endpoint_findings(plan) if plan else []
+            nodes, findings = examine(probes, requirements, results_uri)
+            findings += diagnose(nodes, versions(), requirements, growth_of(cluster))
+            if plan:
+                findings += endpoint_findings(plan)
         finally:
             probes.close()
     finally:
         cluster.close()
-    levels = {one.level for one in found}
     if form == "json":
-        said = [
-            dict(one.facts) | {"node_id": one.machine.node_id, "address": one.machine.address}
-            for one in nodes
-        ]
         document = {
-            "nodes": said,
-            "findings": [asdict(one) for one in found],
+            "nodes": [_node_document(node) for node in nodes],
+            "findings": [asdict(finding) for finding in findings],
         }
         click.echo(json_text(all_redacted(document)))
     else:
-        click.echo(redacted(_text(found, len(nodes))))
-    return 2 if "fail" in levels else 3 if levels else 0
+        click.echo(redacted(_text(findings, len(nodes))))
+    levels = {finding.level for finding in findings}
+    if "fail" in levels:
+        return 2
+    return 3 if levels else 0
 
 
-def _text(found: Sequence[Finding], nodes: int) -> str:
-    """What is wrong on several nodes is said once."""
-    ordered = sorted(found, key=lambda one: one.level)
-    same = grouped(
-        ((one.level, one.check, one.what, one.why, one.do), one.where) for one in ordered
-    )
+def _node_document(node: ExaminedNode) -> dict[str, Any]:
+    """A node's facts and where it is, as JSON has them."""
+    return {**node.facts, "node_id": node.machine.node_id, "address": node.machine.address}
+
+
+def _text(findings: Sequence[Finding], nodes: int) -> str:
+    """The findings, failures first; what is wrong on several nodes is said once."""
+    ordered = sorted(findings, key=lambda finding: finding.level)
+    places_of = grouped((replace(finding, where=""), finding.where) for finding in ordered)
     lines = [
-        f"{level}: {check}: {what}\n  where: {', '.join(where)}\n  why it matters: {why}\n  what to do: {do}"
-        for (level, check, what, why, do), where in same.items()
+        f"{finding.level}: {finding.check}: {finding.what}\n"
+        f"  where: {', '.join(places)}\n"
+        f"  why it matters: {finding.why}\n"
+        f"  what to do: {finding.do}"
+        for finding, places in places_of.items()
     ]
-    counts = {level: sum(key[0] == level for key in same) for level in ("fail", "warning")}
-    fails = counted(counts["fail"], "finding")
-    summary = f"{counted(nodes, 'node')}: {fails} that would fail a sweep, {counted(counts['warning'], 'warning')}"
+    failures = sum(finding.level == "fail" for finding in places_of)
+    warnings = len(places_of) - failures
+    summary = (
+        f"{counted(nodes, 'node')}: {counted(failures, 'finding')} that would fail a sweep, "
+        f"{counted(warnings, 'warning')}"
+    )
     return "\n".join([*lines, summary])

@@ -7,9 +7,9 @@ import os
 import platform
 import resource
 import shutil
-import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redacted
 from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
-from orchestrator.cluster.node_network import mtus, unknown_interfaces
+from orchestrator.cluster.node_network import unknown_interfaces
 from orchestrator.engines import ROUTERS
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT, is_free
-from orchestrator.node.reaper import leftovers, output_of
-from orchestrator.node.shared_memory import left_behind
+from orchestrator.node.reaper import output_of
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
@@ -37,13 +36,12 @@ from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.gpus import health
 
 PORT_STEP = 220  # fifty of the ports of engines are tried
-WRITTEN_BYTES = 4 << 20  # test write to the results
-LIMITS = ("nofile", "memlock", "nproc")
-CGROUP_2 = {"memory": ("memory.max",), "cpu": ("cpu.max",), "pids": ("pids.max",)}
+WRITTEN_BYTES = 4 << 20  # test write to the results, more than a small quota lets through
+LIMITS = ("nofile", "memlock")
+CGROUP_2 = {"memory": ("memory.max",), "cpu": ("cpu.max",)}
 CGROUP_1 = {
     "memory": ("memory.limit_in_bytes",),
     "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
-    "pids": ("pids.max",),
 }
 UNLIMITED = {"max", "-1", "9223372036854771712"}
 TIME_ERROR = 5  # of adjtimex: nothing keeps the clock right
@@ -94,21 +92,8 @@ def facts(
         "cgroup": cgroup(root),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "swapped_bytes": psutil.swap_memory().used,
-        "niceness": _lowest_niceness(),
-        "governors": sorted(
-            {
-                _text(path)
-                for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
-            }
-        ),
-        "clock_source": _text(
-            root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-        ),
         "clock_is_set": _clock_is_set(),
         "shm": _space(root / "dev/shm"),
-        "segments": len(left_behind()),
-        "somaxconn": int(_text(root / "proc/sys/net/core/somaxconn") or 0),
         "outgoing_ports": [
             int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()
         ],
@@ -118,9 +103,7 @@ def facts(
             str(path.relative_to(root / "sys/class/infiniband").parent): _text(path)
             for path in root.glob("sys/class/infiniband/*/ports/*/state")
         },
-        "mtus": mtus(),
         "unknown_interfaces": unknown_interfaces(),
-        "leftovers": [f"{one.name} of launch {one.launch_id}" for one in leftovers()],
         "gpus": health(),
         "amd_gpus": _amd_gpus(root),
         "engines": [
@@ -141,8 +124,8 @@ def versions() -> dict[str, str]:
 
 
 def cgroup(root: Path = Path("/")) -> dict[str, float]:
-    """The limits on ``memory`` (bytes), ``cpu`` (cores) and ``pids`` of this process; absent where
-    there is none.
+    """The limits on ``memory`` (bytes) and ``cpu`` (cores) of this process; absent where there is
+    none.
     """
     found = dict[str, float]()
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -184,19 +167,6 @@ def _clock_is_set() -> bool | None:
         state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
         return None if state < 0 else state != TIME_ERROR
     return None
-
-
-def _lowest_niceness() -> int:
-    """The best niceness an engine can get: Ray starts its workers at 15, and not every user may
-    lower it.
-    """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
-        os.setpriority(os.PRIO_PROCESS, 0, before)
-    except OSError:
-        return before
-    return 0
 
 
 def _space(folder: Path) -> dict[str, Any]:
@@ -250,23 +220,28 @@ def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
     return found
 
 
-def results_problem(uri: str, nonce: str) -> tuple[str, str, float]:
-    """Why this node cannot use the results, empty when all is well; the key of the file it wrote;
-    bytes/s of writing.
+@dataclass(frozen=True, slots=True)
+class ResultsTrial:
+    """How a node's test write to the results went. ``problem``: why it cannot use them; "": it can."""
+
+    key: str  # of the file that it wrote, or tried to
+    problem: str = ""
+
+
+def try_results(uri: str, nonce: str) -> ResultsTrial:
+    """Read what the driver wrote to the results, and write a file there.
 
     ``nonce``: in the names of the files that the driver and the nodes write for this check.
     """
-    mine = f".doctor-{nonce}-{new_ulid()}"
+    key = f".doctor-{nonce}-{new_ulid()}"
     try:
         blobs = Blobs(parse_location(uri), Retry(tries=2))
         if blobs.get(f".doctor-{nonce}-driver") is None:
-            return "it does not see what the driver wrote", mine, 0.0
-        # random, so that it cannot be compressed
-        content, began_s = os.urandom(WRITTEN_BYTES), time.monotonic()
-        blobs.put(mine, content)
+            return ResultsTrial(key, "it does not see what the driver wrote")
+        blobs.put(key, os.urandom(WRITTEN_BYTES))  # random, so that it cannot be compressed
     except (OSError, OrchestratorError) as error:
-        return redacted(str(error)), mine, 0.0
-    return "", mine, WRITTEN_BYTES / (time.monotonic() - began_s)
+        return ResultsTrial(key, redacted(str(error)))
+    return ResultsTrial(key)
 
 
 def _text(path: Path) -> str:

@@ -93,17 +93,6 @@ def _problem(address: str, port: int) -> str:
     return ""
 
 
-def mtus() -> dict[str, int]:
-    """Address of this host -> bytes of the largest packet its interface sends."""
-    said = psutil.net_if_stats()
-    return {
-        one.address: said[name].mtu
-        for name, addresses in psutil.net_if_addrs().items()
-        for one in addresses
-        if one.family in (socket.AF_INET, socket.AF_INET6) and name in said
-    }
-
-
 def unknown_interfaces() -> list[str]:
     """Environment variables of NCCL and Gloo that name a network interface which does not exist."""
     there, found = list(psutil.net_if_addrs()), list[str]()

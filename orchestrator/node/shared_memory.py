@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
-
 FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
 # vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's,
 # Python's own, Open MPI's.
@@ -28,8 +26,6 @@ NAMES = (
     "sm_segment.",
 )
 LIMIT_S = 1.0
-LOOK_S = 5.0  # at all processes of a host
-LEAST_BYTES = 64 * 1024  # less is nobody's loss
 Segments = set[tuple[str, int]]  # path and inode
 
 
@@ -66,29 +62,6 @@ def names(folder: str = FOLDER) -> set[str]:
     with contextlib.suppress(OSError):
         return {name for name in os.listdir(folder) if name.startswith(NAMES)}
     return set()
-
-
-def left_behind(folder: str = FOLDER) -> set[str]:
-    """Names of the engines' segments that no process has mapped: their engines are dead. Small ones
-    (semaphores) do not count.
-
-    Those of another user count only for root, because nobody else sees who has them mapped.
-    """
-    segments: dict[str, os.stat_result] = {}
-    for name in names(folder):
-        with contextlib.suppress(OSError):
-            segments[name] = os.stat(os.path.join(folder, name))
-    if not segments:
-        return set()
-    user = os.geteuid()
-    in_use = {inode for _, inode in mapped(psutil.pids(), LOOK_S, folder)}
-    return {
-        name
-        for name, status in segments.items()
-        if status.st_ino not in in_use
-        and status.st_size >= LEAST_BYTES
-        and user in (0, status.st_uid)
-    }
 
 
 def remove(segments: Segments) -> None:

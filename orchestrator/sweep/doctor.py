@@ -1,210 +1,152 @@
-"""Judges facts about nodes (cluster/node_checks.py): what would make a sweep fail, or spoil its
-figures.
+"""Judges facts about nodes (cluster/node_checks.py): what would make a sweep fail, or make its
+figures wrong, and what the user can do about it.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cluster.base import NODE_GROUP, Growth, Machine
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.load import counted
-from orchestrator.sweep.examine import REPORT_S, Finding, Kinds, Level, Node
+from orchestrator.sweep.examine import REPORT_S, ExaminedNode, Finding, Requirements, Severity
 from orchestrator.sweep.need import need_of
 
 GIB = 2**30
 # open files that an engine needs, and a client with many streams: both raise their own soft limit
 # as far as the hard one allows
 LEAST_FILES, GOOD_FILES = 4096, 16_384
-LEAST_PROCESSES = 4096
-LEAST_DISK, GOOD_DISK = GIB, 20 * GIB
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = GIB, 20 * GIB
 CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
-# need no system call
-FAST_CLOCKS = {"", "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}
-USED_GPU = GIB
+USED_GPU_BYTES = GIB  # more in use than an idle GPU's driver takes
+MOST_TAKEN_PORTS = 25  # of the 50 ports that are tried
 
 
-# -- checks of one node; each yields: level, what is wrong, why it matters, what to do
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding of one check at one node: what is wrong, why that matters, and what to do."""
 
-Told = Iterator[tuple[Level, str, str, str]]
+    level: Severity
+    what: str
+    why: str
+    do: str
 
 
-def _limits(node: Node) -> Told:
+Problems = Iterator[Problem]
+
+
+# -- checks of one node
+
+
+def _limits(node: ExaminedNode) -> Problems:
     limits = node.facts["limits"]
-    if (files := limits["nofile"]) is not None and files < GOOD_FILES:
-        level: Level = "fail" if files < LEAST_FILES else "warning"
-        what, do = (
+    files = limits["nofile"]
+    if files is not None and files < GOOD_FILES:
+        yield Problem(
+            "fail" if files < LEAST_FILES else "warning",
             f"at most {files} open files per process",
+            "every stream of a load client takes one",
             "raise `ulimit -Hn` before starting Ray",
         )
-        yield level, what, "every stream of a load client takes one", do
-    if (processes := limits["nproc"]) is not None and processes < LEAST_PROCESSES:
-        yield (
-            "warning",
-            f"at most {processes} processes",
-            "engines start hundreds of threads",
-            "raise `ulimit -Hu`",
-        )
     if node.facts["infiniband"] and limits["memlock"] is not None:
-        what = f"it has InfiniBand, but only {limits['memlock']} bytes of memory may be locked"
-        yield (
+        yield Problem(
             "fail",
-            what,
+            f"it has InfiniBand, but only {limits['memlock']} bytes of memory may be locked",
             "RDMA locks its buffers, so NCCL fails",
             "set `ulimit -l unlimited` before starting Ray",
         )
 
 
-def _cgroup(node: Node) -> Told:
-    cgroup, machine = node.facts["cgroup"], node.machine
+def _cgroup(node: ExaminedNode) -> Problems:
+    cgroup = node.facts["cgroup"]
     cores = min(cgroup.get("cpu", node.facts["cores"]), node.facts["cores"])
-    if machine.cpus > cores + 0.5:
-        what = f"the cluster counts {counted(machine.cpus, 'CPU')}, but the node may use only {cores:g}"
-        yield (
+    if node.machine.cpus > cores + 0.5:
+        cpus = counted(node.machine.cpus, "CPU")
+        yield Problem(
             "warning",
-            what,
+            f"the cluster counts {cpus}, but the node may use only {cores:g}",
             "engines and clients are promised the same cores",
             "start Ray with --num-cpus",
         )
-    if (pids := cgroup.get("pids")) is not None and pids < LEAST_PROCESSES:
-        yield (
+    gpus = node.facts["gpus"].get("gpus", ())
+    gpu_bytes = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
+    memory_bytes = cgroup.get("memory", gpu_bytes)
+    if memory_bytes < gpu_bytes / 2:
+        yield Problem(
             "warning",
-            f"its cgroup allows {pids:g} processes",
-            "engines start hundreds of threads",
-            "raise pids.max",
-        )
-    gpu_bytes = sum(one.get("memory_bytes") or 0 for one in node.facts["gpus"].get("gpus", ()))
-    if (memory := cgroup.get("memory", gpu_bytes)) < gpu_bytes / 2:
-        what = f"its cgroup allows {memory / GIB:.0f} GiB of memory, but its GPUs have {gpu_bytes / GIB:.0f}"
-        yield (
-            "warning",
-            what,
+            f"its cgroup allows {memory_bytes / GIB:.0f} GiB of memory, "
+            f"but its GPUs have {gpu_bytes / GIB:.0f}",
             "weights pass through it: an engine may be killed while it loads",
             "raise memory.max",
         )
-    if node.facts["swapped_bytes"] > GIB:
-        what = f"{node.facts['swapped_bytes'] / GIB:.1f} GiB are swapped out"
-        yield (
-            "warning",
-            what,
-            "an engine that is swapped out is slow, whatever its settings",
-            "free memory, or swapoff",
-        )
 
 
-def _scheduling(node: Node) -> Told:
-    if (niceness := node.facts["niceness"]) > 0:
-        what = f"engines start at niceness {niceness}, and this user may not lower it"
-        yield (
-            "warning",
-            what,
-            "everything else on the node comes first",
-            "run Ray as root, or raise RLIMIT_NICE to 20",
-        )
-    if slow := set(node.facts["governors"]) - {"performance"}:
-        what = f"the CPU governor is {', '.join(sorted(slow))}"
-        yield (
-            "warning",
-            what,
-            "clock rates change with the load",
-            "cpupower frequency-set -g performance",
-        )
-
-
-def _shared_memory(node: Node) -> Told:
-    free, gpus = node.facts["shm"]["free"], node.machine.gpus
-    needed = max(16, gpus) * GIB if gpus else GIB
-    if free < needed:
-        what = f"only {free / GIB:.1f} GiB are free in /dev/shm; engines may need {needed / GIB:g}"
-        yield (
+def _shared_memory(node: ExaminedNode) -> Problems:
+    free_bytes = node.facts["shm"]["free"]
+    gpus = node.machine.gpus
+    needed_bytes = max(16, gpus) * GIB if gpus else GIB
+    if free_bytes < needed_bytes:
+        yield Problem(
             "fail" if gpus > 1 else "warning",
-            what,
+            f"only {free_bytes / GIB:.1f} GiB are free in /dev/shm; "
+            f"engines may need {needed_bytes / GIB:g}",
             "ranks exchange data there",
             "raise --shm-size, or remount it",
         )
-    if number := node.facts["segments"]:
-        what = f"{number} shared memory segments of dead engines are in /dev/shm"
-        yield "warning", what, "they take memory", "remove them: no process uses them"
 
 
-def _ports(node: Node) -> Told:
-    facts = node.facts
-    first, last = facts["outgoing_ports"] or (LAST_PORT + 1, LAST_PORT + 1)
+def _ports(node: ExaminedNode) -> Problems:
+    first, last = node.facts["outgoing_ports"] or (LAST_PORT + 1, LAST_PORT + 1)
     if first <= LAST_PORT and last >= FIRST_PORT:
-        what = (
-            f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to {LAST_PORT}"
-        )
-        do = f"sysctl net.ipv4.ip_local_port_range='{LAST_PORT + 1} 60999'"
-        yield "warning", what, "an engine's port may be taken when it starts", do
-    if facts["somaxconn"] < 4096:
-        what = f"net.core.somaxconn is {facts['somaxconn']}"
-        yield (
+        yield Problem(
             "warning",
-            what,
-            "of many connections at once, some are dropped",
-            "sysctl net.core.somaxconn=4096",
+            f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to {LAST_PORT}",
+            "an engine's port may be taken when it starts",
+            f"sysctl net.ipv4.ip_local_port_range='{LAST_PORT + 1} 60999'",
         )
-    if facts["taken_ports"] > 25:
-        what = f"{facts['taken_ports']} of 50 ports that were tried are taken"
-        yield (
+    taken = node.facts["taken_ports"]
+    if taken > MOST_TAKEN_PORTS:
+        yield Problem(
             "fail",
-            what,
+            f"{taken} of 50 ports that were tried are taken",
             "engines may find no port",
             f"stop what listens on {FIRST_PORT} to {LAST_PORT}",
         )
 
 
-def _disk(node: Node) -> Told:
+def _disk(node: ExaminedNode) -> Problems:
     for what, space in node.facts["disk"].items():
         if not space["writable"]:
-            said, do = f"the folder of {what} cannot be written to", "let this user write there"
-            yield "fail", said, "engines need it", do
-        elif space["free"] < GOOD_DISK:
-            level: Level = "fail" if space["free"] < LEAST_DISK else "warning"
-            said = f"only {space['free'] / GIB:.1f} GiB are free for {what} ({space['kind']})"
-            do = "free some space, or put it elsewhere (TMPDIR, HF_HOME)"
-            yield level, said, "logs, caches and weights fill it", do
+            yield Problem(
+                "fail",
+                f"the folder of {what} cannot be written to",
+                "engines need it",
+                "let this user write there",
+            )
+        elif space["free"] < GOOD_DISK_BYTES:
+            yield Problem(
+                "fail" if space["free"] < LEAST_DISK_BYTES else "warning",
+                f"only {space['free'] / GIB:.1f} GiB are free for {what} ({space['kind']})",
+                "logs, caches and weights fill it",
+                "free some space, or put it elsewhere (TMPDIR, HF_HOME)",
+            )
 
 
-def _clock(node: Node) -> Told:
+def _clock(node: ExaminedNode) -> Problems:
     if node.clock_s > CLOCK_WARNING_S:
-        level: Level = "fail" if node.clock_s > CLOCK_FAIL_S else "warning"
-        what = f"its clock is at least {1e3 * node.clock_s:.0f} ms off the driver's"
-        yield (
-            level,
-            what,
+        yield Problem(
+            "fail" if node.clock_s > CLOCK_FAIL_S else "warning",
+            f"its clock is at least {1e3 * node.clock_s:.0f} ms off the driver's",
             "clients start at the same time, and rows carry wall clocks",
             "run chrony or ntpd",
         )
-    if (source := node.facts["clock_source"]) not in FAST_CLOCKS:
-        what = f"its clock source is {source}"
-        yield (
-            "warning",
-            what,
-            "reading the time takes microseconds",
-            "boot with tsc=reliable, if its TSC is",
-        )
 
 
-def _leftovers(node: Node) -> Told:
-    if left := node.facts["leftovers"]:
-        what = f"{len(left)} processes or containers of dead launches: {', '.join(left[:3])}"
-        yield (
-            "warning",
-            what,
-            "they hold cores and GPUs",
-            "the next launch on the node ends them; or kill them",
-        )
-
-
-def _network(node: Node) -> Told:
-    for port, state in node.facts["infiniband"].items():
-        if "ACTIVE" not in state:
-            what, do = f"InfiniBand {port} is {state}", "look at the cable and the subnet manager"
-            yield "warning", what, "NCCL falls back to TCP", do
+def _interfaces(node: ExaminedNode) -> Problems:
     for setting in node.facts["unknown_interfaces"]:
-        yield (
+        yield Problem(
             "fail",
             f"{setting} names no interface of this node",
             "NCCL and Gloo fail",
@@ -212,271 +154,286 @@ def _network(node: Node) -> Told:
         )
 
 
-def _gpus(node: Node) -> Told:
-    found = node.facts["gpus"].get("gpus", [])
-    of_amd = 0 if found else node.facts["amd_gpus"]  # beside NVIDIA's it is part of the processor
-    tool = "amd-smi" if of_amd else "nvidia-smi"
-    sliced = any(gpu.get("mig") for gpu in found)  # Ray may be told to count the slices
-    if node.machine.gpus > len(found) + of_amd and not sliced:
-        sees = f"NVML sees {len(found)}" + f" and AMD's driver {of_amd}" * bool(of_amd)
-        what = f"the cluster counts {counted(node.machine.gpus, 'GPU')}, but {sees}"
-        yield (
+def _gpus(node: ExaminedNode) -> Problems:
+    gpus = node.facts["gpus"].get("gpus", [])
+    of_amd = 0 if gpus else node.facts["amd_gpus"]  # beside NVIDIA's it is part of the processor
+    sliced = any(gpu.get("mig") for gpu in gpus)  # Ray may be told to count the slices
+    if node.machine.gpus > len(gpus) + of_amd and not sliced:
+        seen = f"NVML sees {len(gpus)}"
+        tool = "nvidia-smi"
+        if of_amd:
+            seen += f" and AMD's driver {of_amd}"
+            tool = "amd-smi"
+        yield Problem(
             "fail",
-            what,
+            f"the cluster counts {counted(node.machine.gpus, 'GPU')}, but {seen}",
             "an engine may be given one that is not there",
             f"look at {tool}; restart Ray there",
         )
-    elif of_amd and node.machine.gpus:
-        what = f"nothing is known of the state of its {counted(of_amd, 'GPU')} of AMD"
-        yield (
-            "warning",
-            what,
-            "one that is in use, too hot or failing is not found out",
-            "look at amd-smi there",
-        )
-    for gpu in found:
-        yield from (
-            (level, f"GPU {gpu['index']}: {what}", why, do) for level, what, why, do in _gpu(gpu)
-        )
+    for gpu in gpus:
+        for problem in _gpu(gpu):
+            what = f"GPU {gpu['index']}: {problem.what}"
+            yield Problem(problem.level, what, problem.why, problem.do)
 
 
-def _gpu(gpu: Mapping[str, Any]) -> Told:
+def _gpu(gpu: Mapping[str, Any]) -> Problems:
     if gpu.get("lost"):
-        yield "fail", "it is lost", "whatever runs on it dies", "reset it, or take the node out"
+        yield Problem(
+            "fail", "it is lost", "whatever runs on it dies", "reset it, or take the node out"
+        )
         return
-    if (gpu["used_bytes"] or 0) > USED_GPU:
+    used_bytes = gpu["used_bytes"] or 0
+    if used_bytes > USED_GPU_BYTES:
         users = f"pids {gpu['pids']}" if gpu["pids"] else "processes that NVML does not name"
-        what = f"{gpu['used_bytes'] / GIB:.1f} GiB are in use, by {users}"
-        yield "fail", what, "an engine has no room, or has to share the GPU", "end what runs there"
+        yield Problem(
+            "fail",
+            f"{used_bytes / GIB:.1f} GiB are in use, by {users}",
+            "an engine has no room, or has to share the GPU",
+            "end what runs there",
+        )
     if gpu["mig"]:
-        yield (
+        yield Problem(
             "warning",
             "MIG is on",
             "an engine sees a slice, not the whole device",
             "nvidia-smi -mig 0",
         )
     if gpu["ecc_errors"]:
-        what = f"{gpu['ecc_errors']} uncorrected memory errors"
-        yield (
+        yield Problem(
             "fail",
-            what,
+            f"{gpu['ecc_errors']} uncorrected memory errors",
             "answers may be wrong, and the GPU may fail",
             "drain the node and reset the GPU",
         )
     if gpu["slowed"]:
-        what, do = ", ".join(gpu["slowed"]), "cool it, or nvidia-smi --reset-gpu-clocks"
-        yield "warning", what, "it is slower than others of its kind", do
-    if gpu["power_lowered"]:
-        what, why = "its power limit is below the default", "it is slower than others of its kind"
-        yield "warning", what, why, "nvidia-smi -pl"
-    if gpu["persistent"] == 0:
-        yield (
+        yield Problem(
             "warning",
-            "persistence mode is off",
-            "the first start waits for the driver to load",
-            "nvidia-smi -pm 1",
+            ", ".join(gpu["slowed"]),
+            "it is slower than others of its kind",
+            "cool it, or nvidia-smi --reset-gpu-clocks",
         )
     if gpu["fabric"] is False:
-        yield (
+        yield Problem(
             "fail",
             "the fabric manager has not joined it",
             "CUDA fails with error 802",
             "start nvidia-fabricmanager",
         )
-    if gpu["unreachable"]:
-        what = f"it cannot read the memory of GPUs {gpu['unreachable']}"
-        yield (
-            "warning",
-            what,
-            "tensor parallelism goes through the host",
-            "look at nvidia-smi topo -p2p r, IOMMU, ACS",
-        )
 
 
-NODE_CHECKS: Mapping[str, Callable[[Node], Told]] = {
+NODE_CHECKS: Mapping[str, Callable[[ExaminedNode], Problems]] = {
     "limits": _limits,
     "cgroup": _cgroup,
-    "scheduling": _scheduling,
     "shared memory": _shared_memory,
     "ports": _ports,
     "disk": _disk,
     "clock": _clock,
-    "leftovers": _leftovers,
-    "network": _network,
+    "network": _interfaces,
     "gpus": _gpus,
 }
 
 
+# -- checks of all nodes together, and of what a plan needs of them
+
+
 def diagnose(
-    nodes: Sequence[Node], here: Mapping[str, str], kinds: Kinds, growth: Growth
+    nodes: Sequence[ExaminedNode],
+    driver_versions: Mapping[str, str],
+    requirements: Requirements,
+    growth: Growth,
 ) -> list[Finding]:
-    """Everything wrong with these nodes, and with running the plan on them. ``here``: the driver's
-    versions.
-    """
-    found = [
-        Finding(level, check, node.name, what, why, do)
+    """All findings about these nodes, and about running the plan with these requirements on them."""
+    findings = [
+        Finding(problem.level, check, node.name, problem.what, problem.why, problem.do)
         for node in nodes
-        for check, told in NODE_CHECKS.items()
-        for level, what, why, do in told(node)
+        for check, problems_of in NODE_CHECKS.items()
+        for problem in problems_of(node)
     ]
-    found += [*_versions(nodes, here), *_hosts(nodes), *_unset_clocks(nodes), *_drivers(nodes)]
-    found += [*_mtus(nodes), *_fabric(nodes, kinds)]
-    found += dict.fromkeys(_engines(nodes, kinds))  # roles often lack the same
-    return [*found, *_autoscaler(growth, kinds), *_room(nodes, kinds, growth)]
+    findings += _versions(nodes, driver_versions)
+    findings += _shared_hosts(nodes)
+    findings += _unset_clocks(nodes)
+    findings += _gpu_drivers(nodes)
+    findings += _fabric(nodes, requirements)
+    findings += dict.fromkeys(_engines(nodes, requirements))  # roles often lack the same
+    findings += _autoscaler(growth, requirements)
+    findings += _room(nodes, requirements, growth)
+    return findings
 
 
-def _versions(nodes: Sequence[Node], here: Mapping[str, str]) -> Iterator[Finding]:
-    why, do = "actors do not start", "install the driver's version"
+def _versions(
+    nodes: Sequence[ExaminedNode], driver_versions: Mapping[str, str]
+) -> Iterator[Finding]:
     for node in nodes:
-        for what, version in here.items():
-            if (there := node.facts["versions"].get(what)) != version:
-                said = f"{what} {there or 'is missing'}, but the driver has {version}"
-                yield Finding("fail", "versions", node.name, said, why, do)
+        for package, driver_version in driver_versions.items():
+            version = node.facts["versions"].get(package)
+            if version != driver_version:
+                yield Finding(
+                    "fail",
+                    "versions",
+                    node.name,
+                    f"{package} {version or 'is missing'}, but the driver has {driver_version}",
+                    "actors do not start",
+                    "install the driver's version",
+                )
 
 
-def _hosts(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Nodes that share a host must not promise more cores than it has."""
+def _shared_hosts(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    """Nodes that share a host and together promise more cores than it has."""
     for address, count in Counter(node.machine.address for node in nodes).items():
         shared = [node for node in nodes if node.machine.address == address]
-        promised, cores = (
-            sum(node.machine.cpus for node in shared),
-            max(node.facts["cores"] for node in shared),
-        )
+        promised = sum(node.machine.cpus for node in shared)
+        cores = max(node.facts["cores"] for node in shared)
         if count > 1 and promised > cores:
-            what = (
-                f"{count} nodes on one host count as {promised:g} CPUs together, but it has {cores}"
-            )
-            why = "engines side by side share cores, but are measured as if each had its own"
             yield Finding(
                 "warning",
                 "cgroup",
                 address,
-                what,
-                why,
+                f"{count} nodes on one host count as {promised:g} CPUs together, but it has {cores}",
+                "engines side by side share cores, but are measured as if each had its own",
                 "start Ray with --num-cpus, or one node per host",
             )
 
 
-def _unset_clocks(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Clocks of several hosts drift apart during a sweep if nothing keeps them right."""
-    several = len({node.machine.address for node in nodes}) > 1
+def _unset_clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    """Clocks of several hosts that drift apart during a sweep because nothing keeps them right."""
+    addresses = {node.machine.address for node in nodes}
+    if len(addresses) < 2:
+        return
     for node in nodes:
-        if several and node.facts["clock_is_set"] is False:
-            what, why = (
+        if node.facts["clock_is_set"] is False:
+            yield Finding(
+                "warning",
+                "clock",
+                node.name,
                 "nothing keeps its clock right",
                 "it drifts from the others while the sweep runs",
+                "run chrony or ntpd",
             )
-            yield Finding("warning", "clock", node.name, what, why, "run chrony or ntpd")
 
 
-def _drivers(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """GPUs of one kind should have one driver: a deployment's figures are compared wherever it ran."""
-    kinds: dict[str, dict[str, list[str]]] = {}
+def _gpu_drivers(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    """GPUs of one kind with different drivers: figures of a deployment are compared wherever it ran."""
+    nodes_by_kind: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
         gpus = node.facts["gpus"]
-        for name in {gpu.get("name") for gpu in gpus.get("gpus", ())} - {None}:
+        for kind in {gpu.get("name") for gpu in gpus.get("gpus", ())} - {None}:
             version = f"driver {gpus['driver']}, CUDA {gpus['cuda']}"
-            kinds.setdefault(name, {}).setdefault(version, []).append(node.name)
-    for name, by_version in kinds.items():
-        if len(by_version) > 1:
-            why, do = (
+            nodes_by_kind.setdefault(kind, {}).setdefault(version, []).append(node.name)
+    for kind, nodes_by_version in nodes_by_kind.items():
+        if len(nodes_by_version) > 1:
+            yield Finding(
+                "warning",
+                "gpus",
+                kind,
+                f"drivers differ: {_each_on(nodes_by_version)}",
                 "a deployment's figures depend on where it ran",
                 "install the same version on all",
             )
-            yield Finding(
-                "warning", "gpus", name, f"drivers differ: {_each_on(by_version)}", why, do
-            )
 
 
-def _each_on(nodes: Mapping[Any, Sequence[str]]) -> str:
-    """``1500 on a, b; 9000 on c``: each value and the nodes that have it."""
-    return "; ".join(f"{value} on {', '.join(on)}" for value, on in nodes.items())
+def _each_on(nodes_by_value: Mapping[str, Sequence[str]]) -> str:
+    """Each value and the nodes that have it: ``0.31 on a, b; 0.32 on c``."""
+    return "; ".join(f"{value} on {', '.join(names)}" for value, names in nodes_by_value.items())
 
 
-def _mtus(nodes: Sequence[Node]) -> Iterator[Finding]:
-    by_size: dict[int, list[str]] = {}
-    for node in nodes:
-        if size := node.facts["mtus"].get(node.machine.address):
-            by_size.setdefault(size, []).append(node.name)
-    if len(by_size) > 1:
-        said = f"the MTU differs: {_each_on(dict(sorted(by_size.items())))}"
-        why, do = "packets between them are fragmented or lost", "give all of them the same MTU"
-        yield Finding("warning", "network", "cluster", said, why, do)
+def _fabric(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Iterator[Finding]:
+    """Nodes without a working fabric that may hold a part of a replica over several GPU nodes.
 
-
-def _fabric(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
-    """Replicas over several GPU nodes need InfiniBand (or RoCE or EFA, which the kernel lists in
-    the same place).
+    The kernel lists RoCE and EFA where it lists InfiniBand.
     """
-    gangs = [
-        one
-        for one in _deployments(kinds)
-        if (need := need_of(one, exclusive=False)).gang and need.gpus
-    ]
+    spanning = []
+    for deployment in _deployments(requirements):
+        need = need_of(deployment, exclusive=False)
+        if need.gang and need.gpus:
+            spanning.append(deployment)
     for node in nodes:
-        held = [one.label for one in gangs if _holds(node.machine, one)]
-        if held and not node.facts["infiniband"]:
-            what = f"it has no InfiniBand, and {held[0]} spans nodes"
-            do = "look at ibstat and the container's devices, or take nodes with a fabric"
+        if any("ACTIVE" in state for state in node.facts["infiniband"].values()):
+            continue
+        placeable = [deployment for deployment in spanning if _holds(node.machine, deployment)]
+        if placeable:
             yield Finding(
                 "warning",
                 "network",
                 node.name,
-                what,
+                f"it has no active InfiniBand port, and {placeable[0].label} spans nodes",
                 "NCCL falls back to TCP, and ranks wait for it",
-                do,
+                "look at ibstat and the container's devices, or take nodes with a fabric",
             )
 
 
-def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
-    """Programs of engines and routers, images and models, on the nodes that can hold a deployment
-    that needs them.
+def _engines(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Iterator[Finding]:
+    """Programs of engines and routers, images and models that are missing on the nodes that can
+    hold a deployment that needs them.
     """
-    for index, kind in enumerate(kinds):
-        versions: dict[str, list[str]] = {}
-        why = f"{kind.deployments[0].label} fails there"
-        for node in (
-            node for node in nodes if any(_holds(node.machine, one) for one in kind.deployments)
-        ):
-            one = node.facts["engines"][index]
-            if not one["path"] or one["missing"]:
-                do = "install it, or say where it is (executable:)"
-                yield Finding(
-                    "fail", "engines", node.name, f"{one['name']} is not installed", why, do
-                )
-            elif one["image"] is False:
-                do, slow = "pull it before the sweep", "the first start has to pull it"
-                yield Finding(
-                    "warning", "engines", node.name, f"{one['name']} is not pulled yet", slow, do
-                )
-            for name, problem in one["models"].items():
-                do = "download it to every node or shared cache; if it is gated, start Ray with HF_TOKEN set"
-                yield Finding("fail", "models", node.name, f"{name}: {problem}", why, do)
-            versions.setdefault(one["version"] or "not known", []).append(node.name)
-        if len(versions) > 1:
-            said = f"its version differs: {_each_on(versions)}"
-            why, do = (
+    for index, requirement in enumerate(requirements):
+        nodes_by_version: dict[str, list[str]] = {}
+        for node in nodes:
+            if not any(_holds(node.machine, one) for one in requirement.deployments):
+                continue
+            engine = node.facts["engines"][index]
+            yield from _engine(node, engine, f"{requirement.deployments[0].label} fails there")
+            nodes_by_version.setdefault(engine["version"] or "not known", []).append(node.name)
+        if len(nodes_by_version) > 1:
+            yield Finding(
+                "fail",
+                "engines",
+                requirement.settings.engine,
+                f"its version differs: {_each_on(nodes_by_version)}",
                 "one deployment would run different engines",
                 "install the same version on all",
             )
-            yield Finding("fail", "engines", kind.settings.engine, said, why, do)
 
 
-def _autoscaler(growth: Growth, kinds: Kinds) -> Iterator[Finding]:
-    """Whether it is at work, and whether it can tell which nodes are meant."""
-    silent = (
-        f"an autoscaler is configured and has not reported for {REPORT_S:g} s"
-        if growth.reports in (0, 1)
-        else ""
-    )
-    if said := str(growth) or silent:
-        do = "look at its log on the head (monitor.log), or the operator's"
+def _engine(node: ExaminedNode, engine: Mapping[str, Any], why: str) -> Iterator[Finding]:
+    """What one node lacks of one engine. ``why``: which deployment fails without it."""
+    if not engine["path"] or engine["missing"]:
         yield Finding(
-            "warning", "autoscaler", "cluster", said, "nodes that a sweep needs may never come", do
+            "fail",
+            "engines",
+            node.name,
+            f"{engine['name']} is not installed",
+            why,
+            "install it, or say where it is (executable:)",
         )
-    needs = {need_of(one, exclusive=False) for one in _deployments(kinds)}
-    for said in sorted({need.unclear(growth.types) for need in needs} - {""}):
-        what, _, do = said.partition("; ")
+    elif engine["image"] is False:
+        yield Finding(
+            "warning",
+            "engines",
+            node.name,
+            f"{engine['name']} is not pulled yet",
+            "the first start has to pull it",
+            "pull it before the sweep",
+        )
+    for model, problem in engine["models"].items():
+        yield Finding(
+            "fail",
+            "models",
+            node.name,
+            f"{model}: {problem}",
+            why,
+            "download it to every node or shared cache; "
+            "if it is gated, start Ray with HF_TOKEN set",
+        )
+
+
+def _autoscaler(growth: Growth, requirements: Requirements) -> Iterator[Finding]:
+    """An autoscaler that is not at work, or that cannot tell which nodes are meant."""
+    silence = str(growth)
+    if not silence and growth.reports in (0, 1):
+        silence = f"an autoscaler is configured and has not reported for {REPORT_S:g} s"
+    if silence:
+        yield Finding(
+            "warning",
+            "autoscaler",
+            "cluster",
+            silence,
+            "nodes that a sweep needs may never come",
+            "look at its log on the head (monitor.log), or the operator's",
+        )
+    needs = {need_of(deployment, exclusive=False) for deployment in _deployments(requirements)}
+    sentences = {need.unclear(growth.types) for need in needs}
+    for sentence in sorted(sentences - {""}):
+        what, _, do = sentence.partition("; ")
         yield Finding(
             "warning",
             "autoscaler",
@@ -487,33 +444,49 @@ def _autoscaler(growth: Growth, kinds: Kinds) -> Iterator[Finding]:
         )
 
 
-def _room(nodes: Sequence[Node], kinds: Kinds, growth: Growth) -> Iterator[Finding]:
+def _room(
+    nodes: Sequence[ExaminedNode], requirements: Requirements, growth: Growth
+) -> Iterator[Finding]:
     """Deployments for which there are too few nodes, even with those that the autoscaler may add."""
     grows = any(NODE_GROUP in node.machine.labels for node in nodes)
-    for one in _deployments(kinds):
-        need = need_of(one, exclusive=False)
+    has_gpus = any(node.machine.gpus for node in nodes)
+    may_have_gpus = grows or any(kind.gpus and kind.most > 0 for kind in growth.types)
+    for deployment in _deployments(requirements):
+        need = need_of(deployment, exclusive=False)
         widest = max(map(len, need.replicas), default=0)
-        places: float = sum(_holds(node.machine, one) for node in nodes)
+        places: float = sum(_holds(node.machine, deployment) for node in nodes)
         places += sum(kind.most for kind in growth.types if need.may_be_on(kind))
-        if places < widest:
-            what = f"{one.label} needs {counted(widest, 'node')}, but {places:g} can ever hold it"
-            has_gpus = any(node.machine.gpus for node in nodes)
-            may_have_gpus = grows or any(kind.gpus and kind.most > 0 for kind in growth.types)
-            if need.gpus and not has_gpus and not may_have_gpus:
-                what = f"{one.label} needs {counted(need.gpus, 'GPU')}, and no node has a GPU"
-            do = "add such nodes or a node type with its labels, or leave it out"
-            told = (
-                "; what the autoscaler may add is not known" if not growth.types and grows else ""
-            )
-            level: Level = "warning" if told else "fail"
-            yield Finding(level, "room", "cluster", what + told, "it would end as no_room", do)
+        if places >= widest:
+            continue
+        if need.gpus and not has_gpus and not may_have_gpus:
+            what = f"{deployment.label} needs {counted(need.gpus, 'GPU')}, and no node has a GPU"
+        else:
+            needed = counted(widest, "node")
+            what = f"{deployment.label} needs {needed}, but {places:g} can ever hold it"
+        level: Severity = "fail"
+        if grows and not growth.types:
+            level = "warning"
+            what += "; what the autoscaler may add is not known"
+        yield Finding(
+            level,
+            "room",
+            "cluster",
+            what,
+            "it would end as no_room",
+            "add such nodes or a node type with its labels, or leave it out",
+        )
 
 
-def _deployments(kinds: Kinds) -> list[Deployment]:
-    """Each once, whatever its parts are."""
-    return list({one.id: one for kind in kinds for one in kind.deployments}.values())
+def _deployments(requirements: Requirements) -> list[Deployment]:
+    """Each deployment once, whatever its parts are."""
+    by_id: dict[str, Deployment] = {}
+    for requirement in requirements:
+        for deployment in requirement.deployments:
+            by_id.setdefault(deployment.id, deployment)
+    return list(by_id.values())
 
 
-def _holds(machine: Machine, one: Deployment) -> bool:
-    need = need_of(one, exclusive=False)
+def _holds(machine: Machine, deployment: Deployment) -> bool:
+    """Whether a machine has the devices, the cores and the labels for a part of a deployment."""
+    need = need_of(deployment, exclusive=False)
     return machine.gpus >= need.gpus and machine.cpus >= need.cpus and need.suits(machine)

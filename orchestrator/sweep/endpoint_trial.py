@@ -19,7 +19,7 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings
-from orchestrator.sweep.examine import Finding, Level
+from orchestrator.sweep.examine import Finding, Severity
 from orchestrator.sweep.probe import (
     KEY_REFUSED,
     Probed,
@@ -92,7 +92,7 @@ def endpoint_findings(plan: Plan) -> Iterator[Finding]:
 def _findings_of(deployment: Deployment, apis: Iterable[str]) -> Iterator[Finding]:
     settings, label = deployment.settings, deployment.label
 
-    def finding(level: Level, what: str, do: str) -> Finding:
+    def finding(level: Severity, what: str, do: str) -> Finding:
         why = f"{label} fails" if level == "fail" else f"{label} may fail"
         return Finding(level, "endpoint", label, what, why, do)
 
@@ -114,7 +114,7 @@ def _findings_of(deployment: Deployment, apis: Iterable[str]) -> Iterator[Findin
         except TrialFailed as error:
             unlisted = listing.owners is not None and target.model not in listing.owners
             lists = f"; it lists {listing.names}, not {target.model!r}" if unlisted else ""
-            level: Level = "warning" if error.may_pass else "fail"
+            level: Severity = "warning" if error.may_pass else "fail"
             do = "ask again later" if error.may_pass else _remedy(error, unlisted)
             yield finding(level, f"{error}{lists}", do)
         except InputError as error:

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redacted
 from orchestrator.cluster.base import Cluster, Growth, Machine, NoAnswer, Probes
-from orchestrator.cluster.node_checks import facts, results_problem
+from orchestrator.cluster.node_checks import facts, try_results
 from orchestrator.cluster.node_models import hub_cache, wanted_by
 from orchestrator.cluster.node_network import listen, unreached
 from orchestrator.engines import ENGINES
@@ -23,21 +23,20 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Retry
 from orchestrator.spec.stages import PlannedSettings
 
-Level = Literal["fail", "warning"]
+Severity = Literal["fail", "warning"]
 ROUNDS = 10  # readings of each clock
 CALL_LIMIT_S = 10.0  # for a node that has answered before
 # for which hosts listen: until the last one has begun and all connections were tried
 LISTEN_S = 60.0
-SILENT = "look at its raylet's log, or take it out of the cluster"
+REMEDY_FOR_SILENCE = "look at its raylet's log, or take it out of the cluster"
 REPORT_S = 20.0  # for an autoscaler, which normally reports every 5 s
-GOOD_WRITE_BYTES_S = 5e6  # to the results, by each node while all write
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong, where, why that matters, and what to do."""
 
-    level: Level
+    level: Severity
     check: str
     where: str
     what: str
@@ -46,10 +45,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExaminedNode:
     """A node as Ray describes it (``machine``) and as it is (``facts``).
 
-    ``clock_s``: its wall clock differs from the driver's by at least this.
+    ``clock_s``: seconds by which its wall clock differs from the driver's at least.
     """
 
     machine: Machine
@@ -62,8 +61,8 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Deployments that need the same of a node: an engine or router, how it is installed, its
+class Requirement:
+    """What some deployments need of a node alike: an engine or router, how it is installed, its
     models, and their cache.
 
     ``settings``: those of that part of the first of them.
@@ -73,50 +72,70 @@ class Kind:
     deployments: list[Deployment]
 
 
-Kinds = Sequence[Kind]
+Requirements = Sequence[Requirement]
 
 
-def kinds_of(deployments: Iterable[Deployment]) -> Kinds:
-    """The deployments that are launched, by what each of their roles and their routers need on a
-    node.
+def requirements_of(deployments: Iterable[Deployment]) -> Requirements:
+    """What the deployments that are launched need on a node, for each of their roles and routers.
+    Deployments that need the same share a requirement.
     """
-    kinds: dict[tuple[Any, ...], Kind] = {}
-    for one in deployments:
-        for part in one.settings.parts.values() if ENGINES[one.settings.engine].launches else ():
-            place = (
+    requirements: dict[tuple[Any, ...], Requirement] = {}
+    for deployment in deployments:
+        if not ENGINES[deployment.settings.engine].launches:
+            continue
+        for part in deployment.settings.parts.values():
+            models = wanted_by(part)
+            key = (
                 part.engine,
                 part.executable,
                 part.image,
                 part.container_runtime,
-                part.nnodes > 1,
+                *models,
+                hub_cache(part.env) if models else None,
             )
-            wanted = wanted_by(part)
-            cache = hub_cache(part.env) if wanted else None
-            kind = kinds.setdefault((*place, *wanted, cache), Kind(part, []))
-            kind.deployments.append(one)
-    return list(kinds.values())
+            requirement = requirements.setdefault(key, Requirement(part, []))
+            requirement.deployments.append(deployment)
+    return list(requirements.values())
 
 
-def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], list[Finding]]:
-    """Ask all nodes in parallel; the nodes that answered, and what was found by asking. ``uri``:
-    results to test.
+def examine(
+    probes: Probes, requirements: Requirements, uri: str | None
+) -> tuple[list[ExaminedNode], list[Finding]]:
+    """Ask all nodes in parallel. Returns the nodes that answered, and what was found by asking.
+
+    ``uri``: results to test.
     """
-    machines = {one.node_id: one for one in probes.machines}
-    said = probes.ask(facts, [(kind.settings, kind.deployments[0].hardware) for kind in kinds])
-    nodes, found = [], []
-    for node_id, answer in said.items():
+    machines = {machine.node_id: machine for machine in probes.machines}
+    launched = [
+        (requirement.settings, requirement.deployments[0].hardware) for requirement in requirements
+    ]
+    nodes: list[ExaminedNode] = []
+    findings: list[Finding] = []
+    for node_id, answer in probes.ask(facts, launched).items():
         if isinstance(answer, NoAnswer):
-            do = "install this program there, with the driver's version of Python, or submit with --working-dir"
-            do = do if answer.wrong else SILENT
             where = f"{machines[node_id].address}, {node_id[:8]}"
-            found.append(Finding("fail", "node", where, answer.why, "nothing can run there", do))
+            findings.append(_silent_node(where, answer))
         else:
-            nodes.append(Node(machines[node_id], answer))
+            nodes.append(ExaminedNode(machines[node_id], answer))
     if not nodes:
-        return [], found
-    offsets = _clocks(probes, [one.machine.node_id for one in nodes])
-    nodes = [Node(one.machine, one.facts, offsets.get(one.machine.node_id, 0.0)) for one in nodes]
-    return nodes, found + _network(probes, nodes) + (_results(probes, nodes, uri) if uri else [])
+        return [], findings
+    offsets = _clock_offsets_s(probes, [node.machine.node_id for node in nodes])
+    nodes = [replace(node, clock_s=offsets.get(node.machine.node_id, 0.0)) for node in nodes]
+    findings += _network(probes, nodes)
+    if uri:
+        findings += _results(probes, nodes, uri)
+    return nodes, findings
+
+
+def _silent_node(where: str, answer: NoAnswer) -> Finding:
+    if answer.wrong:
+        remedy = (
+            "install this program there, with the driver's version of Python, "
+            "or submit with --working-dir"
+        )
+    else:
+        remedy = REMEDY_FOR_SILENCE
+    return Finding("fail", "node", where, answer.why, "nothing can run there", remedy)
 
 
 def growth_of(cluster: Cluster) -> Growth:
@@ -124,105 +143,114 @@ def growth_of(cluster: Cluster) -> Growth:
     a dead one.
     """
     until_s = time.monotonic() + REPORT_S
-    while (growth := cluster.growth()).reports in (0, 1) and time.monotonic() < until_s:
+    growth = cluster.growth()
+    while growth.reports in (0, 1) and time.monotonic() < until_s:
         time.sleep(1.0)
+        growth = cluster.growth()
     return growth
 
 
-def _clocks(probes: Probes, nodes: Sequence[str]) -> dict[str, float]:
-    """Node id -> seconds by which its clock is off: by the fastest of several round trips, minus
-    half of that one.
+def _clock_offsets_s(probes: Probes, node_ids: Sequence[str]) -> dict[str, float]:
+    """Node id -> seconds by which its clock is off at least: by the fastest of several round trips,
+    minus half of that one.
     """
-    best: dict[str, tuple[float, float]] = {}
+    fastest: dict[str, tuple[float, float]] = {}  # seconds of the round trip, offset
     for _ in range(ROUNDS):
         before_s = time.time()
-        said = probes.ask(time.time, limit_s=CALL_LIMIT_S, nodes=nodes)
+        answers = probes.ask(time.time, limit_s=CALL_LIMIT_S, nodes=node_ids)
         took_s = time.time() - before_s
-        # each round waits for all
-        nodes = [node for node in nodes if not isinstance(said[node], NoAnswer)]
-        if not nodes:
+        # each round waits for all: a node that fell silent is not asked again
+        node_ids = [node_id for node_id in node_ids if not isinstance(answers[node_id], NoAnswer)]
+        if not node_ids:
             break
-        for node in nodes:
-            best[node] = min(
-                best.get(node, (took_s, 0.0)), (took_s, said[node] - before_s - took_s / 2)
-            )
-    return {node: max(0.0, abs(offset_s) - took_s / 2) for node, (took_s, offset_s) in best.items()}
+        for node_id in node_ids:
+            reading = (took_s, answers[node_id] - before_s - took_s / 2)
+            fastest[node_id] = min(fastest.get(node_id, reading), reading)
+    return {
+        node_id: max(0.0, abs(offset_s) - took_s / 2)
+        for node_id, (took_s, offset_s) in fastest.items()
+    }
 
 
-def _network(probes: Probes, nodes: Sequence[Node]) -> list[Finding]:
+def _network(probes: Probes, nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """Hosts that cannot reach others the way clients reach engines and ranks reach each other."""
     hosts = {node.machine.address: node for node in nodes}
     if len(hosts) < 2:
         return []
-    asked = {node.machine.node_id: address for address, node in hosts.items()}
-    said = probes.ask(listen, list(hosts), LISTEN_S, limit_s=CALL_LIMIT_S, nodes=list(asked))
-    listening = {node: port for node, port in said.items() if not isinstance(port, NoAnswer)}
-    if listening:
-        peers = [(asked[node], port) for node, port in listening.items()]
-        said |= probes.ask(unreached, peers, nodes=list(listening))
-    why, do = (
-        "clients and ranks talk to engines there",
-        "open the ports between nodes; use one MTU on the whole path",
+    address_of = {node.machine.node_id: address for address, node in hosts.items()}
+    answers = probes.ask(
+        listen, list(hosts), LISTEN_S, limit_s=CALL_LIMIT_S, nodes=list(address_of)
     )
-    found = list[Finding]()
-    for node, answer in said.items():
-        where = hosts[asked[node]].name
+    ports = {node_id: port for node_id, port in answers.items() if not isinstance(port, NoAnswer)}
+    if ports:
+        peers = [(address_of[node_id], port) for node_id, port in ports.items()]
+        answers |= probes.ask(unreached, peers, nodes=list(ports))
+    why = "clients and ranks talk to engines there"
+    remedy = "open the ports between nodes; use one MTU on the whole path"
+    findings: list[Finding] = []
+    for node_id, answer in answers.items():
+        where = hosts[address_of[node_id]].name
         if isinstance(answer, NoAnswer):
-            found.append(Finding("fail", "network", where, answer.why, why, SILENT))
+            findings.append(Finding("fail", "network", where, answer.why, why, REMEDY_FOR_SILENCE))
             continue
-        for at, what in answer.items():
-            found.append(Finding("fail", "network", where, f"{hosts[at].name}: {what}", why, do))
-    return found
+        for address, problem in answer.items():
+            what = f"{hosts[address].name}: {problem}"
+            findings.append(Finding("fail", "network", where, what, why, remedy))
+    return findings
 
 
-def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
+def _results(probes: Probes, nodes: Sequence[ExaminedNode], uri: str) -> list[Finding]:
     """Nodes that cannot use the results: each must read a file of the driver, and the driver must
-    see one of each.
+    see one of each. Nothing of this test stays there.
     """
-    location, nonce = parse_location(uri), new_ulid()
+    location = parse_location(uri)
+    folders = _missing_folders(location.path) if location.is_local else []
     blobs = Blobs(location, Retry(tries=2))
-    made = _missing_folders(location.path) if location.is_local else []
-    wrong, slow = dict[str, str](), dict[str, float]()
-    written, names = [f".doctor-{nonce}-driver"], {one.machine.node_id: one.name for one in nodes}
+    names = {node.machine.node_id: node.name for node in nodes}
+    problems: dict[str, str] = {}  # by the node's name
     try:
-        try:
-            blobs.put(written[0], b"seen")
-            said = probes.ask(results_problem, uri, nonce, nodes=list(names))
-            written += [one[1] for one in said.values() if not isinstance(one, NoAnswer)]
-            for node, one in said.items():
-                problem, key, bytes_s = (one.why, "", 0.0) if isinstance(one, NoAnswer) else one
-                seen = problem or any(blobs.exist([key]))
-                wrong |= (
-                    {}
-                    if seen is True
-                    else {node: problem or "the driver does not see what it wrote"}
-                )
-                slow |= {node: bytes_s} if seen is True and bytes_s < GOOD_WRITE_BYTES_S else {}
-        finally:
-            for key in written:
-                blobs.delete(key)
-            for folder in made:
-                with suppress(OSError):  # somebody uses it meanwhile
-                    os.rmdir(folder)
+        for node_id, problem in _results_problems(probes, list(names), uri, blobs).items():
+            problems[names[node_id]] = problem
     except (OSError, OrchestratorError) as error:
-        wrong[""] = redacted(str(error))
+        problems["driver"] = redacted(str(error))
+    finally:
+        for folder in folders:
+            with suppress(OSError):  # somebody uses it meanwhile
+                os.rmdir(folder)
     why = "clients write their rows there, from any node"
-    do = "give a folder that all nodes share, or s3://...; every node needs credentials of its own"
-    found = [
-        Finding("fail", "results", names.get(node, "driver"), what, why, do)
-        for node, what in wrong.items()
+    remedy = (
+        "give a folder that all nodes share, or s3://...; every node needs credentials of its own"
+    )
+    return [
+        Finding("fail", "results", where, what, why, remedy) for where, what in problems.items()
     ]
-    for node, bytes_s in slow.items():
-        what, why = (
-            f"it writes {bytes_s / 1e6:.1f} MB/s to the results",
-            "clients' rows and the next point wait for it",
-        )
-        found.append(
-            Finding(
-                "warning", "results", names[node], what, why, "give a faster place, or a nearer one"
-            )
-        )
-    return found
+
+
+def _results_problems(
+    probes: Probes, node_ids: Sequence[str], uri: str, blobs: Blobs
+) -> dict[str, str]:
+    """Node id -> why that node cannot use the results. Raises OSError, OrchestratorError if the
+    driver cannot.
+    """
+    nonce = new_ulid()
+    written = [f".doctor-{nonce}-driver"]
+    problems: dict[str, str] = {}
+    try:
+        blobs.put(written[0], b"seen")
+        trials = probes.ask(try_results, uri, nonce, nodes=node_ids)
+        # all of them now, so that they are removed if the driver fails before it has looked at all
+        written += [trial.key for trial in trials.values() if not isinstance(trial, NoAnswer)]
+        for node_id, trial in trials.items():
+            if isinstance(trial, NoAnswer):
+                problems[node_id] = trial.why
+            elif trial.problem:
+                problems[node_id] = trial.problem
+            elif not any(blobs.exist([trial.key])):
+                problems[node_id] = "the driver does not see what it wrote"
+    finally:
+        for key in written:
+            blobs.delete(key)
+    return problems
 
 
 def _missing_folders(path: str) -> list[str]:

@@ -102,8 +102,7 @@ def await_release(
 
 def health(nvml: Any = pynvml) -> dict[str, Any]:
     """``driver``, ``cuda`` and ``gpus`` of this node, for sweep/doctor.py; empty without GPUs.
-    What a GPU does not report is None. ``unreachable``: indices of the GPUs whose memory this one
-    cannot read.
+    What a GPU does not report is None.
     """
     with _counted(nvml) as count:
         if not count:
@@ -112,11 +111,11 @@ def health(nvml: Any = pynvml) -> dict[str, Any]:
         return {
             "driver": _ask(nvml, "nvmlSystemGetDriverVersion"),
             "cuda": cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "gpus": [_health(nvml, index, count) for index in range(count)],
+            "gpus": [_health(nvml, index) for index in range(count)],
         }
 
 
-def _health(nvml: Any, index: int, count: int) -> dict[str, Any]:
+def _health(nvml: Any, index: int) -> dict[str, Any]:
     if (handle := _ask(nvml, "nvmlDeviceGetHandleByIndex", index)) is None:
         return {"index": index, "lost": True}
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
@@ -124,9 +123,6 @@ def _health(nvml: Any, index: int, count: int) -> dict[str, Any]:
     slowed = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
     # uncorrected ones since the driver was loaded
     ecc = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
-    limits = [
-        _ask(nvml, f"nvmlDeviceGetPowerManagement{name}Limit", handle) for name in ("", "Default")
-    ]
     return {
         "index": index,
         "name": _ask(nvml, "nvmlDeviceGetName", handle),
@@ -138,23 +134,8 @@ def _health(nvml: Any, index: int, count: int) -> dict[str, Any]:
         "mig": mig and bool(mig[0]),
         "ecc_errors": ecc,
         "slowed": [why for bit, why in SLOWED.items() if slowed & bit],
-        "power_lowered": None not in limits and limits[0] < limits[1],
-        "persistent": _ask(nvml, "nvmlDeviceGetPersistenceMode", handle),
         "fabric": _fabric(nvml, handle),
-        "unreachable": [
-            other for other in range(count) if other != index and not _reaches(nvml, handle, other)
-        ],
     }
-
-
-def _reaches(nvml: Any, handle: Any, other: int) -> bool:
-    """Whether it has read access over NVLink or PCIe; True where the driver does not say."""
-    if (there := _ask(nvml, "nvmlDeviceGetHandleByIndex", other)) is None:
-        return False
-    status = _ask(
-        nvml, "nvmlDeviceGetP2PStatus", handle, there, getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0)
-    )
-    return status in (None, 0)
 
 
 def _fabric(nvml: Any, handle: Any) -> bool | None:
