@@ -10,7 +10,8 @@ are. A role inherits the settings of all and may replace them. A dotted name suc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from orchestrator.spec.document import Place, Problems, add_errors, nearest, wrong
-from orchestrator.spec.expressions import Expression, elements, long_ones, parse_expression
+from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.settings import (
     ADDED,
     LOCATION,
@@ -34,9 +35,6 @@ from orchestrator.spec.settings import (
 from orchestrator.spec.stages import WrittenSettings
 
 MOST_COMBINATIONS = 100_000
-# of all combinations: settings, entries of mappings, rules, elements of what is derived
-MOST_VALUES = 5_000_000
-UNTOLD = 10**12  # of more nobody needs to know how many they are
 CONTROLS = ("vary", "derive", "exclude")
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
@@ -98,15 +96,7 @@ class Block(Strict):
         if self.cases is not None:
             return len(self.cases)
         lengths = [len(values) for values in (self.grid or self.zip or {}).values()]
-        return _product(lengths) if self.grid else lengths[0]
-
-    @property
-    def values(self) -> int:
-        """Number of values in all choices, counted like ``size``."""
-        lists = (
-            [self.cases] if self.cases is not None else [*(self.grid or self.zip or {}).values()]
-        )
-        return self.size + sum(self.size // len(one) * sum(map(elements, one)) for one in lists)
+        return math.prod(lengths) if self.grid else lengths[0]
 
     def choices(self, place: Place) -> list[Choice]:
         """All choices in the order of the file. ``place`` is where the block is written."""
@@ -157,14 +147,6 @@ class Given:
     engines: list[tuple[str, Place, str]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Room:
-    """How many further combinations there may be, and values in them."""
-
-    combinations: int = MOST_COMBINATIONS
-    values: int = MOST_VALUES
-
-
 def expand(given: Given, problems: Problems) -> list[Combination]:
     """All combinations in the order of the file. Adds every problem found on the way to
     ``problems``.
@@ -173,25 +155,29 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
     blocks: list[tuple[Place, Any]] = [(("deployments",), found)]
     if isinstance(found, list) and found:
         blocks = [(("deployments", index), block) for index, block in enumerate(found)]
-    combinations, room = list[Combination](), _Room()
+    combinations: list[Combination] = []
     for place, raw in blocks:
         if not isinstance(raw, dict) or not raw:
             problems.add(
                 place, "'deployments' must be a mapping with at least 'engine', or a list of them"
             )
             continue
-        combinations += _Deployments(place, problems, given, room).expand(raw)
+        most = MOST_COMBINATIONS - len(combinations)
+        combinations += _Deployments(place, problems, given, most).expand(raw)
     return combinations
 
 
 @dataclass(frozen=True, slots=True)
 class _Deployments:
-    """One mapping of ``deployments``: settings, and the blocks that multiply them."""
+    """One mapping of ``deployments``: settings, and the blocks that multiply them.
+
+    ``most``: how many combinations there may be of it.
+    """
 
     place: Place
     problems: Problems
     given: Given
-    room: _Room
+    most: int
 
     def expand(self, raw: dict[str, Any]) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
@@ -199,7 +185,10 @@ class _Deployments:
             Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS)
         )
         read = self._blocks(raw.get("vary"))
-        if not self._fits(raw, [block for _, block in read]):
+        count = math.prod(block.size for _, block in read)
+        if count > self.most:
+            message = f"makes {count:,} combinations; at most {MOST_COMBINATIONS:,} are allowed"
+            self.problems.add((*self.place, "vary"), message)
             return []
         blocks = [
             [self._checked(choice, KNOWN) for choice in block.choices(place)]
@@ -211,38 +200,10 @@ class _Deployments:
         exclude = self._exclude(raw.get("exclude"), {*NAMED, *derive})
         made: list[Combination] = []
         for choices in itertools.product(*blocks):
-            if (one := self._combine(base, choices, derive, exclude)) is not None:
-                made.append(one)
-                self.room.values -= elements(one.derived) if one.derived else 0
-            if self.room.values < 0:
-                message = (
-                    "derived values, and lists and mappings that rules name, have too many elements"
-                )
-                place = (*self.place, "derive" if derive else "exclude")
-                self.problems.add(
-                    place, f"{message}; all deployments may hold {MOST_VALUES:,} values"
-                )
-                break
+            combination = self._combine(base, choices, derive, exclude)
+            if combination is not None:
+                made.append(combination)
         return made
-
-    def _fits(self, raw: Mapping[str, Any], blocks: Sequence[Block]) -> bool:
-        """Takes the combinations and their values from ``room``; False, and a report, if there is
-        too little.
-        """
-        room, count, message = self.room, _product(block.size for block in blocks), ""
-        own = elements({name: value for name, value in raw.items() if name != "vary"})
-        own += sum(long_ones(raw.get(name)) for name in ("derive", "exclude"))
-        values = count * own + sum(count // block.size * block.values for block in blocks)
-        if count > room.combinations:
-            told = f"{count:,}" if count <= UNTOLD else f"more than {UNTOLD:,}"
-            message = f"makes {told} combinations; at most {MOST_COMBINATIONS:,} are allowed"
-        elif values > room.values:
-            message = f"makes {count:,} combinations with {values:,} values; all deployments may hold {MOST_VALUES:,}"
-        if message:
-            self.problems.add((*self.place, "vary"), message)
-            return False
-        room.combinations, room.values = room.combinations - count, room.values - values
-        return True
 
     def _read(self, kind: Any, value: Any, *place: str | int) -> Any:
         """The value at a place below this mapping, validated as ``kind``; None, and a report, when
@@ -458,24 +419,11 @@ class _Deployments:
         return next((place for place in places if place in self.problems.document.lines), places[0])
 
     def _evaluate(self, expression: Expression, names: Mapping[str, Any], place: Place) -> Any:
-        self.room.values -= expression.elements_read(names)
         try:
-            return expression.evaluate(names) if self.room.values >= 0 else None
+            return expression.evaluate(names)
         except ValueError as error:
             self.problems.add(place, str(error))
             return None
-
-
-def _product(sizes: Iterable[int]) -> int:
-    """Stops beyond UNTOLD: thousands of blocks make a number that takes long to multiply, and
-    cannot be written.
-    """
-    count = 1
-    for size in sizes:
-        count *= size
-        if count > UNTOLD:
-            break
-    return count
 
 
 def _places(name: str, choices: Sequence[Choice], block: Place) -> Iterator[Place]:

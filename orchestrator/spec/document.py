@@ -30,9 +30,7 @@ Locate = Callable[[Place], Place]
 MOST_BYTES, PIECE_BYTES = 1_000_000, 2**20
 MOST_FILE_BYTES = 2**31  # of a file that is read or hashed as a whole: prompts, traces
 MOST_VALUES = 200_000
-MOST_DEPTH = 100  # of mappings and lists: what encodes values as JSON fails beyond 250
 MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line
-LONGEST_MESSAGE = 1500  # characters
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -83,9 +81,7 @@ class Problems:
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
         line = self.document.line(place)
         if not self.enough and line not in self._unread:
-            self._found[
-                Problem(_bounded(message), self.document.file, line, hint and _bounded(hint))
-            ] = None
+            self._found[Problem(message, self.document.file, line, hint)] = None
 
     def unknown(
         self, place: Place, what: str, name: object, known: Iterable[str], remedy: str | None = None
@@ -122,13 +118,6 @@ class Problems:
                 self.document.file,
             )
             raise ProblemsError([*found, more] if self.enough else found)
-
-
-def _bounded(text: str) -> str:
-    """Messages may quote keys as long as the file. Secrets are hidden before the cut: half of one
-    is not recognized.
-    """
-    return text if len(text) <= LONGEST_MESSAGE else f"{redacted(text)[:LONGEST_MESSAGE]} …"
 
 
 def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> bytes:
@@ -229,9 +218,6 @@ class _Reader:
         self.count += 1
         if self.count > MOST_VALUES:
             raise _refused(self.file, f"holds more than {MOST_VALUES:,} values")
-        if len(place) > MOST_DEPTH:
-            message = f"is nested too deeply: {MOST_DEPTH} mappings and lists inside each other are the most"
-            raise _refused(self.file, message, _line(node))
         if node.tag not in _TAGS:
             self._bad(node, f"the tag {node.tag!r} is not allowed")
             return None

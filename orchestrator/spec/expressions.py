@@ -7,10 +7,8 @@ numbers, and ``a if condition else b``. They mean what they mean in Python.
 """
 
 import ast
-import math
 import operator
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +19,6 @@ from pydantic import BaseModel
 from orchestrator.base.registry import did_you_mean
 
 MOST_CHARACTERS = 1000
-MOST_DEPTH = 50
-LONG = 40  # characters of an expression take about as long as one more value
 MOST_ELEMENTS = 1000  # of a list or mapping, with those inside it
 LARGEST = 2**63
 PARTS = ("roles.", "router.")  # what names with dots begin with
@@ -61,24 +57,11 @@ Reading = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression and the names it reads, each with how often."""
+    """A checked expression and the names it reads."""
 
     text: str
     read: Reading = field(repr=False, compare=False)
-    times: Mapping[str, int] = field(repr=False, compare=False)
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self.times)
-
-    def elements_read(self, values: Mapping[str, Any]) -> int:
-        """How many elements of lists and mappings it may look at: those of each one it names, each
-        time.
-        """
-        held = ((times, values.get(name)) for name, times in self.times.items())
-        return sum(
-            times * elements(value) for times, value in held if not isinstance(value, _PLAIN)
-        )
+    names: frozenset[str] = field(repr=False, compare=False)
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value that Python would compute. Raises ValueError with the reason when there is
@@ -86,7 +69,7 @@ class Expression:
         """
         try:
             return _bounded(self.read(values))
-        except (TypeError, ZeroDivisionError, OverflowError) as error:
+        except (TypeError, ZeroDivisionError, OverflowError, RecursionError) as error:
             unset = sorted(name for name in self.names if values.get(name) is None)
             why = f"; not set here: {', '.join(unset)}" if unset else ""
             raise ValueError(f"{self.text!r} has no value: {error}{why}") from None
@@ -107,18 +90,18 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
-    read = _Reader(text).reading(tree, held=True)  # by what ``evaluate`` bounds
-    times = Counter(
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id not in _CONSTANTS
-    )
-    for name in sorted(times):
+    try:
+        read = _Reader(text).reading(tree)
+    except RecursionError:
+        raise ValueError(f"{text!r} is nested too deeply") from None
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names = frozenset(node.id for node in nodes if node.id not in _CONSTANTS)
+    for name in sorted(names):
         if name not in known:
             guess = did_you_mean(name, known)
             hint = f"; {guess}" if guess else ": it is neither a setting nor derived"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
-    return Expression(text, read, times)
+    return Expression(text, read, names)
 
 
 class _Dotted(ast.NodeTransformer):
@@ -149,26 +132,16 @@ class _Reader:
 
     text: str
 
-    def reading(self, node: ast.expr, depth: int = 0, held: bool = False) -> Reading:
-        """The function for one node. Raises ValueError for what is not allowed, or nested deeper
-        than MOST_DEPTH.
-
-        ``held``: its value is part of a list around it, which is bounded with everything in it.
-        """
-        if depth > MOST_DEPTH:
-            raise ValueError(f"{self.text!r} is nested too deeply")
-        is_list = isinstance(node, ast.List | ast.Tuple)
-        holds = is_list or (held and isinstance(node, ast.BoolOp | ast.IfExp))
+    def reading(self, node: ast.expr) -> Reading:
+        """The function for one node. Raises ValueError for what is not allowed."""
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-        inner = [self.reading(child, depth + 1, holds) for child in children]
+        inner = [self.reading(child) for child in children]
         read = self._reading(node, inner)
-        if is_list and not held:
-            read = partial(_bounded_list, read)
         if not isinstance(node, ast.Name) and all(isinstance(part, _Known) for part in inner):
             try:
                 return _Known(read({}))
             except (TypeError, ZeroDivisionError, OverflowError):
-                pass  # whoever asks for its value is told
+                pass  # evaluating the expression says so
         return read
 
     def _reading(self, node: ast.expr, inner: Sequence[Reading]) -> Reading:
@@ -201,45 +174,27 @@ class _Reader:
         raise ValueError(f"in {self.text!r}: {ast.unparse(node)!r} is not allowed; use {allowed}")
 
 
-def elements(value: Any, most: float = math.inf) -> int:
-    """Values in a value, itself among them; what lists share counts in each of them. Stops beyond
-    ``most``.
-    """
-    count, left = 0, [value]
-    while left and count <= most:
-        one = left.pop()
+def _elements(value: Any) -> int:
+    """Values in a value, itself among them. It stops to count beyond MOST_ELEMENTS."""
+    count = 0
+    left = [value]
+    while left and count <= MOST_ELEMENTS:
+        part = left.pop()
         count += 1
-        # asked first, since asking for mappings takes ten times as long
-        if isinstance(one, _PLAIN):
-            continue
-        if isinstance(one, Mapping | BaseModel):
-            left.extend(one.values() if isinstance(one, Mapping) else vars(one).values())
-        elif isinstance(one, list | tuple):
-            left.extend(one)
+        if isinstance(part, Mapping):
+            left.extend(part.values())
+        elif isinstance(part, BaseModel):
+            left.extend(vars(part).values())
+        elif isinstance(part, list | tuple):
+            left.extend(part)
     return count
 
 
-def long_ones(texts: Any) -> int:
-    """How many values expressions count as in addition to one each, since some are long; anything
-    else counts none.
-    """
-    texts = (
-        texts.values() if isinstance(texts, Mapping) else texts if isinstance(texts, list) else ()
-    )
-    return sum(len(text) // LONG for text in texts if isinstance(text, str))
-
-
 def _bounded(value: Any) -> Any:
-    """Lists of lists of lists grow with the power of their depth, and whoever compares or shows one
-    walks it.
-    """
-    if not isinstance(value, _PLAIN) and elements(value, MOST_ELEMENTS) > MOST_ELEMENTS:
+    """The value. Raises OverflowError for one of too many elements: lists of lists grow fast."""
+    if not isinstance(value, _PLAIN) and _elements(value) > MOST_ELEMENTS:
         raise OverflowError(f"it has more than {MOST_ELEMENTS:,} elements")
     return value
-
-
-def _bounded_list(read: Reading, values: Mapping[str, Any]) -> Any:
-    return _bounded(read(values))
 
 
 def _is_plain(value: object) -> bool:

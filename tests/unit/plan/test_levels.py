@@ -88,46 +88,6 @@ def test_what_is_no_level_is_refused_with_its_line(given: dict[str, Any], said: 
     assert all(one.line for one in caught.value.problems)
 
 
-@pytest.mark.parametrize(
-    ("level", "room"),
-    [
-        ("1 + half", 1),  # of two deployments
-        ("1 + half" + " * 1" * 20, 5),  # long
-        ("1 if extra_args == extra_args else 2", 9),  # names a mapping, twice
-    ],
-)
-def test_what_expressions_of_levels_read_has_a_limit(
-    monkeypatch: pytest.MonkeyPatch, level: str, room: int
-) -> None:
-    deployments = TWO | {"extra_args": {"--seed": 1, "--other": [1, 2]}}
-    load = {"levels": {"request_rate": [level]}}
-    monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", room)
-    with pytest.raises(
-        ProblemsError, match=f"read too much; those of all deployments may read {room} values"
-    ):
-        planned(deployments=deployments, load=load)
-    monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", room * 3)
-    assert len(levels(planned(deployments=deployments, load=load))) == 2
-
-
-def test_what_is_wrong_besides_is_said_with_what_reads_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("orchestrator.plan.levels.MOST_VALUES", 3)
-    hardware = {"h": {"accelerator": "H100-80GB"}}
-    load = {"levels": {"request_rate": ["nope", "half", "1 + half"]}, "objective": "usd"}
-    with pytest.raises(ProblemsError) as caught:
-        planned(
-            hardware=hardware,
-            deployments=TWO | {"hardware": "h"},
-            load=load | {"search": "capacity"},
-        )
-    said = "\n".join(map(str, caught.value.problems))
-    assert all(
-        part in said for part in ("'nope'", "'half' is 0", "read too much", "price of all hardware")
-    )
-
-
 def test_an_expression_that_is_none_is_parsed_once_for_all_deployments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,6 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.spec.document import MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined, parse_experiment
-from orchestrator.spec.expressions import Expression, elements
 from orchestrator.spec.load import MOST_REQUESTS, MOST_STEPS, parse_duration
 from tests.unit.spec.files import GOOD, parsed, problem, problems, problems_in
 
@@ -46,64 +45,12 @@ def test_a_grid_of_a_thousand_million_is_refused_with_the_figure_before_it_takes
     assert peak < 20e6
 
 
-SQUARE = {"grid": {name: list(range(1, 301)) for name in ("max_num_seqs", "max_model_len")}}
-SINGLE = {
-    "grid": {f"a{index}": [1] for index in range(1000)} | {"max_num_seqs": list(range(1, 10_001))}
-}
-
-
-@pytest.mark.parametrize(
-    ("engine", "said"),
-    [
-        (
-            {"env": {f"A{index}": "b" for index in range(600)}, "vary": [SQUARE]},
-            "90,000 combinations with 54,540,000",
-        ),
-        (
-            {"exclude": [f"replicas == {index}" for index in range(1000)], "vary": [SQUARE]},
-            "with 90,540,000 values",
-        ),
-        ({"vary": [SINGLE]}, "makes 10,000 combinations with 10,040,000 values"),
-        (
-            {"vary": [SQUARE, *[{"cases": [{"dtype": "auto"}]}] * 100]},
-            "makes 90,000 combinations with 27,450,000",
-        ),
-    ],
-)
-def test_values_are_multiplied_by_combinations_before_any_is_made(
-    engine: dict[str, Any], said: str
-) -> None:
-    found, peak = peak_of(deployments={"engine": "vllm", **engine})
-    assert said in found
-    assert found.endswith("values; all deployments may hold 5,000,000")
-    assert peak < 20e6
-
-
-def test_several_deployments_share_what_combinations_may_hold() -> None:
-    one: dict[str, Any] = {"engine": "vllm", "env": {f"A{index}": "b" for index in range(400)}}
+def test_several_deployments_share_the_number_of_combinations() -> None:
     each: list[dict[str, Any]] = [
-        one | {"vary": [{"grid": {"max_num_seqs": list(range(start, start + 10_000))}}]}
-        for start in (1, 20_001)
+        {"engine": "vllm", "vary": [{"grid": {"max_num_seqs": list(range(start, start + 60_000))}}]}
+        for start in (1, 100_001)
     ]
-    # wrong, so that nothing is made of it
-    each[0]["vary"] = [{"grid": {"max_num_seqs": ["x"] * 10_000}}]
-    found = problems(deployments=each)
-    assert (
-        "10,000 combinations with 4,050,000 values; all deployments may hold 5,000,000"
-        in found[-1].message
-    )
-
-
-@pytest.mark.parametrize(
-    "vary",
-    [
-        [{"cases": [{"a": 1}, {"a": 2}]}] * 16_000,
-        [{"grid": {f"a{index}": [1, 2] for index in range(16_000)}}],
-    ],
-)
-def test_a_number_of_combinations_too_long_to_be_written_is_not(vary: list[Any]) -> None:
-    said = "makes more than 1,000,000,000,000 combinations; at most 100,000 are allowed"
-    assert problem(deployments={"engine": "vllm", "vary": vary}) == said
+    assert problem(deployments=each) == "makes 60,000 combinations; at most 100,000 are allowed"
 
 
 def bomb(letter: str, depth: int = 5) -> dict[str, str]:
@@ -128,70 +75,13 @@ def test_lists_that_hold_one_another_are_bounded_as_they_are_made(derive: dict[s
     }
 
 
-def test_a_derived_value_is_bounded_and_so_are_all_of_them_together() -> None:
+def test_a_derived_value_is_bounded() -> None:
     many = {
         "engine": "vllm",
         "env": {f"A{index}": "b" for index in range(1000)},
         "derive": {"c": "env"},
     }
     assert "it has more than 1,000 elements" in problem(deployments=many)
-    few = {
-        "engine": "vllm",
-        "derive": {"a": f"[{','.join('1' * 400)}]"} | {f"b{index}": "a" for index in range(12_500)},
-    }
-    assert problem(deployments=few).startswith(
-        "derived values, and lists and mappings that rules name, have too many"
-    )
-    assert elements([[1, 2], (3,), {"a": 1}]) == 8
-
-
-def rules(text: str) -> list[str]:
-    return [f"{text} == {at}" for at in range(48)]
-
-
-def test_long_rules_count_as_several_values() -> None:
-    vary = [{"grid": {"max_num_seqs": list(range(1, 1001)), "block_size": list(range(1, 101))}}]
-    said = problem(
-        deployments={
-            "engine": "vllm",
-            "vary": vary,
-            "exclude": rules("url == dtype and " * 50 + "url"),
-        }
-    )
-    assert said.startswith("makes 100,000 combinations with 106,200,000 values")
-
-
-def test_lists_and_mappings_count_whenever_a_rule_names_them() -> None:
-    vary = [{"grid": {"max_num_seqs": list(range(1, 1001))}}]
-    env = {f"A{at}": "b" for at in range(99)}
-    some = {"engine": "vllm", "vary": vary, "env": env, "exclude": rules("env == null")}
-    assert parsed(deployments=some).combinations
-    said = problem(deployments=some | {"exclude": rules("env == 1 or env")})
-    assert said.startswith(
-        "derived values, and lists and mappings that rules name, have too many elements"
-    )
-
-
-def test_what_one_combination_reads_is_bounded_as_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    evaluated: list[str] = []
-    evaluate = Expression.evaluate
-    monkeypatch.setattr(
-        Expression,
-        "evaluate",
-        lambda one, names: evaluated.append(one.text) or evaluate(one, names),
-    )
-    env = {f"A{at}": "b" for at in range(9_999)}
-    some = {
-        "engine": "vllm",
-        "env": env,
-        "exclude": [f"{'env == 1 or ' * 50}1 == {at}" for at in range(2, 100)],
-    }
-    assert problem(deployments=some).startswith(
-        "derived values, and lists and mappings that rules name"
-    )
-    assert len(evaluated) == 9
 
 
 @pytest.mark.parametrize(
@@ -447,12 +337,6 @@ def test_thirty_thousand_unknown_keys_give_a_bounded_answer() -> None:
         parse_experiment(json.dumps(content), "x.yaml")
     assert len(caught.value.problems) == MOST_PROBLEMS + 1
     assert len(str(caught.value)) < 50_000
-
-
-def test_a_key_as_long_as_the_file_is_shown_in_part() -> None:
-    with pytest.raises(ProblemsError) as caught:
-        parse_experiment(json.dumps(GOOD | {"k" * 900_000: 1}), "x.yaml")
-    assert len(str(caught.value)) < 4_000
 
 
 @pytest.mark.parametrize("at", range(50, 62))

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import (
     MOST_BYTES,
-    MOST_DEPTH,
     Problems,
     parse_document,
     read_document,
@@ -150,17 +149,6 @@ def test_aliases_that_multiply_are_stopped() -> None:
 )
 def test_endless_nesting_is_a_problem(text: str) -> None:
     assert "nested too deeply" in only_problem(text).message
-
-
-@pytest.mark.parametrize(("opened", "closed"), [("{a: ", "}"), ("[", "]")])
-def test_what_is_nested_deeper_than_json_can_be_written_is_refused_with_its_line(
-    opened: str, closed: str
-) -> None:
-    text = "a:\n  " + opened * (MOST_DEPTH - 1) + "1" + closed * (MOST_DEPTH - 1)
-    assert json.dumps(parse_document(text, "x.yaml").value)
-    found = only_problem("b: 1\na:\n" + " " + opened * MOST_DEPTH + "1" + closed * MOST_DEPTH)
-    assert found.message.startswith("is nested too deeply: 100 mappings and lists")
-    assert found.line == 3
 
 
 @pytest.mark.parametrize(
