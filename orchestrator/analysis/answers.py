@@ -53,20 +53,23 @@ MADE_UP = Agreement(note="an emulator's answers are made up")
 NEAR_CHANCE = 0.1
 
 
-def too_little(agreement: Agreement, limit: float) -> str | None:
-    """Why a deployment is not shown to agree with its model's reference as far as ``limit``; None:
-    it is. The reference, and the only deployment of its model, agree with themselves.
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A deployment that is not shown to agree with its model's reference as far as ``limit``."""
+
+    agreement: Agreement
+    limit: float
+
+
+def disagreement(agreement: Agreement, limit: float) -> Disagreement | None:
+    """None if the agreement is at least ``limit``. The reference, and the only deployment of its
+    model, agree with themselves.
     """
     if agreement.share is None:
-        if agreement.note in (IS_REFERENCE, ALONE):
-            return None
-        return f"its agreement is not known, and at least {limit:g} is asked for: {agreement.note}"
-    if agreement.share >= limit:
-        return None
-    return (
-        f"its agreement with {agreement.reference} is {agreement.share:.3f} "
-        f"(n={agreement.n} {agreement.unit}), not {limit:g}"
-    )
+        agrees = agreement.note in (IS_REFERENCE, ALONE)
+    else:
+        agrees = agreement.share >= limit
+    return None if agrees else Disagreement(agreement, limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,48 @@
 """What one deployment holds: its best level, why others are not it, and what could still be better.
 
-The candidate is the highest measured level at which every test of the SLO holds (the share of
+The best level is the highest measured one at which every test of the SLO holds (the share of
 requests, a point estimate over all repeats that count, is at least its target), with the output
-token throughput measured there. Only valid points can be candidates: one that the client slowed
-down, or whose engine never came to a steady state, may show that a level fails but not that it
-holds; and one repeat that the engine failed is enough for that. A level that was asked and not
-measured is as open as one that was measured badly.
+token throughput measured there. Only valid points can be best: one that the client slowed down, or
+whose engine never came to a steady state, may show that a level fails but not that it holds; and
+one repeat that the engine failed is enough for that. A level that was asked for and not measured is
+as open as one that was measured badly.
+
+Everything here is a fact; ``report/words.py`` has the sentences.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum, auto
 
+from orchestrator.analysis.answers import Disagreement
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
-from orchestrator.analysis.slo import JOINT, shares
+from orchestrator.analysis.requests import Bools
+from orchestrator.analysis.slo import shares
 from orchestrator.capacity.choose_level import PRECISION
 from orchestrator.capacity.claim import POINTLESS, Claim, Probed, at_levels, claim_of, shown_by
 from orchestrator.capacity.dominance import SETTLED, against, lead_of, worth
 from orchestrator.capacity.outcomes import targets
 from orchestrator.results.records import DeploymentRow
-from orchestrator.spec.load import Level, Per, Slo, format_duration, load_text
+from orchestrator.spec.load import Level, Limit, Per, Slo
 
-# itl_ms pools all gaps
-_FIGURE_OF = {one: f"{one}_ms" for one in ("ttft", "tpot", "e2e", "normalized_ttft")}
+# fields of Figures by latency; itl_ms is missing because it pools the gaps of all requests
+_FIGURE_OF = {
+    "ttft": "ttft_ms",
+    "tpot": "tpot_ms",
+    "e2e": "e2e_ms",
+    "normalized_ttft": "normalized_ttft_ms",
+}
 
 
-class Group(NamedTuple):
-    """What is ranked together. ``model``: as ``ids.one_model`` has it. ``hardware`` is empty where
-    dollars make several kinds comparable.
+@dataclass(frozen=True, slots=True, order=True)
+class Group:
+    """What is ranked together.
+
+    ``model``: as ``ids.one_model`` names it. ``hardware`` is empty where prices make several kinds
+    comparable.
     """
 
     experiment: str
@@ -40,9 +52,12 @@ class Group(NamedTuple):
     emulated: bool
 
 
-class Searched(NamedTuple):
-    """How the capacity under a workload was searched. ``precision``: see ``Known``. ``starts``: of
-    the engine.
+@dataclass(frozen=True, slots=True)
+class SearchRules:
+    """How the capacity under a workload was searched.
+
+    ``precision``: the claim ends at most this share below the lowest level that fails. ``starts``:
+    of the engine.
     """
 
     precision: float = PRECISION
@@ -50,7 +65,7 @@ class Searched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingLevel:
     """A level that the plan asks of a deployment and of which nothing is stored yet."""
 
     group: Group
@@ -60,346 +75,495 @@ class Missing:
     level: Level
 
 
+class Exclusion(Enum):
+    """Why a level, or a whole deployment, is not in the ranking."""
+
+    # of a level
+    FAILED = auto()  # a repeat failed because of the engine, or none ran
+    NOT_VALID = auto()
+    ENDED_EARLY = auto()  # a probe that missed its limits early
+    NO_REQUESTS = auto()  # none was due in the steady window
+    # of a deployment
+    NO_LEVEL_HOLDS = auto()
+    SEARCH_FOUND_NO_LEVEL = auto()
+    GPUS_UNKNOWN = auto()
+    PRICE_UNKNOWN = auto()
+    DISAGREES = auto()  # its answers differ from the reference's, or were not compared
+
+
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """The best level of one deployment. ``censored``: no higher level was seen to fail, so it may
-    hold more. ``capacity``: what a search claims of it. ``rank``: what it is ranked by:
-    ``throughput``, of a search at the load that it is expected to hold (``capacity/dominance.py``).
-    ``divisor``: what the comparison divides loads by.
+class SearchedClaim:
+    """What the search of one deployment shows under one control."""
+
+    control: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class ExceededPercentile:
+    """A percentile of the requests' latencies that lies above a limit. ``name``: ``p90``."""
+
+    limit: Limit
+    name: str
+    value_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissedLimit:
+    """A limit that some answered requests missed. ``met``: the share of all requests that met it."""
+
+    limit: Limit
+    met: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What keeps a level from holding the limits.
+
+    ``test``: the one furthest below its target. ``percentile``: where a percentile of one limit
+    says it all; else ``missed`` lists the limits that answered requests missed.
+    """
+
+    test: Attained
+    percentile: ExceededPercentile | None
+    missed: tuple[MissedLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A level that is not in the ranking, or a whole deployment.
+
+    ``level``: None if the whole deployment is excluded. ``evidence``: the point that shows the
+    reason, where one does.
+    """
+
+    deployment: DeploymentRow
+    reason: Exclusion
+    level: Point | None = None
+    evidence: Point | None = None
+    shortfall: Shortfall | None = None  # with NO_LEVEL_HOLDS
+    claims: tuple[SearchedClaim, ...] = ()  # with SEARCH_FOUND_NO_LEVEL
+    disagreement: Disagreement | None = None  # with DISAGREES
+
+
+class NoteKind(Enum):
+    """What a reader must know of a deployment in the ranking."""
+
+    NO_LEVEL_FAILED = auto()  # its capacity may be higher
+    NOT_MONOTONIC = auto()  # a lower level does not hold the limits
+    MAY_MISS_TARGET = auto()
+    FAILING = auto()  # many requests failed
+    REPEATS_LEFT_OUT = auto()
+    FELL_BEHIND = auto()
+    ANSWERS_DIFFER = auto()  # hardly any answer equals the reference's
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note on a deployment's best level, which has the figures.
+
+    ``test``: with MAY_MISS_TARGET. ``agreeing``: with ANSWERS_DIFFER, the labels of the deployments
+    whose answers equal the reference's.
+    """
+
+    kind: NoteKind
+    test: Attained | None = None
+    agreeing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The highest request rate that a search claims, and the lowest that fails, per unit."""
+
+    claim: float
+    fails: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDeployment:
+    """The best level of one deployment.
+
+    ``lower_bound_only``: no higher level was seen to fail, so it may hold more. ``capacity``: what
+    a search claims of it. ``rank``: what it is ranked by: the throughput, of a search at the load
+    that it is expected to hold (``capacity/dominance.py``). ``divisor``: what the comparison
+    divides loads by.
     """
 
     point: Point
     attainment: Interval
     throughput: Interval  # in the comparison's unit
-    censored: bool
-    notes: tuple[str, ...]
+    lower_bound_only: bool
+    notes: tuple[Note, ...]
     rank: float
     capacity: Claim | None = None
     divisor: float = 1.0
 
     @property
-    def bounds(self) -> tuple[float, float] | None:
-        """The request rate that a search claims, and the lowest that fails, divided; None: there
-        was none, or in closed loop, where more in flight is not more throughput.
+    def bounds(self) -> Bounds | None:
+        """Bounds of the searched request rate.
+
+        None: nothing is claimed, or requests in flight were searched, where more is not more
+        throughput.
         """
-        claim = self.capacity
-        if claim is None or claim.claim is None or self.point.head.control != "request_rate":
+        capacity = self.capacity
+        if capacity is None or capacity.claim is None:
             return None
-        return claim.claim / self.divisor, claim.high / self.divisor
+        if self.point.head.control != "request_rate":
+            return None
+        return Bounds(capacity.claim / self.divisor, capacity.high / self.divisor)
 
     @property
-    def name(self) -> str:
-        return f"{self.point.deployment.label} at {self.load}"
+    def label(self) -> str:
+        return self.point.deployment.label
 
     @property
-    def load(self) -> str:
-        return load_text(self.point.head.control, self.point.head.level)
+    def level(self) -> Level:
+        return level_of(self.point)
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A level that is no candidate; with ``point`` None a whole deployment."""
+class DeploymentAnswer:
+    """What is known of one deployment.
 
-    deployment: DeploymentRow
-    point: Point | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One deployment. ``open``: levels that nobody judged and that could hold; ``near``: that
-    failed by no more than chance; both above what holds and below what is shown to fail.
-    ``incomparable``: why it has no figure to rank by. ``unsettled``: what a search knows of its
-    capacity that ended before it knew enough.
+    ``open_levels``: nobody judged them and they could hold; ``near_levels``: they failed by no more
+    than chance; both above what holds and below what is shown to fail. ``incomparable``: why it has
+    no figure to rank by. ``unsettled``: claims of searches that ended before they knew enough.
     """
 
     label: str
     measured: bool
-    candidate: Candidate | None
-    left_out: tuple[LeftOut, ...]
-    open: tuple[str, ...]
-    near: tuple[str, ...]
-    incomparable: str | None
-    unsettled: tuple[str, ...] = ()
+    ranked: RankedDeployment | None
+    excluded: tuple[Excluded, ...]
+    open_levels: tuple[Level, ...] = ()
+    near_levels: tuple[Level, ...] = ()
+    incomparable: Exclusion | None = None
+    unsettled: tuple[SearchedClaim, ...] = ()
 
 
-def contender(
-    points: Sequence[Point],
-    missing: Sequence[Missing],
-    slo: Slo,
-    per: Per,
-    claimed: Mapping[str, Claim] | None = None,
-) -> Contender:
-    """The deployment's best level, what was left out on the way, with reasons, and what could be
-    better still.
+def level_of(point: Point) -> Level:
+    """The load level of a point."""
+    return _level(point.head.control, point.head.level)
 
-    ``claimed``: what the search for its capacity shows, by control; None: there was none.
-    """
-    if claimed is not None and points:
-        return _claimant(points, slo, per, claimed)
-    left_out = [
-        LeftOut(point.deployment, point, why) for point in points if (why := _unusable(point))
-    ]
-    usable = sorted(
-        (point for point in points if not _unusable(point)), key=lambda one: one.head.level
-    )
-    tops = {point.head.control: point for point in usable if holds(point)}  # the highest one stays
-    controls = {one.head.control for one in points} | {one.level.control for one in missing}
-    above = {name: _above(name, points, missing, tops.get(name)) for name in sorted(controls)}
+
+def _level(control: str, value: float) -> Level:
+    return Level.model_validate({"control": control, "value": value})
+
+
+def deployment_answer(
+    points: Sequence[Point], missing: Sequence[MissingLevel], slo: Slo, per: Per
+) -> DeploymentAnswer:
+    """The deployment's best level, what was excluded and why, and what could be better still."""
+    excluded: list[Excluded] = []
+    usable: list[Point] = []
+    for point in points:
+        reason = reason_to_exclude(point)
+        if reason is None:
+            usable.append(point)
+        else:
+            excluded.append(Excluded(point.deployment, reason, level=point, evidence=point))
+    usable.sort(key=lambda point: point.head.level)
+    best_points = {point.head.control: point for point in usable if holds(point)}
+    controls = {point.head.control for point in points}
+    controls |= {missing_level.level.control for missing_level in missing}
+    above = {
+        control: _levels_above(control, points, missing, best_points.get(control))
+        for control in sorted(controls)
+    }
     divisor = _divisor(points[0].deployment, per) if points else None
-    incomparable = _no_divisor(points[0].deployment, per) if tops and divisor is None else None
-    if incomparable:
-        left_out.append(LeftOut(points[0].deployment, None, incomparable))
-    elif usable and not tops:
-        left_out.append(_none_passes(usable, slo))
-    candidates = [
-        _candidate(top, usable, divisor, above[name].censored)
-        for name, top in tops.items()
+    incomparable = None
+    if best_points and divisor is None:
+        incomparable = _reason_without_divisor(points[0].deployment)
+        excluded.append(Excluded(points[0].deployment, incomparable))
+    elif usable and not best_points:
+        excluded.append(_no_level_holds(usable, slo))
+    ranked = [
+        _ranked(point, usable, divisor, above[control].none_fails)
+        for control, point in best_points.items()
         if divisor
     ]
-    return Contender(
+    return DeploymentAnswer(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
-        candidate=max(candidates, key=lambda one: one.rank, default=None),
-        left_out=tuple(left_out),
-        open=tuple(load_text(name, level) for name, one in above.items() for level in one.open),
-        near=tuple(load_text(name, level) for name, one in above.items() for level in one.near),
+        ranked=max(ranked, key=lambda deployment: deployment.rank, default=None),
+        excluded=tuple(excluded),
+        open_levels=tuple(level for levels in above.values() for level in levels.open),
+        near_levels=tuple(level for levels in above.values() for level in levels.near),
         incomparable=incomparable,
     )
 
 
-def claims(points: Sequence[Point], slo: Slo, searched: Searched, at: int = 0) -> dict[str, Claim]:
-    """What probes of one workload on one deployment show, by control. ``at``: which of the SLOs
-    that the points are held against it is.
+def claims(
+    points: Sequence[Point], slo: Slo, rules: SearchRules, slo_index: int = 0
+) -> dict[str, Claim]:
+    """What probes of one workload on one deployment show, by control.
+
+    ``slo_index``: which of the SLOs that the points were judged by ``slo`` is.
     """
+    launched = points[0].deployment.launched
     probes: dict[str, list[tuple[int, Probed]]] = {}
-    for one in (repeat for point in points for repeat in point.repeats):
-        met = tuple(test.met for test in one.verdicts[at].tests) if one.verdicts else ()
-        ours = points[0].deployment.launched
-        probe = shown_by(one.point, one.point.level, met, slo, ours, searched.starts)
-        probes.setdefault(one.point.control, []).append((one.point.started_unix_ns, probe))
-    (shares,) = targets([slo])
-    return {
-        control: claim_of(
-            at_levels([probe for _, probe in sorted(some, key=lambda one: one[0])], shares),
-            shares[0],
+    for point in points:
+        for repeat in point.repeats:
+            met: tuple[Bools, ...] = ()
+            if repeat.verdicts:
+                met = tuple(test.met for test in repeat.verdicts[slo_index].tests)
+            head = repeat.point
+            probe = shown_by(head, head.level, met, slo, launched, rules.starts)
+            probes.setdefault(head.control, []).append((head.started_unix_ns, probe))
+    (shares_to_meet,) = targets([slo])
+    found: dict[str, Claim] = {}
+    for control, timed_probes in probes.items():
+        timed_probes.sort(key=lambda timed_probe: timed_probe[0])
+        found[control] = claim_of(
+            at_levels([probe for _, probe in timed_probes], shares_to_meet),
+            shares_to_meet[0],
             control == "concurrency",
-            searched.precision,
+            rules.precision,
         )
-        for control, some in probes.items()
-    }
+    return found
 
 
-def raced(
-    found: Sequence[tuple[DeploymentRow, Mapping[str, Claim]]], per: Per
+def claims_among_rivals(
+    searches: Sequence[tuple[DeploymentRow, Mapping[str, Claim]]], per: Per
 ) -> list[dict[str, Claim]]:
-    """What searches of deployments that are compared show, as ``claims``, with the status of those
-    that are beaten.
+    """What searches of deployments that are compared show, as ``claims``, with the status
+    ``outraced`` for those that are beaten.
 
-    Rates alone: more requests in flight are not more throughput."""
+    Only request rates are compared: more requests in flight are not more throughput.
+    """
     control = "request_rate"
-    divisors = [_divisor(deployment, per) or 0.0 for deployment, _ in found]
-    known = [
-        (claims.get(control), divisor) for (_, claims), divisor in zip(found, divisors, strict=True)
-    ]
-    lead = lead_of((claim, divisor) for claim, divisor in known if claim is not None and divisor)
-    return [
-        {
-            **claims,
-            **({control: against(claims[control], lead * divisor)} if control in claims else {}),
-        }
-        for (_, claims), divisor in zip(found, divisors, strict=True)
-    ]
+    divisors = [_divisor(deployment, per) or 0.0 for deployment, _ in searches]
+    values = []
+    for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
+        claim = claims_by_control.get(control)
+        if claim is not None and divisor:
+            values.append((claim, divisor))
+    lead = lead_of(values)
+    found: list[dict[str, Claim]] = []
+    for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
+        among_rivals = dict(claims_by_control)
+        if control in among_rivals:
+            among_rivals[control] = against(among_rivals[control], lead * divisor)
+        found.append(among_rivals)
+    return found
 
 
-def _claimant(points: Sequence[Point], slo: Slo, per: Per, found: Mapping[str, Claim]) -> Contender:
+def searched_answer(
+    points: Sequence[Point], slo: Slo, per: Per, claims_by_control: Mapping[str, Claim]
+) -> DeploymentAnswer:
     """A deployment whose capacity was searched: what holds is what is claimed."""
     deployment = points[0].deployment
-    tops = {
-        control: _at(points, control, one.claim)
-        for control, one in found.items()
-        if one.claim is not None
-    }
+    searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
+    claimed = [one for one in searched if one.claim.claim is not None]
     divisor = _divisor(deployment, per)
-    incomparable = _no_divisor(deployment, per) if tops and divisor is None else None
-    left_out = [LeftOut(deployment, None, incomparable)] if incomparable else []
-    ((target, *_),) = targets([slo])
-    if not tops:
-        said = "; ".join(
-            f"{claim_text(control, one)} ({one.status})" for control, one in found.items()
-        )
-        # at no other load either, however long it is searched
-        spoilt = (
-            point for point in points if any(one.status == point.validity for one in found.values())
-        )
-        pointless = next((point for point in spoilt if point.validity in POINTLESS), None)
-        why = _unusable(pointless) if pointless is not None else None
-        left_out.append(
-            LeftOut(deployment, None, why or f"no load was shown to hold the limits: {said}")
-        )
-    candidates = [
-        _candidate(
-            top,
-            (),
-            divisor,
-            math.isinf(found[control].high),
-            found[control],
-            worth(found[control], target),
-        )
-        for control, top in tops.items()
-        if divisor
-    ]
-    return Contender(
+    excluded: list[Excluded] = []
+    incomparable = None
+    if not claimed:
+        excluded.append(_search_found_no_level(points, searched))
+    elif divisor is None:
+        incomparable = _reason_without_divisor(deployment)
+        excluded.append(Excluded(deployment, incomparable))
+    ranked = [_ranked_by_claim(points, one, divisor, slo) for one in claimed if divisor]
+    return DeploymentAnswer(
         label=deployment.label,
         measured=True,
-        candidate=max(candidates, key=lambda one: one.rank, default=None),
-        left_out=tuple(left_out),
-        open=(),
-        near=(),
+        ranked=max(ranked, key=lambda deployment: deployment.rank, default=None),
+        excluded=tuple(excluded),
         incomparable=incomparable,
-        unsettled=tuple(
-            f"{claim_text(control, one)} ({one.status})"
-            for control, one in found.items()
-            if one.status not in (*SETTLED, "outraced") and not one.pointless
-        ),
+        unsettled=tuple(one for one in searched if _is_unsettled(one.claim)),
     )
 
 
-def _at(points: Sequence[Point], control: str, level: float) -> Point:
-    return next(one for one in points if (one.head.control, one.head.level) == (control, level))
+def _is_unsettled(claim: Claim) -> bool:
+    return claim.status not in (*SETTLED, "outraced") and not claim.pointless
 
 
-def claim_text(control: str, claim: Claim) -> str:
-    """``between 6.9 and 7.9 req/s``."""
-    if math.isinf(claim.high):
-        return f"at least {load_text(control, claim.low)}" if claim.low else "unknown"
-    return f"between {claim.low:g} and {load_text(control, claim.high)}"
+def _search_found_no_level(points: Sequence[Point], searched: Sequence[SearchedClaim]) -> Excluded:
+    """If the probes are such that no other load would tell more, that is the reason."""
+    deployment = points[0].deployment
+    statuses = {one.claim.status for one in searched}
+    for point in points:
+        if point.validity in statuses and point.validity in POINTLESS:
+            reason = reason_to_exclude(point)
+            if reason is not None:
+                return Excluded(deployment, reason, evidence=point)
+            break
+    return Excluded(deployment, Exclusion.SEARCH_FOUND_NO_LEVEL, claims=tuple(searched))
 
 
-class _Above(NamedTuple):
-    """Levels above the one that holds: see ``Contender``. ``censored``: none was seen to fail."""
+def _ranked_by_claim(
+    points: Sequence[Point], searched: SearchedClaim, divisor: float, slo: Slo
+) -> RankedDeployment:
+    claim = searched.claim
+    point = next(
+        point
+        for point in points
+        if point.head.control == searched.control and point.head.level == claim.claim
+    )
+    ((target, *_),) = targets([slo])
+    return _ranked(point, (), divisor, math.isinf(claim.high), claim, worth(claim, target))
 
-    censored: bool
-    open: list[float]
-    near: list[float]
+
+@dataclass(frozen=True, slots=True)
+class _LevelsAbove:
+    """Levels above the one that holds: see ``DeploymentAnswer``."""
+
+    none_fails: bool
+    open: list[Level]
+    near: list[Level]
 
 
-def _above(
-    control: str, points: Sequence[Point], missing: Sequence[Missing], top: Point | None
-) -> _Above:
-    """What is known above ``top`` (None: no level holds), up to the first level that is shown to
-    fail.
+def _levels_above(
+    control: str,
+    points: Sequence[Point],
+    missing: Sequence[MissingLevel],
+    best_point: Point | None,
+) -> _LevelsAbove:
+    """What is known above ``best_point`` (None: no level holds), up to the first level that is
+    shown to fail.
     """
-    floor = top.head.level if top else 0.0
-    higher = [one for one in points if one.head.control == control and one.head.level > floor]
-    failing = [one.head.level for one in higher if _shown_to_fail(one)]
-    ceiling = min(failing, default=float("inf"))
-    between = [one for one in higher if one.head.level < ceiling]
-    asked = {
-        one.level.value
-        for one in missing
-        if one.level.control == control and floor < one.level.value < ceiling
-    }
-    # the highest that holds is the top: these do not
-    near = [one.head.level for one in between if not _unusable(one)]
-    return _Above(
-        censored=not failing and not near,
-        open=sorted(asked | {one.head.level for one in between if _unusable(one)}),
-        near=sorted(near),
+    floor = best_point.head.level if best_point else 0.0
+    higher = [
+        point for point in points if point.head.control == control and point.head.level > floor
+    ]
+    failing = [point.head.level for point in higher if _is_shown_to_fail(point)]
+    ceiling = min(failing, default=math.inf)
+    near: list[float] = []
+    open_values: set[float] = set()
+    for point in higher:
+        if point.head.level >= ceiling:
+            continue
+        if reason_to_exclude(point) is None:
+            near.append(point.head.level)  # not held: the best point is the highest that holds
+        else:
+            open_values.add(point.head.level)
+    for missing_level in missing:
+        level = missing_level.level
+        if level.control == control and floor < level.value < ceiling:
+            open_values.add(level.value)
+    return _LevelsAbove(
+        none_fails=not failing and not near,
+        open=_levels(control, open_values),
+        near=_levels(control, near),
     )
 
 
-def _shown_to_fail(point: Point) -> bool:
-    """Whether such a level is too much: the engine broke, fell behind or answered noise, or misses
-    are too many to be chance.
+def _levels(control: str, values: Iterable[float]) -> list[Level]:
+    return [_level(control, value) for value in sorted(values)]
+
+
+def _is_shown_to_fail(point: Point) -> bool:
+    """Whether such a level is too much: the engine broke, fell behind or answered noise, or too
+    many requests missed a limit for chance.
     """
     if point.broken or point.validity in (BACKLOG, BROKEN):
         return True
-    return not _unusable(point) and any(one.share.upper < one.target for one in point.tests)
+    if reason_to_exclude(point) is not None:
+        return False
+    return any(test.share.upper < test.target for test in point.tests)
 
 
 def holds(point: Point) -> bool:
     """Whether all tests of the SLO hold at it, as far as its requests say."""
-    return bool(point.tests) and all(one.share.estimate >= one.target for one in point.tests)
+    return bool(point.tests) and all(test.share.estimate >= test.target for test in point.tests)
 
 
-def _short(point: Point) -> Attained:
+def _margin(test: Attained) -> float:
+    """How far a share lies above its target."""
+    return test.share.estimate - test.target
+
+
+def _weakest_test(point: Point) -> Attained:
     """The test that is furthest below its target, or least above it."""
-    return min(point.tests, key=lambda one: one.share.estimate - one.target)
+    return min(point.tests, key=_margin)
 
 
-def _unusable(point: Point) -> str | None:
-    """Why a point cannot win, in one sentence; None when it can. A failing one wins where the
-    attainment allows it.
+def reason_to_exclude(point: Point) -> Exclusion | None:
+    """Why a point cannot win; None if it can. One with many failed requests can win if the SLO
+    allows as many.
     """
-    if failed := point.broken or (() if point.used else point.repeats):
-        head, every = failed[0].point, len(failed) == len(point.repeats)
-        reason = head.reason or head.failure_class or "no reason was stored"
-        return (
-            f"failed: {reason}"
-            if every
-            else f"{len(failed)} of {len(point.repeats)} repeats failed: {reason}"
-        )
+    if point.broken or not point.used:
+        return Exclusion.FAILED
     if point.validity not in ("valid", FAILING):
-        reasons = "; ".join(point.reasons)
-        return f"not a valid measurement: {point.validity}{f' ({reasons})' if reasons else ''}"
-    if any(one.point.ended_early == "fails" for one in point.used):
-        return "a probe that was ended early, since it did not hold its limits"
+        return Exclusion.NOT_VALID
+    if any(repeat.point.ended_early == "fails" for repeat in point.used):
+        return Exclusion.ENDED_EARLY
     if point.attainment is None:
-        return "no request was due in its steady window"
+        return Exclusion.NO_REQUESTS
     return None
 
 
-def divided(deployment: DeploymentRow, per: Per, control: str) -> float | None:
+def divisor_of_capacity(deployment: DeploymentRow, per: Per, control: str) -> float | None:
     """What a capacity is divided by; None where that means nothing: requests in flight are not
     bought by the dollar.
     """
-    return None if per == "usd" and control == "concurrency" else _divisor(deployment, per)
+    if per == "usd" and control == "concurrency":
+        return None
+    return _divisor(deployment, per)
 
 
-def _candidate(
-    top: Point,
+def _ranked(
+    point: Point,
     usable: Sequence[Point],
     divisor: float,
-    censored: bool,
+    lower_bound_only: bool,
     claim: Claim | None = None,
-    level: float | None = None,
-) -> Candidate:
-    """``level``: the one with which a search is ranked."""
-    rate, share, head = top.output_token_throughput(), top.attainment, top.head
-    assert share is not None
+    expected_level: float | None = None,
+) -> RankedDeployment:
+    """``expected_level``: the one with which a search is ranked; None or 0: the point's own."""
+    rate = point.output_token_throughput()
+    attainment = point.attainment
     assert rate is not None
-    notes = []
-    if censored:
-        notes.append("no higher level was seen to fail: its capacity may be higher")
-    lower = [
-        one for one in usable if one.head.control == head.control and one.head.level < head.level
-    ]
-    if not all(map(holds, lower)):
-        notes.append("not monotonic: a lower level does not hold the limits")
-    notes += [
-        f"{test_text(one)} {one.share.estimate:.3f} is not certain to be at least {one.target:g}"
-        for one in top.tests
-        if claim is None and one.share.lower < one.target  # a claim was shown by a test of its own
-    ]
-    if top.validity == FAILING:
-        notes.append(
-            f"{FAILING}: {top.figures.requests.failed} of {top.figures.requests.scheduled} requests failed"
-        )
-    if unused := len(top.repeats) - len(top.used):
-        notes.append(f"{unused} of {len(top.repeats)} repeats are left out: failed or not valid")
-    if behind := sum(not one.valid for one in top.used):
-        notes.append(
-            f"in {behind} of {len(top.repeats)} repeats the engine fell behind ({BACKLOG})"
-        )
+    assert attainment is not None
     throughput = rate.scaled(1 / divisor)
-    rank = throughput.estimate * (level or head.level) / head.level
-    return Candidate(top, share, throughput, censored, tuple(notes), rank, claim, divisor)
+    level = point.head.level
+    return RankedDeployment(
+        point=point,
+        attainment=attainment,
+        throughput=throughput,
+        lower_bound_only=lower_bound_only,
+        notes=tuple(_notes(point, usable, lower_bound_only, claim is not None)),
+        rank=throughput.estimate * (expected_level or level) / level,
+        capacity=claim,
+        divisor=divisor,
+    )
 
 
-def per_of(asked: Per | None, deployments: Sequence[DeploymentRow]) -> Per:
-    """What deployments are compared per where nothing is asked for: GPUs, where all have some."""
-    return asked or ("gpu" if all(one.devices for one in deployments) else "deployment")
+def _notes(
+    point: Point, usable: Sequence[Point], lower_bound_only: bool, is_claimed: bool
+) -> list[Note]:
+    notes: list[Note] = []
+    if lower_bound_only:
+        notes.append(Note(NoteKind.NO_LEVEL_FAILED))
+    head = point.head
+    lower_points = [
+        other
+        for other in usable
+        if other.head.control == head.control and other.head.level < head.level
+    ]
+    if not all(holds(other) for other in lower_points):
+        notes.append(Note(NoteKind.NOT_MONOTONIC))
+    if not is_claimed:  # a claim was shown by a test of its own
+        for test in tests_that_may_miss(point):
+            notes.append(Note(NoteKind.MAY_MISS_TARGET, test=test))
+    if point.validity == FAILING:
+        notes.append(Note(NoteKind.FAILING))
+    if len(point.used) < len(point.repeats):
+        notes.append(Note(NoteKind.REPEATS_LEFT_OUT))
+    if not all(repeat.valid for repeat in point.used):
+        notes.append(Note(NoteKind.FELL_BEHIND))
+    return notes
+
+
+def tests_that_may_miss(point: Point) -> list[Attained]:
+    """The tests whose interval reaches below the target."""
+    return [test for test in point.tests if test.share.lower < test.target]
+
+
+def per_or_default(per: Per | None, deployments: Sequence[DeploymentRow]) -> Per:
+    """What deployments are compared per. ``per`` None: per GPU, if all of them have some."""
+    if per is not None:
+        return per
+    return "gpu" if all(deployment.devices for deployment in deployments) else "deployment"
 
 
 def _divisor(deployment: DeploymentRow, per: Per) -> float | None:
@@ -411,50 +575,50 @@ def _divisor(deployment: DeploymentRow, per: Per) -> float | None:
     return float(deployment.devices) or None
 
 
-def _no_divisor(deployment: DeploymentRow, per: Per) -> str:
-    if not deployment.devices:
-        return "it is not known how many GPUs the endpoint has (`endpoint_gpus`); compare with --per deployment"
-    return "its price is not known, or 0: give --price HARDWARE=USD, or usd_per_gpu_hour of its hardware"
+def _reason_without_divisor(deployment: DeploymentRow) -> Exclusion:
+    return Exclusion.PRICE_UNKNOWN if deployment.devices else Exclusion.GPUS_UNKNOWN
 
 
-def _none_passes(usable: Sequence[Point], slo: Slo) -> LeftOut:
-    top = max(usable, key=lambda one: _short(one).share.estimate - _short(one).target)
-    level, short = load_text(top.head.control, top.head.level), _short(top)
-    said = f"{test_text(short)} is at most {short.share.estimate:.3f} (at {level}), not {short.target:g}"
-    reason = f"no level holds the limits: {said}"
-    return LeftOut(top.deployment, None, f"{reason}; {binding(top, slo)}")
-
-
-def test_text(test: Attained) -> str:
-    """``attainment``, or ``the share within ttft_p95``."""
-    return test.name if test.name == JOINT else f"the share within {test.name}"
-
-
-def binding(point: Point, slo: Slo) -> str:
-    """What keeps a point from holding the limits.
-
-    ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the
-    share of requests within each limit that some answered request missed, and how many failed.
-    """
-    by_name = shares([one.verdicts[0] for one in point.used])
-    met = {one: by_name[one.name] for one in slo.limits}
-    worst = min(met, key=lambda one: met[one] - (one.share or slo.attainment))
-    quantile = min(
-        (one for one in QUANTILES if one >= (worst.share or slo.attainment)), default=0.99
+def _no_level_holds(usable: Sequence[Point], slo: Slo) -> Excluded:
+    """The reason is told by the point that comes nearest."""
+    nearest = max(usable, key=lambda point: _margin(_weakest_test(point)))
+    return Excluded(
+        nearest.deployment,
+        Exclusion.NO_LEVEL_HOLDS,
+        evidence=nearest,
+        shortfall=shortfall_of(nearest, slo),
     )
-    values, percentile = (
-        getattr(point.figures, _FIGURE_OF.get(worst.of, ""), None),
-        f"p{quantile * 100:.0f}",
-    )
-    if values is not None and getattr(values, percentile) > worst.seconds * 1e3:
-        limit = format_duration(worst.seconds)
-        return f"{worst.of} {percentile} there: {getattr(values, percentile):.4g} ms, limit {limit}"
+
+
+def shortfall_of(point: Point, slo: Slo) -> Shortfall:
+    """What keeps a point from holding the limits."""
+    share_by_name = shares([repeat.verdicts[0] for repeat in point.used])
+    met = {limit: share_by_name[limit.name] for limit in slo.limits}
+    test = _weakest_test(point)
+    percentile = _exceeded_percentile(point, slo, met)
+    if percentile is not None:
+        return Shortfall(test, percentile)
     requests = point.figures.requests
-    missed = [one for one, share in met.items() if share * requests.scheduled < requests.ok - 0.5]
-    said = [
-        f"{one.name}<={format_duration(one.seconds)} was met by {met[one]:.3f} there"
-        for one in missed
-    ]
-    if requests.failed:
-        said.append(f"{requests.failed} of {requests.scheduled} requests failed there")
-    return "; ".join(said)
+    missed = tuple(
+        MissedLimit(limit, share)
+        for limit, share in met.items()
+        if share * requests.scheduled < requests.ok - 0.5
+    )
+    return Shortfall(test, None, missed)
+
+
+def _exceeded_percentile(
+    point: Point, slo: Slo, met: Mapping[Limit, float]
+) -> ExceededPercentile | None:
+    """The percentile of the worst limit that belongs to the share that must meet it."""
+    worst = min(met, key=lambda limit: met[limit] - (limit.share or slo.attainment))
+    share_to_meet = worst.share or slo.attainment
+    quantile = next((quantile for quantile in QUANTILES if quantile >= share_to_meet), 0.99)
+    values = getattr(point.figures, _FIGURE_OF.get(worst.of, ""), None)
+    if values is None:
+        return None
+    name = f"p{quantile * 100:.0f}"
+    value_ms = getattr(values, name)
+    if value_ms <= worst.seconds * 1e3:
+        return None
+    return ExceededPercentile(worst, name, value_ms)

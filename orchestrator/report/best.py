@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison
-from orchestrator.capacity.capacities import Candidate, LeftOut
+from orchestrator.capacity.capacities import Excluded, RankedDeployment, level_of
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.strategy import claim_document
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
@@ -15,7 +15,15 @@ from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.points import on_hardware, slo_text
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, share_text, table
-from orchestrator.spec.load import load_text
+from orchestrator.report.words import (
+    exclusion_text,
+    level_text,
+    name_at_level,
+    note_texts,
+    remedy_texts,
+    unit_text,
+    verdict_text,
+)
 
 _FIGURES = (
     "requests",
@@ -43,12 +51,12 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
         if one.ranking:
             yield say(_headline(one), "bold green")
             yield from _ranking(one)
-        yield one.why
-        yield from (f"to decide: {text}" for text in one.decide)
+        yield verdict_text(one)
+        yield from (f"to decide: {text}" for text in remedy_texts(one))
         yield from (
             f"note: {', '.join(labels)}: {note}" for note, labels in _notes(one.ranking).items()
         )
-        yield from (say(f"left out: {_left_out(left)}", "dim") for left in one.left_out)
+        yield from (say(f"left out: {_left_out(left)}", "dim") for left in one.excluded)
         yield ""
         emulated |= one.emulated
     if emulated:
@@ -65,14 +73,14 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
         yield say(f"  {_headline(one)}", "bold green" if one.ranking else None)
         if len(one.ranking) > 1:
             second = one.ranking[1]
-            yield f"  runner-up: {second.name}: {_value(second)} {one.unit}"
-        yield from (f"  {text}" for text in ([one.why] if one.ranking else []))
+            yield f"  runner-up: {name_at_level(second)}: {_value(second)} {unit_text(one)}"
+        yield from (f"  {text}" for text in ([verdict_text(one)] if one.ranking else []))
         yield from (
             f"  {_left_out(left)}"
-            for left in one.left_out
-            if left.point is None and not one.ranking
+            for left in one.excluded
+            if left.level is None and not one.ranking
         )
-        yield from (f"  to decide: {text}" for text in one.decide)
+        yield from (f"  to decide: {text}" for text in remedy_texts(one))
         if one.emulated:
             yield say(f"  {EMULATED}", "yellow")
     yield from (f"note: no answer under {text}" for text in experiment.unanswered)
@@ -92,9 +100,11 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
         yield f"{'      ' if at else 'next: '}{command}"
 
 
-def _notes(ranking: Iterable[Candidate]) -> dict[str, list[str]]:
+def _notes(ranking: Iterable[RankedDeployment]) -> dict[str, list[str]]:
     """Each note once, with the labels of the deployments it is about."""
-    return grouped((note, one.point.deployment.label) for one in ranking for note in one.notes)
+    return grouped(
+        (note, one.point.deployment.label) for one in ranking for note in note_texts(one)
+    )
 
 
 def _asked(one: Comparison) -> str:
@@ -106,23 +116,23 @@ def _asked(one: Comparison) -> str:
 
 def _headline(one: Comparison) -> str:
     if not one.ranking:
-        return one.why
+        return verdict_text(one)
     winner = one.ranking[0]
     badge = " (emulated)" if winner.point.emulated else ""
-    return f"best: {winner.point.deployment.label}{badge} at {winner.load}: {_value(winner)} {one.unit}"
+    return f"best: {winner.point.deployment.label}{badge} at {level_text(winner.level)}: {_value(winner)} {unit_text(one)}"
 
 
-def _value(one: Candidate) -> str:
-    return f"{'at least ' if one.censored else ''}{figure(one.throughput.estimate)}"
+def _value(one: RankedDeployment) -> str:
+    return f"{'at least ' if one.lower_bound_only else ''}{figure(one.throughput.estimate)}"
 
 
-def _left_out(left: LeftOut) -> str:
-    level = f" at {load_text(left.point.head.control, left.point.head.level)}" if left.point else ""
-    return f"{left.deployment.label}{level}: {left.reason}"
+def _left_out(left: Excluded) -> str:
+    level = f" at {level_text(level_of(left.level))}" if left.level else ""
+    return f"{left.deployment.label}{level}: {exclusion_text(left)}"
 
 
 def _ranking(one: Comparison) -> Iterator[str]:
-    unit = one.unit.replace(" per", "\nper")
+    unit = unit_text(one).replace(" per", "\nper")
     titles = (
         "load",
         f"{unit}\n95 % interval",
@@ -140,13 +150,13 @@ def _ranking(one: Comparison) -> Iterator[str]:
     yield ""
 
 
-def _cells(one: Candidate) -> list[str]:
+def _cells(one: RankedDeployment) -> list[str]:
     rate, share, figures = one.throughput, one.attainment, one.point.figures
     spread = f"{'' if rate.starts > 1 else 'one start: '}{figure(rate.lower)}-{figure(rate.upper)}"
     return [
         one.point.deployment.label + ("\nemulated" if one.point.emulated else ""),
-        one.load + ("" if one.capacity is None else f"\n{_bounds(one.capacity)}"),
-        f"{'≥ ' if one.censored else ''}{figure(rate.estimate)}\n{spread}",
+        level_text(one.level) + ("" if one.capacity is None else f"\n{_bounds(one.capacity)}"),
+        f"{'≥ ' if one.lower_bound_only else ''}{figure(rate.estimate)}\n{spread}",
         share_text(share),
         *(
             percentile(values, 0.99, figures.requests.ok)
@@ -165,13 +175,18 @@ def _comparison_document(one: Comparison) -> Document:
         **fields_of(one, "experiment", "workload", "model", "hardware", "content"),
         "slo": format_slo(one.slo),
         "slo_name": one.slo.name,
-        **fields_of(one, "per", "unit", "certain", "why", "decide", "emulated"),
+        "per": one.per,
+        "unit": unit_text(one),
+        "certain": one.certain,
+        "why": verdict_text(one),
+        "decide": remedy_texts(one),
+        "emulated": one.emulated,
         "ranking": [_candidate_document(candidate) for candidate in one.ranking],
-        "left_out": [_left_out_document(left) for left in one.left_out],
+        "left_out": [_left_out_document(left) for left in one.excluded],
     }
 
 
-def _candidate_document(one: Candidate) -> Document:
+def _candidate_document(one: RankedDeployment) -> Document:
     head, deployment, rate, share = (
         one.point.head,
         one.point.deployment,
@@ -186,7 +201,7 @@ def _candidate_document(one: Candidate) -> Document:
         "starts": rate.starts,
         "attainment": share.estimate,
         "attainment_interval": [share.lower, share.upper],
-        "censored": one.censored,
+        "censored": one.lower_bound_only,
         # a list of levels claims none
         "capacity": None if one.capacity is None else claim_document(one.capacity),
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
@@ -195,14 +210,14 @@ def _candidate_document(one: Candidate) -> Document:
         **agreement_fields(one.point),
         "repeats": len(one.point.used),
         "emulated": one.point.emulated,
-        "notes": one.notes,
+        "notes": note_texts(one),
     }
 
 
-def _left_out_document(left: LeftOut) -> Document:
+def _left_out_document(left: Excluded) -> Document:
     return {
         "deployment": left.deployment.label,
         **fields_of(left.deployment, "deployment_id"),
-        **fields_of(left.point.head if left.point else None, "control", "level"),
-        "reason": left.reason,
+        **fields_of(left.level.head if left.level else None, "control", "level"),
+        "reason": exclusion_text(left),
     }

@@ -9,12 +9,18 @@ from orchestrator.analysis.measured import Point
 from orchestrator.analysis.slo import format_limits, format_slo
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import ranked_in
-from orchestrator.capacity.capacities import claim_text, claims, divided, per_of, raced
+from orchestrator.capacity.capacities import (
+    claims,
+    claims_among_rivals,
+    divisor_of_capacity,
+    per_or_default,
+)
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.strategy import claim_document
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.stored import Experiment
 from orchestrator.report.text import figure, say
+from orchestrator.report.words import claim_text
 from orchestrator.spec.load import UNITS, Per, Slo, load_text
 
 _Key = tuple[str, str]  # deployment id, workload
@@ -44,7 +50,7 @@ class _Found(NamedTuple):
 
     def per(self, per: Per) -> _Bounds | None:
         """Per GPU or per dollar; None where the deployment has no such unit."""
-        by, claim = divided(self.probe.deployment, per, self.control), self.claim
+        by, claim = divisor_of_capacity(self.probe.deployment, per, self.control), self.claim
         if by is None:
             return None
         return _Bounds(
@@ -115,7 +121,11 @@ def _raced(
     out: dict[_Key, _Claims] = {}
     for keys in grouped((ranked_in(of[key], per), key) for key in found).values():
         rows = [(of[key].deployment, found[key]) for key in keys]
-        out |= zip(keys, raced(rows, per_of(per, [row for row, _ in rows])), strict=True)
+        out |= zip(
+            keys,
+            claims_among_rivals(rows, per_or_default(per, [row for row, _ in rows])),
+            strict=True,
+        )
     return {key: out[key] for key in found}
 
 

@@ -20,6 +20,7 @@ from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
 from orchestrator.report.points import point_document
 from orchestrator.report.stored import answers, experiments, limits, with_limits
+from orchestrator.report.words import verdict_text
 from orchestrator.results.records import Counts, Distribution
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import INFINITE, Per
@@ -150,7 +151,7 @@ def best(
         rows += [about | candidate for candidate in one["ranking"]]
     frame = _frame(rows, library, BEST_COLUMNS)
     if library == "pandas":
-        reasons = [f"{one.workload} of {one.experiment}: {one.why}" for one in found]
+        reasons = [f"{one.workload} of {one.experiment}: {verdict_text(one)}" for one in found]
         frame.attrs["why"] = "; ".join(reasons) or NOTHING_TO_RANK
     return frame
 

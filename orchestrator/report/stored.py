@@ -16,8 +16,8 @@ from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import grouped, listed
-from orchestrator.capacity.best import RUN_AGAIN, Comparison, best
-from orchestrator.capacity.capacities import Group, Missing, Searched
+from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.capacity.choose_level import PRECISION
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
@@ -154,31 +154,37 @@ class Experiment:
         points = self.points(slo)
         if self.plan is not None:
             missing = self.missing(points)
-            per, started = per or self.objective, {one.head.deployment_id for one in points.current}
-            all_start = self.plan.most_started == len(self.plan.runnable())
-            left = None if all_start else max(0, self.plan.most_started - len(started))
-            found = best(points.current, slo, per, missing, self.searched, self.full_grid, left)
-            return [self._with_command(one) for one in found]
+            rules = ComparisonRules(
+                per or self.objective,
+                self.searched,
+                self.full_grid,
+                self._startable_deployments(self.plan, points.current),
+            )
+            comparisons = best(points.current, slo, rules, missing)
+            return [self._with_command(comparison) for comparison in comparisons]
         groups = self.alike(points)
         return [
             replace(one, content=content)
             for content, group in groups.items()
-            for one in best(group, slo, per)
+            for one in best(group, slo, ComparisonRules(per))
         ]
 
-    def missing(self, points: Points) -> list[Missing]:
+    def missing(self, points: Points) -> list[MissingLevel]:
         """What the plan asks for and nobody measured; ``points``: all of the experiment."""
         return [] if self.plan is None else list(self._missing(self.plan, points.current))
 
-    def _with_command(self, one: Comparison) -> Comparison:
-        """With the command after the advice to run it again."""
-        if one.run_again is None:
-            return one
-        command = self.run_command(one.run_again)
-        decide = tuple(
-            f"{text}: {command}" if text.startswith(RUN_AGAIN) else text for text in one.decide
-        )
-        return replace(one, decide=decide)
+    def _startable_deployments(self, plan: Plan, current: Sequence[Point]) -> int | None:
+        """How many deployments that were not measured yet may be started; None: all."""
+        if plan.most_started == len(plan.runnable()):
+            return None
+        started = {point.head.deployment_id for point in current}
+        return max(0, plan.most_started - len(started))
+
+    def _with_command(self, comparison: Comparison) -> Comparison:
+        """With the command that runs it again, if that measures something that is in doubt."""
+        if comparison.run_again is None:
+            return comparison
+        return replace(comparison, run_command=self.run_command(comparison.run_again))
 
     def run_command(self, again: int) -> str:
         """The command that goes on with the stored plan. ``again``: of its option."""
@@ -187,13 +193,13 @@ class Experiment:
         return f"orchestrator run '{plan}' --results '{uri}'{option}"
 
     @property
-    def searched(self) -> dict[str, Searched]:
+    def searched(self) -> dict[str, SearchRules]:
         """Workloads whose capacity the plan searches, and how."""
         if (plan := self.plan) is None:
             return {}
         found = [one for one in plan.loads if one.searches]
         return {
-            one.workload.name: Searched(one.precision or PRECISION, plan.starts) for one in found
+            one.workload.name: SearchRules(one.precision or PRECISION, plan.starts) for one in found
         }
 
     @property
@@ -266,7 +272,7 @@ class Experiment:
                 return load.workload.name
         return None
 
-    def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[Missing]:
+    def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[MissingLevel]:
         """Points of the plan that were never measured. Of a search that has not begun these are its
         first levels.
         """
@@ -284,7 +290,7 @@ class Experiment:
             model = one_model(shown, one.predicted)
             group = Group(self.name, name, model, one.hardware.name, emulated)
             label = self.name if self.is_load_run else one.label
-            yield Missing(group, one.id, label, shown, point.level)
+            yield MissingLevel(group, one.id, label, shown, point.level)
 
     def _described(self, row: DeploymentRow) -> DeploymentRow:
         planned = self._planned.get(row.deployment_id)
@@ -469,16 +475,17 @@ def compared_runs(runs: Sequence[Experiment], slo: Slo, per: Per | None) -> list
     """
     names = listed([one.name for one in runs])
     every: list[Point] = []
-    missing: list[Missing] = []
+    missing: list[MissingLevel] = []
     for experiment in runs:
         points = experiment.points(slo)
         every += [point.of_experiment(names) for point in points.current]
         missing += [
-            replace(one, group=one.group._replace(experiment=names))
+            replace(one, group=replace(one.group, experiment=names))
             for one in experiment.missing(points)
         ]
     # no run gave up because another one was ahead
-    return best(every, slo, per, missing, runs[0].searched, full_grid=True)
+    rules = ComparisonRules(per, runs[0].searched, full_grid=True)
+    return best(every, slo, rules, missing)
 
 
 def with_limits(

@@ -15,13 +15,14 @@ from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Point, load_points
 from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
-from orchestrator.capacity.best import best
-from orchestrator.capacity.capacities import Group, Missing, Per, Searched
+from orchestrator.capacity.best import ComparisonRules, best
+from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document, points_text
+from orchestrator.report.words import exclusion_text, note_texts
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Per
 from tests.unit.results.builders import (
     commit_launch,
     commit_measurement,
@@ -92,22 +93,22 @@ class Sweep:
         self.level(deployment, 40, good=0.5)
 
     def comparisons(
-        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()
+        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[MissingLevel] = ()
     ) -> list[dict[str, Any]]:
         limits = parse_slo(slo) if slo else SLO
-        found = best(load_points(self.store, limits), limits, per, missing)
+        found = best(load_points(self.store, limits), limits, ComparisonRules(per), missing)
         return json.loads(json_text(best_document(found)))["comparisons"]  # type: ignore[no-any-return]
 
     def best(
-        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()
+        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[MissingLevel] = ()
     ) -> dict[str, Any]:
         (comparison,) = self.comparisons(per, slo, missing)
         return comparison | {"winner": (comparison["ranking"] or [None])[0]}
 
 
-def missing(deployment: str, level: float) -> Missing:
+def missing(deployment: str, level: float) -> MissingLevel:
     group = Group("exp", "chat", "m", "h100", emulated=False)
-    return Missing(
+    return MissingLevel(
         group, deployment, f"label-{deployment}", "m", Level(control="request_rate", value=level)
     )
 
@@ -801,7 +802,11 @@ def searched(
     sweep: Sweep, slo: str | None = None, per: Per = "gpu", precision: float = 0.15
 ) -> dict[str, Any]:
     limits = parse_slo(slo) if slo else SLO
-    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": Searched(precision)})
+    found = best(
+        load_points(sweep.store, limits),
+        limits,
+        ComparisonRules(per, {"chat": SearchRules(precision)}),
+    )
     (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
     return comparison  # type: ignore[no-any-return]
 
@@ -1029,26 +1034,26 @@ def test_a_fast_deployment_that_computes_something_else_does_not_win_under_a_lim
     (limited,) = best(points, parse_slo("ttft<=500ms,attainment>=0.9,agreement>=90%"))
     names = [one.point.deployment.label for one in limited.ranking]
     assert names == ["label-good", "label-ref"], "the reference agrees with itself"
-    (out,) = [one for one in limited.left_out if one.deployment.label == "label-noise"]
-    assert out.reason == "its agreement with label-ref is 0.000 (n=256 tokens), not 0.9"
+    (out,) = [one for one in limited.excluded if one.deployment.label == "label-noise"]
+    assert exclusion_text(out) == "its agreement with label-ref is 0.000 (n=256 tokens), not 0.9"
 
 
 def test_an_agreement_near_chance_is_noted_where_others_of_the_model_agree(sweep: Sweep) -> None:
     points = agreeing(sweep, {"ref": None, "good": 0.62, "noise": 0.09})
     (found,) = best(points, SLO)
-    noted = {one.point.deployment.label: one.notes for one in found.ranking}
+    noted = {one.label: note_texts(one) for one in found.ranking}
     assert any("hardly any of its answers equals" in note for note in noted["label-noise"])
     assert not any("hardly any" in note for note in (*noted["label-good"], *noted["label-ref"]))
     alone = [point for point in points if point.head.deployment_id != "good"]
     (found,) = best(alone, SLO)
-    assert not any("hardly" in note for one in found.ranking for note in one.notes)
+    assert not any("hardly" in note for one in found.ranking for note in note_texts(one))
 
 
 def test_an_agreement_that_is_not_known_is_not_enough(sweep: Sweep) -> None:
     sweep.settled("a", 8)
     (found,) = best(load_points(sweep.store, SLO), parse_slo("ttft<=500ms,agreement>=0.9"))
     assert not found.ranking
-    assert "its agreement is not known" in found.left_out[-1].reason
+    assert "its agreement is not known" in exclusion_text(found.excluded[-1])
 
 
 def test_a_limit_on_agreement_is_written_as_it_is_read() -> None:

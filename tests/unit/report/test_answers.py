@@ -15,6 +15,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment, answers, check_prices, limits, parse_prices
+from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
@@ -91,13 +92,13 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(
 def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> None:
     store.write_plan(planned(levels=[2, 4]).to_json())
     (nothing, _) = answers(limits(None, [Experiment(store)]))
-    assert nothing.why == "nothing that the plan asks for here is measured yet"
-    (advice,) = nothing.decide
+    assert verdict_text(nothing) == "nothing that the plan asks for here is measured yet"
+    (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8, emulator seqs=16: "
     assert advice.startswith(f"{again}orchestrator run ")
     run(store, planned(levels=[2, 4]))
     assert "measured yet" not in " ".join(
-        one.why for one in answers(limits(None, [Experiment(store)]))
+        verdict_text(one) for one in answers(limits(None, [Experiment(store)]))
     )
 
 
@@ -121,7 +122,9 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
     commit(
         store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id)
     )
-    decide = [text for one in answers(limits(None, [Experiment(store)])) for text in one.decide]
+    decide = [
+        text for one in answers(limits(None, [Experiment(store)])) for text in remedy_texts(one)
+    ]
     assert [text for text in decide if text.startswith(advice)]
 
 
@@ -129,7 +132,7 @@ def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> Non
     plan = changed(planned(), "emulator seqs=16", status="excluded")
     store.write_plan(plan.to_json())
     (nothing, _) = answers(limits(None, [Experiment(store)]))
-    (advice,) = nothing.decide
+    (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8: "
     assert advice.startswith(f"{again}orchestrator run ")
 

@@ -19,6 +19,7 @@ from orchestrator.plan.model import Plan, Point
 from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment
 from orchestrator.report.unmeasured import unmeasured
+from orchestrator.report.words import remedy_texts
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -492,9 +493,9 @@ def test_the_advice_to_run_again_is_a_command_that_measures_what_was_spoilt(stor
     run(store, planned(), validity="disturbed")
     (comparison, *_) = Experiment(store).comparisons(Experiment(store).slos[0])
     command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"
-    assert any(text.endswith(command) for text in comparison.decide), comparison.decide
+    assert any(text.endswith(command) for text in remedy_texts(comparison))
     for attempt_id in ("b", "c"):
         for point in planned().points:
             commit(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
     (comparison, *_) = Experiment(store).comparisons(Experiment(store).slos[0])
-    assert any(text.endswith(f"{command} --again 3") for text in comparison.decide)
+    assert any(text.endswith(f"{command} --again 3") for text in remedy_texts(comparison))

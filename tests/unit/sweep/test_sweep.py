@@ -34,6 +34,7 @@ from orchestrator.cluster.base import (
 )
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.make import make_plan
+from orchestrator.report.words import exclusion_text
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import AnswerRow, LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
@@ -1251,7 +1252,7 @@ def test_what_a_broken_engine_serves_is_measured_and_never_valid(
     assert said in row.validity_reasons[0]
     (comparison,) = best(load_points(store), parse_slo("ttft<=1h,attainment>=0.5"))
     assert not comparison.ranking
-    assert "broken_output" in comparison.left_out[0].reason
+    assert "broken_output" in exclusion_text(comparison.excluded[0])
     assert [one.partition(":")[0] for one in comparison.decide] == ["change vllm"], (
         "measuring it again decides nothing"
     )

@@ -1,0 +1,366 @@
+"""Why the answer is not certain, and which measurement would settle it: facts that
+``report/words.py`` puts into sentences.
+
+A level that was asked for and not measured is as much a doubt as one that was measured badly:
+nothing is certain while a level that was never judged could still change the answer.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from orchestrator.analysis.intervals import exceeds, starts_to_decide
+from orchestrator.analysis.measured import Attained, Point
+from orchestrator.capacity.capacities import (
+    DeploymentAnswer,
+    RankedDeployment,
+    SearchedClaim,
+    holds,
+    level_of,
+    tests_that_may_miss,
+)
+from orchestrator.capacity.choose_level import SAME, STEPS
+from orchestrator.capacity.dominance import SETTLED
+from orchestrator.results.validity import Validity
+from orchestrator.spec.load import Level
+
+GRID_STEP = 2 ** (1 / STEPS)  # a searched level over the next lower one
+# verdicts that neither another load nor a repeat changes
+LASTING_VERDICTS = tuple(validity for validity in Validity if validity.remedy)
+
+
+class DoubtKind(Enum):
+    """What is in doubt."""
+
+    # deployments that could turn out better than all in the ranking
+    NOT_MEASURED = auto()  # nothing of them is measured yet
+    OPEN_LEVELS = auto()  # levels that could hold have no valid measurement
+    NEAR_THE_LIMIT = auto()  # levels failed by no more than chance
+    NOT_SETTLED = auto()  # the search ended before it knew enough
+    CAPACITY_NOT_REACHED = auto()
+    INCOMPARABLE = auto()
+    # the order of the ranking
+    NOT_STEADY = auto()
+    REPEATS_NOT_VALID = auto()
+    ONE_START = auto()
+    ONE_VALID_START = auto()
+    MAY_MISS_TARGET = auto()
+    MORE_IS_CLAIMED = auto()  # of others than the first
+    BOUNDS_OVERLAP = auto()
+    STARTS_DIFFER = auto()  # the difference is smaller than that of starts
+    # nothing holds
+    NO_LEVEL_HOLDS = auto()
+    NO_LOAD_HELPS = auto()  # all points of a deployment have the same lasting verdict
+
+
+class Remedy(Enum):
+    """What would settle a doubt."""
+
+    RUN_AGAIN = auto()
+    MORE_DEPLOYMENTS = auto()  # a larger ``max_deployments``
+    MORE_REPEATS_OR_LONGER = auto()
+    MORE_REPEATS = auto()
+    LONGER = auto()
+    MORE_STARTS = auto()
+    SEARCH_LONGER = auto()
+    SMALLER_PRECISION = auto()
+    HIGHER_LEVELS = auto()
+    LOWER_LEVELS = auto()
+    REPAIR = auto()  # of the deployment: no measurement helps
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentLevels:
+    """Some levels of one deployment."""
+
+    label: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentClaims:
+    """What searches of one deployment show, by control."""
+
+    label: str
+    claims: tuple[SearchedClaim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One reason why the answer is not certain. Deployments are named by their labels.
+
+    ``deployments``: those that are in doubt. ``remedy``: None: no measurement settles it.
+    ``to_remedy``: the deployments to which the remedy is applied, where those are others.
+    """
+
+    kind: DoubtKind
+    deployments: tuple[str, ...]
+    remedy: Remedy | None = None
+    to_remedy: tuple[str, ...] = ()
+    levels: tuple[DeploymentLevels, ...] = ()
+    claims: tuple[DeploymentClaims, ...] = ()  # with NOT_SETTLED
+    leader: str = ""  # the first of the ranking, with MORE_IS_CLAIMED and BOUNDS_OVERLAP
+    test: Attained | None = None  # with MAY_MISS_TARGET
+    excess: float = 0.0  # how far bounds reach above the leader's claim, as a share of it
+    starts_needed: int | None = None  # with STARTS_DIFFER; None: more than anybody makes
+    startable_deployments: int | None = None  # with NOT_MEASURED; None: all
+    validity: Validity = Validity.VALID  # with NO_LOAD_HELPS
+
+
+def unsettled_doubts(
+    answers: Sequence[DeploymentAnswer], startable_deployments: int | None
+) -> Iterator[Doubt]:
+    """Doubts about deployments that could still turn out better than all in the ranking."""
+    not_measured = tuple(answer.label for answer in answers if not answer.measured)
+    if not_measured:
+        yield Doubt(
+            DoubtKind.NOT_MEASURED,
+            not_measured,
+            Remedy.MORE_DEPLOYMENTS if startable_deployments == 0 else Remedy.RUN_AGAIN,
+            startable_deployments=startable_deployments,
+        )
+    with_open = [answer for answer in answers if answer.measured and answer.open_levels]
+    if with_open:
+        yield Doubt(
+            DoubtKind.OPEN_LEVELS,
+            _labels_of(with_open),
+            Remedy.RUN_AGAIN,
+            levels=tuple(DeploymentLevels(one.label, one.open_levels) for one in with_open),
+        )
+    with_near = [answer for answer in answers if answer.near_levels]
+    if with_near:
+        yield Doubt(
+            DoubtKind.NEAR_THE_LIMIT,
+            _labels_of(with_near),
+            Remedy.MORE_REPEATS_OR_LONGER,
+            levels=tuple(DeploymentLevels(one.label, one.near_levels) for one in with_near),
+        )
+    unsettled = [answer for answer in answers if answer.unsettled]
+    if unsettled:
+        yield Doubt(
+            DoubtKind.NOT_SETTLED,
+            _labels_of(unsettled),
+            Remedy.SEARCH_LONGER,
+            claims=tuple(DeploymentClaims(one.label, one.unsettled) for one in unsettled),
+        )
+    not_reached = [
+        answer.ranked
+        for answer in answers
+        if answer.ranked is not None
+        and answer.ranked.lower_bound_only
+        and not answer.open_levels
+        and not answer.unsettled
+    ]
+    if not_reached:
+        yield Doubt(
+            DoubtKind.CAPACITY_NOT_REACHED,
+            _labels(not_reached),
+            Remedy.HIGHER_LEVELS,
+            levels=_best_levels(not_reached),
+        )
+    incomparable = tuple(answer.label for answer in answers if answer.incomparable)
+    if incomparable:
+        yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
+
+
+def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
+    """Doubts about the order of the ranking.
+
+    Deployments that were outraced need no more measuring, unless one of them is first: they failed
+    at a load that another one holds.
+    """
+    first, *others = ranking
+    compared = [first, *(other for other in others if not _is_outraced(other))]
+    unsteady = [
+        deployment
+        for deployment in compared
+        if any(repeat.point.steady is False for repeat in deployment.point.used)
+    ]
+    if unsteady:
+        yield Doubt(
+            DoubtKind.NOT_STEADY, _labels(unsteady), Remedy.LONGER, levels=_best_levels(unsteady)
+        )
+    partly_valid = [
+        deployment
+        for deployment in compared
+        if not all(repeat.valid for repeat in deployment.point.repeats)
+    ]
+    if partly_valid:
+        yield Doubt(DoubtKind.REPEATS_NOT_VALID, _labels(partly_valid))
+    with_one_start = [deployment for deployment in compared if deployment.throughput.starts < 2]
+    if with_one_start:
+        yield from _one_start(with_one_start)
+    may_miss = tests_that_may_miss(first.point)
+    # a claimed capacity was confirmed by a test of its own
+    if first.capacity is None and may_miss:
+        yield Doubt(
+            DoubtKind.MAY_MISS_TARGET,
+            (first.label,),
+            Remedy.MORE_REPEATS_OR_LONGER,
+            levels=_best_levels([first]),
+            test=may_miss[0],
+        )
+    yield from _order_doubts(first, others, bool(with_one_start))
+
+
+def no_level_doubts(points: Sequence[Point]) -> Iterator[Doubt]:
+    """What to do where no level holds."""
+    yield from _lower_levels(points)
+    verdicts = lasting_verdicts(points)
+    for validity in LASTING_VERDICTS:
+        labels = tuple(label for label, verdict in verdicts.items() if verdict == validity)
+        if labels:
+            yield Doubt(DoubtKind.NO_LOAD_HELPS, labels, Remedy.REPAIR, validity=validity)
+
+
+def lasting_verdicts(points: Sequence[Point]) -> dict[str, str]:
+    """Deployments, by label, all of whose points have the same verdict that no other load or
+    repeat changes, with that verdict.
+    """
+    verdicts: dict[str, set[str]] = {}
+    for point in points:
+        verdicts.setdefault(point.deployment.label, set()).add(point.validity)
+    found: dict[str, str] = {}
+    for label, verdicts_of_label in verdicts.items():
+        if len(verdicts_of_label) > 1:
+            continue
+        (verdict,) = verdicts_of_label
+        if verdict in LASTING_VERDICTS:
+            found[label] = verdict
+    return found
+
+
+def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:
+    to_start: list[RankedDeployment] = []
+    spoilt: list[RankedDeployment] = []  # started more than once; the other starts are not valid
+    for deployment in with_one_start:
+        if not deployment.point.deployment.launched:
+            continue
+        starts = {repeat.point.start for repeat in deployment.point.repeats}
+        (spoilt if len(starts) > 1 else to_start).append(deployment)
+    yield Doubt(
+        DoubtKind.ONE_START,
+        _labels(with_one_start),
+        Remedy.MORE_STARTS if to_start else None,
+        to_remedy=_labels(to_start),
+    )
+    if spoilt:
+        yield Doubt(DoubtKind.ONE_VALID_START, _labels(spoilt), Remedy.MORE_REPEATS)
+
+
+def _order_doubts(
+    first: RankedDeployment, others: Sequence[RankedDeployment], some_have_one_start: bool
+) -> Iterator[Doubt]:
+    """Doubts about which one holds most. Request rates that were searched are compared by their
+    bounds: the throughput at a rate is what was sent.
+    """
+    claiming_more = [other for other in others if _claims_more(other, first)]
+    if claiming_more:
+        yield Doubt(
+            DoubtKind.MORE_IS_CLAIMED,
+            _labels(claiming_more),
+            Remedy.SMALLER_PRECISION,
+            to_remedy=_labels([first, *claiming_more]),
+            leader=first.label,
+        )
+    claiming_less = [other for other in others if not _claims_more(other, first)]
+    settled = [
+        other for other in claiming_less if other.capacity and other.capacity.status in SETTLED
+    ]
+    yield from _overlapping_bounds(first, settled)
+    if some_have_one_start:
+        return
+    near = [
+        other
+        for other in claiming_less
+        if other.throughput.starts > 1
+        and not (first.bounds and other.bounds)
+        and not exceeds(first.throughput, other.throughput)
+    ]
+    if near:
+        yield Doubt(
+            DoubtKind.STARTS_DIFFER,
+            _labels(near),
+            Remedy.MORE_STARTS,
+            levels=_best_levels([first, near[0]]),
+            starts_needed=starts_to_decide(first.throughput, near[0].throughput),
+        )
+
+
+def _overlapping_bounds(
+    first: RankedDeployment, settled: Sequence[RankedDeployment]
+) -> Iterator[Doubt]:
+    """Deployments whose search ended without showing that they fail at what is claimed of the
+    first. Searches that are not settled are a doubt of their own.
+    """
+    if first.bounds is None:
+        return
+    claim = first.bounds.claim
+    overlapping = [other for other in settled if other.bounds and other.bounds.fails > claim * SAME]
+    if not overlapping:
+        return
+    highest = max(other.bounds.fails for other in overlapping if other.bounds)
+    wide = [deployment for deployment in [first, *overlapping] if _has_wide_bounds(deployment)]
+    yield Doubt(
+        DoubtKind.BOUNDS_OVERLAP,
+        _labels(overlapping),
+        Remedy.SMALLER_PRECISION if wide else None,
+        to_remedy=_labels(wide),
+        leader=first.label,
+        excess=highest / claim - 1,
+    )
+
+
+def _has_wide_bounds(deployment: RankedDeployment) -> bool:
+    """Whether a level of the grid lies between its bounds."""
+    bounds = deployment.bounds
+    return bounds is not None and bounds.fails > bounds.claim * GRID_STEP * SAME
+
+
+def _claims_more(other: RankedDeployment, first: RankedDeployment) -> bool:
+    """Whether more is claimed of ``other``, although it is not first."""
+    if other.bounds and first.bounds:
+        return other.bounds.claim > first.bounds.claim * SAME
+    return other.throughput.estimate > first.throughput.estimate
+
+
+def _is_outraced(deployment: RankedDeployment) -> bool:
+    return deployment.capacity is not None and deployment.capacity.status == "outraced"
+
+
+def _lower_levels(points: Sequence[Point]) -> Iterator[Doubt]:
+    """Below the lowest level that failed, if there is anything below."""
+    failing = [
+        point for point in points if point.tests and not holds(point) and _tells_of_load(point)
+    ]
+    if not failing:
+        return
+    lowest = min(failing, key=lambda point: point.head.level)
+    if lowest.head.control == "concurrency" and lowest.head.level <= 1:
+        return
+    label = lowest.deployment.label
+    yield Doubt(
+        DoubtKind.NO_LEVEL_HOLDS,
+        (label,),
+        Remedy.LOWER_LEVELS,
+        levels=(DeploymentLevels(label, (level_of(lowest),)),),
+    )
+
+
+def _tells_of_load(point: Point) -> bool:
+    """Whether its requests show how the engine did, and another load could change that."""
+    return point.validity not in LASTING_VERDICTS and any(repeat.counts for repeat in point.repeats)
+
+
+def _labels(deployments: Sequence[RankedDeployment]) -> tuple[str, ...]:
+    return tuple(deployment.label for deployment in deployments)
+
+
+def _labels_of(answers: Sequence[DeploymentAnswer]) -> tuple[str, ...]:
+    return tuple(answer.label for answer in answers)
+
+
+def _best_levels(deployments: Sequence[RankedDeployment]) -> tuple[DeploymentLevels, ...]:
+    return tuple(
+        DeploymentLevels(deployment.label, (deployment.level,)) for deployment in deployments
+    )

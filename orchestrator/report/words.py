@@ -1,0 +1,373 @@
+"""The sentences about what ``analysis`` and ``capacity`` found. Each of them is written here once."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.analysis.answers import Disagreement
+from orchestrator.analysis.measured import Attained, Point
+from orchestrator.analysis.metrics import BACKLOG, FAILING
+from orchestrator.analysis.slo import JOINT, format_slo
+from orchestrator.base.text import listed
+from orchestrator.capacity.best import Comparison, Verdict
+from orchestrator.capacity.capacities import (
+    Excluded,
+    Exclusion,
+    Note,
+    NoteKind,
+    RankedDeployment,
+    SearchedClaim,
+    Shortfall,
+)
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.doubts import (
+    GRID_STEP,
+    DeploymentLevels,
+    Doubt,
+    DoubtKind,
+    Remedy,
+)
+from orchestrator.spec.load import Level, format_duration, load_text
+
+
+def level_text(level: Level) -> str:
+    """``8 req/s``."""
+    return load_text(level.control, level.value)
+
+
+def name_at_level(deployment: RankedDeployment) -> str:
+    """``tp=2 at 8 req/s``."""
+    return f"{deployment.label} at {level_text(deployment.level)}"
+
+
+def unit_text(comparison: Comparison) -> str:
+    """The unit of the throughputs that are compared."""
+    if comparison.per == "usd":
+        return "output tokens/USD"
+    if comparison.per == "deployment":
+        return "output tokens/s"
+    return f"output tokens/s per {'core' if comparison.devices_are_cores else 'GPU'}"
+
+
+def test_text(test: Attained) -> str:
+    """``attainment``, or ``the share within ttft_p95``."""
+    return test.name if test.name == JOINT else f"the share within {test.name}"
+
+
+def claim_text(control: str, claim: Claim) -> str:
+    """``between 6.9 and 7.9 req/s``."""
+    if math.isinf(claim.high):
+        return f"at least {load_text(control, claim.low)}" if claim.low else "unknown"
+    return f"between {claim.low:g} and {load_text(control, claim.high)}"
+
+
+# How certain the answer is
+
+
+def verdict_text(comparison: Comparison) -> str:
+    """Whether the first of the ranking is certain to be the best and why, or why there is none."""
+    limits = format_slo(comparison.slo)
+    match comparison.verdict:
+        case Verdict.ONLY_ONE_HOLDS:
+            return "certain: the only deployment that holds the limits"
+        case Verdict.OTHERS_FAIL:
+            return (
+                "certain: every other was shown to fail at what is claimed of the first, or below"
+            )
+        case Verdict.AHEAD:
+            return "certain: it is ahead of every other by more than starts differ"
+        case Verdict.DOUBTED:
+            return f"not certain: {'; '.join(doubt_text(doubt) for doubt in comparison.doubts)}"
+        case Verdict.NOT_MEASURED:
+            return "nothing that the plan asks for here is measured yet"
+        case Verdict.INCOMPARABLE:
+            assert comparison.incomparable is not None
+            reason = _WITHOUT_DIVISOR[comparison.incomparable]
+            return f"what holds {limits} cannot be ranked: {reason}"
+        case Verdict.NOTHING_VALID:
+            counts = [f"{count} {name}" for name, count in comparison.verdict_counts.items()]
+            return f"no point has a valid measurement: {', '.join(counts)}"
+        case Verdict.NOTHING_HOLDS:
+            return f"no deployment holds {limits} at any level with a valid measurement"
+
+
+def remedy_texts(comparison: Comparison) -> list[str]:
+    """The measurements that would make the answer certain, a sentence each."""
+    texts = []
+    for doubt in comparison.doubts:
+        if doubt.remedy is None:
+            continue
+        text = _REMEDIES[doubt.remedy](doubt)
+        if doubt.remedy is Remedy.RUN_AGAIN and comparison.run_command is not None:
+            text = f"{text}: {comparison.run_command}"
+        texts.append(text)
+    return texts
+
+
+def doubt_text(doubt: Doubt) -> str:
+    """What is in doubt, as a clause."""
+    return _DOUBTS[doubt.kind](doubt)
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _at_levels(deployment: DeploymentLevels) -> str:
+    levels = ", ".join(level_text(level) for level in deployment.levels)
+    return f"{deployment.label} at {levels}"
+
+
+def _all_at_levels(doubt: Doubt) -> list[str]:
+    return [_at_levels(deployment) for deployment in doubt.levels]
+
+
+def _searched_text(searched: SearchedClaim) -> str:
+    return f"{claim_text(searched.control, searched.claim)} ({searched.claim.status})"
+
+
+def _not_settled(doubt: Doubt) -> str:
+    texts = []
+    for deployment in doubt.claims:
+        claims = ", ".join(_searched_text(searched) for searched in deployment.claims)
+        texts.append(f"{deployment.label} {claims}")
+    return f"capacities are not settled: {listed(texts)}"
+
+
+def _may_miss_target(doubt: Doubt) -> str:
+    assert doubt.test is not None
+    test = test_text(doubt.test).removeprefix("the ")
+    return f"the winner's {test} could be below the target"
+
+
+def _more_is_claimed(doubt: Doubt) -> str:
+    return (
+        f"more is claimed of {listed(doubt.deployments)}, but the probes of {doubt.leader} expect it"
+        " to hold more"
+    )
+
+
+def _bounds_overlap(doubt: Doubt) -> str:
+    text = (
+        f"bounds overlap: {listed(doubt.deployments)} could hold up to {doubt.excess:.1%} more than"
+        f" is claimed of {doubt.leader}"
+    )
+    if doubt.remedy is not None:
+        return text
+    return f"{text}, and no search tells more: levels are {GRID_STEP - 1:.1%} apart"
+
+
+def _starts_differ(doubt: Doubt) -> str:
+    names = doubt.deployments
+    return f"{listed(names)} {_are(names)} behind by less than starts differ"
+
+
+_DOUBTS: Mapping[DoubtKind, Callable[[Doubt], str]] = {
+    DoubtKind.NOT_MEASURED: lambda doubt: (
+        f"{listed(doubt.deployments)} {_are(doubt.deployments)} not measured yet"
+    ),
+    DoubtKind.OPEN_LEVELS: lambda doubt: (
+        f"levels of {listed(doubt.deployments)} that could hold have no valid measurement"
+    ),
+    DoubtKind.NEAR_THE_LIMIT: lambda doubt: f"{listed(doubt.deployments)} could hold more",
+    DoubtKind.NOT_SETTLED: _not_settled,
+    DoubtKind.CAPACITY_NOT_REACHED: lambda doubt: (
+        f"the capacity of {listed(doubt.deployments)} was not reached"
+    ),
+    DoubtKind.INCOMPARABLE: lambda doubt: (
+        f"{listed(doubt.deployments)} cannot be compared with the others"
+    ),
+    DoubtKind.NOT_STEADY: lambda doubt: f"no part of {listed(_all_at_levels(doubt))} was steady",
+    DoubtKind.REPEATS_NOT_VALID: lambda doubt: (
+        f"repeats of {listed(doubt.deployments)} failed or are not valid"
+    ),
+    DoubtKind.ONE_START: lambda doubt: "one start: spread unknown",
+    DoubtKind.ONE_VALID_START: lambda doubt: (
+        f"one start alone of {listed(doubt.deployments)} is valid"
+    ),
+    DoubtKind.MAY_MISS_TARGET: _may_miss_target,
+    DoubtKind.MORE_IS_CLAIMED: _more_is_claimed,
+    DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
+    DoubtKind.STARTS_DIFFER: _starts_differ,
+}
+
+
+def _run_again(doubt: Doubt) -> str:
+    if doubt.kind is DoubtKind.OPEN_LEVELS:
+        levels = listed(_all_at_levels(doubt))
+        plan = f"it measures {levels} as far as that was spoilt, failed or is missing"
+    elif doubt.startable_deployments is None:
+        plan = f"it goes on with {listed(doubt.deployments)}"
+    else:
+        plan = f"max_deployments allows {doubt.startable_deployments} more"
+    return f"run the experiment again: {plan}"
+
+
+def _higher_levels(doubt: Doubt) -> str:
+    levels = dict.fromkeys(
+        level_text(level) for deployment in doubt.levels for level in deployment.levels
+    )
+    return f"measure {listed(doubt.deployments)} at higher levels than {', '.join(levels)}"
+
+
+def _more_starts(doubt: Doubt) -> str:
+    if doubt.kind is DoubtKind.ONE_START:
+        return f"start {listed(doubt.to_remedy)} at least twice (starts: 2)"
+    first, second = _all_at_levels(doubt)
+    if doubt.starts_needed is None:
+        return f"many more starts of {first} and {second}"
+    return f"about {doubt.starts_needed} starts each of {first} and {second}"
+
+
+def _lower_levels(doubt: Doubt) -> str:
+    (deployment,) = doubt.levels
+    (level,) = deployment.levels
+    return f"measure below {level_text(level)}"
+
+
+_REMEDIES: Mapping[Remedy, Callable[[Doubt], str]] = {
+    Remedy.RUN_AGAIN: _run_again,
+    Remedy.MORE_DEPLOYMENTS: lambda doubt: "give a larger max_deployments: no more are started",
+    Remedy.MORE_REPEATS_OR_LONGER: lambda doubt: (
+        f"measure {listed(_all_at_levels(doubt))} again: more repeats, or longer"
+    ),
+    Remedy.MORE_REPEATS: lambda doubt: f"measure {listed(doubt.deployments)} with more repeats",
+    Remedy.LONGER: lambda doubt: f"measure {listed(_all_at_levels(doubt))} longer",
+    Remedy.MORE_STARTS: _more_starts,
+    Remedy.SEARCH_LONGER: lambda doubt: (
+        f"search {listed(doubt.deployments)} on, with more budget or longer probes"
+    ),
+    Remedy.SMALLER_PRECISION: lambda doubt: (
+        f"search {listed(doubt.to_remedy)} on, with a smaller precision"
+    ),
+    Remedy.HIGHER_LEVELS: _higher_levels,
+    Remedy.LOWER_LEVELS: _lower_levels,
+    Remedy.REPAIR: lambda doubt: doubt.validity.remedy.format(listed(doubt.deployments)),
+}
+
+
+# Why something is not in the ranking
+
+_WITHOUT_DIVISOR = {
+    Exclusion.GPUS_UNKNOWN: (
+        "it is not known how many GPUs the endpoint has (`endpoint_gpus`);"
+        " compare with --per deployment"
+    ),
+    Exclusion.PRICE_UNKNOWN: (
+        "its price is not known, or 0: give --price HARDWARE=USD, or usd_per_gpu_hour of its"
+        " hardware"
+    ),
+}
+
+
+def exclusion_text(excluded: Excluded) -> str:
+    """Why a level or a deployment is not in the ranking."""
+    point = excluded.evidence
+    match excluded.reason:
+        case Exclusion.GPUS_UNKNOWN | Exclusion.PRICE_UNKNOWN:
+            return _WITHOUT_DIVISOR[excluded.reason]
+        case Exclusion.DISAGREES:
+            assert excluded.disagreement is not None
+            return disagreement_text(excluded.disagreement)
+        case Exclusion.SEARCH_FOUND_NO_LEVEL:
+            claims = "; ".join(_searched_text(searched) for searched in excluded.claims)
+            return f"no load was shown to hold the limits: {claims}"
+        case Exclusion.ENDED_EARLY:
+            return "a probe that was ended early, since it did not hold its limits"
+        case Exclusion.NO_REQUESTS:
+            return "no request was due in its steady window"
+    assert point is not None
+    if excluded.reason is Exclusion.FAILED:
+        return _failed_text(point)
+    if excluded.reason is Exclusion.NOT_VALID:
+        reasons = "; ".join(point.reasons)
+        return f"not a valid measurement: {point.validity}{f' ({reasons})' if reasons else ''}"
+    assert excluded.shortfall is not None
+    return _no_level_holds(point, excluded.shortfall)
+
+
+def _failed_text(point: Point) -> str:
+    failed = point.broken or point.repeats
+    first = failed[0].point
+    reason = first.reason or first.failure_class or "no reason was stored"
+    if len(failed) == len(point.repeats):
+        return f"failed: {reason}"
+    return f"{len(failed)} of {len(point.repeats)} repeats failed: {reason}"
+
+
+def _no_level_holds(point: Point, shortfall: Shortfall) -> str:
+    test = shortfall.test
+    level = load_text(point.head.control, point.head.level)
+    share = (
+        f"{test_text(test)} is at most {test.share.estimate:.3f} (at {level}), not {test.target:g}"
+    )
+    return f"no level holds the limits: {share}; {shortfall_text(point, shortfall)}"
+
+
+def shortfall_text(point: Point, shortfall: Shortfall) -> str:
+    """What keeps a point from holding the limits.
+
+    ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the
+    share of requests within each limit that some answered request missed, and how many failed.
+    """
+    exceeded = shortfall.percentile
+    if exceeded is not None:
+        limit = format_duration(exceeded.limit.seconds)
+        latency = f"{exceeded.limit.of} {exceeded.name} there: {exceeded.value_ms:.4g} ms"
+        return f"{latency}, limit {limit}"
+    texts = [
+        f"{missed.limit.name}<={format_duration(missed.limit.seconds)} was met by {missed.met:.3f}"
+        " there"
+        for missed in shortfall.missed
+    ]
+    requests = point.figures.requests
+    if requests.failed:
+        texts.append(f"{requests.failed} of {requests.scheduled} requests failed there")
+    return "; ".join(texts)
+
+
+def disagreement_text(disagreement: Disagreement) -> str:
+    """How far a deployment's outputs agree with the reference's, and what is asked for."""
+    agreement, limit = disagreement.agreement, disagreement.limit
+    if agreement.share is None:
+        return f"its agreement is not known, and at least {limit:g} is asked for: {agreement.note}"
+    return (
+        f"its agreement with {agreement.reference} is {agreement.share:.3f}"
+        f" (n={agreement.n} {agreement.unit}), not {limit:g}"
+    )
+
+
+# Notes on the ranking
+
+
+def note_texts(ranked: RankedDeployment) -> list[str]:
+    """What a reader must know of a deployment in the ranking."""
+    return [_note_text(note, ranked.point) for note in ranked.notes]
+
+
+def _note_text(note: Note, point: Point) -> str:
+    repeats = len(point.repeats)
+    match note.kind:
+        case NoteKind.NO_LEVEL_FAILED:
+            return "no higher level was seen to fail: its capacity may be higher"
+        case NoteKind.NOT_MONOTONIC:
+            return "not monotonic: a lower level does not hold the limits"
+        case NoteKind.MAY_MISS_TARGET:
+            assert note.test is not None
+            share, target = note.test.share.estimate, note.test.target
+            return f"{test_text(note.test)} {share:.3f} is not certain to be at least {target:g}"
+        case NoteKind.FAILING:
+            requests = point.figures.requests
+            return f"{FAILING}: {requests.failed} of {requests.scheduled} requests failed"
+        case NoteKind.REPEATS_LEFT_OUT:
+            unused = repeats - len(point.used)
+            return f"{unused} of {repeats} repeats are left out: failed or not valid"
+        case NoteKind.FELL_BEHIND:
+            behind = sum(not repeat.valid for repeat in point.used)
+            return f"in {behind} of {repeats} repeats the engine fell behind ({BACKLOG})"
+        case NoteKind.ANSWERS_DIFFER:
+            agreement = point.agreement
+            return (
+                f"agreement {agreement.share:.3f}: hardly any of its answers equals those of"
+                f" {agreement.reference}, as those of {listed(note.agreeing)} do: does it compute"
+                " the same model? (a limit: agreement>=0.9)"
+            )
