@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.predict.predict import predicted
+from orchestrator.plan.predictions import with_predictions
 from orchestrator.spec.experiment import parse_experiment
 
 EXPERIMENT = """
@@ -115,7 +115,7 @@ def main() -> int:
     plan = make_plan(experiment)
     marks.append(time.process_time())
     if arguments.predict:
-        plan = predicted(plan)
+        plan = with_predictions(plan)
     marks.append(time.process_time())
     text = plan.to_json()
     marks.append(time.process_time())

@@ -114,9 +114,9 @@ def plan(
         made = made.allowing()
     if predict:
         from orchestrator.plan.order import by_promise
-        from orchestrator.predict.predict import predicted
+        from orchestrator.plan.predictions import with_predictions
 
-        made = by_promise(predicted(made))
+        made = by_promise(with_predictions(made))
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)

@@ -201,14 +201,14 @@ def run(
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
     """What the file or the stored plan asks for, with predictions."""
     from orchestrator.plan.make import load_plan
-    from orchestrator.predict.predict import predicted
+    from orchestrator.plan.predictions import with_predictions
 
     plan = load_plan(experiment)
     if unset := plan.unset_keys():
         raise InputError(
             f"set the environment variables that api_key_env names: {', '.join(unset)}"
         )
-    return predicted(plan.allowing() if allow_impossible else plan)
+    return with_predictions(plan.allowing() if allow_impossible else plan)
 
 
 def _say_answer(store: Store) -> bool:

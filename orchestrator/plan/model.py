@@ -56,7 +56,7 @@ class Deployment(Strict):
     status: Status
     reasons: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
-    # by feasibility.py (weights, KV tokens, ...) and predict.py (capacity)
+    # by feasibility.py (weights, KV tokens, ...) and predictions.py (capacity)
     predicted: dict[str, Any] | None = None
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings

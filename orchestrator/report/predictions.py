@@ -6,7 +6,7 @@ from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped, listed
 from orchestrator.plan.model import Plan
 from orchestrator.plan.order import promise
-from orchestrator.predict.predict import DEFAULT_SLO, limits_of
+from orchestrator.plan.predictions import DEFAULT_SLO, limits_of
 from orchestrator.report.text import Column, figure, say, table
 from orchestrator.spec.load import Slo, load_text
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.model import Plan
-from orchestrator.predict.predict import predicted
+from orchestrator.plan.predictions import with_predictions
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import planned, statuses
@@ -288,5 +288,5 @@ def test_an_endpoint_has_no_roles() -> None:
 
 
 def test_what_roles_hold_is_not_predicted_and_the_plan_says_so() -> None:
-    (one,) = predicted(plan(slos={"x": {"ttft": "1s"}})).deployments
+    (one,) = with_predictions(plan(slos={"x": {"ttft": "1s"}})).deployments
     assert (one.predicted or {})["not_predicted"] == "the model has no term for replicas with roles"

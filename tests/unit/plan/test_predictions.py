@@ -17,8 +17,9 @@ from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.profile import typical
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.order import FRONT, promise, promises
-from orchestrator.predict import predict
-from orchestrator.predict.predict import DEFAULT_SLO, LADDER, Error, predicted
+from orchestrator.plan.predictions import DEFAULT_SLO, with_predictions
+from orchestrator.predict import predictor
+from orchestrator.predict.predictor import LADDER, Error
 from orchestrator.report.predictions import predictions_text
 from tests.unit.emulator.test_tables import Kernels
 from tests.unit.plan.files import planned
@@ -35,7 +36,7 @@ CHANGES: dict[str, Any] = {
 
 
 def foretold(file: Path | str = "x.yaml", **changes: Any) -> Plan:
-    return predicted(planned(file, **{**CHANGES, **changes}))
+    return with_predictions(planned(file, **{**CHANGES, **changes}))
 
 
 def deployments(**changes: Any) -> dict[str, Any]:
@@ -91,8 +92,8 @@ def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
 def test_deployments_that_differ_in_the_longest_request_alone_are_predicted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Mock(wraps=predict.Rank)
-    monkeypatch.setattr(predict, "Rank", made)
+    made = Mock(wraps=predictor.Rank)
+    monkeypatch.setattr(predictor, "Rank", made)
     lengths = {
         "vary": [{"grid": {"max_model_len": [4096, 8192, 16384], "max_num_seqs": [64, 128]}}]
     }
@@ -225,7 +226,7 @@ def test_models_with_parts_that_the_formulas_have_no_term_for_are_not_predicted(
     (tmp_path / "config.json").write_text(json.dumps(published["config"]))
     (tmp_path / "tokenizer.json").write_text("{}")
     plan = foretold(model=str(tmp_path)).allowing()
-    (found,) = why_not(predicted(plan))
+    (found,) = why_not(with_predictions(plan))
     assert f"no term for {lacking}" in found
 
 
@@ -393,6 +394,6 @@ def test_levels_of_a_search_are_a_ladder_up_to_all_it_can_do() -> None:
     bare = plan.model_copy(
         update={"loads": tuple(one.model_copy(update={"levels": ()}) for one in plan.loads)}
     )
-    rows = foretells(predicted(bare).deployments[0])["levels"]
+    rows = foretells(with_predictions(bare).deployments[0])["levels"]
     assert [row["level"] / rows[-1]["level"] for row in rows] == pytest.approx(list(LADDER))
     assert rows[0]["tpot_ms"] < rows[-2]["tpot_ms"]

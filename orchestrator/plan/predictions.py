@@ -1,0 +1,42 @@
+"""The last step of a plan: what each deployment is predicted to do under the experiment's load.
+
+Predictions order a sweep and seed its searches; they exclude nothing. No other step needs them, and
+no other module of this room imports ``predict``.
+"""
+
+from __future__ import annotations
+
+from orchestrator.plan.model import Deployment, Plan
+from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor
+from orchestrator.spec.load import Slo
+
+# Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April
+# 2025).
+DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
+
+
+def limits_of(plan: Plan) -> tuple[Slo, ...]:
+    """Those of its file, else the default ones."""
+    return plan.slos or (DEFAULT_SLO,)
+
+
+def with_predictions(plan: Plan) -> Plan:
+    """The plan with what ``Predictor.predict`` says of each deployment that runs."""
+    loads = [OfferedLoad(load.workload, load) for load in plan.loads]
+    predictor = Predictor(loads, limits_of(plan), plan.predictions, plan.seed)
+    deployments = (
+        _predicted(deployment, plan, predictor) if deployment.runs else deployment
+        for deployment in plan.deployments
+    )
+    return plan.with_deployments(deployments)
+
+
+def _predicted(deployment: Deployment, plan: Plan, predictor: Predictor) -> Deployment:
+    memory = deployment.predicted or {}
+    levels = {
+        load.workload.name: plan.levels_of(load, deployment.id)
+        for load in plan.loads_of(deployment.id)
+    }
+    configuration = Configuration(deployment.settings, deployment.hardware, memory)
+    predicted = memory | predictor.predict(configuration, levels)
+    return deployment.model_copy(update={"predicted": predicted})

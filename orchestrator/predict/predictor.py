@@ -1,0 +1,455 @@
+"""Predicts what one deployment does under a load, and the load that it holds under limits.
+
+From the emulator's step model in closed form (``predict/steady.py``), or from measured kernels where
+tables were asked for. What the model or the catalogue knows nothing of is not predicted, and the
+reason is given.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from orchestrator.analysis.slo import LimitValues, tests
+from orchestrator.catalog.accelerators import Accelerator, of_hardware
+from orchestrator.catalog.memory import Prediction
+from orchestrator.catalog.models import ModelFacts, model_facts
+from orchestrator.emulator.model import Replica, no_term, replica
+from orchestrator.emulator.profile import (
+    Constants,
+    Profile,
+    device_of,
+    facts_of,
+    load_profile,
+    typical,
+)
+from orchestrator.emulator.tables import NoRow
+from orchestrator.engines import ENGINES
+from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
+from orchestrator.spec.experiment import Predictions
+from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
+from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.workloads.content import SAFE_IDS, RandomIds
+
+NO_TERM = {
+    "roles": "replicas with roles",
+    "router": "a router",
+    "speculative": "speculative decoding",
+    "kv_transfer_config": "transfer of KV caches between engines",
+    "cpu_offload_gb": "weights offloaded to the host",
+}
+# Levels where a search has not named any yet, as shares of the highest load of a deployment.
+LADDER = tuple(2.0**step for step in range(-6, 1))
+TO_BAND = 1.645 / 0.674  # the 90 % range of a normal distribution over the median of its deviations
+COMPARED_TENSOR_PARALLEL_SIZE = 8  # the largest of published points
+STEADY_ARRIVALS = ("poisson", "gamma", "constant")
+LIMITS_FROM_MEMORY = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+_LEAST_RUNNING = 1e-2  # sequences
+_HALVINGS = 10  # of the range in which the busiest state that holds is looked for
+_NO_MEMORY = Prediction(None, None, 0, 0, 0)
+
+
+class NotPredictable(Exception):
+    """Why something is not predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Median of |predicted / measured - 1| of TTFT and TPOT, and what it was found on.
+
+    ``counted``: factors of TTFT and TPOT within which 90 % of measured points lay, where these were
+    counted.
+    """
+
+    ttft: float
+    tpot: float
+    source: str
+    counted: tuple[float, float] | None = None
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Of TTFT, and of all else: 90 % of what is measured lies within a factor of the
+        prediction. Where points were not counted, logarithms of errors are taken as normal, which
+        have thinner tails than those of published points.
+        """
+        if self.counted is not None:
+            return self.counted
+        return (1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND
+
+    def document(self) -> dict[str, Any]:
+        """As in a plan."""
+        ttft_factor, tpot_factor = self.factors
+        return {
+            "ttft": self.ttft,
+            "tpot": self.tpot,
+            "source": self.source,
+            "within": {"ttft": ttft_factor, "tpot": tpot_factor},
+            "counted": self.counted is not None,
+        }
+
+
+# more than tests/unit/predict/test_steady.py finds
+OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a deployment is predicted from. ``memory``: what feasibility.py predicts of it, empty if
+    nothing.
+    """
+
+    settings: EngineSettings
+    hardware: Hardware
+    memory: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedLoad:
+    """A workload, and the rules by which it is sent."""
+
+    workload: Workload
+    rules: LoadRules
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The step model of a deployment: one data-parallel rank, and how many of them there are."""
+
+    rank: Replica
+    ranks: int
+    error: Error
+    devices: int
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelSource:
+    """From what a step model is made, and how far off it is."""
+
+    profile: Profile
+    facts: ModelFacts
+    device: Accelerator
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadPrediction:
+    """Figures at each level, and the capacity under each SLO, as in a plan."""
+
+    levels: list[dict[str, Any]]
+    capacities: list[dict[str, Any]]
+
+
+class Predictor:
+    """Predicts the deployments of one plan. What they have in common is computed once."""
+
+    def __init__(
+        self,
+        loads: Sequence[OfferedLoad],
+        slos: Sequence[Slo],
+        predictions: Predictions,
+        seed: int,
+    ) -> None:
+        self._loads = {load.workload.name: load for load in loads}
+        self._slos = slos
+        self._wants_tables = predictions.tables
+        self._seed = seed
+        self._fitted = load_profile(predictions.profile) if predictions.profile else None
+        self._profile = cache(load_profile)
+        self._demand = cache(self._demand_of)
+        self._under_load = cache(self._predict_load)
+
+    def predict(
+        self, configuration: Configuration, levels: Mapping[str, tuple[Level, ...]]
+    ) -> dict[str, Any]:
+        """``levels``, ``capacity`` and ``error``, or ``not_predicted``; ``no_row`` if tables were
+        asked for and have none, so that the formula answered.
+
+        ``levels``: those of the file by name of the workload, for all workloads that are served.
+        """
+        engine = ENGINES[configuration.settings.engine]
+        try:
+            if not self._wants_tables or engine.emulated:
+                return self._predict(configuration, levels, tables=False)
+            try:
+                return self._predict(configuration, levels, tables=True)
+            except NoRow as reason:
+                by_formula = self._predict(configuration, levels, tables=False)
+                return by_formula | {"no_row": str(reason)}
+        except (NotPredictable, NoRow) as reason:
+            return {"not_predicted": str(reason)}
+
+    def _predict(
+        self,
+        configuration: Configuration,
+        levels: Mapping[str, tuple[Level, ...]],
+        tables: bool,
+    ) -> dict[str, Any]:
+        """Raises NotPredictable, and NoRow of the tables."""
+        model = self._model_of(configuration, tables)
+        caches_prefixes = configuration.settings.enable_prefix_caching is not False
+        by_workload = {
+            name: self._under_load(model, name, given, caches_prefixes)
+            for name, given in levels.items()
+        }
+        figures: list[dict[str, Any]] = []
+        for name, load in by_workload.items():
+            figures += [{"workload": name, **level} for level in load.levels]
+        capacity = {
+            slo.name: {name: load.capacities[index] for name, load in by_workload.items()}
+            for index, slo in enumerate(self._slos)
+        }
+        return {"levels": figures, "capacity": capacity, "error": model.error.document()}
+
+    def _model_of(self, configuration: Configuration, tables: bool) -> _Model:
+        """Raises NotPredictable, and NoRow of the tables."""
+        settings, hardware = configuration.settings, configuration.hardware
+        engine = ENGINES[settings.engine]
+        if not engine.launches:
+            raise NotPredictable("it runs already, and its hardware is not known")
+        for field, name in NO_TERM.items():
+            if getattr(settings, field):
+                raise NotPredictable(f"the model has no term for {name}")
+        moved = engine.rules.moved(settings)
+        if moved:
+            raise NotPredictable(f"the model has no term for {', '.join(moved)}")
+        if engine.emulated:
+            source = self._emulated_source(configuration)
+        else:
+            source = self._real_source(configuration, tables)
+        memory = configuration.memory
+        limits = {name: memory[name] for name in LIMITS_FROM_MEMORY if name in memory}
+        if not engine.emulated and memory.get("kv_cache_tokens"):
+            limits["kv_cache_tokens"] = memory["kv_cache_tokens"]
+        rank = replica(
+            settings.model_copy(update=limits),
+            source.facts,
+            source.device,
+            source.profile.constants,
+        )
+        # Fields that figures do not follow from are emptied: deployments that differ in nothing
+        # else are predicted once.
+        rank = replace(rank, limits=replace(rank.limits, max_model_len=0), prediction=_NO_MEMORY)
+        usd_per_hour = None
+        if hardware.usd_per_gpu_hour is not None:
+            usd_per_hour = hardware.usd_per_gpu_hour * settings.devices
+        ranks = settings.replicas * settings.data_parallel_size
+        return _Model(rank, ranks, source.error, settings.devices, usd_per_hour)
+
+    def _emulated_source(self, configuration: Configuration) -> _ModelSource:
+        settings = configuration.settings
+        profile = self._profile(settings.profile)
+        return _ModelSource(
+            profile,
+            facts_of(profile, settings),
+            device_of(profile, configuration.hardware),
+            OF_THE_FORMULA,
+        )
+
+    def _real_source(self, configuration: Configuration, tables: bool) -> _ModelSource:
+        """The fitted profile of the experiment on its accelerator, else constants fitted to
+        published points. Raises NotPredictable, and NoRow of the tables.
+        """
+        settings, hardware = configuration.settings, configuration.hardware
+        facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
+        if facts is None:
+            raise NotPredictable(f"nothing is known of {settings.model} (no config.json at hand)")
+        if not facts.exact:
+            raise NotPredictable(
+                f"the catalogue does not know the architecture {facts.model_type!r}"
+            )
+        lacking = no_term(facts)
+        if lacking:
+            raise NotPredictable(
+                f"the model has no term for {lacking}, which {facts.model_type!r} has"
+            )
+        fitted = self._fitted_source(facts, hardware)
+        if fitted is not None:
+            return fitted
+        if hardware.is_cpu:
+            raise NotPredictable(
+                "no figures of this CPU are known: fit a profile and name it (predictions: {profile: FILE})"
+            )
+        device = of_hardware(hardware)
+        if device is None:
+            raise NotPredictable(f"the catalogue has no accelerator {hardware.accelerator!r}")
+        constants = Constants(tables=True) if tables else Constants()
+        error = _published_error(settings, device, tables)
+        return _ModelSource(Profile(constants=constants), facts, device, error)
+
+    def _fitted_source(self, facts: ModelFacts, hardware: Hardware) -> _ModelSource | None:
+        """From the profile that the experiment names; None if it was fitted on something else."""
+        profile = self._fitted
+        if profile is None or not profile.fitted or not profile.accelerator:
+            return None
+        device = device_of(profile, hardware)
+        if not hardware.is_cpu and device != of_hardware(hardware):
+            return None
+        error = profile.fitted.get("held_out_error") or profile.fitted["error"]
+        own_error = Error(error["ttft_p50"], error["tpot_p50"], "the profile's own fit")
+        return _ModelSource(profile, facts, device, own_error)
+
+    def _demand_of(self, name: str, caches_prefixes: bool) -> Demand:
+        """Sampled requests of a workload. Raises NotPredictable if the tokens of its prompts are
+        not known.
+        """
+        workload = self._loads[name].workload
+        requests = workload.requests(RandomIds(SAFE_IDS), self._seed)
+        shared_prefix = getattr(workload, "shared_prefix_tokens", 0)
+        rows: list[tuple[int, int, int]] = []
+        for session in range(SAMPLES):
+            seen_before = shared_prefix
+            for turn in range(min(requests.turns(session), SAMPLES - len(rows))):
+                input_tokens = requests.input_tokens(session, turn)
+                output_tokens = requests.output_tokens(session, turn)
+                if not input_tokens:
+                    raise NotPredictable(
+                        f"it is not known how many tokens the prompts of {name!r} have"
+                    )
+                cached = min(seen_before, input_tokens - 1) if caches_prefixes else 0
+                rows.append((input_tokens - cached, cached, output_tokens))
+                seen_before = input_tokens + output_tokens
+        return Demand(*np.array(rows, dtype=np.float64).T)
+
+    def _predict_load(
+        self, model: _Model, name: str, levels: tuple[Level, ...], caches_prefixes: bool
+    ) -> _LoadPrediction:
+        """Raises NotPredictable."""
+        rules = self._loads[name].rules
+        demand = self._demand(name, caches_prefixes)
+        if rules.arrivals.process not in STEADY_ARRIVALS:
+            raise NotPredictable(f"{rules.arrivals.process} arrivals have no steady state")
+        asked = [(level.control, level.value) for level in levels if level.value < math.inf]
+        control: Control = rules.control or (asked[0][0] if asked else "request_rate")
+        controls = {control, *(other for other, _ in asked)}
+        ranks = {each: Rank(model.rank, demand, each) for each in controls}
+        if ranks[control].most < 1:
+            raise NotPredictable(f"the KV cache does not hold one request of {name!r}")
+        if not asked:
+            asked = [(control, value) for value in _ladder(model, ranks[control], control)]
+        figures = [
+            _figures(model, ranks[each], demand, each, value)
+            for each, value in dict.fromkeys(asked)
+        ]
+        capacities = [_capacity(model, ranks[control], demand, control, slo) for slo in self._slos]
+        return _LoadPrediction(figures, capacities)
+
+
+def _published_error(settings: EngineSettings, device: Accelerator, tables: bool) -> Error:
+    """How far off published points were from the model. Raises NotPredictable without any."""
+    published = typical(settings.engine, device, tables)
+    if published.error is None:
+        raise NotPredictable(
+            f"the model was never compared with {settings.engine} on {device.name}: "
+            "fit a profile and name it (predictions: {profile: FILE})"
+        )
+    source = (
+        f"published points of {published.engine} on {published.architecture} GPUs, {published.date}"
+    )
+    if published.fitted_on != published.architecture:
+        source = f"{source}, constants fitted on {published.fitted_on}"
+    if tables:
+        source = f"{source}, by tables of kernels"
+    widening = 1.0
+    if (
+        settings.world_size != settings.tensor_parallel_size
+        or settings.tensor_parallel_size > COMPARED_TENSOR_PARALLEL_SIZE
+    ):
+        source = f"{source}, none of them parallel like this one: twice their error"
+        widening = 2.0
+    error = published.error
+    counted = error["ttft_within"] ** widening, error["tpot_within"] ** widening
+    return Error(widening * error["ttft"], widening * error["tpot"], source, counted)
+
+
+def _ladder(model: _Model, rank: Rank, control: Control) -> list[float]:
+    """Levels up to the highest load of a deployment; concurrencies are whole numbers."""
+    highest = model.ranks * rank.level(rank.full)
+    levels = [share * highest for share in LADDER]
+    if control == "request_rate":
+        return levels
+    return [max(1, round(level)) for level in levels]
+
+
+def _figures(
+    model: _Model, rank: Rank, demand: Demand, control: Control, level: float
+) -> dict[str, Any]:
+    """Medians at a level; without latencies where it is more than the deployment can do for long."""
+    level_of_rank = level / model.ranks
+    state = rank.under(level_of_rank)
+    ttft_ms = tpot_ms = None
+    if state is not None:
+        latencies = rank.latencies(state, level_of_rank)
+        ttft_ms = float(np.median(latencies["ttft"])) * 1e3
+        tpot_ms = float(np.median(latencies["tpot"])) * 1e3
+    rate = (state or rank.full).rate
+    return {
+        "control": control,
+        "level": level,
+        "ttft_ms": ttft_ms,
+        "tpot_ms": tpot_ms,
+        "output_throughput": rate * model.ranks * float(demand.output.mean()),
+    }
+
+
+def _capacity(
+    model: _Model, rank: Rank, demand: Demand, control: Control, slo: Slo
+) -> dict[str, Any]:
+    """The highest load that holds, what it yields, and the interval of the yield: what is left if
+    all is slower, or faster, by as much as nine in ten predictions are off at most.
+    """
+    ttft_factor, other_factor = model.error.factors
+    best = _busiest_that_holds(rank, slo, 1.0, 1.0)
+    slow = _busiest_that_holds(rank, slo, ttft_factor, other_factor)
+    fast = _busiest_that_holds(rank, slo, 1 / ttft_factor, 1 / other_factor)
+    tokens = model.ranks * float(demand.output.mean())
+    slow_per_gpu, per_gpu, fast_per_gpu = (
+        0.0 if state is None else state.rate * tokens / max(1, model.devices)
+        for state in (slow, best, fast)
+    )
+    level = 0.0 if best is None else rank.level(best) * model.ranks
+    throughput = 0.0 if best is None else best.rate * tokens
+    usd_per_million_tokens = None
+    if model.usd_per_hour is not None and throughput:
+        usd_per_million_tokens = model.usd_per_hour / throughput / 3600 * 1e6
+    return {
+        "control": control,
+        "level": math.floor(level) if control == "concurrency" else level,
+        "output_throughput": throughput,
+        "output_throughput_per_gpu": per_gpu,
+        "interval_per_gpu": [slow_per_gpu / other_factor, fast_per_gpu * other_factor],
+        "usd_per_million_tokens": usd_per_million_tokens,
+    }
+
+
+def _busiest_that_holds(
+    rank: Rank, slo: Slo, ttft_factor: float, other_factor: float
+) -> State | None:
+    """The busiest state that holds if TTFT and all else are longer by such factors; None if not
+    even an idle rank holds.
+    """
+
+    def holds(running: float) -> bool:
+        state = rank.at(running)
+        seconds = {
+            name: values * (ttft_factor if "ttft" in name else other_factor)
+            for name, values in rank.latencies(state, rank.level(state)).items()
+        }
+        limits = tests(LimitValues(np.ones(SAMPLES, bool), seconds), slo)
+        return all(float(limit.met.mean()) >= limit.target for limit in limits)
+
+    low, high = min(_LEAST_RUNNING, rank.most), rank.most
+    if holds(high):
+        return rank.at(high)
+    if not holds(low):
+        return None
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return rank.at(low)
