@@ -6,7 +6,6 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,8 +17,9 @@ import numpy as np
 
 from orchestrator.base.errors import EngineFailure, Failure
 from orchestrator.base.folders import node_folder
-from orchestrator.base.http import ask
+from orchestrator.base.http import Answer, ask
 from orchestrator.base.redaction import redacted, secrets_of
+from orchestrator.base.retry import RetryPolicy, retried
 from orchestrator.cluster.base import Allocation, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.cluster.node_models import downloaded_bytes
@@ -48,8 +48,7 @@ ORIGIN = "origin"  # file in a work folder: which sweep and rank it belongs to
 MOST_DEAD_LOGS = 4  # fetched from one node per launch
 CACHE_LIMIT_S = 0.5  # for a look into the hub cache
 RESET_LIMIT_S = 10.0
-RESET_TRIES = 3
-RESET_PAUSE_S = 0.5
+RESET = RetryPolicy(tries=3, first_pause_s=0.5, longest_pause_s=0.5)
 
 
 def assigned_gpus() -> tuple[str, ...]:
@@ -283,17 +282,11 @@ class EngineHost:
         if self._server.engine.reset_path is None:
             return False
         url = self._server.base_url + self._server.engine.reset_path
-        for left in reversed(range(RESET_TRIES)):
-            answer = ask(url, "POST", self._server.api_key, RESET_LIMIT_S)
-            said = answer.json()
-            if answer.status == 200 and not (
-                isinstance(said, dict) and said.get("success") is False
-            ):
-                return True
-            if answer.status == 404 or not left:
-                break
-            time.sleep(RESET_PAUSE_S)
-        return False
+        api_key = self._server.api_key
+        answer = retried(
+            lambda: ask(url, "POST", api_key, RESET_LIMIT_S), RESET, is_refused=_may_be_reset_later
+        )
+        return _is_reset(answer)
 
     def begin_metrics(self) -> None:
         """Read the engine's /metrics from now on, if it has any."""
@@ -402,3 +395,14 @@ def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_
         ctypes.CDLL(None).fallocate64(
             file.fileno(), punch, ctypes.c_int64(head), ctypes.c_int64(length)
         )
+
+
+def _is_reset(answer: Answer) -> bool:
+    """Whether an engine says that its prefix cache is empty."""
+    document = answer.json()
+    refuses = isinstance(document, dict) and document.get("success") is False
+    return answer.status == 200 and not refuses
+
+
+def _may_be_reset_later(answer: Answer) -> bool:
+    return answer.status != 404 and not _is_reset(answer)

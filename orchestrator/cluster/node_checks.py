@@ -30,7 +30,7 @@ from orchestrator.node.reaper import output_of
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import Retry
+from orchestrator.results.patience import CHECK, Retry
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.gpus import health
@@ -235,7 +235,7 @@ def try_results(uri: str, nonce: str) -> ResultsTrial:
     """
     key = f".doctor-{nonce}-{new_ulid()}"
     try:
-        blobs = Blobs(parse_location(uri), Retry(tries=2))
+        blobs = Blobs(parse_location(uri), Retry(CHECK))
         if blobs.get(f".doctor-{nonce}-driver") is None:
             return ResultsTrial(key, "it does not see what the driver wrote")
         blobs.put(key, os.urandom(WRITTEN_BYTES))  # random, so that it cannot be compressed

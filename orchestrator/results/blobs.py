@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from orchestrator.base.errors import ResultsError
 from orchestrator.results.location import Location
-from orchestrator.results.patience import Patience, Retry
+from orchestrator.results.patience import FOLDER, OBJECT_STORE, Patience, Retry
 
 T = TypeVar("T")
 # files being written, before they get their final name
@@ -37,7 +37,8 @@ class Blobs:
     def __init__(self, location: Location, retry: Retry | None = None) -> None:
         self.location = location
         self.filesystem = location.filesystem()
-        self.retry = retry or Retry(tries=3 if location.is_local else 5, local=location.is_local)
+        policy = FOLDER if location.is_local else OBJECT_STORE
+        self.retry = retry or Retry(policy, is_local=location.is_local)
         self.patience = Patience()
 
     def _run(self, what: str, call: Callable[[], T]) -> T:

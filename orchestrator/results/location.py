@@ -5,14 +5,14 @@ never from the URI.
 import os
 import socket
 import threading
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pyarrow import fs
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
+from orchestrator.base.retry import RetryPolicy, retried
 from orchestrator.spec.document import from_home
 
 _S3_OPTIONS = {"endpoint_override", "scheme", "region", "force_virtual_addressing", "anonymous"}
@@ -27,6 +27,8 @@ _HELP = {
 
 _AWS_HOST = "s3.us-east-1.amazonaws.com"  # which tells the region of every bucket
 ANSWER_LIMIT_S = 8.0  # for a storage that a command is about to use
+FIRST_ANSWER = RetryPolicy(first_pause_s=1.0, longest_pause_s=1.0)
+LAST_TRY_S = 2.0  # before the limit no more tries begin
 # what no second try mends; checked before anything is started
 _HOPELESS = {
     "resolve host": "is its name right, and is there a network?",
@@ -98,23 +100,30 @@ def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
 
 
 def _ask(location: Location, limit_s: float, problems: list[str]) -> None:
-    end_s = time.monotonic() + limit_s
-    while True:
-        try:
-            location.filesystem().get_file_info(location.path)
-            return
-        except InputError as error:
-            problems.append(str(error))
-            return
-        except OSError as error:
-            said = " ".join(str(error).split())
-            hint = next((hint for words, hint in _HOPELESS.items() if words in said), None)
-            if hint is not None:
-                problems.append(f"{location.uri} cannot be used: {said}; {hint}")
-                return
-            if time.monotonic() > end_s - 2.0:
-                return
-            time.sleep(1.0)
+    policy = replace(FIRST_ANSWER, limit_s=limit_s - LAST_TRY_S)
+    try:
+        retried(
+            lambda: location.filesystem().get_file_info(location.path), policy, is_passing=_passes
+        )
+    except InputError as error:
+        problems.append(str(error))
+    except OSError as error:
+        if (hint := _hint(error)) is not None:
+            problems.append(f"{location.uri} cannot be used: {_one_line(error)}; {hint}")
+
+
+def _one_line(error: OSError) -> str:
+    return " ".join(str(error).split())
+
+
+def _hint(error: OSError) -> str | None:
+    """What to look at where no second try helps; None where one may."""
+    text = _one_line(error)
+    return next((hint for words, hint in _HOPELESS.items() if words in text), None)
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, OSError) and _hint(error) is None
 
 
 def parse_location(uri: str) -> Location:

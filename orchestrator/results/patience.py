@@ -4,15 +4,15 @@ the run may extend.
 
 import errno
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orchestrator.base.errors import ResultsError
+from orchestrator.base.retry import RetryPolicy, retried
 
 T = TypeVar("T")
 _FINAL = (
@@ -44,7 +44,7 @@ class Patience:
     location.
 
     ``of``: what refuses, in words. ``limit_s``: try again for at least this long after the first
-    refusal, however few tries ``Retry`` allows. ``now_s``: a monotonic clock. ``wait`` sleeps; it
+    refusal, however few tries the policy allows. ``now_s``: a monotonic clock. ``wait`` sleeps; it
     returns true when nobody wants the call any more. ``refusing``: thread -> since when its call is
     refused or unanswered. ``given_up``: why a call was given up after ``limit_s``. ``ended_s``:
     when the last refused call ended.
@@ -141,72 +141,111 @@ class Patience:
                     return
 
 
+OBJECT_STORE = RetryPolicy(
+    tries=5, first_pause_s=1.0, longest_pause_s=LONGEST_PAUSE_S, least_share=0.5
+)
+FOLDER = replace(OBJECT_STORE, tries=3)
+CHECK = replace(OBJECT_STORE, tries=2)  # somebody waits for the verdict
+RUN_RECORD = replace(OBJECT_STORE, tries=3, first_pause_s=0.5)  # written anew every few seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Bounded retries: ``tries`` in all, or more if ``Patience`` allows; pauses double from
-    ``first_s``, with jitter.
+    """Retries of refused calls: as ``policy`` says, or for longer if ``Patience`` allows.
 
-    ``local``: for a folder, where only the errors of network file systems are worth another try.
+    ``is_local``: for a folder, where only the errors of network file systems are worth another try.
     """
 
-    tries: int = 5
-    first_s: float = 1.0
+    policy: RetryPolicy = OBJECT_STORE
     sleep: Callable[[float], None] = time.sleep
-    rng: random.Random = field(default_factory=random.Random)
-    local: bool = False
+    is_local: bool = False
 
     def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
         """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how
-        often and why.
+        often and why; FileNotFoundError as it comes.
         """
-        attempt, passed = 0, True
+        tries = _Tries(self, what, patience)
+        passed = True
         try:
-            while True:
-                attempt += 1
-                count = (
-                    f"try {attempt} of {self.tries}" if attempt <= self.tries else f"try {attempt}"
-                )
-                try:
-                    with patience.listening(f"{what} ({count})"):
-                        return call()
-                except FileNotFoundError:
-                    raise
-                except OSError as error:
-                    text = f"{what} failed ({count}): {error}"
-                    self._refused(attempt, text, error, patience)
-                pause_s = min(
-                    LONGEST_PAUSE_S, self.first_s * 2 ** min(attempt - 1, 8)
-                ) * self.rng.uniform(0.5, 1.0)
-                if patience.wait is None:
-                    self.sleep(pause_s)
-                elif patience.wait(pause_s):
-                    raise ResultsError(f"{text}; not tried again: the sweep was stopped")
+            return retried(
+                lambda: tries.once(call),
+                self.policy,
+                is_passing=tries.is_passing,
+                is_patient=tries.is_patient,
+                sleep=tries.pause,
+            )
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            passed = False
+            raise tries.given_up(error) from error
         except ResultsError:
             passed = False
             raise
         finally:
             patience.ended(passed)
 
-    def _refused(self, attempt: int, text: str, error: OSError, patience: Patience) -> None:
-        """Raises ResultsError when it is not tried again."""
-        # a single refusal is normal; later about every two minutes
-        tells = attempt in (2, 4) or attempt % 8 == 0
-        kept = (
-            f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s"
-            if patience.limit_s
-            else ""
-        )
-        waited_s = patience.refused(
-            threading.get_ident(), f"the {patience.of} refuses: {text}{kept}" if tells else ""
-        )
-        if self._final(error, patience):
-            raise ResultsError(text) from error
-        if attempt >= self.tries and waited_s >= patience.limit_s:
-            if patience.limit_s:
-                patience.given_up = text = f"the {patience.of} refused for {waited_s:.0f} s: {text}"
-            raise ResultsError(text) from error
 
-    def _final(self, error: OSError, patience: Patience) -> bool:
-        if self.local:
-            return error.errno not in (_AWAY | NO_ROOM if patience.limit_s else _AWAY)
-        return any(word in str(error) for word in _FINAL)
+@dataclass(slots=True)
+class _Tries:
+    """The tries of one call. ``number``: of the last one. ``refused_s``: for how long the call has
+    been refused.
+    """
+
+    retry: Retry
+    what: str
+    patience: Patience
+    number: int = 0
+    refused_s: float = 0.0
+    text: str = ""
+
+    def once(self, call: Callable[[], T]) -> T:
+        """One try; a refusal is counted, and told where it is time to."""
+        self.number += 1
+        count = f"try {self.number}"
+        if self.number <= self.retry.policy.tries:
+            count += f" of {self.retry.policy.tries}"
+        try:
+            with self.patience.listening(f"{self.what} ({count})"):
+                return call()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self.text = f"{self.what} failed ({count}): {error}"
+            self.refused_s = self.patience.refused(threading.get_ident(), self._told())
+            raise
+
+    def _told(self) -> str:
+        """What the user is told of the last refusal; empty for most."""
+        # a single refusal is normal; later about every two minutes
+        if self.number not in (2, 4) and self.number % 8:
+            return ""
+        limit_s = self.patience.limit_s
+        kept = f"; rows are kept and nothing new starts, for at most {limit_s:g} s"
+        return f"the {self.patience.of} refuses: {self.text}{kept if limit_s else ''}"
+
+    def is_passing(self, error: BaseException) -> bool:
+        """Whether it may pass: another try is worth it."""
+        if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+            return False
+        if self.retry.is_local:
+            return error.errno in (_AWAY | NO_ROOM if self.patience.limit_s else _AWAY)
+        return not any(word in str(error) for word in _FINAL)
+
+    def is_patient(self) -> bool:
+        """Whether the run still wants tries beyond the policy's."""
+        return self.refused_s < self.patience.limit_s
+
+    def pause(self, pause_s: float) -> None:
+        """Waits between two tries. Raises ResultsError when nobody wants the call any more."""
+        if self.patience.wait is None:
+            self.retry.sleep(pause_s)
+        elif self.patience.wait(pause_s):
+            raise ResultsError(f"{self.text}; not tried again: the sweep was stopped")
+
+    def given_up(self, error: OSError) -> ResultsError:
+        """The failure of a call that is not tried again after this error."""
+        if self.is_passing(error) and self.patience.limit_s:
+            self.text = f"the {self.patience.of} refused for {self.refused_s:.0f} s: {self.text}"
+            self.patience.given_up = self.text
+        return ResultsError(self.text)

@@ -30,7 +30,7 @@ from orchestrator.results.blobs import Blobs
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import Retry
+from orchestrator.results.patience import RUN_RECORD, Retry
 from orchestrator.results.root import MARKS, open_results
 
 EVERY_S = 10.0  # between heartbeats
@@ -184,7 +184,7 @@ class Runs:
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.uri, self.experiment = uri, experiment
-        self._blobs = Blobs(parse_location(uri), Retry(tries=3, first_s=0.5))
+        self._blobs = Blobs(parse_location(uri), Retry(RUN_RECORD))
 
     def names(self) -> dict[str, float]:
         """File name -> seconds since it was written, by the storage's clock and ours."""

@@ -20,7 +20,7 @@ from orchestrator.plan.model import Deployment
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import Retry
+from orchestrator.results.patience import CHECK, Retry
 from orchestrator.spec.stages import PlannedSettings
 
 Severity = Literal["fail", "warning"]
@@ -205,7 +205,7 @@ def _results(probes: Probes, nodes: Sequence[ExaminedNode], uri: str) -> list[Fi
     """
     location = parse_location(uri)
     folders = _missing_folders(location.path) if location.is_local else []
-    blobs = Blobs(location, Retry(tries=2))
+    blobs = Blobs(location, Retry(CHECK))
     names = {node.machine.node_id: node.name for node in nodes}
     problems: dict[str, str] = {}  # by the node's name
     try:

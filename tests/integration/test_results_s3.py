@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import random
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results import packed
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import Retry
+from orchestrator.results.patience import OBJECT_STORE, Retry
 from orchestrator.results.root import open_results
 from orchestrator.results.store import FilePart, Manifest, Store
 from tests.harness import free_port
@@ -30,7 +30,7 @@ from tests.unit.results.builders import commit_measurement, request
 
 BUCKET = "sweeps"
 PROXY = Path(__file__).with_name("results_fault_proxy.py")
-QUICK = Retry(first_s=0.01, rng=random.Random(0))
+QUICK = Retry(replace(OBJECT_STORE, first_pause_s=0.01))
 GAPS = pa.table(
     {
         "measurement_id": ["m0"] * 50,
@@ -240,13 +240,16 @@ def test_a_long_outage_does_not_cost_a_call_its_repetition(
     s3: int, through: Callable[[str], int]
 ) -> None:
     port = through("all_503")
-    blobs = Blobs(parse_location(uri(port, "long")), Retry(tries=110, sleep=lambda _: None))
+    blobs = Blobs(
+        parse_location(uri(port, "long")),
+        Retry(replace(OBJECT_STORE, tries=110), sleep=lambda _: None),
+    )
     with pytest.raises(ResultsError, match="try 110 of 110"):
         blobs.put("object", b"refused")
     assert faults(port) == 220
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/mode/third_503", timeout=10):
         pass
-    blobs.retry = Retry(tries=1)
+    blobs.retry = Retry(replace(OBJECT_STORE, tries=1))
     for index in range(6):
         blobs.put(f"object{index}", b"written at the first try")
     assert faults(port) > 221
@@ -288,7 +291,7 @@ def test_a_store_that_is_down_is_given_up_after_five_tries_with_its_words(
     through: Callable[[str], int],
 ) -> None:
     pauses: list[float] = []
-    retry = Retry(sleep=pauses.append, rng=random.Random(0))
+    retry = Retry(sleep=pauses.append)
     with pytest.raises(ResultsError, match=r"try 5 of 5.*SLOW_DOWN"):
         write_one(Store.open(uri(through("all_503"), "down"), "exp", retry=retry))
     assert len(pauses) == 4

@@ -93,7 +93,7 @@ def test_a_call_is_tried_again_however_often_it_was_refused() -> None:
         if len(pauses) < 1_100:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    Retry(local=True).run(
+    Retry(is_local=True).run(
         "writing it", call, Patience(limit_s=math.inf, wait=lambda s: bool(pauses.append(s)))
     )
     assert len(pauses) == 1_100
