@@ -146,14 +146,14 @@ def run(
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.cluster import open_cluster
     from orchestrator.report.live import LiveSweep
-    from orchestrator.results.events import Phase
+    from orchestrator.results.events import SWEEP, Phase, SweepStep
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.sweep.context import SweepContext
     from orchestrator.sweep.sweep import Sweep
 
     console, stop = Console(stderr=True), threading.Event()
     with LiveSweep(console) as live:
-        live(Phase("sweep", "see that results can be written", store.uri))
+        live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.patience.tell = live.say
         store.check_writable()
         live.say(Estimate(plan).summary())
@@ -163,9 +163,9 @@ def run(
             live.say(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
             )
-        live(Phase("sweep", "see that no other run is active", f"{store.uri}/{plan.name}"))
+        live(Phase(SWEEP, SweepStep.CHECK_RUNS, f"{store.uri}/{plan.name}"))
         with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
-            active(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))
+            active(Phase(SWEEP, SweepStep.JOIN_CLUSTER, address or "that runs, or a new one here"))
             # may import ray: after the input is known to be good
             cluster = open_cluster(store, address, clients)
             if cluster.note:

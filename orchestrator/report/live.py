@@ -15,14 +15,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.results.events import WAIT_FOR_HOST, WAIT_FOR_NODES, Event, Phase
+from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
 from orchestrator.spec.load import counted, hours
 
 QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
 # logged as they begin; others only once they take long
-LOGGED_PHASES = frozenset({WAIT_FOR_NODES, "start"})
+LOGGED_PHASES = frozenset({PhaseName.WAIT_FOR_NODES, PhaseName.START})
 # nothing is measured while all launches are in one of these: the time that is left does not pass
-IDLE_PHASES = frozenset({WAIT_FOR_HOST, WAIT_FOR_NODES, "place"})
+IDLE_STATES = frozenset({LaunchState.QUEUED, LaunchState.PLACING, LaunchState.OCCUPIED})
 STYLES = {
     "failed": "red",
     "gave_up": "red",
@@ -102,7 +102,7 @@ class LiveSweep:
 
     def _phase(self, phase: Phase) -> Text | None:
         now_s, before = time.monotonic(), self._phases.get(phase.deployment)
-        if phase.name == "ended":
+        if phase.is_over:
             self._phases.pop(phase.deployment, None)
             self._stop_or_start_countdown(now_s)
             return None
@@ -120,8 +120,8 @@ class LiveSweep:
 
     def _stop_or_start_countdown(self, now_s: float) -> None:
         """The time that is left does not pass while nothing but waiting is done."""
-        names = {shown.phase.name for shown in self._phases.values()}
-        is_idle = bool(names) and names <= IDLE_PHASES
+        states = {shown.phase.state for shown in self._phases.values()}
+        is_idle = bool(states) and states <= IDLE_STATES
         if is_idle and self._idle_since_s is None:
             self._idle_since_s = now_s
         elif not is_idle and self._idle_since_s is not None:
@@ -179,8 +179,8 @@ class LiveSweep:
                 if self._total
                 else []
             )
-        waits = [one for one in shown if one.phase.name == WAIT_FOR_HOST]
-        shown = [one for one in shown if one.phase.name != WAIT_FOR_HOST]
+        waits = [one for one in shown if one.phase.state is LaunchState.OCCUPIED]
+        shown = [one for one in shown if one.phase.state is not LaunchState.OCCUPIED]
         for one in waits:
             lines += _wrapped(_still(one, now_s), len(one.phase.deployment), width)
         firsts = [Text(_named(one.phase)) for one in shown]
@@ -218,7 +218,7 @@ def _named(phase: Phase) -> str:
 
 def _still(shown: _Shown, now_s: float) -> str:
     """A phase that goes on, and how far it is."""
-    if shown.phase.name == WAIT_FOR_HOST:
+    if shown.phase.state is LaunchState.OCCUPIED:
         waited = hours(_elapsed_s(shown, now_s))
         who = f"{shown.phase.deployment}: " if shown.phase.deployment else ""
         return f"{who}waiting {waited}: {shown.phase.says}"

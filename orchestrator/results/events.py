@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from orchestrator.results.records import EventRow
@@ -51,8 +52,74 @@ KINDS = {
 }
 
 
-# names of phases in which nothing is done
-WAIT_FOR_HOST, WAIT_FOR_NODES = "wait for host", "wait for nodes"
+SWEEP = "sweep"  # stands for a deployment's label in the phases of the sweep itself
+
+
+class LaunchState(StrEnum):
+    """The stage of one launch of a deployment. ``sweep/launch_state.py`` says what changes it."""
+
+    QUEUED = "queued"
+    PLACING = "placing"  # its nodes are chosen; it takes them and leases their hosts
+    OCCUPIED = "occupied"  # others hold one of its hosts, and it stands in line
+    STARTING = "starting"  # its engines start
+    READY = "ready"  # its engines serve, and nothing is asked of them
+    LOADING = "loading"  # requests are sent, or what came of them is stored
+    STOPPING = "stopping"
+    ENDED = "ended"
+    REFUSED = "refused"  # it gets no nodes in this sweep: none can hold it, or no budget is left
+
+
+class PhaseName(StrEnum):
+    """What a launch is shown to do: finer than ``LaunchState``."""
+
+    WAIT_FOR_NODES = "wait for nodes"
+    PLACE = "place"
+    WAIT_FOR_HOST = "wait for host"
+    START = "start"
+    ANSWERS = "answers"
+    WRITE_REQUESTS = "write requests"
+    WARM_UP = "warm-up"
+    MEASURE = "measure"
+    WAIT_FOR_ANSWERS = "wait for answers"
+    STORE = "store"
+    STOP = "stop"
+    STORE_LAUNCH = "store the launch"
+    ENDED = "ended"
+
+    @property
+    def state(self) -> LaunchState:
+        """The state of a launch that is shown to do this."""
+        return _STATE_OF[self]
+
+
+_STATE_OF = {
+    PhaseName.WAIT_FOR_NODES: LaunchState.QUEUED,
+    PhaseName.PLACE: LaunchState.PLACING,
+    PhaseName.WAIT_FOR_HOST: LaunchState.OCCUPIED,
+    PhaseName.START: LaunchState.STARTING,
+    PhaseName.ANSWERS: LaunchState.LOADING,
+    PhaseName.WRITE_REQUESTS: LaunchState.LOADING,
+    PhaseName.WARM_UP: LaunchState.LOADING,
+    PhaseName.MEASURE: LaunchState.LOADING,
+    PhaseName.WAIT_FOR_ANSWERS: LaunchState.LOADING,
+    PhaseName.STORE: LaunchState.LOADING,
+    PhaseName.STOP: LaunchState.STOPPING,
+    PhaseName.STORE_LAUNCH: LaunchState.STOPPING,
+    PhaseName.ENDED: LaunchState.ENDED,
+}
+
+
+class SweepStep(StrEnum):
+    """What a sweep itself is shown to do, under the label SWEEP."""
+
+    CHECK_STORAGE = "see that results can be written"
+    CHECK_RUNS = "see that no other run is active"
+    JOIN_CLUSTER = "join the cluster"
+    READ_RESULTS = "read what is measured already"
+    STORE_PLAN = "store the plan"
+    CHECK_NODES = "check the nodes"
+    JOIN_REPEATS = "take repeats together"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +164,23 @@ class Phase:
     engine's last log line.
     """
 
-    deployment: str  # its label; empty for `load`
-    # WAIT_FOR_HOST | WAIT_FOR_NODES | place | start | answers | warm-up | measure | store | stop
-    # | ended
-    name: str
+    deployment: str  # its label; empty for `load`, SWEEP for the sweep itself
+    name: PhaseName | SweepStep
     detail: str = ""
     elapsed_s: float = 0.0
     total_s: float = 0.0
     requests: RequestCounts | None = None
     says: str = ""
+
+    @property
+    def state(self) -> LaunchState | None:
+        """The state of the launch; None for a step of the sweep itself."""
+        return self.name.state if isinstance(self.name, PhaseName) else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is done under this label any more."""
+        return self.name in (PhaseName.ENDED, SweepStep.ENDED)
 
 
 Listener = Callable[[Event | Phase], None]  # called from several threads

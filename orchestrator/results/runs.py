@@ -27,7 +27,7 @@ from pydantic import Field, TypeAdapter
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redacted
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.events import Event, Listener, Phase
+from orchestrator.results.events import SWEEP, Event, Listener, Phase
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import RUN_RECORD, Retry
@@ -135,7 +135,7 @@ class RunRecord:
 
     def note(self, item: Event | Phase) -> None:
         """Include an event or phase of the sweep."""
-        if isinstance(item, Phase) and item.deployment == "sweep":
+        if isinstance(item, Phase) and item.deployment == SWEEP:
             self.says = f"{item.name} {item.detail}".strip()
             return
         if isinstance(item, Event):
@@ -147,7 +147,7 @@ class RunRecord:
         one = self.deployments.pop(item.deployment, None) or Doing()
         self.deployments[item.deployment] = one
         if isinstance(item, Phase):
-            doing = "" if item.name == "ended" else f"{item.name} {item.detail}".strip()
+            doing = "" if item.is_over else f"{item.name} {item.detail}".strip()
             if one.doing != doing:
                 one.doing, one.since_unix_ns = doing, time.time_ns()
         else:

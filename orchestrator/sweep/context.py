@@ -22,7 +22,7 @@ from orchestrator.base.errors import (
 from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import UNFIT, Clients, owner_of
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.results.events import WAIT_FOR_NODES, Event, Listener, Phase
+from orchestrator.results.events import Event, Listener, Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.sweep.admission import Cost
@@ -87,7 +87,7 @@ class SweepContext:
         """
         if (
             isinstance(item, Phase)
-            and item.name == WAIT_FOR_NODES
+            and item.name == PhaseName.WAIT_FOR_NODES
             and item.deployment not in self._waited
         ):
             self._waited.add(item.deployment)

@@ -32,7 +32,7 @@ from orchestrator.load.point import Target
 from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Expected, Ready, wait_ready
 from orchestrator.plan.model import Deployment
-from orchestrator.results.events import WAIT_FOR_HOST, Event, Phase
+from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import AnswerRow
 from orchestrator.spec.address import parse_address
@@ -42,6 +42,7 @@ from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
+from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.need import need_of, units_of
 from orchestrator.sweep.probe import TrialFailed
 from orchestrator.sweep.replicas import (
@@ -137,6 +138,7 @@ class Launch:
         first_list, *other_lists = parse_address(str(settings.url)).model_lists
         engine = replace(engine, ready_path=first_list, ready_fallbacks=tuple(other_lists))
         expected = Expected(engine, settings, Node(), target.url, target.api_key or "")
+        self._context.state.advance(self._deployment, LaunchEvent.HOSTS_TAKEN)
         began_ns = self._clock.unix_ns()
         try:
             ready = wait_ready(expected, ENDPOINT_LIMIT_S)
@@ -197,7 +199,7 @@ class Launch:
         need = need_of(self._deployment, exclusive=False)
         patience = Patience(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
         for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
-            self._phase("place", detail=str(footprint), total_s=patience.timeout_s)
+            self._phase(PhaseName.PLACE, detail=str(footprint), total_s=patience.timeout_s)
             try:
                 placement = context.cluster.place(self.row.launch_id, footprint, nodes, patience)
             except Occupied as error:  # the nodes that are free are left to other launches
@@ -225,13 +227,12 @@ class Launch:
     def _start(self) -> Replicas | None:
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
         cores = self._lease()
+        state = self._context.state
+        state.advance(self._deployment, LaunchEvent.HOSTS_TAKEN)
         self._on_hosts()
         self._fetch_dead_logs()
-        began_s, began_unix_ns, state = (
-            self._clock.now_s(),
-            self._clock.unix_ns(),
-            self._context.state,
-        )
+        began_s = self._clock.now_s()
+        began_unix_ns = self._clock.unix_ns()
         try:
             engines = [at for at, (role, _) in enumerate(self._units) if role != ROUTER]
             routers = range(len(engines), len(self._units))
@@ -284,17 +285,19 @@ class Launch:
         Raises Occupied when other nodes would do, its nodes are of use to others meanwhile, or the
         sweep ends.
         """
-        context, state, name = self._context, self._context.state, self._deployment.id
-        began_s, began_ns = self._clock.now_s(), self._clock.unix_ns()
+        context = self._context
+        state = context.state
+        began_s = self._clock.now_s()
+        began_ns = self._clock.unix_ns()
         addresses = {agent.allocation.address for agent in agents}
         since_ns = stand_in_line(agents, wishes, state.place_in_line(addresses))
         look_s = began_s
         try:
             while True:
-                state.waits_for(name, held.address)
+                state.waits_for(self._deployment, held.address)
                 self._on_wait(held.text)
                 waited_s = self._clock.now_s() - began_s
-                self._phase(WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
+                self._phase(PhaseName.WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
                 look = self._clock.now_s() >= look_s
                 if look:
                     look_s += ELSEWHERE_S
@@ -311,7 +314,6 @@ class Launch:
             state.rest(held.address, self._clock.now_s(), longer=True)
             raise
         finally:
-            state.waits_no_more(name)
             state.add_span((began_ns, self._clock.unix_ns()))
 
     def _should_queue_again(self, look: bool) -> bool:
@@ -406,7 +408,9 @@ class Launch:
                     tell_first_of_downloads(self._placements[at])
             waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
             # later: it downloads
-            self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)
+            self._phase(
+                PhaseName.START, elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says
+            )
             if self._context.stop.is_set():
                 return False
             if (
@@ -469,7 +473,7 @@ class Launch:
     def stop(self) -> None:
         """End every rank that was started, release its nodes and store the logs."""
         began_s = self._clock.now_s()
-        self._phase("stop")
+        self._phase(PhaseName.STOP)
         logs, left_over = [], 0
         indices = {id(agent): index for index, agent in enumerate(agents_of(self._placements))}
         try:
@@ -535,7 +539,7 @@ class Launch:
         if self._committed:
             return
         self._committed = True
-        self._phase("store")
+        self._phase(PhaseName.STORE_LAUNCH)
         row = replace(self.row, **how_it_ended(failure))
         events = self._context.take_events()
         try:
@@ -548,7 +552,7 @@ class Launch:
                 "row_lost", f"the row of launch {row.launch_id} could not be stored: {error}"
             )
 
-    def _phase(self, name: str, **more: Any) -> None:
+    def _phase(self, name: PhaseName, **more: Any) -> None:
         self._context.tell(Phase(self._deployment.label, name, **more))
 
     def _tell(self, kind: str, text: str) -> None:

@@ -17,7 +17,7 @@ from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
-from orchestrator.results.events import Event, Listener, Phase, RequestCounts
+from orchestrator.results.events import Event, Listener, Phase, PhaseName, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.spec.load import counted
 from orchestrator.sweep.early_end import Early, EarlyEnd
@@ -265,7 +265,7 @@ class Measurer:
         None when a client was lost or the point cannot be run: the first point will fail in the
         same way.
         """
-        self.tell(Phase(self.label, "answers"))
+        self.tell(Phase(self.label, PhaseName.ANSWERS))
         salting = (True, False) if point.dialect.cache_salt else (True,)
         try:
             for salts, logprobs in itertools.product(salting, (True, False)):
@@ -302,7 +302,7 @@ class Measurer:
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
         # a minute where prompts are many and long
-        self.tell(Phase(self.label, "write requests", level_words(point)))
+        self.tell(Phase(self.label, PhaseName.WRITE_REQUESTS, level_words(point)))
         if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
             return Loaded(
@@ -435,9 +435,12 @@ class Measurer:
         self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float
     ) -> None:
         counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
-        name = "warm-up" if elapsed_s < (point.warmup_s or 0.0) else "measure"
+        name = PhaseName.MEASURE
+        if elapsed_s < (point.warmup_s or 0.0):
+            name = PhaseName.WARM_UP
         if 0 < length_s <= elapsed_s:
-            name, length_s = "wait for answers", 0.0
+            name = PhaseName.WAIT_FOR_ANSWERS
+            length_s = 0.0
         self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
 
 

@@ -21,7 +21,7 @@ from orchestrator.base.redaction import hidden
 from orchestrator.capacity.strategy import claim_document
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Measurement, Point
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import AnswerRow, AttemptData, Committed, LaunchRow
 from orchestrator.results.validity import SPOILT
@@ -30,6 +30,7 @@ from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.commit import AttemptRecord, commit_attempt
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.launch import Launch
+from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Measurer
 from orchestrator.sweep.todo import START, Todo, expected_s
 from orchestrator.sweep.words import claim_words, level_words, measured_words
@@ -49,7 +50,7 @@ class LaunchRun:
         self._context, self._todo, self._nodes = context, todo, nodes
         self._deployment = todo.deployment
         self._launch = Launch(context, todo.deployment, nodes, self._tell_launch, self._tell_wait)
-        self._told = False
+        self._record = context.state.launch(todo.deployment)
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
         self._full = set[str]()  # nodes whose disk its clients filled
@@ -60,7 +61,7 @@ class LaunchRun:
 
     def run(self) -> None:
         """Run it to its end. Raises InputError for an error that would stop every launch."""
-        if not self._todo.told_occupied:
+        if self._record.announced is Announced.NOTHING:
             self._tell_launch()
         failure: Failure | None = None
         occupied = False
@@ -79,13 +80,15 @@ class LaunchRun:
             text = f"The launch failed in this program: {type(error).__name__}: {error}."
             failure = Failure(FailureKind.INTERNAL, text)
         finally:
+            self._advance(LaunchEvent.STOP_BEGAN)
             try:
                 if self._context.stop.is_set() and not occupied:
                     self._launch.commit_first(failure)
             finally:
                 self._launch.stop()
         if occupied:  # it goes back to the queue as if it had never been tried
-            self._context.tell(Phase(self._deployment.label, "ended"))
+            self._context.tell(Phase(self._deployment.label, PhaseName.ENDED))
+            self._advance(LaunchEvent.REQUEUED)
             return
         if failure is not None:
             self._tell_launch()
@@ -98,13 +101,17 @@ class LaunchRun:
                 give_up(self._context, self._todo, failure, self._launch.row)
         finally:
             self._launch.commit(failure)
-            self._context.tell(Phase(self._deployment.label, "ended"))
+            self._context.tell(Phase(self._deployment.label, PhaseName.ENDED))
+            self._advance(LaunchEvent.STOPPED)
+
+    def _advance(self, event: LaunchEvent) -> None:
+        self._context.state.advance(self._deployment, event)
 
     def _tell_launch(self) -> None:
-        """Once; of one that waits for hosts of others again when it has them."""
-        if self._told:
+        """Announce the launch; again when it has the hosts for which it waited."""
+        if self._record.announced is Announced.LAUNCH:
             return
-        self._told, self._todo.told_occupied = True, False  # its next wait is news again
+        self._record.announced = Announced.LAUNCH
         nodes, launch_id = list(self._on), self._launch.row.launch_id
         where = f" on {', '.join(nodes)}" if nodes else ""
         text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"
@@ -112,11 +119,11 @@ class LaunchRun:
         self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))
 
     def _tell_wait(self, text: str) -> None:
-        """Who is in its way; once for each wait. When it has its hosts, the launch is told again."""
-        if self._todo.told_occupied:
+        """Announce who is in its way; once for each wait."""
+        if self._record.announced is Announced.WAIT:
             return
+        self._record.announced = Announced.WAIT
         self._tell("occupied", f"it waits: {text}")
-        self._todo.told_occupied, self._told = True, False
 
     def _work(self) -> Failure | None:
         """Start it and measure. Why it ended early; None when all is measured, or the user or the
@@ -125,6 +132,7 @@ class LaunchRun:
         started = self._launch.start()
         if started is None or isinstance(started, Failure):
             return started
+        self._advance(LaunchEvent.SERVING)
         row = self._launch.row
         self._context.state.started(self._deployment, (row.placed_s or 0.0) + (row.ready_s or 0.0))
         measurer = Measurer(
@@ -170,6 +178,7 @@ class LaunchRun:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             point, measurement = found
+            self._advance(LaunchEvent.LOAD_BEGAN)
             failure = self._launch.try_endpoint(
                 measurer.replicas,
                 point.workload.api,
@@ -186,7 +195,7 @@ class LaunchRun:
             attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.watch)
             if attempt.interrupted:
                 return None
-            self._context.tell(Phase(self._deployment.label, "store", level_words(load)))
+            self._context.tell(Phase(self._deployment.label, PhaseName.STORE, level_words(load)))
             done = replace(measurement, seed=load.seed)
             record = AttemptRecord(
                 self._deployment, point, done, attempt, load.attempt_id, self._launch.row
@@ -197,6 +206,7 @@ class LaunchRun:
             if attempt.launch_over:
                 self._counted = attempt.failure
                 return attempt.failure
+            self._advance(LaunchEvent.LOAD_ENDED)
         return None
 
     def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Failure | None:

@@ -6,14 +6,16 @@ import itertools
 import math
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.cluster.base import Machine
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment
+from orchestrator.results.events import LaunchState
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Cost, Running
+from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
 
 # before a host that was given back is tried again: each try starts an agent where others measure
 REST_S, MOST_REST_S = 2.0, 60.0
@@ -47,8 +49,38 @@ class SweepReport:
         return self.left > 0
 
 
+@dataclass(frozen=True, slots=True)
+class _SetAside:
+    """What a launch does now ends ``seconds`` after ``since_s``; that is infinite as long as it
+    holds no devices.
+    """
+
+    deployment: Deployment
+    seconds: float
+    since_s: float
+
+    def cost(self, now_s: float) -> Cost:
+        """What it will still use."""
+        left_s = max(0.0, self.since_s + self.seconds - now_s)
+        return cost_of(self.deployment, min(self.seconds, left_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """From when until when a host is not tried."""
+
+    since_s: float
+    until_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.until_s - self.since_s
+
+
 class SweepState:
-    """Shared by the threads of a sweep's launches. Thread-safe."""
+    """Shared by the threads of a sweep's launches: which launch is in which state, and what they
+    hold and have used. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self.counts = Counts()
@@ -58,20 +90,15 @@ class SweepState:
         # engine -> actual and estimated seconds of its starts
         self._engines: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
-        self._running: dict[str, Running] = {}  # by deployment id
-        # deployment id -> since when it holds its GPUs
-        self._held: dict[str, tuple[float, Deployment]] = {}
+        self._launches: dict[str, LaunchRecord] = {}  # deployment id -> its launch of now
         self._spent = Cost()
-        # see set_aside; the last: since when
-        self._aside: dict[str, tuple[Deployment, float, float]] = {}
-        # address -> since and until when it is not tried
-        self._resting: dict[str, tuple[float, float]] = {}
-        # deployment id -> address of the host that others hold, for which its launch waits
-        self._waiting_for: dict[str, str] = {}
+        self._set_aside: dict[str, _SetAside] = {}  # by deployment id
+        self._resting: dict[str, _Rest] = {}  # by address
         # hosts of a launch that gave up waiting for now -> since when it had waited
         self._waited_since: dict[tuple[str, ...], int] = {}
         self._spans_unix_ns: list[tuple[int, int]] = []
-        self._expected_s = self._took_s = 0.0
+        self._expected_s = 0.0
+        self._took_s = 0.0
         self.overrun_s = 0.0  # by how much an attempt took longer than expected, at most
 
     def count(self, **more: int) -> None:
@@ -80,94 +107,125 @@ class SweepState:
             for name, number in more.items():
                 setattr(self.counts, name, getattr(self.counts, name) + number)
 
-    def admitted(self, deployment_id: str, launch: Running) -> None:
+    def launch(self, deployment: Deployment) -> LaunchRecord:
+        """The deployment's launch of now; a new one, in the queue, if there is none."""
         with self._lock:
-            self._running[deployment_id] = launch
+            return self._launch(deployment)
 
-    def ended(self, deployment_id: str) -> None:
-        with self._lock:
-            del self._running[deployment_id]
-            self._aside.pop(deployment_id, None)
+    def _launch(self, deployment: Deployment) -> LaunchRecord:
+        """As ``launch``, for callers that have the lock."""
+        return self._launches.setdefault(deployment.id, LaunchRecord(deployment))
 
-    def end_s(self, deployment_id: str) -> float:
-        """When the deployment's launch is expected to end."""
+    def advance(self, deployment: Deployment, event: LaunchEvent) -> None:
+        """Change the state of the deployment's launch. Raises ImpossibleTransition."""
         with self._lock:
-            return self._running[deployment_id].end_s
+            self._launch(deployment).advance(event)
 
-    def launch(self, deployment_id: str) -> Running:
-        """The deployment's running launch."""
+    def admitted(self, deployment: Deployment, running: Running) -> None:
+        """The deployment's launch leaves the queue and gets these nodes."""
         with self._lock:
-            return self._running[deployment_id]
+            launch = self._launch(deployment)
+            launch.advance(LaunchEvent.ADMITTED)
+            launch.running = running
+
+    def ended(self, deployment: Deployment) -> None:
+        """The deployment's launch is over, or in the queue again: its nodes are free."""
+        with self._lock:
+            launch = self._launch(deployment)
+            if launch.state is LaunchState.QUEUED:
+                launch.running = None
+            else:
+                del self._launches[deployment.id]
+            self._set_aside.pop(deployment.id, None)
+
+    def running_launch(self, deployment_id: str) -> Running:
+        """The nodes and the expected end of a deployment's launch. Raises KeyError if it has no
+        nodes.
+        """
+        with self._lock:
+            launch = self._launches[deployment_id]
+            if launch.running is None:
+                raise KeyError(deployment_id)
+            return launch.running
 
     def running(self, but: str = "") -> list[Running]:
         """The running launches, without that of the deployment ``but``."""
         with self._lock:
-            return [one for name, one in self._running.items() if name != but]
+            return [
+                launch.running
+                for name, launch in self._launches.items()
+                if launch.running is not None and name != but
+            ]
 
     def avoid(self, deployment_id: str) -> dict[str, int]:
         """``avoid`` for the clients of a deployment: nodes of other launches (2), then those of its
         own (1).
         """
+        avoid: dict[str, int] = {}
         with self._lock:
-            avoid: dict[str, int] = {}
-            for owner, launch in self._running.items():
-                for node in itertools.chain(*launch.nodes):
-                    avoid[node] = max(avoid.get(node, 0), 1 if owner == deployment_id else 2)
-            return avoid
+            for owner, launch in self._launches.items():
+                if launch.running is None:
+                    continue
+                weight = 1 if owner == deployment_id else 2
+                for node in itertools.chain(*launch.running.nodes):
+                    avoid[node] = max(avoid.get(node, 0), weight)
+        return avoid
 
     def placed(self, deployment: Deployment, now_s: float) -> None:
         """The deployment holds its devices from now on."""
         with self._lock:
-            self._held[deployment.id] = (now_s, deployment)
-            if deployment.id in self._aside:
-                self._aside[deployment.id] = (deployment, self._aside[deployment.id][1], now_s)
+            self._launch(deployment).held_since_s = now_s
+            aside = self._set_aside.get(deployment.id)
+            if aside is not None:
+                self._set_aside[deployment.id] = replace(aside, since_s=now_s)
 
     def released(self, deployment: Deployment, now_s: float) -> float | None:
         """The deployment gave back its devices; for how long it held them, None if it had none."""
         with self._lock:
-            since, _ = self._held.pop(deployment.id, (None, None))
-            self._aside.pop(deployment.id, None)
-            if since is None:
+            self._set_aside.pop(deployment.id, None)
+            launch = self._launch(deployment)
+            if launch.held_since_s is None:
                 return None
-            self._spent += cost_of(deployment, now_s - since)
-            return now_s - since
+            held_s = now_s - launch.held_since_s
+            launch.held_since_s = None
+            self._spent += cost_of(deployment, held_s)
+            return held_s
 
     def spent(self, now_s: float) -> Cost:
         """GPU time and money used so far, running launches included."""
         with self._lock:
-            under_way = [
-                cost_of(deployment, now_s - since) for since, deployment in self._held.values()
-            ]
-            return sum(under_way, self._spent)
+            spent = self._spent
+            for launch in self._launches.values():
+                if launch.held_since_s is not None:
+                    spent += cost_of(launch.deployment, now_s - launch.held_since_s)
+            return spent
 
     def set_aside(self, deployment: Deployment, seconds: float, now_s: float) -> None:
         """What a launch does now will end in so many seconds, or if it holds no devices yet, so
         long after it does.
         """
         with self._lock:
-            since_s = now_s if deployment.id in self._held else math.inf
-            self._aside[deployment.id] = (deployment, seconds, since_s)
+            holds_devices = self._launch(deployment).held_since_s is not None
+            since_s = now_s if holds_devices else math.inf
+            self._set_aside[deployment.id] = _SetAside(deployment, seconds, since_s)
 
     def aside(self, now_s: float, but: str) -> Cost:
         """GPU time and money that launches will still use until what they do now ends as estimated,
         without that of the deployment ``but``.
         """
         with self._lock:
-            others = [one for name, one in self._aside.items() if name != but]
-        return sum(
-            (cost_of(one, min(s, max(0.0, since_s + s - now_s))) for one, s, since_s in others),
-            Cost(),
-        )
+            others = [aside for name, aside in self._set_aside.items() if name != but]
+        return sum((aside.cost(now_s) for aside in others), Cost())
 
     def rest(self, address: str, now_s: float, longer: bool = False) -> float:
         """Other sweeps hold this host: do not try it for a while. ``longer``: each time twice as
         long, so that other nodes have time to come. Returns for how long.
         """
         with self._lock:
-            since_s, until_s = self._resting.get(address, (now_s, now_s))
-            last_s = until_s - since_s if longer else 0.0
+            last = self._resting.get(address)
+            last_s = last.length_s if last is not None and longer else 0.0
             rest_s = min(MOST_REST_S, max(REST_S, 2 * last_s))
-            self._resting[address] = now_s, now_s + rest_s
+            self._resting[address] = _Rest(now_s, now_s + rest_s)
             return rest_s
 
     def wake(self, address: str) -> None:
@@ -180,22 +238,24 @@ class SweepState:
                 if address in addresses:
                     del self._waited_since[addresses]
 
-    def waits_for(self, deployment_id: str, address: str) -> None:
+    def waits_for(self, deployment: Deployment, address: str) -> None:
         """A launch waits for a host that others hold; meanwhile its devices cost nothing, and no
         other launch is started there.
         """
         with self._lock:
-            self._waiting_for[deployment_id] = address
-            self._held.pop(deployment_id, None)
-
-    def waits_no_more(self, deployment_id: str) -> None:
-        with self._lock:
-            self._waiting_for.pop(deployment_id, None)
+            launch = self._launch(deployment)
+            launch.advance(LaunchEvent.HOST_HELD)
+            launch.held_host = address
+            launch.held_since_s = None
 
     def waiting(self) -> list[str]:
         """Ids of the deployments whose launches wait for hosts of others."""
         with self._lock:
-            return list(self._waiting_for)
+            return [launch.deployment.id for launch in self._occupied()]
+
+    def _occupied(self) -> list[LaunchRecord]:
+        launches = self._launches.values()
+        return [launch for launch in launches if launch.state is LaunchState.OCCUPIED]
 
     def keep_place(self, addresses: Iterable[str], since_ns: int) -> None:
         """A launch gave up waiting for these hosts for now: the next one that wants the same ones
@@ -214,26 +274,20 @@ class SweepState:
     def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
         """The machines that may be tried now."""
         with self._lock:
-            resting = {
-                address for address, (_, until_s) in self._resting.items() if until_s > now_s
-            }
-            resting.update(self._waiting_for.values())
-            return (
-                [one for one in machines if one.address not in resting]
-                if resting
-                else list(machines)
-            )
+            resting = {name for name, rest in self._resting.items() if rest.until_s > now_s}
+            resting.update(launch.held_host for launch in self._occupied())
+            return [machine for machine in machines if machine.address not in resting]
 
     def started(self, deployment: Deployment, seconds: float) -> None:
         """Note how long an engine took to start."""
         engine = deployment.settings.engine
         with self._lock:
             took_s, expected_s = self._engines.get(engine, (0.0, 0.0))
-            sums = self._engines[engine] = (
-                took_s + seconds,
-                expected_s + estimated_start_s(deployment),
-            )
-            self.starts |= {deployment.id: seconds, engine: sums[0] / sums[1] if sums[1] else 1.0}
+            took_s += seconds
+            expected_s += estimated_start_s(deployment)
+            self._engines[engine] = (took_s, expected_s)
+            self.starts[deployment.id] = seconds
+            self.starts[engine] = took_s / expected_s if expected_s else 1.0
 
     def start_factors(self) -> list[tuple[str, float]]:
         """Each engine that was started, with the actual divided by the estimated time of its
@@ -245,7 +299,8 @@ class SweepState:
     def took(self, expected_s: float, took_s: float) -> None:
         """Note how long an attempt was expected to take, and how long it took."""
         with self._lock:
-            self._expected_s, self._took_s = self._expected_s + expected_s, self._took_s + took_s
+            self._expected_s += expected_s
+            self._took_s += took_s
             self.overrun_s = max(self.overrun_s, took_s - expected_s)
 
     @property
@@ -304,8 +359,10 @@ def used_up(budget: Budget, spent: Cost, wall_s: float) -> str | None:
 
 def left_of(budget: Budget | None, spent: Cost) -> Cost:
     """GPU time and money that may still be used; infinite where the budget sets no limit."""
-    gpu_hours, usd = (budget.gpu_hours, budget.usd) if budget is not None else (None, None)
-    return Cost(
-        math.inf if gpu_hours is None else 3600 * gpu_hours - spent.gpu_s,
-        math.inf if usd is None else usd - spent.usd,
-    )
+    gpu_s = math.inf
+    usd = math.inf
+    if budget is not None and budget.gpu_hours is not None:
+        gpu_s = 3600 * budget.gpu_hours - spent.gpu_s
+    if budget is not None and budget.usd is not None:
+        usd = budget.usd - spent.usd
+    return Cost(gpu_s, usd)

@@ -16,7 +16,7 @@ from orchestrator.cluster.base import Growth, Machine
 from orchestrator.cluster.seldom import Seldom
 from orchestrator.plan.model import Deployment
 from orchestrator.plan.order import BEGUN, RISKY, promises
-from orchestrator.results.events import WAIT_FOR_NODES, Event, Phase
+from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, SweepStep
 from orchestrator.results.store import best_ok
 from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import (
@@ -33,6 +33,7 @@ from orchestrator.sweep.admission import (
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.default_hardware import check_same, on_this_cluster
 from orchestrator.sweep.launch import Launch
+from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.need import Need, need_of
 from orchestrator.sweep.run_launch import LaunchRun, give_up, left_out
 from orchestrator.sweep.state import SweepReport, cost_of, left_of
@@ -90,9 +91,9 @@ class Sweep:
     def run(self) -> SweepReport:
         """Measure everything that has no ok commit yet."""
         context, began_ns, began_s = self._context, self._clock.unix_ns(), self._clock.now_s()
-        self._doing("read what is measured already")
+        self._doing(SweepStep.READ_RESULTS)
         self._fill_queue()
-        self._doing("store the plan")
+        self._doing(SweepStep.STORE_PLAN)
         context.store.write_plan(context.plan.to_json())
         counts = self._state.counts
         total, skipped = sum(todo.left for todo in self._to_start()), counts.skipped
@@ -101,23 +102,23 @@ class Sweep:
         context.cluster.watch(
             lambda text: context.tell(Event("cluster_silent", text)), context.stop
         )
-        self._doing("check the nodes")
+        self._doing(SweepStep.CHECK_NODES)
         for text in context.cluster.check_nodes() if total else ():
             context.tell(Event("node_silent", text))
-        self._doing("ended")
+        self._doing(SweepStep.ENDED)
         with context.patient():
             self._admit_all()
         left = sum(todo.left for todo in self._to_start())
         if counts.measured and not left:
-            self._doing("take repeats together")
+            self._doing(SweepStep.JOIN_REPEATS)
             complete(context.store)
-            self._doing("ended")
+            self._doing(SweepStep.ENDED)
         wall_s = self._clock.now_s() - began_s
         overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
         return SweepReport(counts, wall_s, overhead, left)
 
-    def _doing(self, what: str) -> None:
-        self._context.tell(Phase("sweep", what))
+    def _doing(self, step: SweepStep) -> None:
+        self._context.tell(Phase(SWEEP, step))
 
     def _to_start(self) -> list[Todo]:
         """The deployments that wait, as far as they will be started."""
@@ -274,7 +275,7 @@ class Sweep:
         """
         context, name = self._context, deployment.id
         running = self._state.running(but=name)
-        launch = self._state.launch(name)
+        launch = self._state.running_launch(name)
         machines = self._state.rested(
             context.breakers.usable(context.cluster.machines()), self._clock.now_s()
         )
@@ -301,6 +302,7 @@ class Sweep:
         for name, todo in list(self._queue.items()):
             if over := self._context.over_budget(todo.deployment, todo.first_s(), spent=spent):
                 left_out(self._context, todo, over)
+                self._state.advance(todo.deployment, LaunchEvent.REFUSED)
                 del self._queue[name]
         if len(self._queue) < before:
             self._order()
@@ -411,7 +413,9 @@ class Sweep:
             self._waiting.add(self._wait(queue[name]))
         if others and not shortlist.left:
             for name in others:
-                queue.pop(name).drop()
+                todo = queue.pop(name)
+                todo.drop()
+                self._state.advance(todo.deployment, LaunchEvent.REFUSED)
             text = f"not started: {counted(len(others), 'deployment')}, since max_deployments allows no more"
             self._context.tell(Event("not_started", text, data={"deployments": len(others)}))
 
@@ -434,7 +438,8 @@ class Sweep:
         todo.admit(self._queue.get(passed))
         self._roomy.add(job.need)
         self._context.breakers.admitted(job.key)
-        self._state.admitted(job.key, Running(job.need, nodes, now_s + job.estimate_s))
+        running_launch = Running(job.need, nodes, now_s + job.estimate_s)
+        self._state.admitted(todo.deployment, running_launch)
         return todo, nodes
 
     def _desire(self, machines: list[Machine], free: list[Machine], growth: Growth) -> set[Need]:
@@ -448,7 +453,9 @@ class Sweep:
         context, running, now_s = self._context, self._state.running(), self._clock.now_s()
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
-            left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
+            left -= cost_of(
+                todo.deployment, max(0.0, self._state.running_launch(key).end_s - now_s)
+            )
         queue = Queue() if context.breakers.paused() else self._waiting_anywhere()
         most_nodes, launches = context.most_nodes, MOST_LAUNCHES - len(running)
         jobs = worth_adding(queue, free, running, left, most_nodes, launches, growth.types)
@@ -486,7 +493,7 @@ class Sweep:
             todo, raised = self._ended.pop(0)
             if self._launched.pop(todo.deployment.id, None) is None:
                 continue  # listed twice after an interrupt
-            self._state.ended(todo.deployment.id)
+            self._state.ended(todo.deployment)
             self._context.breakers.ended(todo.deployment.id)
             self._seen = None
             if todo.left:
@@ -530,7 +537,7 @@ class Sweep:
                 )
                 says = f"{what}; {set_up}" if set_up else what
                 label = self._queue[jobs[0].key].deployment.label
-                context.tell(Phase(label, WAIT_FOR_NODES, says, now_s - since_s, limit_s))
+                context.tell(Phase(label, PhaseName.WAIT_FOR_NODES, says, now_s - since_s, limit_s))
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
                 has_gpus = any(machine.gpus for machine in machines)
@@ -555,6 +562,7 @@ class Sweep:
     def _no_room(self, todo: Todo, failure: Failure) -> None:
         """Commit a launch that never got nodes, and every measurement of it, as failed."""
         del self._queue[todo.deployment.id]
+        self._state.advance(todo.deployment, LaunchEvent.REFUSED)
         self._seen = None
         launch = Launch(self._context, todo.deployment, ())
         self._context.tell(
@@ -564,4 +572,4 @@ class Sweep:
             give_up(self._context, todo, failure, launch.row)
         finally:
             launch.commit(failure)
-            self._context.tell(Phase(todo.deployment.label, "ended"))
+            self._context.tell(Phase(todo.deployment.label, PhaseName.ENDED))

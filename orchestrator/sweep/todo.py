@@ -85,7 +85,6 @@ class Todo:
     ) -> None:
         self.deployment = deployment
         self.avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it
-        self.told_occupied = False  # the user knows that others hold the hosts it waits for
         self.waited = False  # it gave way to deployments that it races against
         self.why: dict[str, object] = {}  # of its last admission
         self._overtaken = False

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.report.live import LiveSweep, live_load
-from orchestrator.results.events import Event, Phase, RequestCounts
+from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, RequestCounts, SweepStep
 from tests.harness import wait_for
 
 LONG = "vllm tp=8 pp=2 quantization=fp8_per_tensor max_num_seqs=512"
@@ -39,10 +39,10 @@ def shown(width: int, *items: Event | Phase) -> list[str]:
 def test_without_a_terminal_each_change_is_one_line() -> None:
     assert logged(
         Event("sweep", "2 measurements to do", data={"total": 2}),
-        Phase(LONG, "start"),
-        Phase(LONG, "start", elapsed_s=1.0),
-        Phase(LONG, "measure", "chat 4 req/s"),
-        Phase(LONG, "store", "chat 4 req/s"),
+        Phase(LONG, PhaseName.START),
+        Phase(LONG, PhaseName.START, elapsed_s=1.0),
+        Phase(LONG, PhaseName.MEASURE, "chat 4 req/s"),
+        Phase(LONG, PhaseName.STORE, "chat 4 req/s"),
         Event(
             "measured",
             "measured chat 4 req/s: 402 tok/s, TTFT p99 151 ms",
@@ -55,7 +55,7 @@ def test_without_a_terminal_each_change_is_one_line() -> None:
             LONG,
             data={"left_s": 0},
         ),
-        Phase(LONG, "ended"),
+        Phase(LONG, PhaseName.ENDED),
     ) == [
         "2 measurements to do",
         f"{LONG}: start",
@@ -84,13 +84,13 @@ def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(
         live(
             Phase(
                 "vllm",
-                "start",
+                PhaseName.START,
                 elapsed_s=125.0,
                 total_s=1800.0,
                 says="\x1b[32mLoading shards 3/15\x1b[0m\x07",
             )
         )
-        live(Phase("sweep", "store the plan"))
+        live(Phase(SWEEP, SweepStep.STORE_PLAN))
         wait_for(lambda: out.getvalue().count("\n") >= 6, 10.0, "lines")
     lines = {line[9:] for line in out.getvalue().splitlines()}
     assert "vllm: start: 125/1800 s, Loading shards 3/15" in lines
@@ -104,9 +104,13 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
         width,
         Event("sweep", "36 measurements to do", data={"total": 36}),
         Event("failed", "failed chat 1 req/s: it died", "vllm tp=2", data={"left_s": 7200}),
-        Phase("vllm tp=2", "measure", "chat 6 in flight", 8.0, 15.0, counts),
+        Phase("vllm tp=2", PhaseName.MEASURE, "chat 6 in flight", 8.0, 15.0, counts),
         Phase(
-            LONG, "start", elapsed_s=125.0, total_s=1800.0, says="Loading shards " + "3/15 " * 40
+            LONG,
+            PhaseName.START,
+            elapsed_s=125.0,
+            total_s=1800.0,
+            says="Loading shards " + "3/15 " * 40,
         ),
     )
     assert lines[0].startswith("1 of 36 measurements, 1 failed, ~120 min left"[: width - 1])
@@ -124,7 +128,7 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
 
 def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
     lines = shown(
-        80, Phase("", "measure", "load 4 in flight", 3.0, 0.0, RequestCounts(30, 4, 0, 40))
+        80, Phase("", PhaseName.MEASURE, "load 4 in flight", 3.0, 0.0, RequestCounts(30, 4, 0, 40))
     )
     assert lines == [
         "measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"
@@ -137,7 +141,7 @@ def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
     monkeypatch.setattr("orchestrator.report.live.LOAD_STILL_S", 0.05)
     said = ""
     with live_load() as live:
-        live(Phase("", "measure", "load 4 req/s", 12.0, 60.0, RequestCounts(48, 3, 1)))
+        live(Phase("", PhaseName.MEASURE, "load 4 req/s", 12.0, 60.0, RequestCounts(48, 3, 1)))
         end = time.monotonic() + 20
         while "measure" not in said and time.monotonic() < end:
             said += capsys.readouterr().err
@@ -156,7 +160,7 @@ def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> Non
 
             def tell() -> None:
                 for index in range(300):
-                    live(Phase("d", "measure", str(index)))
+                    live(Phase("d", PhaseName.MEASURE, str(index)))
                     live(Event("retry", "again", "d"))
 
             threads = [threading.Thread(target=tell, daemon=True) for _ in range(3)]
@@ -187,20 +191,20 @@ def test_while_all_launches_wait_the_time_left_stands_still(
 
     live(Event("sweep", "14 measurements to do", data={"total": 14}))
     live(Event("measured", "measured", "vllm", data={"left_s": 360}))
-    live(Phase("vllm", "wait for host", says=HELD))
+    live(Phase("vllm", PhaseName.WAIT_FOR_HOST, says=HELD))
     now_s += 1380.0
     assert head() == "1 of 14 measurements, ~6 min left after the wait"
-    live(Phase("vllm", "start"))
+    live(Phase("vllm", PhaseName.START))
     assert head() == "1 of 14 measurements, ~6 min left"
     now_s += 60.0
     assert head() == "1 of 14 measurements, ~5 min left"
-    live(Phase("sglang", "wait for host", says=HELD))
+    live(Phase("sglang", PhaseName.WAIT_FOR_HOST, says=HELD))
     now_s += 60.0
     assert head() == "1 of 14 measurements, ~4 min left", "one still works"
 
 
 def test_who_is_waited_for_is_shown_whole_on_a_narrow_terminal() -> None:
-    assert shown(80, Phase("vllm tp=2", "wait for host", elapsed_s=840.0, says=HELD)) == [
+    assert shown(80, Phase("vllm tp=2", PhaseName.WAIT_FOR_HOST, elapsed_s=840.0, says=HELD)) == [
         "vllm tp=2: waiting 14 min: host vm is held by experiment qwen3 (user ann, pid",
         "  4711, results in /data/sweeps/of-ann)",
     ]
@@ -210,9 +214,9 @@ def test_a_log_says_each_minute_who_is_waited_for_now(monkeypatch: pytest.Monkey
     monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
     out = io.StringIO()
     with LiveSweep(Console(file=out, width=80)) as live:
-        live(Phase("vllm", "wait for host", elapsed_s=61.0, says="host vm is held by x"))
+        live(Phase("vllm", PhaseName.WAIT_FOR_HOST, elapsed_s=61.0, says="host vm is held by x"))
         wait_for(lambda: "by x" in out.getvalue(), 10.0, "a line")
-        live(Phase("vllm", "wait for host", elapsed_s=180.0, says="host vm is held by y"))
+        live(Phase("vllm", PhaseName.WAIT_FOR_HOST, elapsed_s=180.0, says="host vm is held by y"))
         wait_for(lambda: "by y" in out.getvalue(), 10.0, "a line of the next holder")
     lines = list(dict.fromkeys(line[9:] for line in out.getvalue().splitlines()))
     assert lines == [

@@ -21,7 +21,7 @@ from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.cli.main import cli
 from orchestrator.report.runs import run_text, state_of
 from orchestrator.results import runs as module
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.runs import (
     EVERY_S,
     MOST_DEPLOYMENTS,
@@ -240,7 +240,7 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
     with active:
         (before,) = runs.all()
         active(Event("sweep", "2 to do", data={"total": 2, "skipped": 1}))
-        active(Phase("tp=2", "measure", "chat 4 req/s"))
+        active(Phase("tp=2", PhaseName.MEASURE, "chat 4 req/s"))
         active(Event("measured", "measured chat 4 req/s", "tp=2", data={"left": 1, "left_s": 60}))
         active(Event("failed", "no kernel", "tp=2", data={"left": 0, "left_s": 0}))
         active.beat()
@@ -266,11 +266,11 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
 
 def test_a_record_stays_small_and_keeps_who_is_at_work(runs: Runs) -> None:
     record = RunRecord.of_this_process()
-    record.note(Phase("at work", "measure"))
+    record.note(Phase("at work", PhaseName.MEASURE))
     for number in range(1000):
-        record.note(Phase(f"d{number}", "start"))
+        record.note(Phase(f"d{number}", PhaseName.START))
         record.note(Event("measured", "x" * 100, f"d{number}"))
-        record.note(Phase(f"d{number}", "ended"))
+        record.note(Phase(f"d{number}", PhaseName.ENDED))
     assert len(record.deployments) == MOST_DEPLOYMENTS
     assert {"at work", "d999"} <= record.deployments.keys()
     assert record.measured == 1000

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import LoadPoint, Progress, Silence, Target
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
 from orchestrator.sweep.early_end import Early
@@ -159,7 +159,7 @@ def test_a_point_that_cannot_be_run_says_why() -> None:
 def test_while_clients_write_long_requests_that_is_what_is_shown() -> None:
     world = world_of(fails={"prepare": [InputError("no tokenizer at /models/x")]})
     measurer(world).measure(load_point())
-    assert world.told == [Phase("", "write requests", "w 8 in flight")]
+    assert world.told == [Phase("", PhaseName.WRITE_REQUESTS, "w 8 in flight")]
 
 
 def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

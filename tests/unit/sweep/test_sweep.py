@@ -1183,6 +1183,7 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
         "measure",
         "store",
         "stop",
+        "store the launch",
         "ended",
     ]
     waits = [one for one in phases if one.name == "wait for nodes"]

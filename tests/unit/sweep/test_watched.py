@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from orchestrator.cluster.base import Bundle, Footprint
-from orchestrator.results.events import Event, Phase
+from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.watched import WatchedCluster
@@ -47,7 +47,9 @@ def test_a_deployment_that_waits_for_nodes_is_an_event_once(tmp_path: Path) -> N
     shown: list[Event | Phase] = []
     context = SweepContext(None, SimpleNamespace(), Store.open(str(tmp_path), "x"), shown.append)
     for waited_s in (0.0, 1.0):
-        context.tell(Phase("tp=16", "wait for nodes", "2 nodes with 8 GPUs each", waited_s, 900.0))
+        context.tell(
+            Phase("tp=16", PhaseName.WAIT_FOR_NODES, "2 nodes with 8 GPUs each", waited_s, 900.0)
+        )
     (event,) = context.take_events()
     assert (event.kind, event.deployment) == ("waiting", "tp=16")
     assert (

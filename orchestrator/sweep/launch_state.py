@@ -1,0 +1,98 @@
+"""The life of one launch: its states, what leads from one to the next, and its record.
+
+::
+
+    queued ──> placing ──> starting ──> ready <──> loading
+      │           └─> occupied ─┘
+      └─> refused
+    any of placing, occupied, starting, ready, loading ──> stopping ──> ended, or queued again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from orchestrator.results.events import LaunchState
+
+if TYPE_CHECKING:
+    from orchestrator.plan.model import Deployment
+    from orchestrator.sweep.admission import Running
+
+
+class LaunchEvent(StrEnum):
+    """What changes the state of a launch."""
+
+    ADMITTED = "admitted"  # its nodes are chosen
+    REFUSED = "refused"  # no node can hold it, or the budget does not pay for it
+    HOST_HELD = "host held"  # others hold one of its hosts
+    HOSTS_TAKEN = "hosts taken"  # they are its own; an endpoint needs none
+    SERVING = "serving"
+    LOAD_BEGAN = "load began"
+    LOAD_ENDED = "load ended"
+    STOP_BEGAN = "stop began"
+    STOPPED = "stopped"  # its row is stored, and its nodes are free
+    REQUEUED = "requeued"  # others kept its hosts: it begins anew, and leaves no row
+
+
+_STOPPABLE = (
+    LaunchState.PLACING,
+    LaunchState.OCCUPIED,
+    LaunchState.STARTING,
+    LaunchState.READY,
+    LaunchState.LOADING,
+)
+
+TRANSITIONS: Mapping[tuple[LaunchState, LaunchEvent], LaunchState] = {
+    (LaunchState.QUEUED, LaunchEvent.ADMITTED): LaunchState.PLACING,
+    (LaunchState.QUEUED, LaunchEvent.REFUSED): LaunchState.REFUSED,
+    (LaunchState.PLACING, LaunchEvent.HOST_HELD): LaunchState.OCCUPIED,
+    (LaunchState.OCCUPIED, LaunchEvent.HOST_HELD): LaunchState.OCCUPIED,  # by somebody else now
+    (LaunchState.PLACING, LaunchEvent.HOSTS_TAKEN): LaunchState.STARTING,
+    (LaunchState.OCCUPIED, LaunchEvent.HOSTS_TAKEN): LaunchState.STARTING,
+    (LaunchState.STARTING, LaunchEvent.SERVING): LaunchState.READY,
+    (LaunchState.READY, LaunchEvent.LOAD_BEGAN): LaunchState.LOADING,
+    (LaunchState.LOADING, LaunchEvent.LOAD_ENDED): LaunchState.READY,
+    **{(state, LaunchEvent.STOP_BEGAN): LaunchState.STOPPING for state in _STOPPABLE},
+    (LaunchState.STOPPING, LaunchEvent.STOPPED): LaunchState.ENDED,
+    (LaunchState.STOPPING, LaunchEvent.REQUEUED): LaunchState.QUEUED,
+}
+
+
+class ImpossibleTransition(RuntimeError):
+    """A launch was told of something that cannot happen in its state: an error of this program."""
+
+    def __init__(self, label: str, state: LaunchState, event: LaunchEvent) -> None:
+        super().__init__(f"launch of {label!r}: {event!s} cannot happen while it is {state}")
+
+
+class Announced(StrEnum):
+    """What the user was told last of a launch."""
+
+    NOTHING = "nothing"
+    LAUNCH = "launch"  # that it begins, or goes on after a wait
+    WAIT = "wait"  # that others hold one of its hosts
+
+
+@dataclass(slots=True, eq=False)
+class LaunchRecord:
+    """What is known of one launch while the sweep runs. ``advance`` alone changes its state.
+
+    Fields other than ``state`` and ``announced`` belong to ``SweepState`` and its lock.
+    """
+
+    deployment: Deployment
+    state: LaunchState = field(default=LaunchState.QUEUED, init=False)
+    announced: Announced = field(default=Announced.NOTHING, init=False)
+    running: Running | None = None  # its nodes and expected end, from admission on
+    held_since_s: float | None = None  # since when its devices cost money
+    held_host: str = ""  # address of the host that others hold, in the state OCCUPIED
+
+    def advance(self, event: LaunchEvent) -> None:
+        """Change the state. Raises ImpossibleTransition."""
+        following = TRANSITIONS.get((self.state, event))
+        if following is None:
+            raise ImpossibleTransition(self.deployment.label, self.state, event)
+        self.state = following
