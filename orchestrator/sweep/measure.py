@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.metrics import steady_window_ns
@@ -209,6 +210,28 @@ def _redirected(requests: Rows) -> bool:
     return bool(statuses) and all(300 <= (one or 0) < 400 for one in statuses)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a running point at one moment. ``elapsed_s``: since its start."""
+
+    progress: Progress
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why a point ends before all clients have reported: a failure, or the user or too many errors
+    interrupt it.
+    """
+
+    failure: Failure | None = None
+    interrupted: bool = False
+
+
+# looks at a running point about once a second
+Watcher = Callable[[Look], End | None]
+
+
 @dataclass
 class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two
@@ -314,7 +337,9 @@ class Measurer:
             self.clock.now_s() + lead_s,
         )
         run = self.clients.start(lead_s, store)
-        ended, interrupted = self._watch(run, point, started_s, early_end)
+        end = self._watch(run, point, started_s, early_end)
+        ended = end.failure if end is not None else None
+        interrupted = end is not None and end.interrupted
         early = early_end.end if early_end else None
         took_ns = int(
             min(self.clock.now_s() - started_s, early.at_s if early else point.ends_s or math.inf)
@@ -374,46 +399,61 @@ class Measurer:
 
     def _watch(
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
-    ) -> tuple[Failure | None, bool]:
-        """Watch until every client reported. The failure that ended it early, and whether the user
-        or errors did.
-        """
-        length_s = point.ends_s or 0.0
-        aborted = False
-        limit_s = (
-            point.drain_s
-            + 2 * SETTLE_S
-            + (length_s or point.request_timeout_s * max(1, point.requests or 1))
-        )
+    ) -> End | None:
+        """Watch a point until every client reported, or a watcher ends it; None if none does."""
+        watchers = self._watchers(run, point, early_end)
         while True:
             try:
-                over = run.wait(0.5 if early_end else 1.0)
+                all_reported = run.wait(0.5 if early_end else 1.0)
             except ClientLost as error:
-                return _client_lost(error), False
-            if not over and self.stopped():
-                return None, True
-            # it may have died with the last request
-            if (failure := self.replicas.failure()) is not None:
-                return self._died(failure), False
-            if over:
-                return None, False
-            elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
-            late_s = elapsed_s - limit_s
-            if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
-                return self._died(failure, "preempted"), False
-            in_time = not length_s or elapsed_s + self.lead_s < length_s
-            if early_end and in_time and (early := early_end.look(run, progress, elapsed_s)):
-                length_s = early.at_s
-            self._show_load(progress, point, elapsed_s, length_s)
-            if progress.failed >= (point.max_errors or math.inf):  # of all clients together
-                return None, True
-            if self.replicas.launched and (failure := _stalled(progress, point)):
-                return self._died(failure), False
-            if late_s > SETTLE_S:
-                return _client_lost(ClientLost(range(len(self.clients.addresses)))), False
-            if late_s > 0.0 and not aborted:
-                run.abort()
-                aborted = True
+                return End(_client_lost(error))
+            if not all_reported and self.stopped():
+                return End(interrupted=True)
+            failure = self.replicas.failure()  # it may have died with the last request
+            if failure is not None:
+                return End(self._died(failure))
+            if all_reported:
+                return None
+            look = Look(run.progress(), self.clock.now_s() - started_s)
+            for watcher in watchers:
+                end = watcher(look)
+                if end is not None:
+                    return end
+
+    def _watchers(
+        self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd | None
+    ) -> list[Watcher]:
+        """What looks at a running point, in this order."""
+        watchers: list[Watcher] = [partial(self._look_for_lost_nodes, point, early_end)]
+        if early_end is not None:
+            watchers.append(partial(self._look_for_verdict, run, point, early_end))
+        watchers.append(partial(self._show_load, point, early_end))
+        if point.max_errors:
+            watchers.append(partial(_look_for_errors, point.max_errors))
+        if self.replicas.launched:
+            watchers.append(partial(self._look_for_stall, point))
+        watchers.append(LateClients(run, point, len(self.clients.addresses)))
+        return watchers
+
+    def _look_for_lost_nodes(
+        self, point: LoadPoint, early_end: EarlyEnd | None, look: Look
+    ) -> End | None:
+        """End the point while its rows can still be stored before its nodes go."""
+        needs_s = max(0.0, _length_s(point, early_end) - look.elapsed_s) + COMMIT_S
+        failure = self.taken_back(needs_s)
+        return End(self._died(failure, "preempted")) if failure is not None else None
+
+    def _look_for_verdict(
+        self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd, look: Look
+    ) -> None:
+        """Let a probe end its run, unless that is about to end by itself."""
+        length_s = _length_s(point, early_end)
+        if not length_s or look.elapsed_s + self.lead_s < length_s:
+            early_end.look(run, look.progress, look.elapsed_s)
+
+    def _look_for_stall(self, point: LoadPoint, look: Look) -> End | None:
+        failure = _stalled(look.progress, point)
+        return End(self._died(failure)) if failure is not None else None
 
     def _died_after(self) -> Failure | None:
         """Why the engine died, if it did: its server may outlive it by seconds and answer 5xx, so
@@ -431,17 +471,59 @@ class Measurer:
         self.tell(Event(kind, failure.sentence, self.label, self.launch_id))
         return failure
 
-    def _show_load(
-        self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float
-    ) -> None:
-        counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
+    def _show_load(self, point: LoadPoint, early_end: EarlyEnd | None, look: Look) -> None:
+        progress = look.progress
+        counts = RequestCounts(
+            progress.done, progress.in_flight, progress.failed, point.requests or 0
+        )
+        length_s = _length_s(point, early_end)
         name = PhaseName.MEASURE
-        if elapsed_s < (point.warmup_s or 0.0):
+        if look.elapsed_s < (point.warmup_s or 0.0):
             name = PhaseName.WARM_UP
-        if 0 < length_s <= elapsed_s:
+        if 0 < length_s <= look.elapsed_s:
             name = PhaseName.WAIT_FOR_ANSWERS
             length_s = 0.0
-        self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
+        self.tell(Phase(self.label, name, level_words(point), look.elapsed_s, length_s, counts))
+
+
+@dataclass(slots=True)
+class LateClients:
+    """A watcher of clients that do not report in time: they are told to abort, and given up
+    SETTLE_S later.
+    """
+
+    run: ClientRun
+    point: LoadPoint
+    clients: int
+    has_aborted: bool = False
+
+    @property
+    def limit_s(self) -> float:
+        """When all clients should have reported, in seconds since the point's start."""
+        point = self.point
+        length_s = point.ends_s or point.request_timeout_s * max(1, point.requests or 1)
+        return length_s + point.drain_s + 2 * SETTLE_S
+
+    def __call__(self, look: Look) -> End | None:
+        late_s = look.elapsed_s - self.limit_s
+        if late_s > SETTLE_S:
+            return End(_client_lost(ClientLost(range(self.clients))))
+        if late_s > 0.0 and not self.has_aborted:
+            self.run.abort()
+            self.has_aborted = True
+        return None
+
+
+def _length_s(point: LoadPoint, early_end: EarlyEnd | None) -> float:
+    """How long a point lasts, as far as is known by now; 0 if it ends after so many requests."""
+    if early_end is not None and early_end.end is not None:
+        return early_end.end.at_s
+    return point.ends_s or 0.0
+
+
+def _look_for_errors(max_errors: int, look: Look) -> End | None:
+    """End the point once so many requests of all clients together have failed."""
+    return End(interrupted=True) if look.progress.failed >= max_errors else None
 
 
 def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
