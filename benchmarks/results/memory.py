@@ -28,7 +28,7 @@ from orchestrator.cli.load import _document
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, Target
 from orchestrator.results.lazy_rows import LazyRows
-from orchestrator.results.spool import Part, Spool
+from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.sweep.endpoint import EndpointRun, plan_of
@@ -39,9 +39,9 @@ AT_ONCE, SECONDS = 5_000, 65  # of a template
 URL = "http://127.0.0.1:1"  # nobody asks it
 
 
-def parts_of(requests: int) -> list[Part]:
+def parts_of(requests: int) -> list[RowFile]:
     one = template(AT_ONCE, np.random.default_rng(1))
-    with closing(Spool("requests", "token_events")) as spool:
+    with closing(RowWriter("requests", "token_events")) as writer:
         for start in range(0, requests, AT_ONCE):
             by = {"request_index": start} | dict.fromkeys(
                 [name for name in one.requests.column_names if name.endswith("_ns")],
@@ -53,10 +53,10 @@ def parts_of(requests: int) -> list[Part]:
                         rows = rows.set_column(
                             at, field, pc.add(rows[field.name], by[field.name]).cast(field.type)
                         )
-                spool.write(table, rows)
-            while spool._todo.qsize() > 2:  # what is written ahead would count
+                writer.write(table, rows)
+            while writer._queue.qsize() > 2:  # what is written ahead would count
                 time.sleep(0.01)
-        return spool.parts()
+        return writer.finish()
 
 
 def measure(requests: int) -> None:

@@ -20,9 +20,9 @@ from orchestrator.analysis.metrics import Observed, figures, merge, observe, obs
 from orchestrator.analysis.requests import Floats, RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.base.errors import DamagedError, ResultsError
+from orchestrator.results.computed_cache import ComputedRows, Key
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
-from orchestrator.results.packed import Key, PackedRows
 from orchestrator.results.records import (
     METRICS_VERSION,
     AttemptData,
@@ -199,7 +199,7 @@ def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> floa
     return scale * above / below if above is not None and below else None
 
 
-def keep(kept: PackedRows, rows: Sequence[Record]) -> None:
+def keep(kept: ComputedRows, rows: Sequence[Record]) -> None:
     """Store computed rows where that is allowed. Read-only results give the same answers, only
     slower.
     """
@@ -281,7 +281,7 @@ def _whole(store: Store, ids: tuple[str, str]) -> Attempt | None:
 
 
 def _kept_or_made(
-    kept: PackedRows,
+    kept: ComputedRows,
     wanted: Mapping[Key, Source],
     columns: Sequence[str],
     record: type[Record],

@@ -55,11 +55,11 @@ _BEHIND = (
 )
 
 
-def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials
-    in URLs.
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Text without control characters, ``secrets``, tokens of known shapes, keys in headers and
+    credentials in URLs.
     """
-    text = hidden(plain(text), secrets)
+    text = mask_secrets(strip_control(text), secrets)
     text = _WEB_TOKEN.sub(rf"\1{HIDDEN}", text) if "eyJ" in text else text
     text = _SHAPES.sub(HIDDEN, text)
     for pattern in _BEHIND:
@@ -67,17 +67,17 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     return text
 
 
-def all_redacted(value: Any) -> Any:
-    """A document whose texts are ``redacted``, but for the names of its fields."""
+def redact_all(value: Any) -> Any:
+    """A document with all its texts redacted; the names of its fields stay."""
     if isinstance(value, Mapping):
-        return {name: all_redacted(inner) for name, inner in value.items()}
+        return {name: redact_all(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [all_redacted(inner) for inner in value]
-    return redacted(value) if isinstance(value, str) else value
+        return [redact_all(inner) for inner in value]
+    return redact(value) if isinstance(value, str) else value
 
 
-def hidden(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without whole ``secrets``, also where they are escaped or encoded."""
+def mask_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Replace whole ``secrets`` in a text, also where they are escaped or encoded."""
     forms: set[str] = set()
     for secret in filter(None, secrets):
         for value in (secret, *_of_basic(secret)):
@@ -95,11 +95,10 @@ def _of_basic(secret: str) -> list[str]:
         pair = b64decode(secret.rpartition(" ")[2], validate=True).decode()
     except ValueError:
         return []
-    return (
-        [one for one in (pair, pair.partition(":")[2]) if len(one) >= SHORTEST]
-        if ":" in pair
-        else []
-    )
+    if ":" not in pair:
+        return []
+    password = pair.partition(":")[2]
+    return [secret for secret in (pair, password) if len(secret) >= SHORTEST]
 
 
 def _written(secret: str) -> Iterator[str]:
@@ -113,23 +112,21 @@ def _written(secret: str) -> Iterator[str]:
         yield urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def plain(text: str) -> str:
-    """Without terminal sequences and control characters; a carriage return ends a line."""
+def strip_control(text: str) -> str:
+    """Text without terminal sequences and control characters; a carriage return ends a line."""
     return _TERMINAL.sub("", text).replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL)
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """The values of those variables whose name says that they are secret, line by line; and
-    passwords in URLs.
+    """The values of variables whose name says that they are secret, line by line, and passwords in
+    URLs.
     """
-    named = [
-        line
-        for name, value in environment.items()
-        if is_secret(name)
-        for line in value.splitlines()
-    ]
-    in_urls = [password for value in environment.values() for password in _PASSWORD.findall(value)]
-    return [one for one in (*named, *in_urls) if len(one) >= SHORTEST]
+    secrets: list[str] = []
+    for name, value in environment.items():
+        if is_secret(name):
+            secrets += value.splitlines()
+        secrets += _PASSWORD.findall(value)
+    return [secret for secret in secrets if len(secret) >= SHORTEST]
 
 
 def is_secret(name: str) -> bool:
@@ -139,4 +136,4 @@ def is_secret(name: str) -> bool:
 
 def is_like_secret(name: str) -> bool:
     """Whether what should be the name of a variable is rather its value."""
-    return redacted(name) != name or (not name.isupper() and _RANDOM.search(name) is not None)
+    return redact(name) != name or (not name.isupper() and _RANDOM.search(name) is not None)

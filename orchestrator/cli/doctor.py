@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.base.redaction import all_redacted, redacted
+from orchestrator.base.redaction import redact, redact_all
 from orchestrator.base.text import grouped
 from orchestrator.spec.load import counted
 
@@ -87,9 +87,9 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
             "nodes": [_node_document(node) for node in nodes],
             "findings": [asdict(finding) for finding in findings],
         }
-        click.echo(json_text(all_redacted(document)))
+        click.echo(json_text(redact_all(document)))
     else:
-        click.echo(redacted(_text(findings, len(nodes))))
+        click.echo(redact(_text(findings, len(nodes))))
     levels = {finding.level for finding in findings}
     if "fail" in levels:
         return 2

@@ -79,9 +79,9 @@ def _complain(error: object) -> None:
     """It may repeat what a server said, or what was typed: no terminal obeys it, and no password of
     a URL is shown.
     """
-    from orchestrator.base.redaction import redacted
+    from orchestrator.base.redaction import redact
 
-    click.echo(f"error: {redacted(str(error))}", err=True)
+    click.echo(f"error: {redact(str(error))}", err=True)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ clocks of the storage and of this machine.
 )
 def status(uri: str, experiment: str | None, form: str) -> None:
     """Show the runs at URI and their progress."""
-    from orchestrator.base.redaction import all_redacted
+    from orchestrator.base.redaction import redact_all
     from orchestrator.base.text import listed
     from orchestrator.report.documents import json_text
     from orchestrator.report.runs import run_documents, run_text
@@ -39,7 +39,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         found.append((runs.experiment, records))
     if form == "json":
         told = [{"experiment": name, "runs": run_documents(records)} for name, records in found]
-        click.echo(json_text(all_redacted(told)))
+        click.echo(json_text(redact_all(told)))
         return
     for name, records in found:
         for record, age_s in records:

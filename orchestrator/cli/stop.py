@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
@@ -81,5 +81,5 @@ def _wait(runs: Runs, run_id: str, end_s: float) -> str:
         if found
         else " before it measured anything"
     )
-    click.echo(f"{runs.experiment}: {redacted(wrong) if wrong else 'ended'}{counts}")
+    click.echo(f"{runs.experiment}: {redact(wrong) if wrong else 'ended'}{counts}")
     return wrong

@@ -20,7 +20,7 @@ from orchestrator.spec.load import counted
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import Clients
     from orchestrator.cluster.engine_host import EngineHost
-    from orchestrator.results.spool import Part
+    from orchestrator.results.row_writer import RowFile
     from orchestrator.results.store import FilePart
 
 ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
@@ -105,8 +105,8 @@ class ClientReport:
 
     stats: ClientStats
     stored: tuple[FilePart, ...]
-    requests: Part
-    token_events: Part | None = None  # None: they are stored, and too many to be read here
+    requests: RowFile
+    token_events: RowFile | None = None  # None: they are stored, and too many to be read here
     replies: tuple[Reply, ...] = ()  # only where the point asks to keep them
 
 

@@ -22,12 +22,12 @@ from orchestrator.cluster.calls import in_thread
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
 from orchestrator.node.leases import Lease, Owner, folder_problem, living
-from orchestrator.results import spool
 from orchestrator.results.ids import new_ulid
+from orchestrator.results.temporary_files import check_free_space
 from orchestrator.workloads.content import local_tokenizer
 
 if TYPE_CHECKING:
-    from orchestrator.results.spool import Part
+    from orchestrator.results.row_writer import RowFile
     from orchestrator.results.store import FilePart, Store
 
 # after that the driver gets the rows and stores them: it waits longer for the storage
@@ -94,7 +94,7 @@ class ClientHost(LoadClient):
         with suppress(PlacementError, OSError):
             held = self._lease.share(owner)
         try:
-            spool.check_room()
+            check_free_space()
         except ResultsError:
             return True
         return held
@@ -110,7 +110,7 @@ class ClientHost(LoadClient):
 
         Raises ResultsError where rows cannot be kept.
         """
-        spool.check_room()
+        check_free_space()
         if self._lease is not None:
             self._lease.touch()
         with suppress(PlacementError):
@@ -139,7 +139,7 @@ class ClientHost(LoadClient):
         gaps = token_events if not stored or token_events.small else None
         return ClientReport(stats, stored, requests, gaps, result.replies)
 
-    def _stored(self, store: Store, parts: Sequence[Part]) -> tuple[FilePart, ...]:
+    def _stored(self, store: Store, parts: Sequence[RowFile]) -> tuple[FilePart, ...]:
         """The files its rows were stored in; none when the storage refuses or does not answer. A
         file that arrives later does no harm: no manifest names it.
         """

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
 from orchestrator.load.point import LoadPoint, Progress, SoFar
@@ -423,7 +423,7 @@ def owner_of(store: Store) -> Owner:
     return Owner(
         sweep=digest([store.uri, store.experiment]),
         experiment=store.experiment,
-        results=redacted(store.uri),
+        results=redact(store.uri),
         pid=os.getpid(),
         host=socket.gethostname(),
     )

@@ -18,7 +18,7 @@ import numpy as np
 from orchestrator.base.errors import EngineFailure, Failure
 from orchestrator.base.folders import node_folder
 from orchestrator.base.http import Answer, ask
-from orchestrator.base.redaction import redacted, secrets_of
+from orchestrator.base.redaction import redact, secrets_of
 from orchestrator.base.retry import RetryPolicy, retried
 from orchestrator.cluster.base import Allocation, Stopped
 from orchestrator.cluster.calls import in_thread
@@ -164,7 +164,7 @@ class EngineHost:
                 if sweep == self._sweep and launch not in alive and len(found) < MOST_DEAD_LOGS:
                     log = kept(work / LOG_NAME).decode(errors="replace")
                     name = f"{launch}/rank{rank}.log"
-                    found.append((work.name, name, redacted(log, secrets_of(os.environ)).encode()))
+                    found.append((work.name, name, redact(log, secrets_of(os.environ)).encode()))
         return found
 
     def drop_dead(self, folder: str) -> None:

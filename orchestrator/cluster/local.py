@@ -27,7 +27,8 @@ from orchestrator.cluster.client_host import ClientHost, check_leases_here
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.results.pandas_hook import leave_pandas_out
-from orchestrator.results.spool import Part, opened
+from orchestrator.results.row_writer import RowFile
+from orchestrator.results.temporary_files import reopened
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
@@ -253,11 +254,11 @@ class _Answer(pickle.Pickler):
     def __init__(self, number: int, error: Exception | None, value: object) -> None:
         self._content = io.BytesIO()
         super().__init__(self._content)
-        self._parts: list[Part] = []
+        self._parts: list[RowFile] = []
         self.dump((number, error, value))
 
     def persistent_id(self, value: object) -> tuple[str, int] | None:
-        if not isinstance(value, Part) or value.small:
+        if not isinstance(value, RowFile) or value.small:
             return None
         self._parts.append(value)
         return value.table, value.rows
@@ -273,8 +274,8 @@ class _Read(pickle.Unpickler):
         super().__init__(io.BytesIO(content))
         self._files = files
 
-    def persistent_load(self, part: tuple[str, int]) -> Part:
-        return Part(*part, opened(next(self._files)))
+    def persistent_load(self, part: tuple[str, int]) -> RowFile:
+        return RowFile(*part, reopened(next(self._files)))
 
 
 def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:

@@ -18,7 +18,7 @@ import psutil
 
 from orchestrator import __version__
 from orchestrator.base.errors import OrchestratorError
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
 from orchestrator.cluster.node_network import unknown_interfaces
@@ -240,7 +240,7 @@ def try_results(uri: str, nonce: str) -> ResultsTrial:
             return ResultsTrial(key, "it does not see what the driver wrote")
         blobs.put(key, os.urandom(WRITTEN_BYTES))  # random, so that it cannot be compressed
     except (OSError, OrchestratorError) as error:
-        return ResultsTrial(key, redacted(str(error)))
+        return ResultsTrial(key, redact(str(error)))
     return ResultsTrial(key)
 
 

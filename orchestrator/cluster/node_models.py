@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.catalog.models import INDEX
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Node, filled
@@ -151,7 +151,7 @@ def absent(wanted: Wanted, cache: Path) -> tuple[str, int]:
             HfApi().auth_check(name)
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
-        return redacted(
+        return redact(
             f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}"
         )[:300], 0
     return "", _to_download(info.siblings or (), wanted.blobs(cache)) * (wanted.part == "weights")

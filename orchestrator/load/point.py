@@ -15,7 +15,7 @@ from orchestrator.spec.load import Arrivals, Level, Workload
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from orchestrator.results.spool import Part
+    from orchestrator.results.row_writer import RowFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class ClientResult:
     ``replies``: the answers to ok requests, where the point keeps them.
     """
 
-    parts: tuple[Part, Part]
+    parts: tuple[RowFile, RowFile]
     stats: ClientStats
     replies: tuple[Reply, ...] = ()
 

@@ -1,5 +1,5 @@
 """Rows of one client, one per scheduled request. Each is a tuple at first; some thousand at a time
-become Arrow tables and go to disk (results/spool.py), so that memory is bounded however many there
+become Arrow tables and go to disk (results/row_writer.py), so that memory is bounded however many there
 are.
 
 The rows of a client that died are made by another process from the schedule, which says what that
@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
 from orchestrator.load.schedule import Entry, RequestQueue
 from orchestrator.results.outcomes import ErrorClass
+from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
-from orchestrator.results.spool import Part, Spool, nameless_file, path_of, room
+from orchestrator.results.temporary_files import disk_errors, nameless_file, path_of
 from orchestrator.workloads.content import load_tokenizer
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
@@ -56,10 +57,10 @@ class Rows:
         # pickled requests whose reply had no counts
         self._replies = nameless_file() if self._tokenizer else None
         self._replies_end = 0
-        self._spool = Spool("requests", "token_events")
+        self._writer = RowWriter("requests", "token_events")
         secrets = [target.secrets for target in assignment.point.targets]
         self._shown = lru_cache(64)(
-            lambda error, target: redacted(error, secrets[target])[:MOST_SHOWN]
+            lambda error, target: redact(error, secrets[target])[:MOST_SHOWN]
         )
 
     @property
@@ -90,7 +91,7 @@ class Rows:
 
     def _keep(self, light: InFlight) -> None:
         assert self._replies is not None
-        with room():
+        with disk_errors():
             self._replies.write(pickle.dumps(light))
             self._replies_end = self._replies.tell()
 
@@ -172,7 +173,7 @@ class Rows:
         readers room and time.
         """
         gaps, self._gaps, self._gaps_held = self._gaps, [], 0
-        self._spool.write("token_events", _token_events(self._assignment.point, gaps))
+        self._writer.write("token_events", _token_events(self._assignment.point, gaps))
         if not everything and len(self._rows) < ROWS_AT_ONCE:
             return
         rows, self._rows = self._rows, []
@@ -180,17 +181,17 @@ class Rows:
         for column in _columns(rows):
             columns.append(column)
             yield
-        self._spool.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
+        self._writer.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RowFile]:
         """``requests`` and ``token_events``, complete. Raises ResultsError where there is no room
         for them.
         """
         deque(self.flush(everything=True), maxlen=0)
-        return self._spool.parts()
+        return self._writer.finish()
 
     def close(self) -> None:
-        self._spool.close()
+        self._writer.close()
         if self._replies is not None:
             self._replies.close()
 
@@ -251,7 +252,7 @@ def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
 
 
-def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> Part:
+def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile:
     """The ``requests`` rows of client ``index`` of ``count``, which died: all have status ``lost``.
 
     A closed loop by time has no fixed number of requests: it gets one session per slot of the

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Literal
 
 from orchestrator.base.errors import Failure, FailureKind
-from orchestrator.base.redaction import plain
+from orchestrator.base.redaction import strip_control
 from orchestrator.engines.engine import LogWords
 from orchestrator.node.log_lines import LogLine, read
 from orchestrator.node.process import READY
@@ -80,7 +80,7 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
     """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs
     (it hangs).
     """
-    written = plain(log).splitlines()  # TGI writes colours to files too
+    written = strip_control(log).splitlines()  # TGI writes colours to files too
     tail = "\n".join([line for line in written if not line.startswith("# ")][-TAIL_LINES:])
     if phase == "run" and READY in written:
         written = written[len(written) - written[::-1].index(READY) :]

@@ -28,7 +28,7 @@ import numpy as np
 from filelock import FileLock, Timeout, lock_descriptor
 
 from orchestrator.base.errors import Occupied, PlacementError
-from orchestrator.base.redaction import plain
+from orchestrator.base.redaction import strip_control
 from orchestrator.spec.load import counted
 
 # variable with another folder, for containers that share a host but not its /tmp
@@ -507,7 +507,7 @@ def _owner(content: dict[str, Any]) -> Owner:
 
 def _short(text: object) -> str:
     """What others wrote, fit to be shown."""
-    return plain(str(text))[:LONGEST_TEXT].replace("\n", " ")
+    return strip_control(str(text))[:LONGEST_TEXT].replace("\n", " ")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureKind
 from orchestrator.base.folders import node_folder
-from orchestrator.base.redaction import HIDDEN, is_secret, redacted, secrets_of
+from orchestrator.base.redaction import HIDDEN, is_secret, redact, secrets_of
 from orchestrator.engines.command import Command
 from orchestrator.node import ownership
 from orchestrator.node.ownership import LaunchLock
@@ -145,7 +145,7 @@ class EngineProcess:
 
     def redact(self, text: str) -> str:
         """``text`` without the engine's secrets: its key and those of its environment."""
-        return redacted(text, [*self.command.secrets.values(), *secrets_of(self._environment())])
+        return redact(text, [*self.command.secrets.values(), *secrets_of(self._environment())])
 
     def _environment(self) -> dict[str, str]:
         return inherited(os.environ, self.command) | self.command.env | self.command.secrets

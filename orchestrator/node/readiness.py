@@ -17,7 +17,7 @@ import psutil
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureKind
 from orchestrator.base.http import Answer, ask
-from orchestrator.base.redaction import hidden, redacted
+from orchestrator.base.redaction import mask_secrets, redact
 from orchestrator.base.text import listed
 from orchestrator.catalog.parameters import mapping
 from orchestrator.engines.command import Node
@@ -142,7 +142,7 @@ class _Watch:
         """
         answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
         return replace(
-            answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode()
+            answer, body=mask_secrets(answer.body.decode(errors="replace"), [self.api_key]).encode()
         )
 
     @property
@@ -164,9 +164,7 @@ class _Watch:
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
         """``sentence`` may hold what a server said."""
-        return EngineFailure(
-            Failure(kind, redacted(sentence, [self.api_key]), self.log(TAIL_LINES))
-        )
+        return EngineFailure(Failure(kind, redact(sentence, [self.api_key]), self.log(TAIL_LINES)))
 
     def check(self) -> Ready | None:
         """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.report.documents import Document
 from orchestrator.results.runs import SILENT_S, RunRecord
 from orchestrator.spec.load import hours
@@ -60,4 +60,4 @@ def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]
 
 def run_text(experiment: str, record: RunRecord, age_s: float) -> str:
     """``run_lines`` as text, without secrets and without terminal control characters."""
-    return redacted("\n".join(run_lines(experiment, record, age_s)))
+    return redact("\n".join(run_lines(experiment, record, age_s)))

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from orchestrator.base.errors import DamagedError
 from orchestrator.results.columns import AT_ONCE
+from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import schema_of
-from orchestrator.results.spool import Part
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 # rows that take less are read at once: each column by itself would take longer than all
@@ -62,7 +62,7 @@ class LazyRows:
     num_rows: int
 
     @classmethod
-    def of(cls, table: str, parts: Sequence[Part]) -> Rows:
+    def of(cls, table: str, parts: Sequence[RowFile]) -> Rows:
         """Rows of several parts of a table."""
         if parts and all(isinstance(one.file, pa.Table) for one in parts):
             return pa.concat_tables([one.file for one in parts])

@@ -25,7 +25,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from orchestrator.base.errors import InputError, OrchestratorError
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.events import SWEEP, Event, Listener, Phase
 from orchestrator.results.ids import new_ulid
@@ -216,7 +216,7 @@ class Runs:
 
     def asked_by(self, run_id: str) -> str:
         """Who asked a run to stop."""
-        return redacted(
+        return redact(
             (self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody").decode(errors="replace")
         )[:200]
 
@@ -351,7 +351,7 @@ class ActiveRun:
                 return
             self._record.state = "ended"
             stopped = "stopped" if self._stop.is_set() else ""
-            self._record.says = redacted(f"{kind.__name__}: {error}") if kind else stopped
+            self._record.says = redact(f"{kind.__name__}: {error}") if kind else stopped
             self._runs.put(self._record.run_id, self._record.to_json())
 
     def __call__(self, item: Event | Phase) -> None:

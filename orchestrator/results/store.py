@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.base.errors import DamagedError, InputError, ResultsError
 from orchestrator.results.blobs import UNFINISHED, Blobs, drop_unfinished
+from orchestrator.results.computed_cache import ComputedRows
 from orchestrator.results.ids import new_ulid, safe_name
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.location import parse_location
@@ -32,9 +33,9 @@ from orchestrator.results.manifest import (
     kind_of,
     manifest_key,
 )
-from orchestrator.results.packed import PackedRows
 from orchestrator.results.patience import Patience, Retry
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
+from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import (
     TABLES,
     arrow_schema,
@@ -44,7 +45,6 @@ from orchestrator.results.schemas import (
     to_parquet,
     unify,
 )
-from orchestrator.results.spool import Part
 from orchestrator.results.validity import SPOILT
 
 __all__ = ["FilePart", "Manifest", "Store", "best_ok", "first_ok"]
@@ -74,8 +74,8 @@ class Store:
         self.lost: dict[tuple[str, str], str] = {}
         self.torn: set[str] = set()  # keys of manifests that cannot be read
         cache, ids = f"{experiment}/computed/v={METRICS_VERSION}", ("measurement_id", "attempt_id")
-        self.computed = PackedRows(blobs, f"{cache}/attempts", AttemptData, ids)
-        self.pooled = PackedRows(blobs, f"{cache}/pooled", PooledFigures, ("attempt_ids",))
+        self.computed = ComputedRows(blobs, f"{cache}/attempts", AttemptData, ids)
+        self.pooled = ComputedRows(blobs, f"{cache}/pooled", PooledFigures, ("attempt_ids",))
 
     @classmethod
     def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
@@ -128,7 +128,7 @@ class Store:
         return self._put(table, data.num_rows, encoded, (measurement_id, attempt_id, writer))
 
     def put_part(
-        self, part: Part, *, measurement_id: str, attempt_id: str, writer: str
+        self, part: RowFile, *, measurement_id: str, attempt_id: str, writer: str
     ) -> FilePart:
         """``write_part`` for rows that are encoded already."""
         return self._put(part.table, part.rows, part.open(), (measurement_id, attempt_id, writer))

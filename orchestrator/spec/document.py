@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
-from orchestrator.base.redaction import plain, redacted
+from orchestrator.base.redaction import redact, strip_control
 from orchestrator.base.registry import did_you_mean
 
 Place = tuple[str | int, ...]  # keys and list indices from the top of the document
@@ -278,7 +278,7 @@ class _Reader:
         text = str(node.value)
         if not text.isprintable():  # JSON may write a character as two halves
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-        if not text.isprintable() and plain(text) != text:
+        if not text.isprintable() and strip_control(text) != text:
             self._bad(node, "text holds control characters or halves of characters")
             return ""
         return text
@@ -483,7 +483,7 @@ def _show(value: Any) -> str:
         if isinstance(value, bool)
         else repr(value)
     )
-    text = redacted(text)  # before it is cut: half a secret is not recognized
+    text = redact(text)  # before it is cut: half a secret is not recognized
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.base.redaction import is_secret, plain, redacted
+from orchestrator.base.redaction import is_secret, redact, strip_control
 from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, add_errors, parse_document, wrong
 from orchestrator.spec.load import (
@@ -398,7 +398,7 @@ def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
         named = is_secret(name) and not {*place[:-1]}.isdisjoint(HOLDERS) and not value.isdigit()
         if "container_args" in place and "=" in value:  # --env=NAME=VALUE, or the word after -e
             named |= is_secret(value.removeprefix("--env=").partition("=")[0])
-        if named or redacted(value) != plain(value):
+        if named or redact(value) != strip_control(value):
             problems.add(place, f"{name!r} looks like a secret", BY_REFERENCE)
 
 

@@ -20,6 +20,7 @@ from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.manifest import Kind
 from orchestrator.results.records import AnswerRow, Committed, DeploymentRow, LaunchRow, PointRow
+from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import (
     ENGINE_METRICS,
     RECORDS,
@@ -28,7 +29,6 @@ from orchestrator.results.schemas import (
     table_of,
     to_parquet,
 )
-from orchestrator.results.spool import Part
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.measure import Attempt, Loaded
@@ -262,11 +262,11 @@ def _engine_metrics_part(store: Store, rows: pa.Table, keys: Mapping[str, str]) 
 
 
 @lru_cache(64)  # as many as a sweep's launches. What a plan says of a deployment never changes
-def _described(deployment: Deployment, experiment: str) -> tuple[DeploymentRow, Part]:
+def _described(deployment: Deployment, experiment: str) -> tuple[DeploymentRow, RowFile]:
     """A deployment's row, and the file with it, which each of its attempts stores."""
     row = deployment_row(deployment, experiment)
     rows = conform("deployments", table_of([row], DeploymentRow))
-    return row, Part("deployments", 1, to_parquet("deployments", rows))
+    return row, RowFile("deployments", 1, to_parquet("deployments", rows))
 
 
 def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, str]) -> FilePart:

@@ -157,7 +157,7 @@ class SweepContext:
         engines stay up; and figures of attempts are stored every FIGURES_EVERY_S. Afterwards the
         events are stored that no launch took.
         """
-        with self.store.computed.held_back(FIGURES_EVERY_S, self.clock.now_s):
+        with self.store.computed.buffered(FIGURES_EVERY_S, self.clock.now_s):
             self._storage.limit_s = self.storage_timeout_s
             try:
                 yield

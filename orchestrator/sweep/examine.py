@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.base.errors import OrchestratorError
-from orchestrator.base.redaction import redacted
+from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import Cluster, Growth, Machine, NoAnswer, Probes
 from orchestrator.cluster.node_checks import facts, try_results
 from orchestrator.cluster.node_models import hub_cache, wanted_by
@@ -212,7 +212,7 @@ def _results(probes: Probes, nodes: Sequence[ExaminedNode], uri: str) -> list[Fi
         for node_id, problem in _results_problems(probes, list(names), uri, blobs).items():
             problems[names[node_id]] = problem
     except (OSError, OrchestratorError) as error:
-        problems["driver"] = redacted(str(error))
+        problems["driver"] = redact(str(error))
     finally:
         for folder in folders:
             with suppress(OSError):  # somebody uses it meanwhile

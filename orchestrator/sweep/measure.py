@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.capacity.strategy import Watch
     from orchestrator.cluster.clients import ClientRun, Clients
     from orchestrator.results.lazy_rows import Rows
-    from orchestrator.results.spool import Part
+    from orchestrator.results.row_writer import RowFile
     from orchestrator.telemetry.engine_metrics import Sample
 
 # from the ready barrier to the common start: longer than a call takes to reach any client
@@ -78,7 +78,7 @@ class Loaded:
     span_unix_ns: tuple[int, int]
     requests: Rows
     reports: Mapping[int, ClientReport] = field(default_factory=dict)
-    lost: Mapping[int, Part] = field(default_factory=dict)
+    lost: Mapping[int, RowFile] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     ended: Failure | None = None
     early: Early | None = None
@@ -388,7 +388,7 @@ class Measurer:
 
     def _rows_of_lost(
         self, point: LoadPoint, reports: Mapping[int, ClientReport]
-    ) -> dict[int, Part]:
+    ) -> dict[int, RowFile]:
         """Rows for the scheduled requests of clients that did not report, by client."""
         count = len(self.clients.addresses)
         point = replace(point, tokenizer=None)

@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.http import LIMIT_S, Answer, ask
-from orchestrator.base.redaction import hidden, redacted
+from orchestrator.base.redaction import mask_secrets, redact
 from orchestrator.base.text import listed
 from orchestrator.emulator import is_emulator
 from orchestrator.load.client import LoadClient
@@ -320,9 +320,9 @@ def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> Answer:
         more_headers=target.headers,
         verify_tls=target.verify_tls,
     )
-    body = hidden(answer.body.decode(errors="replace"), target.secrets).encode()
-    error = redacted(answer.error, target.secrets)
-    location = redacted(answer.location, target.secrets)
+    body = mask_secrets(answer.body.decode(errors="replace"), target.secrets).encode()
+    error = redact(answer.error, target.secrets)
+    location = redact(answer.location, target.secrets)
     if location:
         location = urljoin(url, location)
     return replace(answer, body=body, error=error, location=location)

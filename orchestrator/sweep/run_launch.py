@@ -17,7 +17,7 @@ from orchestrator.base.errors import (
     Occupied,
     PlacementError,
 )
-from orchestrator.base.redaction import hidden
+from orchestrator.base.redaction import mask_secrets
 from orchestrator.capacity.strategy import claim_document
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Measurement, Point
@@ -254,7 +254,7 @@ class LaunchRun:
                 api=asked.dialect.path,
                 replica=one.replica,
                 prompt=one.prompt,
-                text=hidden(one.text, secrets),  # a server may repeat its key
+                text=mask_secrets(one.text, secrets),  # a server may repeat its key
                 token_ids=one.token_ids,
                 logprobs=one.logprobs,
             )

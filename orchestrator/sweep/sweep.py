@@ -13,7 +13,7 @@ from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.cluster.base import Growth, Machine
-from orchestrator.cluster.seldom import Seldom
+from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.plan.model import Deployment
 from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, SweepStep
@@ -84,7 +84,7 @@ class Sweep:
         # deployments with nothing to measure as long as others hold more
         self._idle: dict[str, Todo] = {}
         waiting = lambda: [one.rest_s(self._state.slowness, 1) for one in self._to_start()]  # noqa: E731
-        self._waiting_s = Seldom(waiting, QUEUE_S, self._clock.now_s)
+        self._waiting_s = CachedFor(waiting, QUEUE_S, self._clock.now_s)
         context.left_s, context.gives_way = self._left_s, self._gives_way
         context.better_off = self._better_off
 

@@ -19,7 +19,7 @@ import pytest
 from orchestrator.analysis import attempts
 from orchestrator.analysis.measured import complete, load_points
 from orchestrator.base.errors import InputError, ResultsError
-from orchestrator.results import packed
+from orchestrator.results import computed_cache
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import OBJECT_STORE, Retry
@@ -271,7 +271,7 @@ def test_a_lost_reply_is_not_taken_for_a_lost_object(
 def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
     s3: int, through: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "FILES_PER_MERGE", 4)
+    monkeypatch.setattr(computed_cache, "FILES_PER_MERGE", 4)
     for index in range(9):
         rows = [request(nth, nth, first_ms=nth + 100 + index) for nth in range(3)]
         store = Store.open(uri(s3, "kept"), "exp")

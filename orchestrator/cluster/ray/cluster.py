@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import (
 
 from orchestrator.base.errors import InputError, PlacementError
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.cluster.client_host import check_leases_here
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray.actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
@@ -37,7 +38,6 @@ from orchestrator.cluster.ray.private import (
     on_loopback,
     own_signals,
 )
-from orchestrator.cluster.seldom import Seldom
 from orchestrator.results.store import Store
 
 # admission counts only the engines' CPUs; what a client really used is in its stats
@@ -79,7 +79,7 @@ class RayCluster:
         self._autoscaler = Autoscaler(
             lambda: autoscaler_report(gcs_address, monitor.has_configuration), types=node_types
         )
-        self._alive = Seldom(_alive)
+        self._alive = CachedFor(_alive)
         self._client_limit = client_limit
         # draining node -> when it will be gone, on the monotonic clock
         self._gone_s: dict[str, float] = {}

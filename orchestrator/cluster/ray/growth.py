@@ -17,8 +17,8 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from orchestrator.cluster.base import MOST_GROUPS, Footprint, Growth, NodeType
+from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.cluster.ray.private import AutoscalerReport
-from orchestrator.cluster.seldom import Seldom
 
 NODE_ID = "ray.io/node-id"
 LOOK_S = 3.0  # how often the autoscaler's report is read
@@ -119,7 +119,7 @@ class Autoscaler:
     ) -> None:
         self._read_types, self._types = types, tuple[NodeType, ...]()
         self._report, self._now_s, self._lock = report, now_s, threading.Lock()
-        self._look = Seldom(self._read, LOOK_S, now_s, used_s)
+        self._look = CachedFor(self._read, LOOK_S, now_s, used_s)
         self._stamp: object = None  # of its last new report, and when that was read
         self._stamped_s, self._reports = now_s(), 0
         self._first: AutoscalerReport | None = None  # launches that failed before it do not count

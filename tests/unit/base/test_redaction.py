@@ -19,9 +19,9 @@ from orchestrator.base.redaction import (
     HIDDEN,
     is_like_secret,
     is_secret,
-    plain,
-    redacted,
+    redact,
     secrets_of,
+    strip_control,
 )
 from orchestrator.engines.command import Command
 from orchestrator.node.process import EngineProcess
@@ -57,7 +57,7 @@ from orchestrator.node.process import EngineProcess
 def test_known_shapes_of_secrets_are_hidden_and_words_are_not(
     text: str, expected: str | None
 ) -> None:
-    assert redacted(text) == (text if expected is None else expected)
+    assert redact(text) == (text if expected is None else expected)
 
 
 SECRET = "aB3dE6gH9jK2mN5pQ8rS"
@@ -70,9 +70,9 @@ def test_a_secret_is_found_as_others_write_it() -> None:
         json.dumps({"k": secret}),
         f"https://h/?q={quote(secret, safe='')}",
     ):
-        assert "wörd" not in redacted(text, [secret])
-        assert "w\\u00f6rd" not in redacted(text, [secret])
-        assert "w%C3%B6rd" not in redacted(text, [secret])
+        assert "wörd" not in redact(text, [secret])
+        assert "w\\u00f6rd" not in redact(text, [secret])
+        assert "w%C3%B6rd" not in redact(text, [secret])
 
 
 @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
@@ -80,31 +80,31 @@ def test_a_secret_is_found_as_others_write_it() -> None:
 def test_a_secret_is_found_in_base64(secret: str, encode: Callable[[bytes], bytes]) -> None:
     code = encode(secret.encode()).decode()
     for written in (code, code.rstrip("=")):
-        assert redacted(f"got <{written}>", [secret]).rstrip("=>") == f"got <{HIDDEN}"
+        assert redact(f"got <{written}>", [secret]).rstrip("=>") == f"got <{HIDDEN}"
 
 
 def test_what_basic_authentication_says_in_base64_is_hidden_in_plain_too() -> None:
     header = "Basic " + b64encode(b"alice:s3cret-word").decode()
-    assert redacted("alice, your password s3cret-word is wrong (alice:s3cret-word)", [header]) == (
+    assert redact("alice, your password s3cret-word is wrong (alice:s3cret-word)", [header]) == (
         "alice, your password *** is wrong (***)"
     )
     short = "Basic " + b64encode(b"alice:abc").decode()
-    assert redacted("abc of alice:abc", [short]) == "abc of ***"
+    assert redact("abc of alice:abc", [short]) == "abc of ***"
 
 
 def test_short_and_other_secrets_make_no_more_of_a_text_hidden() -> None:
-    assert redacted("k3y azN5 azN5IHg= YWJjZA", ["k3y"]) == "*** azN5 azN5IHg= YWJjZA"
-    assert redacted("abc: def", ["YWJjOmRlZg"]) == "abc: def", "no padding, no basic authentication"
+    assert redact("k3y azN5 azN5IHg= YWJjZA", ["k3y"]) == "*** azN5 azN5IHg= YWJjZA"
+    assert redact("abc: def", ["YWJjOmRlZg"]) == "abc: def", "no padding, no basic authentication"
 
 
 def test_the_begin_of_a_path_is_no_secret() -> None:
     known = ["/root/.config/credentials.json", "https://hub.example/x"]
     text = "/root/.cache holds it, https://hub.example/y does not"
-    assert redacted(text, known) == text
+    assert redact(text, known) == text
 
 
 def test_secrets_that_are_known_are_hidden_the_longest_first() -> None:
-    assert redacted(
+    assert redact(
         "a secret-one-two here, secret-one there", ["secret-one", "secret-one-two", ""]
     ) == ("a *** here, *** there")
 
@@ -124,7 +124,7 @@ def test_passwords_in_urls_of_variables_are_secret_however_they_are_written() ->
     assert secrets_of(
         {"HTTPS_PROXY": url, "URL": "http://host:80/a@b", "S3": "s3://key:x@host"}
     ) == ["pass-word-9"]
-    assert redacted(f"{quote(url, safe='')} {url}", ["pass-word-9"]).count("pass") == 0
+    assert redact(f"{quote(url, safe='')} {url}", ["pass-word-9"]).count("pass") == 0
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_a_name_that_only_looks_like_one_says_nothing(name: str) -> None:
     ],
 )
 def test_colours_and_control_characters_are_gone(text: str, expected: str) -> None:
-    assert plain(text) == expected
+    assert strip_control(text) == expected
 
 
 @given(st.text())
 def test_no_control_character_is_left_of_any_text(text: str) -> None:
     assert not [
-        char for char in redacted(text) if unicodedata.category(char) == "Cc" and char not in "\t\n"
+        char for char in redact(text) if unicodedata.category(char) == "Cc" and char not in "\t\n"
     ]
-    assert redacted(redacted(text)) == redacted(text)
+    assert redact(redact(text)) == redact(text)
 
 
 WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl-_"
@@ -182,7 +182,7 @@ WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl-_"
     ],
 )
 def test_a_web_token_is_hidden_wherever_it_begins(text: str, expected: str | None) -> None:
-    assert redacted(text) == (text if expected is None else expected)
+    assert redact(text) == (text if expected is None else expected)
 
 
 REPEATED = [
@@ -206,7 +206,7 @@ REPEATED += ["?", "&a", "&key", "api_key", "secret: [", "\x1b", "\x1b[0", "\x1b]
 def test_a_megabyte_that_nearly_is_a_secret_is_read_once(repeated: str) -> None:
     """Where each part of it is read to its end, it takes hours."""
     text = repeated * (1_000_000 // len(repeated))
-    assert len(redacted(text)) <= len(text)
+    assert len(redact(text)) <= len(text)
     is_like_secret(text)
     assert not [one for one in secrets_of({"URL": text}) if len(one) > len(text)]
 

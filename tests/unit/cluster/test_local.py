@@ -346,7 +346,7 @@ def test_a_client_whose_disk_is_full_says_so_before_a_point(
 
     clients = ClientPool(None, "a", Machines().machines, lambda machine: Direct()).borrow(2, {})
     assert clients.unfit == set()
-    monkeypatch.setattr("orchestrator.results.spool.check_room", refuses)
+    monkeypatch.setattr("orchestrator.cluster.client_host.check_free_space", refuses)
     with pytest.raises(ClientLost, match=r"/tmp of x is full$") as caught:
         clients.prepare(point_for("http://127.0.0.1:9"))
     host = ClientHost()
@@ -384,7 +384,7 @@ def test_a_client_gives_the_driver_the_rows_that_the_storage_does_not_take_in_ti
 
     over, host = threading.Event(), ClientHost()
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
-    monkeypatch.setattr("orchestrator.results.spool.SMALL_BYTES", 0)
+    monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)
     for put_part, limit_s in ((refuse, 60.0), (never, 0.0)):
         monkeypatch.setattr("orchestrator.cluster.client_host.STORE_LIMIT_S", limit_s)
         host.prepare(point_for("http://127.0.0.1:9"))
@@ -589,7 +589,7 @@ def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
 def test_many_rows_of_a_client_process_are_passed_on_as_an_open_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.results.spool.SMALL_BYTES", 0)
+    monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)
     part = part_of("token_events", events({index: [20] * 500 for index in range(200)}))
     ours, theirs = Pipe()
     _Answer(3, None, {"rows": part}).send(theirs)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.schemas import TABLES
-from orchestrator.results.spool import Part, Spool
 from orchestrator.results.store import Manifest, Store
 
 KEYS = {"measurement_id": "m0", "attempt_id": "a0"}
@@ -22,11 +22,11 @@ def table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=TABLES[name])
 
 
-def part_of(name: str, data: pa.Table) -> Part:
+def part_of(name: str, data: pa.Table) -> RowFile:
     """``data``, which is in the table's schema, as a client hands it on."""
-    with closing(Spool(name)) as spool:
-        spool.write(name, data)
-        return spool.parts()[0]
+    with closing(RowWriter(name)) as writer:
+        writer.write(name, data)
+        return writer.finish()[0]
 
 
 def request(index: int, scheduled_ms: float = 0.0, **given: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from orchestrator.node.readiness import Ready
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.spool import Part
+from orchestrator.results.row_writer import RowFile
 from orchestrator.results.store import FilePart, Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
@@ -459,7 +459,7 @@ class FakeRun:
         gaps = part_of("token_events", events({index: []})) if self.world.store else None
         return ClientReport(stats, self._stored(index, rows, gaps), rows, gaps, replies)
 
-    def _stored(self, index: int, *parts: Part | None) -> tuple[FilePart, ...]:
+    def _stored(self, index: int, *parts: RowFile | None) -> tuple[FilePart, ...]:
         """The files that a client wrote."""
         if self.world.store is None or self.point.keep_replies:
             return ()

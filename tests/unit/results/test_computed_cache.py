@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import ResultsError
-from orchestrator.results import packed
+from orchestrator.results import computed_cache
 from orchestrator.results.blobs import Blobs
+from orchestrator.results.computed_cache import ComputedRows
 from orchestrator.results.location import parse_location
-from orchestrator.results.packed import PackedRows
 from orchestrator.results.records import Doubles
 
 
@@ -35,18 +35,18 @@ class Row(Old):
 
 @pytest.fixture(autouse=True)
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "FILES_PER_MERGE", 4)
+    monkeypatch.setattr(computed_cache, "FILES_PER_MERGE", 4)
 
 
 def rows(keys: Sequence[str], value: int = 0) -> list[Row]:
     return [Row(key, value, np.ones(len(key))) for key in keys]
 
 
-def opened(folder: Path | str) -> PackedRows:
-    return PackedRows(Blobs(parse_location(str(folder))), "computed/x", Row, ("key",))
+def opened(folder: Path | str) -> ComputedRows:
+    return ComputedRows(Blobs(parse_location(str(folder))), "computed/x", Row, ("key",))
 
 
-def found(store: PackedRows) -> dict[str, int]:
+def found(store: ComputedRows) -> dict[str, int]:
     pairs = [
         pair
         for table in store.scan(["value"])
@@ -90,7 +90,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_rows_that_are_held_back_are_few_files_and_all_there_at_the_end(tmp_path: Path) -> None:
     store, now_s = opened(tmp_path), 0.0
-    with store.held_back(30.0, lambda: now_s):
+    with store.buffered(30.0, lambda: now_s):
         store.add(rows(["first"]))  # whoever measures slowly waits for nothing
         for index in range(9):
             store.add(rows([f"k{index}"], index))
@@ -110,8 +110,8 @@ def test_rows_that_are_held_back_are_few_files_and_all_there_at_the_end(tmp_path
 def test_much_is_not_held_back_and_what_cannot_be_stored_at_the_end_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, large = opened(tmp_path), "x" * (packed.GROUP_BYTES // 8)
-    with store.held_back(30.0, lambda: 0.0):
+    store, large = opened(tmp_path), "x" * (computed_cache.GROUP_BYTES // 8)
+    with store.buffered(30.0, lambda: 0.0):
         store.add(rows(["first"]))
         store.add(rows([large]))
         assert set(found(opened(tmp_path))) == {"first", large}
@@ -148,7 +148,7 @@ def test_a_damaged_file_counts_as_missing_and_is_no_reason_to_fail(
 
 
 def test_a_file_of_another_schema_counts_as_missing(tmp_path: Path) -> None:
-    other = PackedRows(Blobs(parse_location(str(tmp_path))), "computed/x", Old, ("key",))
+    other = ComputedRows(Blobs(parse_location(str(tmp_path))), "computed/x", Old, ("key",))
     other.add([Old("old", 0)])
     opened(tmp_path).add(rows(["new"]))
     assert found(opened(tmp_path)) == {"new": 0}

@@ -23,7 +23,12 @@ from orchestrator.base.errors import ResultsError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.schemas import arrow_schema, parquet_writer, table_of
-from orchestrator.results.spool import nameless_file, opened, room, sink
+from orchestrator.results.temporary_files import (
+    buffered_writer,
+    disk_errors,
+    nameless_file,
+    reopened,
+)
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
@@ -34,7 +39,7 @@ _NAME = re.compile(r"[0-9A-Z]{26}-\d+\.parquet")
 _log = logging.getLogger(__name__)
 
 
-class PackedRows:
+class ComputedRows:
     """Records of one class below one folder. ``key``: the columns that identify a row. Thread-safe."""
 
     def __init__(self, blobs: Blobs, folder: str, record: type, key: Sequence[str]) -> None:
@@ -43,12 +48,12 @@ class PackedRows:
         self._merging = threading.Lock()
         self._added = 0
         self._every_s, self._now_s, self._stored_s = 0.0, time.monotonic, -math.inf
-        self._holding = threading.Lock()
-        self._held: list[Any] = []
-        self._held_bytes = 0
+        self._buffer_lock = threading.Lock()
+        self._buffer: list[Any] = []
+        self._buffer_bytes = 0
 
     @contextmanager
-    def held_back(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
+    def buffered(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
         """Inside the block rows are written every so many seconds at the most, because a file of
         one row costs as much as one of fifty; at its end the last ones, if that is possible.
         ``now_s``: a monotonic clock.
@@ -62,25 +67,29 @@ class PackedRows:
                 self._flush()
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Store records, or hold them back for now: many become columns in the time of a few. Now
-        and then merge small files. Raises ResultsError when nothing can be written.
+        """Store records, or buffer them: many become columns in the time of a few. Merges small
+        files from time to time. Raises ResultsError when nothing can be written.
         """
         if not rows:
             return
-        with self._holding:
-            self._held += rows
+        with self._buffer_lock:
+            self._buffer += rows
             values = (getattr(row, name) for row in rows for name in self._schema.names)
-            self._held_bytes += sum(getattr(one, "nbytes", 0) for one in values)
-            if self._held_bytes < GROUP_BYTES and self._now_s() - self._stored_s < self._every_s:
+            self._buffer_bytes += sum(getattr(value, "nbytes", 0) for value in values)
+            waits = self._now_s() - self._stored_s < self._every_s
+            if waits and self._buffer_bytes < GROUP_BYTES:
                 return
         self._flush()
 
     def _flush(self) -> None:
-        with self._holding:
-            held, self._held, self._held_bytes, self._stored_s = self._held, [], 0, self._now_s()
-        if not held:
+        with self._buffer_lock:
+            records = self._buffer
+            self._buffer = []
+            self._buffer_bytes = 0
+            self._stored_s = self._now_s()
+        if not records:
             return
-        rows = table_of(held, self._record)
+        rows = table_of(records, self._record)
         self._put(rows.num_rows, _groups(rows), rows.get_total_buffer_size() < SMALL_BYTES)
         self._added += 1
         if self._added % FILES_PER_MERGE == 0:
@@ -138,14 +147,14 @@ class PackedRows:
             self._blobs.delete(f"{self._folder}/{name}")
 
     def _put(self, count: int, groups: Iterator[pa.Table], small: bool = False) -> None:
-        with room(), nameless_file() as file:
+        with disk_errors(), nameless_file() as file:
             with (
-                sink(file) as end,
+                buffered_writer(file) as end,
                 parquet_writer(self._schema, end, checksums=True, small=small) as writer,
             ):
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
-            with opened(file) as written:
+            with reopened(file) as written:
                 self._blobs.put(f"{self._folder}/{new_ulid()}-{count}.parquet", written)
 
     def _files(self) -> list[fs.FileInfo]:
@@ -183,9 +192,11 @@ class PackedRows:
 
 def _magnitude(name: str) -> int:
     """Logarithm to the base FILES_PER_MERGE of the number of rows in a file's name, rounded down."""
-    count, power = int(name.removesuffix(".parquet").rpartition("-")[2]), 0
-    while count >= FILES_PER_MERGE:
-        count, power = count // FILES_PER_MERGE, power + 1
+    rows = int(name.removesuffix(".parquet").rpartition("-")[2])
+    power = 0
+    while rows >= FILES_PER_MERGE:
+        rows //= FILES_PER_MERGE
+        power += 1
     return power
 
 

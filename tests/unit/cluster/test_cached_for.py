@@ -1,10 +1,10 @@
-"""What is expensive is asked seldom, and yet often enough."""
+"""Answers of expensive calls are kept, but not too long."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.cluster.seldom import MOST_S, SHARE, Seldom
+from orchestrator.cluster.cached_for import MOST_S, SHARE, CachedFor
 
 
 class Asked:
@@ -12,7 +12,7 @@ class Asked:
 
     def __init__(self, *costs_s: float, least_s: float = 0.0) -> None:
         self.costs_s, self.now_s, self.used_s, self.at_s = costs_s, 0.0, 0.0, list[float]()
-        self.seldom = Seldom(self.ask, least_s, lambda: self.now_s, lambda: self.used_s)
+        self.cached = CachedFor(self.ask, least_s, lambda: self.now_s, lambda: self.used_s)
 
     def ask(self) -> int:
         self.used_s += self.costs_s[min(len(self.at_s), len(self.costs_s) - 1)]
@@ -22,7 +22,7 @@ class Asked:
     def until(self, seconds: float) -> list[int]:
         answers = []
         while self.now_s < seconds:
-            answers.append(self.seldom())
+            answers.append(self.cached())
             self.now_s = round(self.now_s + 0.1, 1)
         return answers
 

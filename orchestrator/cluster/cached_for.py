@@ -1,4 +1,4 @@
-"""Expensive questions to the cluster, asked so seldom that they cost little."""
+"""Answers of expensive calls, kept so long that asking takes little of a core."""
 
 import time
 from collections.abc import Callable
@@ -6,35 +6,37 @@ from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SHARE = 0.003  # of a core that asking may take
-# so old may an answer get, whatever it cost: a pause of Python's collector is no reason to look
-# away
+SHARE = 0.003  # of a core that the calls may take
+# the oldest answer, whatever it cost: a pause of Python's collector is no reason to look away
 MOST_S = 10.0
 
 
-class Seldom(Generic[P, T]):
-    """The answer to a question, asked again after ``least_s``, or later where that takes more than
-    SHARE of a core.
+class CachedFor(Generic[P, T]):
+    """A function whose answer is kept for ``least_s``, or longer where calling it more often would
+    take more than SHARE of a core.
 
-    What the first time costs does not count: it pays for imports. Threads that ask at the same time
-    may each pay.
+    The cost of the first call does not count: it pays for imports. Threads that call at the same
+    time may each pay.
     """
 
     def __init__(
         self,
-        ask: Callable[P, T],
+        function: Callable[P, T],
         least_s: float = 0.0,
         now_s: Callable[[], float] = time.monotonic,
         used_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._ask, self._least_s, self._now_s, self._used_s = ask, least_s, now_s, used_s
+        self._function = function
+        self._least_s = least_s
+        self._now_s = now_s
+        self._used_s = used_s
         self._last: tuple[float, T] | None = None  # until when it is good, and the answer
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         last = self._last
         if last is None or self._now_s() >= last[0]:
             before_s = self._used_s()
-            answer = self._ask(*args, **kwargs)
+            answer = self._function(*args, **kwargs)
             cost_s = self._used_s() - before_s if last else 0.0
             keep_s = max(self._least_s, min(cost_s / SHARE, MOST_S))
             last = self._last = self._now_s() + keep_s, answer

@@ -1,0 +1,89 @@
+"""Temporary files without a name: nothing is left of them when the process ends, however it ends.
+
+They lie where temporary files go (``TMPDIR``).
+"""
+
+import io
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pyarrow as pa
+
+from orchestrator.base.errors import ResultsError
+
+# written at a time: each write takes the GIL for as long as it takes to copy so much
+SINK_BYTES = 64 << 10
+LEAST_FREE_BYTES = 1 << 20  # before a point begins
+
+
+def nameless_file() -> pa.NativeFile:
+    """A new file to write. What was written is read with ``reopened``; the file disappears when the
+    last object that has it open is closed.
+
+    Raises ResultsError.
+    """
+    with disk_errors(), tempfile.TemporaryFile() as file:
+        return reopened(file, "wb")
+
+
+def reopened(file: pa.NativeFile | IO[bytes], mode: str = "rb") -> pa.NativeFile:
+    """An open file without a name, opened once more, from its start. Raises ResultsError."""
+    with disk_errors():
+        again = pa.OSFile(path_of(file), mode)
+        # a program that this process starts would keep it
+        os.set_inheritable(again.fileno(), False)
+    return again
+
+
+def path_of(file: pa.NativeFile | IO[bytes]) -> str:
+    """Where an open file without a name can be opened once more in this process."""
+    return f"/proc/self/fd/{file.fileno()}"
+
+
+def buffered_writer(file: pa.NativeFile) -> pa.NativeFile:
+    """A writer of large amounts into a file. Closing it writes the rest and leaves the file open."""
+    return pa.output_stream(_KeptOpen(file), compression=None, buffer_size=SINK_BYTES)
+
+
+class _KeptOpen(io.RawIOBase):
+    """A file to write, which stays open when this object is closed."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        while rest:
+            written = os.write(self._file.fileno(), rest)
+            rest = rest[written:]
+        return len(data)
+
+
+def check_free_space() -> None:
+    """Raises ResultsError where no point should begin because the disk is full."""
+    with disk_errors(), tempfile.TemporaryFile() as file:
+        file.write(bytes(LEAST_FREE_BYTES))
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turns an OSError inside the block into a ResultsError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.tempdir or "a temporary folder"
+        raise ResultsError(
+            f"rows cannot be kept in {folder} of {socket.gethostname()} until the point is over: "
+            f"{error}; make room there, or set TMPDIR to a folder that has some"
+        ) from error
