@@ -1,13 +1,13 @@
 """Load levels that follow from a deployment: per GPU, or an expression over its settings."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from orchestrator.plan.candidates import Candidate
 from orchestrator.spec.combinations import FIELDS
-from orchestrator.spec.document import Problems
-from orchestrator.spec.experiment import GPUS, Load
+from orchestrator.spec.experiment import GPUS, Experiment, Load
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
 
@@ -15,68 +15,85 @@ MOST_SAID = 3  # messages about one level; it may be wrong for many deployments
 
 
 def levels_of(
-    load: Load,
-    values: Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]],
-    problems: Problems,
-) -> list[tuple[Level, ...]]:
-    """Levels of each deployment, in the order of the file, without duplicates. Reports invalid ones
-    with their line.
+    experiment: Experiment, candidates: Sequence[Candidate]
+) -> dict[str, tuple[Level, ...]]:
+    """Levels that follow from each deployment, by its id: in the order of the file, without
+    duplicates. Reports expressions that give none, with their line.
 
-    ``values``: of each deployment its devices, its settings, and what is derived from them, for
-    expressions to read.
+    Empty if all deployments have the same levels.
     """
-    given = load.levels.given if load.levels is not None else []
-    wrong: list[dict[str, None]] = [{} for _ in given]
-    # both once for all deployments that may share it
-    parsed, level_at = (
-        cache(_parsed),
-        cache(lambda control, value: Level(control=control, value=value)),
-    )
-    found: list[tuple[Level, ...]] = []
-    for devices, settings, derived in values:
-        names, levels, may_name = (
-            {GPUS: devices, **settings, **derived},
-            dict[Level, None](),
-            tuple(derived),
-        )
-        for (key, _, control, level), said in zip(given, wrong, strict=True):
-            read = names | {GPUS: devices} if key.endswith("_per_gpu") else names
+    load: Load | None = experiment.parts.get("load")
+    if load is None or load.levels is None or not load.levels.follow:
+        return {}
+    given = load.levels.given
+    messages: list[dict[str, None]] = [{} for _ in given]  # of each level, without duplicates
+    parsed = cache(_parsed)  # once for all deployments
+    level_at = cache(_level_at)
+    levels: dict[str, tuple[Level, ...]] = {}
+    for candidate in candidates:
+        if candidate.excluded_by is not None:
+            continue
+        names = _names_of(candidate)
+        derived = tuple(candidate.derived)
+        own_levels: dict[Level, None] = {}
+        for (key, _, control, level), level_messages in zip(given, messages, strict=True):
+            if key.endswith("_per_gpu"):  # the number of GPUs, whatever is derived with that name
+                names_here = names | {GPUS: candidate.settings.devices}
+            else:
+                names_here = names
             try:
-                one = parsed(level, may_name) if isinstance(level, str) else level
-                if isinstance(one, str):
-                    raise ValueError(one)
-                levels[level_at(control, _value(load, control, one, read))] = None
+                if isinstance(level, str):
+                    value = _value(load, control, parsed(level, derived), names_here)
+                else:
+                    value = level
+                own_levels[level_at(control, value)] = None
             except ValueError as error:
-                if len(said) < MOST_SAID:
-                    said[str(error)] = None
-        found.append(tuple(levels))
-    for (key, index, *_), said in zip(given, wrong, strict=True):
-        for text in said:
-            problems.add(("load", "levels", key, index), text)
-    return found
+                if len(level_messages) < MOST_SAID:
+                    level_messages[str(error)] = None
+        levels[candidate.id] = tuple(own_levels)
+    for (key, index, *_), level_messages in zip(given, messages, strict=True):
+        for message in level_messages:
+            experiment.problems.add(("load", "levels", key, index), message)
+    return levels
 
 
-def _parsed(text: str, derived: tuple[str, ...]) -> Expression | str:
+def _names_of(candidate: Candidate) -> dict[str, Any]:
+    """What expressions may read: settings, hardware, devices, and what the file derives."""
+    settings = candidate.settings
+    own = {GPUS: settings.devices, **settings.__dict__, "hardware": candidate.hardware_in_file}
+    return own | dict(candidate.derived)
+
+
+def _level_at(control: Control, value: float) -> Level:
+    return Level(control=control, value=value)
+
+
+def _parsed(text: str, derived: tuple[str, ...]) -> Expression | ValueError:
     """An expression, or why it is none: both are worth keeping."""
     try:
         return parse_expression(text, {*FIELDS, GPUS, *derived})
     except ValueError as error:
-        return str(error)
+        return error
 
 
 def _value(
-    load: Load, control: Control, given: float | Expression, names: Mapping[str, Any]
+    load: Load, control: Control, parsed: Expression | ValueError, names: Mapping[str, Any]
 ) -> float:
     """The level as a number. Raises ValueError when it is not a valid level of this load."""
-    if not isinstance(given, Expression):
-        return given
-    text, value = given.text, given.evaluate(names)
+    if isinstance(parsed, ValueError):
+        raise ValueError(str(parsed))
+    text, value = parsed.text, parsed.evaluate(names)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        why = "; say how many GPUs the endpoint has (endpoint_gpus: 8)" if names[GPUS] == 0 else ""
-        raise ValueError(f"{text!r} is {value!r}, and a level is a number above 0{why}")
+        reason = ""
+        if names[GPUS] == 0:
+            reason = "; say how many GPUs the endpoint has (endpoint_gpus: 8)"
+        raise ValueError(f"{text!r} is {value!r}, and a level is a number above 0{reason}")
     if control == "concurrency" and (value != int(value) or value > MOST_IN_FLIGHT):
-        most = f"concurrency is a whole number of at most {MOST_IN_FLIGHT}"
-        raise ValueError(f"{text!r} is {value:g}, and {most} (`//` gives whole numbers)")
-    if problem := load.too_much(control, value):
+        raise ValueError(
+            f"{text!r} is {value:g}, and concurrency is a whole number of at most "
+            f"{MOST_IN_FLIGHT} (`//` gives whole numbers)"
+        )
+    problem = load.too_much(control, value)
+    if problem:
         raise ValueError(problem)
     return float(value)

@@ -11,20 +11,18 @@ def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
 
     Unchanged if the settings give ``nnodes``, or if no number of nodes works.
     """
-    room = hardware.gpus_per_node or settings.world_size
+    devices_of_a_node = hardware.gpus_per_node or settings.world_size
     if (
         "nnodes" in settings.model_fields_set
-        or settings.world_size <= room
+        or settings.world_size <= devices_of_a_node
         or settings.data_parallel_size > 1
     ):
         return settings
     stages = settings.pipeline_parallel_size
-    fitting = (
-        nodes
-        for nodes in range(2, stages + 1)
-        if stages % nodes == 0 and settings.world_size // nodes <= room
-    )
-    return settings.model_copy(update={"nnodes": next(fitting, 1)})
+    for nodes in range(2, stages + 1):
+        if stages % nodes == 0 and settings.world_size // nodes <= devices_of_a_node:
+            return settings.model_copy(update={"nnodes": nodes})
+    return settings.model_copy(update={"nnodes": 1})
 
 
 def placement_problems(
@@ -34,35 +32,40 @@ def placement_problems(
     None if unknown.
     """
     unit = "core" if hardware.is_cpu else "GPU"
-    parts = settings.engines.items()
-    out = [
-        f"{role}: {text}".removeprefix(": ")
-        for role, one in parts
-        for text in _on_a_node(one, hardware, unit)
-    ]
-    if (devices := settings.devices) > MOST_DEVICES:
-        out.append(
+    problems: list[str] = []
+    for role, part in settings.engines.items():
+        problems += [named(role, text) for text in _problems_of_a_replica(part, hardware, unit)]
+    devices = settings.devices
+    if devices > MOST_DEVICES:
+        problems.append(
             f"needs {counted(devices, unit)} for all replicas; at most {MOST_DEVICES:,} are allowed"
         )
-    if (
-        cluster_nodes is not None
-        and (nodes := settings.least_nodes(hardware.gpus_per_node)) > cluster_nodes
-    ):
-        out.append(f"needs {counted(nodes, 'node')}; the cluster has {cluster_nodes}")
-    return out
+    if cluster_nodes is not None:
+        nodes = settings.least_nodes(hardware.gpus_per_node)
+        if nodes > cluster_nodes:
+            problems.append(f"needs {counted(nodes, 'node')}; the cluster has {cluster_nodes}")
+    return problems
 
 
-def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[str]:
-    out = []
+def named(role: str, sentence: str) -> str:
+    """A sentence about one role of a deployment; without roles it stands alone."""
+    return f"{role}: {sentence}" if role else sentence
+
+
+def _problems_of_a_replica(settings: EngineSettings, hardware: Hardware, unit: str) -> list[str]:
+    problems: list[str] = []
     if settings.world_size % settings.nnodes:
         sizes = {
-            axis: getattr(settings, f"{axis}_parallel_size")
-            for axis in ("tensor", "pipeline", "data")
+            "tensor": settings.tensor_parallel_size,
+            "pipeline": settings.pipeline_parallel_size,
+            "data": settings.data_parallel_size,
+            "context": settings.context_parallel_size,
         }
-        sizes["context"] = settings.context_parallel_size
-        parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
-        devices_text = counted(settings.world_size, unit) + (f" ({parts})" if parts else "")
-        out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
+        factors = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
+        devices = counted(settings.world_size, unit)
+        if factors:
+            devices += f" ({factors})"
+        problems.append(f"{devices} cannot be spread evenly over nnodes: {settings.nnodes}")
     if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
         nodes = -(-settings.world_size // hardware.gpus_per_node)
         sentence = (
@@ -74,5 +77,5 @@ def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[
             sentence += f" (nnodes: {nodes} would spread it)"
         else:
             sentence += f" ({engine.reason_to_refuse('nnodes')})"
-        out.append(sentence)
-    return out
+        problems.append(sentence)
+    return problems

@@ -5,105 +5,120 @@ verdicts.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.catalog.models import model_facts
 from orchestrator.engines import ROUTERS
 from orchestrator.engines.engine import Engine
+from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, Finding, assess
 from orchestrator.plan.model import PlannedLoad
+from orchestrator.plan.placement import named, placement_problems
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
 from orchestrator.spec.stages import ResolvedSettings
 from orchestrator.spec.uploads import not_uploaded
 
 
+def judge(
+    candidate: Candidate, loads: Sequence[PlannedLoad], cluster_nodes: int | None
+) -> Feasibility:
+    """The verdict on a candidate from everything known without starting it.
+
+    ``cluster_nodes``: nodes of the cluster, None if not known.
+    """
+    if candidate.excluded_by is not None:
+        return Feasibility("excluded", (f"by the rule: {candidate.excluded_by}",))
+    settings, engine, hardware = candidate.settings, candidate.engine, candidate.hardware
+    reasons = part_problems(settings, engine, hardware)
+    if not reasons and engine.launches:
+        reasons = placement_problems(settings, hardware, cluster_nodes)
+    if reasons:
+        return Feasibility("impossible", tuple(reasons))
+    verdicts = {role: judge_role(candidate, role, loads) for role in settings.engines}
+    return combine_verdicts(verdicts)
+
+
 def part_problems(settings: ResolvedSettings, engine: Engine, hardware: Hardware) -> list[str]:
     """Why the engine or the router cannot run its part of a deployment."""
-    wrong = []
+    problems: list[str] = []
     if settings.roles and settings.router and settings.router.engine not in engine.routers:
-        routers = " or ".join(engine.routers)
-        said = (
-            f"'s prefill and decode replicas need {routers}"
-            if routers
-            else " has no prefill and decode replicas"
-        )
-        wrong.append(f"roles: {engine.title}{said} here, not {settings.router.engine}")
+        if engine.routers:
+            reason = f"'s prefill and decode replicas need {' or '.join(engine.routers)}"
+        else:
+            reason = " has no prefill and decode replicas"
+        problems.append(f"roles: {engine.title}{reason} here, not {settings.router.engine}")
     if settings.roles:
-        wrong += [f"roles: {text}" for text in engine.role_problems(settings, hardware)]
+        problems += [f"roles: {text}" for text in engine.role_problems(settings, hardware)]
     for role, part in settings.parts.items():
-        found = (ROUTERS[part.engine] if role == ROUTER else engine).problems(part, hardware)
-        wrong += [f"{role}: {text}".removeprefix(": ") for text in found]
-    return wrong
+        program = ROUTERS[part.engine] if role == ROUTER else engine
+        problems += [named(role, text) for text in program.problems(part, hardware)]
+    return problems
 
 
-def together(judged: Mapping[str, Feasibility]) -> Feasibility:
+def combine_verdicts(verdicts: Mapping[str, Feasibility]) -> Feasibility:
     """The verdict on a deployment from those on its roles: the worst status; reasons and
     predictions name the role.
     """
-    if "" in judged:
-        return judged[""]
-    return Feasibility(
-        min((one.status for one in judged.values()), key=lambda status: ORDER.index(status)),
-        tuple(f"{role}: {reason}" for role, one in judged.items() for reason in one.reasons),
-        {
-            f"{role}.{name}": value
-            for role, one in judged.items()
-            for name, value in one.predicted.items()
-        },
-        tuple(sorted({name for one in judged.values() for name in one.unserved})),
-    )
+    if "" in verdicts:
+        return verdicts[""]
+    reasons: list[str] = []
+    predicted: dict[str, Any] = {}
+    unserved: set[str] = set()
+    for role, verdict in verdicts.items():
+        reasons += [f"{role}: {reason}" for reason in verdict.reasons]
+        predicted |= {f"{role}.{name}": value for name, value in verdict.predicted.items()}
+        unserved.update(verdict.unserved)
+    worst = min((verdict.status for verdict in verdicts.values()), key=ORDER.index)
+    return Feasibility(worst, tuple(reasons), predicted, tuple(sorted(unserved)))
 
 
-def judged(
-    settings: ResolvedSettings,
-    spread: bool,
-    hardware: Hardware,
-    engine: Engine,
-    loads: Sequence[PlannedLoad],
-    apis: Sequence[str],
-    role: str = "",
-) -> Feasibility:
-    """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs
-    they have. ``spread``: over nodes, as the file does not say.
-    """
-    verdict = Feasibility("fits")
+def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) -> Feasibility:
+    """Whether the replicas of one role can run and serve the workloads."""
+    settings, engine = candidate.settings.engines[role], candidate.engine
     left_behind = models_left_behind([settings])
     if left_behind and engine.launches and not engine.emulated:
         return Feasibility("impossible", tuple(left_behind))
+    verdict = Feasibility("fits")
     if engine.launches:
         draft = settings.speculative.model if settings.speculative else None
         verdict = assess(
-            engine.pinned(settings, hardware),
+            engine.pinned(settings, candidate.hardware),
             model_facts(settings.model, settings.revision, settings.hf_overrides),
-            hardware,
+            candidate.hardware,
             draft=model_facts(draft) if draft else None,
             role=role,
         )
-    if spread:
-        text = f"spread over {settings.nnodes} nodes automatically: a node has {hardware.gpus_per_node} devices"
-        verdict = replace(verdict, reasons=(*verdict.reasons, text))
+    if role in candidate.spread_roles:
+        sentence = (
+            f"spread over {settings.nnodes} nodes automatically: "
+            f"a node has {candidate.hardware.gpus_per_node} devices"
+        )
+        verdict = replace(verdict, reasons=(*verdict.reasons, sentence))
     tokenizer = tokenizer_finding(settings)
-    if tokenizer is not None and tokenizer.status == "impossible":
-        return Feasibility("impossible", (tokenizer.sentence,))
     if tokenizer is not None:
+        if tokenizer.status == "impossible":
+            return Feasibility("impossible", (tokenizer.sentence,))
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
     # the model's own, where known
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len
-    return _with_workloads(
-        verdict,
-        {
-            load.workload.name: workload_mismatch(load.workload, settings, limit, apis)
-            for load in loads
-        },
-    )
+    apis = sorted(engine.apis(candidate.settings))
+    mismatches = {
+        load.workload.name: workload_mismatch(load.workload, settings, limit, apis)
+        for load in loads
+    }
+    return _with_workloads(verdict, mismatches)
 
 
 def models_left_behind(settings: Iterable[EngineSettings]) -> list[str]:
     """A sentence for each local model, draft and tokenizer that a submitted job's upload left
     behind.
     """
-    paths = dict.fromkeys(path for one in settings for path in _local_models(one))
-    return [sentence for path in paths if (sentence := not_uploaded(path)) is not None]
+    paths: dict[str, None] = {}
+    for part in settings:
+        paths |= dict.fromkeys(_local_models(part))
+    sentences = [not_uploaded(path) for path in paths]
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def _local_models(settings: EngineSettings) -> list[str]:
@@ -174,16 +189,19 @@ def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | Non
     """The verdict with workloads. One that cannot be served is not measured; if none can, nothing
     is possible.
     """
-    bad = {name: mismatch for name, mismatch in mismatches.items() if mismatch is not None}
-    if not bad:
+    findings = {name: finding for name, finding in mismatches.items() if finding is not None}
+    if not findings:
         return verdict
-    unserved = sorted(name for name, mismatch in bad.items() if mismatch.status == "impossible")
-    status = "risky" if len(unserved) < len(bad) else verdict.status
+    unserved = sorted(name for name, finding in findings.items() if finding.status == "impossible")
+    status = verdict.status
+    if status == "impossible" or len(unserved) == len(mismatches):
+        status = "impossible"
+    elif len(unserved) < len(findings):
+        status = "risky"
+    sentences = [finding.sentence for finding in findings.values()]
     return replace(
         verdict,
-        status="impossible"
-        if verdict.status == "impossible" or len(unserved) == len(mismatches)
-        else status,
-        reasons=(*verdict.reasons, *(mismatch.sentence for mismatch in bad.values())),
+        status=status,
+        reasons=(*verdict.reasons, *sentences),
         unserved=tuple(unserved),
     )

@@ -334,7 +334,7 @@ def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewher
 
     formula = foretold()
     monkeypatch.setattr("orchestrator.emulator.tables._compiled", compiled)
-    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: name)
+    monkeypatch.setattr("orchestrator.plan.checks.find_spec", lambda name: name)
     plan = foretold(predictions={"tables": True})
     for one, by_formula in zip(plan.deployments, formula.deployments, strict=True):
         if one.settings.tensor_parallel_size == 4:
@@ -349,7 +349,7 @@ def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewher
 def test_tables_that_are_not_installed_are_a_problem_of_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestrator.plan.checks.find_spec", lambda name: None)
     with pytest.raises(ProblemsError, match=r"llm-serving-orchestrator\[tables\]"):
         foretold(predictions={"tables": True})
 

@@ -336,7 +336,7 @@ def test_a_proposer_says_who_is_started_next(
     def last(settings: dict[str, Any], known: dict[str, float | None], seed: int) -> str:
         return [name for name in settings if name not in known][-1]
 
-    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: name)
+    monkeypatch.setattr("orchestrator.plan.loads.find_spec", lambda name: name)
     monkeypatch.setattr("orchestrator.capacity.proposing.propose", last)
     world, plan = world_of(), racing(", max_deployments: 2, proposer: optuna")
     sweep(world, plan, Store.open(str(tmp_path), "x"))
@@ -344,7 +344,7 @@ def test_a_proposer_says_who_is_started_next(
 
 
 def test_a_proposer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestrator.plan.loads.find_spec", lambda name: None)
     with pytest.raises(ProblemsError, match=r"optuna is not installed .*\[optuna\]"):
         racing(", proposer: optuna")
 

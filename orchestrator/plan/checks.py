@@ -1,0 +1,146 @@
+"""Checks that need all of an experiment: its candidates beside its workloads and its load.
+
+Each reports to the experiment's problems, so that a user sees all of them at once.
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from orchestrator.base.errors import InputError
+from orchestrator.plan.candidates import Candidate
+from orchestrator.plan.paths import Paths
+from orchestrator.spec.document import nearest
+from orchestrator.spec.experiment import Experiment, Load, Predictions
+from orchestrator.spec.load import counted
+
+MOST_MEASUREMENTS = 1_000_000
+
+
+def check_candidates(experiment: Experiment, candidates: Sequence[Candidate], loads: int) -> None:
+    """Reports what candidates and workloads cannot do together. ``loads``: how many are planned.
+
+    Raises ProblemsError for a plan with more than MOST_MEASUREMENTS measurements.
+    """
+    _check_size(experiment, candidates, loads)
+    _check_apis(experiment, candidates)
+    _check_prices(experiment, candidates)
+    _check_recorded_answers(experiment, candidates)
+
+
+def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
+    """``predictions`` with the path of the profile resolved. Reports unreadable profiles and
+    missing tables.
+    """
+    predictions: Predictions = experiment.parts.get("predictions", Predictions())
+    if predictions.tables and find_spec("aiconfigurator_core") is None:
+        experiment.problems.add(
+            ("predictions", "tables"),
+            "the tables are not installed",
+            "pip install llm-serving-orchestrator[tables]",
+        )
+    if predictions.profile is None:
+        return predictions
+    from orchestrator.emulator.profile import load_profile  # few need it
+
+    try:
+        profile = paths.profile(predictions.profile)
+        predictions = predictions.model_copy(update={"profile": profile})
+        load_profile(profile)
+    except (ValueError, InputError) as error:
+        experiment.problems.add(
+            ("predictions", "profile"), str(error), "orchestrator emulator fit writes one"
+        )
+    return predictions
+
+
+def _check_size(experiment: Experiment, candidates: Sequence[Candidate], loads: int) -> None:
+    """Raises ProblemsError for too many measurements: looking at them takes as long as planning."""
+    load: Load | None = experiment.parts.get("load")
+    deployments = sum(candidate.excluded_by is None for candidate in candidates)
+    levels = 0
+    if load is not None and load.levels is not None:
+        levels = loads * len(load.levels.given)
+    repeats = experiment.parts.get("repeats", 1)
+    measurements = deployments * levels * repeats
+    if measurements <= MOST_MEASUREMENTS:
+        return
+    factors = (
+        counted(deployments, "deployment"),
+        counted(levels, "level"),
+        counted(repeats, "repeat"),
+    )
+    message = (
+        f"{' x '.join(factors)} are {measurements:,} measurements; "
+        f"at most {MOST_MEASUREMENTS:,} are allowed"
+    )
+    experiment.problems.add(("load",), message, "make several experiments of it")
+    experiment.problems.raise_any()
+
+
+def _check_apis(experiment: Experiment, candidates: Sequence[Candidate]) -> None:
+    """Reports workloads that need an API which no deployment has."""
+    served: set[str] = set()
+    for candidate in candidates:
+        served.update(candidate.engine.apis(candidate.settings))
+    for index, workload in enumerate(experiment.parts.get("workloads", ())):
+        if served and workload.api not in served:
+            message = f"no deployment has the API {workload.api!r}"
+            hint = nearest(workload.api, served)
+            experiment.problems.add(("workloads", index, "api"), message, hint)
+
+
+def _check_prices(experiment: Experiment, candidates: Sequence[Candidate]) -> None:
+    """Reports hardware without a price in searches for the lowest cost."""
+    load: Load | None = experiment.parts.get("load")
+    if load is None or load.objective != "usd":
+        return
+    hardware = [candidate.hardware for candidate in candidates]
+    unpriced = sorted({node.name for node in hardware if not node.usd_per_gpu_hour})
+    if unpriced:
+        experiment.problems.add(
+            ("load", "objective"),
+            f"'objective: usd' needs the price of all hardware, and {', '.join(unpriced)} has none",
+            "give usd_per_gpu_hour, or objective: gpu",
+        )
+
+
+def _check_recorded_answers(experiment: Experiment, candidates: Sequence[Candidate]) -> None:
+    """Reports workloads whose answers are to be as long as the recorded ones, where a deployment
+    has no tokenizer to count these with.
+    """
+    counting = [
+        index
+        for index, workload in enumerate(experiment.parts.get("workloads", ()))
+        if getattr(workload, "counts_answers", False)
+    ]
+    if not counting:
+        return
+    models = {
+        candidate.settings.model
+        for candidate in candidates
+        if candidate.excluded_by is None and not _may_have_tokenizer(candidate)
+    }
+    if not models:
+        return
+    message = (
+        "recorded answers are counted with the model's tokenizer, and there is none of "
+        f"{', '.join(sorted(models))} here"
+    )
+    for index in counting:
+        place = ("workloads", index, "output_tokens")
+        experiment.problems.add(
+            place, message, "give 'tokenizer': a folder with tokenizer.json, or that file"
+        )
+
+
+def _may_have_tokenizer(candidate: Candidate) -> bool:
+    """Whether clients may find the tokenizer of a deployment: it is given, this machine has it, or
+    the engine brings the model's files to its nodes.
+    """
+    from orchestrator.workloads.content import local_tokenizer  # few workloads need it
+
+    settings = candidate.settings
+    if settings.tokenizer is not None or local_tokenizer(settings.model) is not None:
+        return True
+    is_gguf = settings.model.endswith(".gguf") or ":" in settings.model
+    return candidate.engine.launches and not is_gguf

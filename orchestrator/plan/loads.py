@@ -1,0 +1,167 @@
+"""Plans how deployments are loaded: every workload with its arrivals, limits and levels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.strategy import Question
+from orchestrator.plan.identity import file_digest
+from orchestrator.plan.model import PlannedLoad
+from orchestrator.plan.paths import Paths
+from orchestrator.results.ids import digest
+from orchestrator.spec.document import nearest
+from orchestrator.spec.experiment import Experiment, Load
+from orchestrator.spec.load import Arrivals, Level, LoadRules, Workload
+
+STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
+# Keys of ``load`` that only capacity searches use.
+OF_CAPACITY_SEARCHES = ("full_grid", "precision", "max_deployments", "proposer")
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadArrivals:
+    """Arrivals with the path of their trace resolved. ``are_drawable``: nothing was reported."""
+
+    arrivals: Arrivals
+    are_drawable: bool
+
+
+def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
+    """Every workload with the rules of the load. Reports invalid workloads, arrivals and searches."""
+    load: Load | None = experiment.parts.get("load")
+    workloads = _workloads(experiment, paths)
+    if load is None:
+        return []
+    _check_search(experiment, load)
+    read = _arrivals(experiment, load.arrivals, paths)
+    _check_arrivals(experiment, load, read, workloads)
+    levels = tuple(load.points())
+    of_workloads: dict[str, tuple[Level, ...]] = {}
+    if read.arrivals.process == "trace" and read.are_drawable and not load.is_closed_loop:
+        from orchestrator.plan.recorded import recorded_levels  # only a trace needs it
+
+        of_workloads = recorded_levels(load, read.arrivals, workloads, experiment.problems)
+    rules = _rules(load, read.arrivals)
+    return [
+        PlannedLoad(workload=workload, levels=of_workloads.get(workload.name, levels), **rules)
+        for workload in workloads
+    ]
+
+
+def _rules(load: Load, arrivals: Arrivals) -> dict[str, object]:
+    """The rules of a planned load, with values for those that the file leaves open."""
+    rules: dict[str, object] = {name: getattr(load, name) for name in LoadRules.model_fields}
+    rules["arrivals"] = arrivals
+    rules["trace_digest"] = file_digest(arrivals.trace) if arrivals.trace is not None else None
+    if load.duration_s is None and load.requests is None:
+        rules["duration_s"] = load.default_s
+    if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
+        # a number of requests counts all; a changing rate has no steady part
+        rules["warmup_s"] = 0.0
+    if load.drain_timeout_s is None:
+        rules["drain_timeout_s"] = load.request_timeout_s
+    return rules
+
+
+def _check_search(experiment: Experiment, load: Load) -> None:
+    """Reports an unknown search, one that cannot work with these levels and SLOs, and keys that it
+    has no use for.
+    """
+    place = ("load", "search")
+    if load.search not in STRATEGIES:
+        hint = nearest(load.search, STRATEGIES.names())
+        experiment.problems.add(place, f"unknown search {load.search!r}", hint)
+    else:
+        strategy = STRATEGIES[load.search]
+        problem = strategy.problem(_question(experiment, load))
+        if problem is not None:
+            experiment.problems.add(place, f"search {load.search!r}: {problem}")
+        elif not hasattr(strategy, "claims"):
+            for name in OF_CAPACITY_SEARCHES:
+                if getattr(load, name):
+                    message = (
+                        f"search {load.search!r} has no use for {name!r}, "
+                        "which is for capacity searches"
+                    )
+                    experiment.problems.add(("load", name), message, "leave it out")
+    if load.proposer is not None and find_spec(load.proposer) is None:
+        hint = f"pip install llm-serving-orchestrator[{load.proposer}]"
+        experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
+
+
+def _question(experiment: Experiment, load: Load) -> Question:
+    """What the search is asked, with a level of 1 for each level that an expression may give."""
+    levels: list[Level] = []
+    if load.levels is not None:
+        levels = [Level(control=control, value=1.0) for _, _, control, _ in load.levels.given]
+    if not levels and load.search == "levels":  # Load: only recorded arrivals need no levels
+        levels = [Level(control="request_rate", value=1.0)]
+    slos = tuple(experiment.parts.get("slos", {}).values())
+    return Question(tuple(levels), load.control, slos, experiment.parts.get("repeats", 1))
+
+
+def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: Paths) -> _ReadArrivals:
+    """Reports arrivals that cannot be drawn."""
+    problem = arrivals.problem()
+    texts: list[str] = []
+    try:
+        if arrivals.trace is not None:
+            arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
+        if problem is None and arrivals.process == "trace":
+            from orchestrator.load.arrivals import recorded  # only a trace needs it
+
+            recorded(arrivals)
+    except ProblemsError as error:
+        texts = [str(one) for one in error.problems]
+    except ValueError as error:
+        texts = [str(error)]
+    if problem:
+        texts = [problem]
+    for text in texts:
+        experiment.problems.add(("load", "arrivals"), text)
+    return _ReadArrivals(arrivals, are_drawable=not texts)
+
+
+def _check_arrivals(
+    experiment: Experiment, load: Load, read: _ReadArrivals, workloads: Sequence[Workload]
+) -> None:
+    """Reports arrivals that no level uses, and a trace whose entries are not all requests."""
+    place = ("load", "arrivals")
+    if load.is_closed_loop and "arrivals" in load.model_fields_set and read.are_drawable:
+        message = "'arrivals' is for request_rate, and here all levels are concurrency"
+        experiment.problems.add(place, message, "leave it out")
+    if read.arrivals.trace is None:
+        return
+    for workload in workloads:
+        skipped = workload.left_out()
+        if skipped:
+            experiment.problems.add(
+                place,
+                f"{workload.name!r}: {skipped} entries of its prompts are not requests and are skipped",
+                "remove them from both files, else the entries after them are sent at the wrong times",
+            )
+
+
+def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
+    """Workloads with their files found and identified by content. Reports those that cannot be
+    sent, and those that ask for the same.
+    """
+    by_identity: dict[str, Workload] = {}
+    for index, workload in enumerate(experiment.parts.get("workloads", ())):
+        try:
+            resolved = workload.resolved(paths.path)
+        except ProblemsError as error:
+            for problem in error.problems:
+                experiment.problems.add(("workloads", index), str(problem))
+            continue
+        except ValueError as error:
+            experiment.problems.add(("workloads", index), str(error))
+            continue
+        first = by_identity.setdefault(digest(resolved.identity()), resolved)
+        if first is not resolved:
+            message = f"{resolved.name!r} asks for the same as {first.name!r}"
+            hint = "use repeats to measure a workload more than once"
+            experiment.problems.add(("workloads", index), message, hint)
+    return list(by_identity.values())

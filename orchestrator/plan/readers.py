@@ -1,0 +1,44 @@
+"""Turns limits of readers into limits on the time per output token."""
+
+from collections.abc import Sequence
+
+from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Slo
+from orchestrator.spec.settings import EngineSettings
+
+
+def resolved_slos(
+    slos: Sequence[Slo], settings: Sequence[EngineSettings]
+) -> tuple[list[Slo], list[str]]:
+    """SLOs with a time per output token in place of each reader, and a note on each of these.
+
+    All deployments share one limit: that of the tokenizer with the most tokens per word.
+    """
+    if not any(slo.reader for slo in slos):
+        return list(slos), []
+    tokens, source = _most_tokens_per_word(settings)
+    resolved: list[Slo] = []
+    notes: list[str] = []
+    for slo in slos:
+        with_limits = slo.resolved(tokens)
+        resolved.append(with_limits)
+        if slo.reader is not None and with_limits.tpot is not None:
+            notes.append(
+                f"{slo.name}: a reader, {slo.reader}, is tpot<={with_limits.tpot * 1e3:.3g}ms: "
+                f"{READERS[slo.reader]:g} words per minute, {tokens:.2f} tokens per word ({source})"
+            )
+    return resolved, notes
+
+
+def _most_tokens_per_word(settings: Sequence[EngineSettings]) -> tuple[float, str]:
+    """The most tokens per word of all tokenizers at hand, and which one that is."""
+    from orchestrator.workloads.content import tokens_per_word  # only readers need it
+
+    counts: dict[str, float] = {}
+    for name in sorted({part.tokenizer or part.model for part in settings}):
+        count = tokens_per_word(name)
+        if count is not None:
+            counts[name] = count
+    if not counts:
+        return TOKENS_PER_WORD, "no tokenizer at hand: English"
+    name = max(counts, key=lambda tokenizer: counts[tokenizer])
+    return counts[name], name
