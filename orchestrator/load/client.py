@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from itertools import chain, takewhile
 
 from orchestrator.load.client_stats import Listening, StatsRecorder
+from orchestrator.load.fast_path import fast_path_of
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, Silence, SoFar
 from orchestrator.load.priority import How, Priority, quiet_memory, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter
-from orchestrator.load.response import InFlight, can_read_ahead, finish, read_ahead
+from orchestrator.load.response.reader import ResponseReader
 from orchestrator.load.rows import Rows
-from orchestrator.load.schedule import BACKOFF_NS, Entry, RequestQueue
+from orchestrator.load.schedule import BACKOFF_NS, PlannedRequest, RequestQueue
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
 from orchestrator.load.wire.wires import WIRES
@@ -42,7 +44,7 @@ class LoadClient:
 
     def __init__(self, priority: How = "realtime") -> None:
         self._priority: How = priority
-        self._driver: Driver | None = None
+        self._loop: ClientLoop | None = None
         self._progress = Progress()
         self._aborted = threading.Event()
         self._rows_of_rest = True
@@ -55,14 +57,14 @@ class LoadClient:
         """
         raise_open_files_limit()
         self._aborted.clear()
-        unused, self._driver = self._driver, None
+        unused, self._loop = self._loop, None
         if unused is not None:
             unused.close()
         assignment = Assignment.of(point, index, count)
         endpoints = [resolve(parse_url(target.url), target.verify_tls) for target in point.targets]
         writer = RequestWriter(assignment, [endpoint.origin for endpoint in endpoints])
-        writer.ahead()
-        self._driver = Driver(assignment, writer, endpoints)
+        writer.prewrite()
+        self._loop = ClientLoop(assignment, writer, endpoints)
         gc.collect()  # here, because it may take longer than the time between `run` and the start
         return assignment.schedule.known_requests()
 
@@ -73,36 +75,36 @@ class LoadClient:
         Every scheduled request has exactly one row, whatever the servers did, unless ``abort`` left
         some out.
         """
-        driver = self._driver
-        if driver is None:
+        loop = self._loop
+        if loop is None:
             raise RuntimeError("prepare a point before running it")
         if self._aborted.is_set():
-            driver.abort(self._rows_of_rest)
+            loop.abort(self._rows_of_rest)
         with quiet_memory():
             try:
-                return driver.run(start_ns, self._priority)
+                return loop.run(start_ns, self._priority)
             finally:
-                self._progress = driver.progress()
-                self._driver = None
+                self._progress = loop.progress()
+                self._loop = None
 
     def progress(self) -> Progress:
         """Counters of the run so far, or of the last run."""
-        driver = self._driver
-        return driver.progress() if driver is not None else self._progress
+        loop = self._loop
+        return loop.progress() if loop is not None else self._progress
 
     def so_far(self) -> SoFar | None:
         """What a watched point has to report since the last call; None while none runs."""
-        driver = self._driver  # looked at once: the run may end meanwhile
-        return driver.so_far() if driver is not None else None
+        loop = self._loop  # looked at once: the run may end meanwhile
+        return loop.so_far() if loop is not None else None
 
     def finish(self, at_ns: int, drain: bool) -> None:
         """Ends the run ``at_ns`` after its start, as if the point were no longer than that.
 
         ``drain``: wait for open requests; else they become ``aborted`` rows.
         """
-        driver = self._driver
-        if driver is not None:
-            driver.finish(at_ns, drain)
+        loop = self._loop
+        if loop is not None:
+            loop.finish(at_ns, drain)
 
     def abort(self, rows: bool = True) -> None:
         """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become
@@ -110,12 +112,12 @@ class LoadClient:
         """
         self._rows_of_rest = rows
         self._aborted.set()
-        driver = self._driver
-        if driver is not None:
-            driver.abort(rows)
+        loop = self._loop
+        if loop is not None:
+            loop.abort(rows)
 
 
-class Driver:
+class ClientLoop:
     """The loop of one run. ``run`` is called once; the other public methods may be called from any
     thread.
     """
@@ -126,17 +128,19 @@ class Driver:
         self._assignment = assignment
         self._point = point = assignment.point
         self._kind = assignment.kind
-        self._wire = WIRES[point.dialect.wire]
+        self._fast_path = fast_path_of(point.dialect.wire)
         self._writer = writer
         self._queue = RequestQueue(assignment.schedule, assignment.kind.think_time_s)
         self._cap = assignment.schedule.cap
         self._poller = Poller()
         self._transport = Transport(self._poller, endpoints)
         self._open: dict[InFlight, None] = {}  # oldest first
-        self._waiting: deque[Entry] = deque()  # due, but max_in_flight requests are in flight
+        self._waiting: deque[PlannedRequest] = (
+            deque()
+        )  # due, but max_in_flight requests are in flight
         self._over: deque[InFlight] = deque()  # finished responses, to be read
         self._over_bytes = 0
-        self._long: list[InFlight] = []  # running streams that can be read ahead
+        self._long: list[InFlight] = []  # running streams of which a part can be counted
         self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
         self._listening = Listening(len(point.targets))
@@ -153,6 +157,7 @@ class Driver:
         self._done = 0
         self._start_ns = 0
         self._rows: Rows
+        self._reader: ResponseReader
 
     def finish(self, at_ns: int, drain: bool) -> None:
         self._closing = at_ns, drain
@@ -161,10 +166,10 @@ class Driver:
         if not self._start_ns:
             return None
         # first: what ends meanwhile is reported next time, and not twice
-        ended = self._rows.untold()
-        open_now = [(flight.entry.due_ns, flight.silent()) for flight in list(self._open)]
-        open_now += [(entry.due_ns, True) for entry in list(self._waiting)]
-        open_now += [(flight.entry.due_ns, False) for flight in list(self._over)]
+        ended = self._rows.unreported()
+        open_now = [(request.planned.due_ns, request.is_silent()) for request in list(self._open)]
+        open_now += [(planned.due_ns, True) for planned in list(self._waiting)]
+        open_now += [(request.planned.due_ns, False) for request in list(self._over)]
         measured = [one for one in open_now if one[0] >= self._assignment.schedule.warmup_ns]
         return SoFar(time.monotonic_ns() - self._start_ns, ended, tuple(measured))
 
@@ -193,13 +198,16 @@ class Driver:
     def run(self, start_ns: int, priority: How) -> ClientResult:
         """Blocks until the last request is over; returns all rows of this client."""
         self._rows = Rows(self._assignment, start_ns)
+        dialect = self._point.dialect
+        wire = WIRES[dialect.wire]
+        self._reader = ResponseReader(wire, dialect, self._fast_path, start_ns)
         self._start_ns = start_ns
         try:
             with scheduled(priority) as self._priority:
                 while not self._aborting and time.monotonic_ns() < self._start_ns:
                     self._poller.wait(self._start_ns)
                 self._stats.start(start_ns, time.monotonic_ns())
-                self._loop()
+                self._run_loop()
             self._give_up_open()
             while self._read_step():
                 pass
@@ -218,7 +226,7 @@ class Driver:
 
     # -- the loop
 
-    def _loop(self) -> None:
+    def _run_loop(self) -> None:
         transport, clock = self._transport, time.monotonic_ns
         beat = self._start_ns
         wake = 0  # the next instant at which something is to be done
@@ -241,9 +249,9 @@ class Driver:
             # one step a turn is too slow where every poll ends several requests
             while self._over_bytes > OVER_BYTES:
                 self._read_step()
-            if (reads == 0 or self._crowded) and not self._read_step() and self._writer.hungry:
-                self._writer.ahead(1)
-            idle = not (self._over or self._reading or self._long or self._writer.hungry)
+            if (reads == 0 or self._crowded) and not self._read_step() and self._writer.wants_more:
+                self._writer.prewrite(1)
+            idle = not (self._over or self._reading or self._long or self._writer.wants_more)
 
     def _finished(self, now: int) -> bool:
         """Nothing is left to do, or the drain time is over."""
@@ -275,13 +283,18 @@ class Driver:
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
-            self._long = [flight for flight in self._open if can_read_ahead(flight)]
+            self._find_long()
         limit_ns = round(self._point.request_timeout_s * 1e9)
-        late = takewhile(lambda flight: now - flight.started_ns >= limit_ns, self._open)
-        for flight in list(late):
+        late = takewhile(lambda request: now - request.started_ns >= limit_ns, self._open)
+        for request in list(late):
             self._transport.cancel(
-                flight, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s"
+                request, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s"
             )
+
+    def _find_long(self) -> None:
+        """Finds running streams with so many reads that some can be counted now."""
+        if self._fast_path is not None:
+            self._long = list(filter(self._fast_path.can_count, self._open))
 
     def _close(self, now_ns: int, at_ns: int, drain: bool) -> None:
         self._queue.close(at_ns)
@@ -293,38 +306,38 @@ class Driver:
     # -- sending
 
     def _send_due(self, now: int) -> None:
-        while (entry := self._queue.pop_due(now - self._start_ns)) is not None:
+        while (planned := self._queue.pop_due(now - self._start_ns)) is not None:
             if self._cap is not None and len(self._open) >= self._cap:
-                self._waiting.append(entry)
+                self._waiting.append(planned)
             else:
-                self._send(entry, entry.due_ns + self._start_ns)
+                self._send(planned, planned.due_ns + self._start_ns)
 
-    def _send(self, entry: Entry, free_ns: int) -> None:
-        flight = InFlight(entry, self._writer.take(entry))
+    def _send(self, planned: PlannedRequest, free_ns: int) -> None:
+        request = self._writer.take(planned)
         if self._kind.needs_reply or self._point.count_text or self._point.keep_replies:
-            flight.response.parsed.texts = []
-        self._open[flight] = None
-        self._transport.start(flight)
-        self._stats.sent(flight.started_ns - free_ns)
+            request.parsed.texts = []
+        self._open[request] = None
+        self._transport.start(request)
+        self._stats.sent(request.started_ns - free_ns)
 
     # -- ends
 
     def _take_ended(self) -> None:
         """Frees places first, so that waiting requests are sent before anything is parsed."""
         ended, self._transport.ended = self._transport.ended, []
-        for flight in ended:
-            del self._open[flight]
-            self._listening.over(flight)
+        for request in ended:
+            del self._open[request]
+            self._listening.over(request)
             self._done += 1
             if self._waiting:
-                self._send(self._waiting.popleft(), flight.ended_ns)
-        for flight in ended:
+                self._send(self._waiting.popleft(), request.ended_ns)
+        for request in ended:
             if self._kind.needs_reply:
-                self._read_now(flight)
+                self._read_now(request)
             else:
-                self._over.append(flight)
-                self._over_bytes += _held_bytes(flight)
-            self._queue.over(flight.entry, flight.ended_ns - self._start_ns, _refused(flight))
+                self._over.append(request)
+                self._over_bytes += _held_bytes(request)
+            self._queue.over(request.planned, request.ended_ns - self._start_ns, _refused(request))
 
     def _read_step(self) -> bool:
         """One step of reading: finished responses first, else long running ones. False: nothing to
@@ -333,46 +346,43 @@ class Driver:
         if self._reading is None and self._rows.full:
             self._reading = self._rows.flush()
         elif self._reading is None and self._over:
-            flight = self._over.popleft()
-            self._over_bytes -= _held_bytes(flight)
-            self._reading = self._read(flight)
+            request = self._over.popleft()
+            self._over_bytes -= _held_bytes(request)
+            self._reading = self._read(request)
         if self._reading is None:
-            return self._read_ahead_step()
+            return self._count_step()
         if next(self._reading, _END) is _END:
             self._reading, self._crowded = None, False
         return True
 
-    def _read(self, flight: InFlight) -> Iterator[None]:
-        yield from finish(flight, self._wire, self._point.dialect)
-        self._add(flight)
+    def _read(self, request: InFlight) -> Iterator[None]:
+        yield from self._reader.finish(request)
+        self._add(request)
 
-    def _read_ahead_step(self) -> bool:
-        """Reads a part of a stream that still runs. False: none is long enough."""
-        while self._long:
-            flight = self._long.pop()
-            if flight in self._open:
-                read_ahead(flight, self._wire)
+    def _count_step(self) -> bool:
+        """Counts a part of a stream that still runs. False: none is long enough."""
+        while self._fast_path is not None and self._long:
+            request = self._long.pop()
+            if request in self._open:
+                self._fast_path.count(request)
                 return True
         return False
 
-    def _read_now(self, flight: InFlight) -> None:
+    def _read_now(self, request: InFlight) -> None:
         """Reads a whole response at once: the conversation's next turn needs the reply."""
-        deque(self._read(flight), maxlen=0)
+        deque(self._read(request), maxlen=0)
         self._crowded = self._crowded or self._rows.full
-        response = flight.response
-        self._writer.answered(
-            flight.entry, flight.request, response.parsed, response.output_tokens or 0
-        )
+        self._writer.answered(request)
 
-    def _add(self, flight: InFlight) -> None:
-        response = flight.response
-        if response.status is not Status.OK:
+    def _add(self, request: InFlight) -> None:
+        is_ok = request.record.status is Status.OK
+        if not is_ok:
             self._failed += 1
             self._perhaps_give_up()
-        self._stats.coalesced_reads += response.coalesced_reads
-        self._rows.add(flight)
-        if self._point.keep_replies and response.status is Status.OK:
-            self._replies.append(self._reply(flight))
+        self._stats.coalesced_reads += request.coalesced_reads
+        self._rows.add(request)
+        if self._point.keep_replies and is_ok:
+            self._replies.append(self._reply(request))
 
     def _perhaps_give_up(self) -> None:
         most, more = (
@@ -383,12 +393,12 @@ class Driver:
             self._stats.gave_up = True
             self.abort(rows=False)
 
-    def _reply(self, flight: InFlight) -> Reply:
-        parsed, prompt = flight.response.parsed, flight.request.prompt
+    def _reply(self, request: InFlight) -> Reply:
+        parsed, prompt = request.parsed, request.prompt
         assert prompt is not None, "prompts are kept where replies are"
         return Reply(
-            flight.entry.index,
-            self._point.targets[flight.request.target].replica,
+            request.planned.index,
+            self._point.targets[request.target].replica,
             "".join(message.text for message in prompt.messages),
             "".join(parsed.texts or ()),
             parsed.ids or None,
@@ -414,16 +424,16 @@ class Driver:
         if self._aborting:
             said = never = (ErrorClass.ABORTED, "the run was aborted")
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
-        unsent = [(entry, never) for entry in self._waiting]
-        for entry in [*(flight.entry for flight in self._open), *self._waiting]:
-            unsent += [(turn, said) for turn in self._queue.later_turns(entry, now_ns)]
-        for flight in list(self._open):
-            self._transport.cancel(flight, *said)
+        unsent = [(planned, never) for planned in self._waiting]
+        for planned in [*(request.planned for request in self._open), *self._waiting]:
+            unsent += [(turn, said) for turn in self._queue.later_turns(planned, now_ns)]
+        for request in list(self._open):
+            self._transport.cancel(request, *said)
         self._over.extend(self._transport.ended)
         self._open.clear()
-        rest = ((entry, said) for entry in self._queue.rest(now_ns)) if self._aborting else ()
-        for entry, (error_class, error) in chain(unsent, rest):
-            self._rows.add_unsent(entry, now_ns, error_class, error)
+        rest = ((planned, said) for planned in self._queue.rest(now_ns)) if self._aborting else ()
+        for planned, (error_class, error) in chain(unsent, rest):
+            self._rows.add_unsent(planned, now_ns, error_class, error)
             self._rows.flush_full()
             self._failed += 1
 
@@ -431,14 +441,15 @@ class Driver:
 _END = object()
 
 
-def _held_bytes(flight: InFlight) -> int:
+def _held_bytes(request: InFlight) -> int:
     """Roughly the memory of a finished response, with the bytes that came."""
-    return FLIGHT_BYTES + sum(map(len, flight.parts))
+    return FLIGHT_BYTES + sum(map(len, request.parts))
 
 
-def _refused(flight: InFlight) -> bool:
+def _refused(request: InFlight) -> bool:
     """Whether it failed so quickly that another request sent now would fail the same way."""
-    bad = flight.response.error_class is not None or (
-        flight.head is not None and flight.head.status != 200
-    )
-    return bad and flight.ended_ns - flight.started_ns < BACKOFF_NS
+    if request.ended_ns - request.started_ns >= BACKOFF_NS:
+        return False
+    if request.record.error_class is not None:
+        return True
+    return request.head is not None and request.head.status != 200

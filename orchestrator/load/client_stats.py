@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientStats, Silence
-from orchestrator.load.response import InFlight
 from orchestrator.load.transport import Transport
 
 
@@ -100,24 +100,24 @@ class Listening:
         # start of the first request since then that got no byte
         self._unheard: list[int | None] = [None] * targets
 
-    def over(self, flight: InFlight) -> None:
+    def over(self, request: InFlight) -> None:
         """A request is over; its response is not read yet."""
-        target = flight.request.target
-        if flight.times:
-            self._heard[target], self._unheard[target] = flight.times[-1], None
+        target = request.target
+        if request.times:
+            self._heard[target], self._unheard[target] = request.times[-1], None
         elif self._unheard[target] is None:
-            self._unheard[target] = flight.started_ns
+            self._unheard[target] = request.started_ns
 
     def silences(self, open_flights: Iterable[InFlight], now_ns: int) -> list[Silence]:
         """For each target: how long its open requests have received no byte; without open ones, how
         long ago the last byte came. Targets that were never asked are left out.
         """
         last, since, counts = list(self._heard), list(self._unheard), [0] * len(self._heard)
-        for flight in open_flights:
-            target, times = flight.request.target, flight.times[-1:]
+        for request in open_flights:
+            target, times = request.target, request.times[-1:]
             counts[target] += 1
             last[target] = max([*times, last[target] or 0]) or None
-            since[target] = min(flight.started_ns, since[target] or now_ns)
+            since[target] = min(request.started_ns, since[target] or now_ns)
         begins = [max(filter(None, pair), default=None) for pair in zip(last, since, strict=True)]
         return [
             Silence(target, count, (now_ns - begin) / 1e9)

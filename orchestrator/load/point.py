@@ -5,7 +5,7 @@ every client.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.base.redaction import SHORTEST
 from orchestrator.base.text import grouped
@@ -15,6 +15,7 @@ from orchestrator.spec.load import Arrivals, Level, Workload
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from orchestrator.load.request_record import EndedRequest
     from orchestrator.results.row_writer import RowFile
 
 
@@ -179,13 +180,13 @@ class SoFar:
     """What the client of a watched point reports since the last report. Nanoseconds since the
     point's start.
 
-    ``ended``: requests that ended, as load/rows.py holds them (Arrow would take ten times as long).
+    ``ended``: requests that ended, as records (Arrow would take ten times as long).
     ``open``: for each due request that has not ended, when it was due, and whether nothing of its
     answer has come.
     """
 
     now_ns: int
-    ended: tuple[Any, ...]
+    ended: tuple[EndedRequest, ...]
     open: tuple[tuple[int, bool], ...]
 
 

@@ -7,15 +7,17 @@ nothing to read. Later turns are written once the answer before them is known.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.schedule import Entry, Schedule
+from orchestrator.load.request_record import RequestRecord
+from orchestrator.load.schedule import PlannedRequest, Schedule
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.address import Origin
@@ -66,17 +68,40 @@ class Assignment:
         """
         return session % len(self.point.targets)
 
+    def record(
+        self, planned: PlannedRequest, input_tokens: int, output_tokens: int
+    ) -> RequestRecord:
+        """The record of a planned request that asks for so many tokens, before anything is sent."""
+        return RequestRecord(
+            request_index=planned.index,
+            client=self.client,
+            replica=self.point.targets[self.target(planned.session)].replica,
+            phase=self.schedule.phase(planned.due_ns),
+            session=planned.session if self.kind.sessions else None,
+            turn=planned.turn if self.kind.sessions else None,
+            scheduled_ns=planned.due_ns,
+            input_tokens_asked=input_tokens,
+            output_tokens_asked=output_tokens,
+        )
+
+    def unsent_record(self, planned: PlannedRequest, done_ns: int) -> RequestRecord:
+        """The record of a request that was never sent. ``done_ns``: since the point's start."""
+        input_tokens = self.kind.input_tokens(planned.session, planned.turn)
+        output_tokens = self.kind.output_tokens(planned.session, planned.turn)
+        record = self.record(planned, input_tokens, output_tokens)
+        record.done_ns = done_ns
+        return record
+
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One request, ready to send. ``prompt``: kept only where it will be needed."""
+class _Written:
+    """A request as bytes. ``phase``: the one it was written for."""
 
-    target: int
     wire_bytes: bytes
     phase: str
-    prompt_tokens: int
+    input_tokens: int
     output_tokens: int
-    prompt: Prompt | None = None
+    prompt: Prompt | None  # kept only where it will be needed
 
 
 class RequestWriter:
@@ -96,13 +121,13 @@ class RequestWriter:
         self._limit = (
             AHEAD_REQUESTS if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
         )
-        self._ready: dict[int, Request] = {}
+        self._ready: dict[int, _Written] = {}
         self._ready_bytes = 0
         self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
         self._more = True  # some first turns are not written yet
-        self.hungry = True  # there is something to write, and room for it
+        self.wants_more = True  # there is something to write, and room for it
 
-    def ahead(self, limit: int | None = None) -> None:
+    def prewrite(self, limit: int | None = None) -> None:
         """Writes the next ``limit`` first turns; None: all that fit."""
         for _ in repeat(None) if limit is None else repeat(None, limit):
             if self._full():
@@ -111,54 +136,62 @@ class RequestWriter:
             if session is None:
                 self._more = False
                 break
-            made = self._write(session, 0, self._likely_phase(session), ())
-            self._ready[session] = made
-            self._ready_bytes += len(made.wire_bytes)
-        self.hungry = self._more and not self._full()
+            written = self._write(session, 0, self._likely_phase(session), ())
+            self._ready[session] = written
+            self._ready_bytes += len(written.wire_bytes)
+        self.wants_more = self._more and not self._full()
 
-    def take(self, entry: Entry) -> Request:
-        """The request of an entry. Written now if it was not written ahead, or if the phase changes
-        its prompt.
+    def take(self, planned: PlannedRequest) -> InFlight:
+        """A planned request, ready to be sent. Written now if it was not written before, or if the
+        phase changes its prompt.
         """
-        phase = self._assignment.schedule.phase(entry.due_ns)
-        if entry.turn:
-            return self._write(
-                entry.session, entry.turn, phase, tuple(self._history.get(entry.session, ()))
-            )
-        made = self._ready.pop(entry.session, None)
-        if made is None:
-            return self._write(entry.session, 0, phase, ())
-        self._ready_bytes -= len(made.wire_bytes)
-        self.hungry = self._more
-        if made.phase == phase:
-            return made
-        if self._kind.warmup_differs:
-            return self._write(entry.session, 0, phase, ())
-        return replace(made, phase=phase)
+        written = self._written(planned, self._assignment.schedule.phase(planned.due_ns))
+        record = self._assignment.record(planned, written.input_tokens, written.output_tokens)
+        target = self._assignment.target(planned.session)
+        return InFlight(planned, record, target, written.wire_bytes, written.prompt)
 
-    def answered(self, entry: Entry, request: Request, parsed: Parsed, reply_tokens: int) -> None:
-        """Keeps a turn for the next one; after its last turn a session is forgotten."""
+    def _written(self, planned: PlannedRequest, phase: str) -> _Written:
+        session = planned.session
+        if planned.turn:
+            earlier = tuple(self._history.get(session, ()))
+            return self._write(session, planned.turn, phase, earlier)
+        written = self._ready.pop(session, None)
+        if written is None:
+            return self._write(session, 0, phase, ())
+        self._ready_bytes -= len(written.wire_bytes)
+        self.wants_more = self._more
+        if written.phase != phase and self._kind.warmup_differs:
+            return self._write(session, 0, phase, ())
+        return written
+
+    def answered(self, request: InFlight) -> None:
+        """Keeps a turn whose answer was read for the next one; after its last turn a session is
+        forgotten.
+        """
         assert request.prompt is not None, "prompts are kept where the next turn needs them"
-        if entry.turn + 1 == self._kind.turns(entry.session):
-            self._history.pop(entry.session, None)
+        planned, parsed = request.planned, request.parsed
+        if planned.turn + 1 == self._kind.turns(planned.session):
+            self._history.pop(planned.session, None)
             return
         user = request.prompt.messages[-1]
-        reply = self._reply(entry, user.content, parsed, reply_tokens)
+        reply_tokens = request.record.output_tokens or 0
+        reply = self._reply(planned, user.content, parsed, reply_tokens)
         if isinstance(user.content[0], str):
             reply_tokens = max(0, reply_tokens - parsed.thought_tokens)
-        self._history.setdefault(entry.session, []).extend(
-            (user, Message("assistant", reply, reply_tokens))
-        )
+        answer = Message("assistant", reply, reply_tokens)
+        self._history.setdefault(planned.session, []).extend((user, answer))
 
-    def _reply(self, entry: Entry, user: Content, parsed: Parsed, reply_tokens: int) -> Content:
-        """The answer in the form of the prompt: text, without its reasoning, or ids. Ids that the engine did not send are
-        drawn at random.
+    def _reply(
+        self, planned: PlannedRequest, user: Content, parsed: Parsed, reply_tokens: int
+    ) -> Content:
+        """The answer in the form of the prompt: text, without its reasoning, or ids. Ids that the
+        engine did not send are drawn at random.
         """
         if isinstance(user[0], str):
             return ("".join(parsed.answer_texts),)
         if (ids := parsed.ids) is not None:
             return (np.array(ids, dtype=np.int32),)
-        rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, entry.index)
+        rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, planned.index)
         return (self._assignment.prompter.make(rng, reply_tokens),)
 
     def _likely_phase(self, session: int) -> str:
@@ -171,15 +204,14 @@ class RequestWriter:
     def _full(self) -> bool:
         return self._ready_bytes >= AHEAD_BYTES or len(self._ready) >= self._limit
 
-    def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> Request:
+    def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> _Written:
         prompt = self._kind.prompt(session, turn, phase, earlier)
         output_tokens = self._kind.output_tokens(session, turn)
         target, point = self._assignment.target(session), self._assignment.point
         body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
         kept = prompt if self._kind.needs_reply or point.keep_replies else None
-        return Request(
-            target, with_body(self._heads[target], body), phase, prompt.tokens, output_tokens, kept
-        )
+        wire_bytes = with_body(self._heads[target], body)
+        return _Written(wire_bytes, phase, prompt.tokens, output_tokens, kept)
 
 
 # -- HTTP/1.1

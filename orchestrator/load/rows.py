@@ -1,6 +1,5 @@
-"""Rows of one client, one per scheduled request. Each is a tuple at first; some thousand at a time
-become Arrow tables and go to disk (results/row_writer.py), so that memory is bounded however many there
-are.
+"""Rows of one client, one per scheduled request. Some thousand records at a time become Arrow
+tables and go to disk (results/row_writer.py), so that memory is bounded however many there are.
 
 The rows of a client that died are made by another process from the schedule, which says what that
 client had to do.
@@ -13,32 +12,40 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from orchestrator.base.redaction import redact
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint
-from orchestrator.load.requests import Assignment, Request
-from orchestrator.load.response import InFlight
-from orchestrator.load.schedule import Entry, RequestQueue
-from orchestrator.results.outcomes import ErrorClass
+from orchestrator.load.request_record import EndedRequest, RequestRecord, TokenGaps
+from orchestrator.load.requests import Assignment
+from orchestrator.load.schedule import PlannedRequest, RequestQueue
+from orchestrator.results.outcomes import ErrorClass, TokenCounts
 from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.results.temporary_files import disk_errors, nameless_file, path_of
 from orchestrator.workloads.content import load_tokenizer
-
-Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
-Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps
 
 # to disk; in memory a row takes about 1 kB, a gap 4 bytes (6 where chunks hold several tokens)
 ROWS_AT_ONCE = 5_000
 GAPS_AT_ONCE = 250_000
 MOST_SHOWN = 500  # characters of an error
 REPLIES_AT_ONCE = 1_000  # tokenized together; an encoding takes about 100 bytes per token
+POINT_IDS = ("measurement_id", "attempt_id")  # columns that are the same in all rows of a point
+
+
+@dataclass(frozen=True, slots=True)
+class UncountedReply:
+    """A reply that came without token counts, to be counted after the run."""
+
+    record: RequestRecord
+    text: str
 
 
 class Rows:
@@ -49,12 +56,14 @@ class Rows:
     def __init__(self, assignment: Assignment, start_ns: int) -> None:
         self._assignment = assignment
         self._start_ns = start_ns
-        self._rows: list[tuple[Any, ...]] = []
-        self._gaps: list[Gaps] = []
+        self._records: list[RequestRecord] = []
+        self._gaps: list[TokenGaps] = []
         self._gaps_held = 0
-        self._untold: deque[Ended] | None = deque() if assignment.point.watched else None
+        self._unreported: deque[EndedRequest] | None = None
+        if assignment.point.watched:
+            self._unreported = deque()
         self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
-        # pickled requests whose reply had no counts
+        # pickled UncountedReply, one after the other
         self._replies = nameless_file() if self._tokenizer else None
         self._replies_end = 0
         self._writer = RowWriter("requests", "token_events")
@@ -66,79 +75,56 @@ class Rows:
     @property
     def full(self) -> bool:
         """Whether there is enough to flush."""
-        return len(self._rows) >= ROWS_AT_ONCE or self._gaps_held >= GAPS_AT_ONCE
+        return len(self._records) >= ROWS_AT_ONCE or self._gaps_held >= GAPS_AT_ONCE
 
-    def add(self, flight: InFlight) -> None:
+    def add(self, request: InFlight) -> None:
         """Adds a request that was sent (or could not be) and whose response was read."""
-        response = flight.response
-        if self._untold is not None:
-            gaps = response.gaps_us
-            told = None if gaps is None else (flight.entry.index, gaps, response.tokens_per_chunk)
-            self._untold.append((self._row(flight), told))
-        if (
-            self._replies is not None
-            and response.source == "chunks"
-            and any(response.parsed.texts or ())
-        ):
-            self._keep(
-                replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None))
-            )
+        record = request.record
+        if record.error is not None:
+            record.error = self._shown(record.error, request.target)
+        texts = request.parsed.texts
+        is_uncounted = record.token_count_source == TokenCounts.CHUNKS and any(texts or ())
+        if self._replies is None or not is_uncounted:
+            self._add(record)
             return
-        self._rows.append(self._row(flight))
-        if response.gaps_us is not None:  # there was content
-            self._gaps.append((flight.entry.index, response.gaps_us, response.tokens_per_chunk))
-            self._gaps_held += len(response.gaps_us)
+        self._report(record)
+        self._keep(UncountedReply(record, "".join(texts or ())))
 
-    def _keep(self, light: InFlight) -> None:
+    def _add(self, record: RequestRecord) -> None:
+        self._report(record)
+        gaps = record.gaps
+        record.gaps = None  # they go to disk earlier than rows
+        self._records.append(record)
+        if gaps is not None:
+            self._gaps.append(gaps)
+            self._gaps_held += len(gaps.gaps_us)
+
+    def _report(self, record: RequestRecord) -> None:
+        if self._unreported is not None:
+            self._unreported.append(EndedRequest(record, record.gaps))
+
+    def _keep(self, reply: UncountedReply) -> None:
         assert self._replies is not None
         with disk_errors():
-            self._replies.write(pickle.dumps(light))
+            self._replies.write(pickle.dumps(reply))
             self._replies_end = self._replies.tell()
 
-    def untold(self) -> tuple[Ended, ...]:
+    def unreported(self) -> tuple[EndedRequest, ...]:
         """What a watched point added since the last call. From any thread.
 
         Where text is counted after the run, these rows count chunks.
         """
-        assert self._untold is not None
-        return tuple(self._untold.popleft() for _ in range(len(self._untold)))
+        assert self._unreported is not None
+        return tuple(self._unreported.popleft() for _ in range(len(self._unreported)))
 
-    def _row(self, flight: InFlight) -> tuple[Any, ...]:
-        response, request = flight.response, flight.request
-        return (
-            *self._key(flight.entry),
-            self._since(flight.sent_ns),
-            self._since(flight.first_byte_ns),
-            self._since(response.first_token_ns),
-            self._since(response.first_answer_ns),
-            self._since(response.last_token_ns),
-            flight.ended_ns - self._start_ns,
-            request.prompt_tokens,
-            response.parsed.input_tokens,
-            request.output_tokens,
-            response.output_tokens,
-            response.hidden_tokens,
-            response.first_chunk_tokens,
-            response.counted,
-            response.source,
-            response.parsed.cached_tokens,
-            response.chunks,
-            response.coalesced_chunks,
-            response.itl_kind,
-            response.parsed.finish_reason,
-            response.status,
-            response.error_class,
-            response.error and self._shown(response.error, request.target),
-            response.http_status,
-        )
-
-    def add_unsent(self, entry: Entry, done_ns: int, error_class: ErrorClass, error: str) -> None:
+    def add_unsent(
+        self, planned: PlannedRequest, done_ns: int, error_class: ErrorClass, error: str
+    ) -> None:
         """Adds a request that was never sent. ``done_ns``: since the start."""
-        kind, turn = self._assignment.kind, (entry.session, entry.turn)
-        asked = Request(0, b"", "", kind.input_tokens(*turn), kind.output_tokens(*turn))
-        flight = InFlight(entry, asked, ended_ns=self._start_ns + done_ns)
-        flight.response.fail(error_class, error)
-        self._rows.append(self._row(flight))
+        record = self._assignment.unsent_record(planned, done_ns)
+        record.fail(error_class, error)
+        record.error = self._shown(error, 0)
+        self._records.append(record)
 
     def recount(self) -> None:
         """Counts the replies that came without token counts with the model's tokenizer, and adds
@@ -150,16 +136,16 @@ class Rows:
         encode = load_tokenizer(self._tokenizer).encode_batch_fast
         with open(path_of(self._replies), "rb") as replies:
             while replies.tell() < self._replies_end:
-                some: list[InFlight] = []
-                while len(some) < REPLIES_AT_ONCE and replies.tell() < self._replies_end:
-                    some.append(pickle.load(replies))  # noqa: S301  this process wrote it
-                self._count(encode, some)
+                batch: list[UncountedReply] = []
+                while len(batch) < REPLIES_AT_ONCE and replies.tell() < self._replies_end:
+                    batch.append(pickle.load(replies))  # noqa: S301  this process wrote it
+                self._count(encode, batch)
 
-    def _count(self, encode: Callable[..., Any], some: Sequence[InFlight]) -> None:
-        texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
-        for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
-            flight.response.recount(len(code.ids))
-            self.add(flight)
+    def _count(self, encode: Callable[..., Any], replies: Sequence[UncountedReply]) -> None:
+        encodings = encode([reply.text for reply in replies], add_special_tokens=False)
+        for reply, encoding in zip(replies, encodings, strict=True):
+            reply.record.set_tokenizer_count(len(encoding.ids))
+            self._add(reply.record)
         self.flush_full()
 
     def flush_full(self) -> None:
@@ -172,13 +158,16 @@ class Rows:
         Rows wait until there are ROWS_AT_ONCE, even where their gaps are many: small parts cost
         readers room and time.
         """
-        gaps, self._gaps, self._gaps_held = self._gaps, [], 0
+        gaps = self._gaps
+        self._gaps = []
+        self._gaps_held = 0
         self._writer.write("token_events", _token_events(self._assignment.point, gaps))
-        if not everything and len(self._rows) < ROWS_AT_ONCE:
+        if not everything and len(self._records) < ROWS_AT_ONCE:
             return
-        rows, self._rows = self._rows, []
-        columns = _ids(self._assignment.point, len(rows))
-        for column in _columns(rows):
+        records = self._records
+        self._records = []
+        columns: list[pa.Array] = []
+        for column in _columns(self._assignment.point, records):
             columns.append(column)
             yield
         self._writer.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
@@ -195,51 +184,43 @@ class Rows:
         if self._replies is not None:
             self._replies.close()
 
-    def _key(self, entry: Entry) -> tuple[Any, ...]:
-        mine = self._assignment
-        session, turn = (entry.session, entry.turn) if mine.kind.sessions else (None, None)
-        replica = mine.point.targets[mine.target(entry.session)].replica
-        return (
-            entry.index,
-            mine.client,
-            replica,
-            mine.schedule.phase(entry.due_ns),
-            session,
-            turn,
-            entry.due_ns,
-        )
 
-    def _since(self, at_ns: int | None) -> int | None:
-        return None if at_ns is None else at_ns - self._start_ns
-
-
-def tables(point: LoadPoint, ended: Sequence[Ended]) -> tuple[pa.Table, pa.Table]:
+def tables(point: LoadPoint, ended: Sequence[EndedRequest]) -> tuple[pa.Table, pa.Table]:
     """``requests`` and ``token_events`` of what a client reported while it ran."""
-    columns = [*_ids(point, len(ended)), *_columns([row for row, _ in ended])]
+    columns = list(_columns(point, [request.record for request in ended]))
     requests = pa.Table.from_arrays(columns, schema=REQUESTS)
-    return requests, _token_events(point, [gaps for _, gaps in ended if gaps is not None])
+    gaps = [request.gaps for request in ended if request.gaps is not None]
+    return requests, _token_events(point, gaps)
 
 
-def _token_events(point: LoadPoint, gaps: Sequence[Gaps]) -> pa.Table:
-    index = pa.array([request_index for request_index, _, _ in gaps], pa.int32())
-    gaps_us = _lists([one for _, one, _ in gaps], TOKEN_EVENTS.field("gaps_us").type)
-    tokens = _lists([one for _, _, one in gaps], TOKEN_EVENTS.field("tokens_per_chunk").type)
-    return pa.Table.from_arrays(
-        [*_ids(point, len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS
-    )
+def _columns(point: LoadPoint, records: Sequence[RequestRecord]) -> Iterator[pa.Array]:
+    """The columns of ``requests``, in the order of its schema."""
+    for field in REQUESTS:
+        if field.name in POINT_IDS:
+            yield _repeated(getattr(point, field.name), len(records))
+        else:
+            values = list(map(attrgetter(field.name), records))
+            yield pa.array(values, field.type)
 
 
-def _ids(point: LoadPoint, rows: int) -> list[pa.Array]:
-    return [
-        pa.repeat(pa.scalar(value, pa.string()), rows)
-        for value in (point.measurement_id, point.attempt_id)
-    ]
+def _token_events(point: LoadPoint, gaps: Sequence[TokenGaps]) -> pa.Table:
+    columns = {
+        "measurement_id": _repeated(point.measurement_id, len(gaps)),
+        "attempt_id": _repeated(point.attempt_id, len(gaps)),
+        "request_index": pa.array([request.request_index for request in gaps], pa.int32()),
+        "gaps_us": _lists(
+            [request.gaps_us for request in gaps], TOKEN_EVENTS.field("gaps_us").type
+        ),
+        "tokens_per_chunk": _lists(
+            [request.tokens_per_chunk for request in gaps],
+            TOKEN_EVENTS.field("tokens_per_chunk").type,
+        ),
+    }
+    return pa.table(columns, schema=TOKEN_EVENTS)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[pa.Array]:
-    """The columns of ``requests`` after its ids."""
-    for at, field in enumerate(list(REQUESTS)[2:]):
-        yield pa.array([row[at] for row in rows], field.type)
+def _repeated(text: str, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
 def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
@@ -260,7 +241,7 @@ def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile
     """
     mine = Assignment.of(point, index, count)
     with closing(Rows(mine, 0)) as rows:
-        for entry in RequestQueue(mine.schedule, 0.0).rest(0):
-            rows.add_unsent(entry, entry.due_ns, ErrorClass.LOST, why)
+        for planned in RequestQueue(mine.schedule, 0.0).rest(0):
+            rows.add_unsent(planned, planned.due_ns, ErrorClass.LOST, why)
             rows.flush_full()
         return rows.parts()[0]

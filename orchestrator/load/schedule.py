@@ -33,7 +33,7 @@ MAX_BACKOFF_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlannedRequest:
     """One request of the schedule. ``due_ns`` counts from the point's start."""
 
     index: int  # request_index: numbers the turns of all sessions, in order
@@ -134,7 +134,7 @@ class Schedule:
             known.append(known[-1] + self._kind.turns(len(known) - 1))
         return known[session]
 
-    def entry(self, session: int, turn: int, due_ns: int | None = None) -> Entry | None:
+    def request(self, session: int, turn: int, due_ns: int | None = None) -> PlannedRequest | None:
         """A request of the schedule; None where it lies beyond the point's number of requests or
         its time.
 
@@ -145,7 +145,7 @@ class Schedule:
         due = int(self.due_ns[session]) if due_ns is None else due_ns
         if self.end_ns is not None and due >= self.end_ns:
             return None
-        return Entry(self._first(session) + turn, session, turn, due)
+        return PlannedRequest(self._first(session) + turn, session, turn, due)
 
     def turns(self, session: int) -> int:
         """Requests of a session within the point's number of them (whether the time suffices is
@@ -164,13 +164,13 @@ class Schedule:
 
 
 class RequestQueue:
-    """Hands out one client's entries as they become due."""
+    """Hands out one client's planned requests as they become due."""
 
     def __init__(self, schedule: Schedule, think_time_s: float) -> None:
         self._schedule = schedule
         self._think_ns = round(think_time_s * 1e9)
         self._sessions = schedule.own_sessions()
-        self._heap: list[tuple[int, int, Entry]] = []  # due, tie, entry
+        self._heap: list[tuple[int, int, PlannedRequest]] = []  # due, tie, request
         # closed loop, by session: failures in a row before it in its slot
         self._failures: dict[int, int] = {}
         self._ties = 0
@@ -183,21 +183,23 @@ class RequestQueue:
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next known entry is due; None: whatever is left follows from requests in flight."""
+        """When the next known request is due; None: whatever is left follows from requests in
+        flight.
+        """
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ns: int) -> Entry | None:
-        """The next entry that is due; None where none is."""
+    def pop_due(self, now_ns: int) -> PlannedRequest | None:
+        """The next request that is due; None where none is."""
         if not self._heap or self._heap[0][0] > now_ns:
             return None
-        due, _, entry = heapq.heappop(self._heap)
+        due, _, planned = heapq.heappop(self._heap)
         self._last_due_ns = max(self._last_due_ns, due)
         self.scheduled += 1
-        if self._schedule.open_loop and entry.turn == 0:
+        if self._schedule.open_loop and planned.turn == 0:
             self._push(self._first_turn(None))
-        return entry
+        return planned
 
-    def over(self, entry: Entry, ended_ns: int, refused: bool) -> None:
+    def over(self, planned: PlannedRequest, ended_ns: int, refused: bool) -> None:
         """A request is over: schedules its session's next turn or (closed loop) the session that
         takes its slot.
 
@@ -205,11 +207,11 @@ class RequestQueue:
         the rows would fill the disk.
         """
         due, closed, failures = ended_ns + self._think_ns, not self._schedule.open_loop, 0
-        before = self._failures.pop(entry.session, 0)
+        before = self._failures.pop(planned.session, 0)
         if closed and refused:
             failures = before + 1
             due += min(BACKOFF_NS << min(before, 16), MAX_BACKOFF_NS)
-        following = self._schedule.entry(entry.session, entry.turn + 1, due)
+        following = self._schedule.request(planned.session, planned.turn + 1, due)
         if following is None and closed:
             following = self._first_turn(due)
         if following is not None and failures:
@@ -231,14 +233,14 @@ class RequestQueue:
         self._heap = [one for one in self._heap if one[0] < at_ns]
         heapq.heapify(self._heap)
 
-    def later_turns(self, entry: Entry, now_ns: int) -> Iterator[Entry]:
+    def later_turns(self, planned: PlannedRequest, now_ns: int) -> Iterator[PlannedRequest]:
         """The turns after this one, which will never be sent."""
-        for turn in range(entry.turn + 1, self._schedule.turns(entry.session)):
-            later = self._schedule.entry(entry.session, turn, max(now_ns, entry.due_ns))
+        for turn in range(planned.turn + 1, self._schedule.turns(planned.session)):
+            later = self._schedule.request(planned.session, turn, max(now_ns, planned.due_ns))
             if later is not None:
                 yield later
 
-    def rest(self, now_ns: int) -> Iterator[Entry]:
+    def rest(self, now_ns: int) -> Iterator[PlannedRequest]:
         """Everything that was not handed out yet, for a run that is given up. Nothing is due
         afterwards.
         """
@@ -246,20 +248,20 @@ class RequestQueue:
         due_ns = None if self._schedule.open_loop else now_ns
         known = self._schedule.sessions is not None
         coming = iter(lambda: self._first_turn(due_ns) if known else None, None)
-        for entry in chain((entry for _, _, entry in pending), coming):
-            assert entry is not None
-            yield entry
-            yield from self.later_turns(entry, now_ns)
+        for planned in chain((planned for _, _, planned in pending), coming):
+            assert planned is not None
+            yield planned
+            yield from self.later_turns(planned, now_ns)
 
-    def _first_turn(self, due_ns: int | None) -> Entry | None:
+    def _first_turn(self, due_ns: int | None) -> PlannedRequest | None:
         """The next session's first turn; None where no session is left, or the time is over."""
         session = self._coming
         if session is None:
             return None
         self._coming = next(self._sessions, None)
-        return self._schedule.entry(session, 0, due_ns)
+        return self._schedule.request(session, 0, due_ns)
 
-    def _push(self, entry: Entry | None) -> None:
-        if entry is not None:
+    def _push(self, planned: PlannedRequest | None) -> None:
+        if planned is not None:
             self._ties += 1
-            heapq.heappush(self._heap, (entry.due_ns, self._ties, entry))
+            heapq.heappush(self._heap, (planned.due_ns, self._ties, planned))

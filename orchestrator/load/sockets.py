@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from orchestrator.base.errors import InputError
 from orchestrator.base.http import look_up, tls_context
 from orchestrator.base.timer import Timer
-from orchestrator.load.response import InFlight
+from orchestrator.load.in_flight import InFlight
 from orchestrator.spec.address import Origin
 
 Address = tuple[int, tuple[object, ...]]  # family, sockaddr
@@ -86,7 +86,7 @@ class Connection:
     target: int
     endpoint: Endpoint
     addresses: list[Address] = field(init=False)  # not tried yet
-    flight: InFlight | None = None
+    request: InFlight | None = None
     out: memoryview | None = None  # what the socket has not taken yet
     uses: int = 0  # whole responses received; below 0: not to be used again
     sent_again: int = 0  # segments sent again while connecting (a busy server may not answer those)

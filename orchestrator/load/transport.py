@@ -8,7 +8,7 @@ match the framing is checked once. One thread calls everything here.
 import time
 from collections.abc import Callable
 
-from orchestrator.load.response import InFlight
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.response.http import (
     END_MARK,
     TRAILERS_MARK,
@@ -68,14 +68,14 @@ class Transport:
             one.retransmitted() for one in self._connections.values() if not one.connecting
         )
 
-    def start(self, flight: InFlight) -> None:
+    def start(self, request: InFlight) -> None:
         """Sends a request, on the free connection that was used last or on a new one."""
-        flight.started_ns = time.monotonic_ns()
-        idle = self._idle[flight.request.target]
+        request.started_ns = time.monotonic_ns()
+        idle = self._idle[request.target]
         if idle:
-            self._give(idle.pop(), flight)
+            self._give(idle.pop(), request)
         else:
-            self._connect_new(flight)
+            self._connect_new(request)
 
     def poll(self, until_ns: int) -> int:
         """Takes in what comes until that instant (0: what is there). Returns the number of reads.
@@ -99,7 +99,7 @@ class Transport:
                     else:
                         self._other(fd, mask)
                     continue
-                flight, recv, add_time, add_part = stream
+                request, recv, add_time, add_part = stream
                 try:
                     data = recv(READ_BYTES)
                 except BlockingIOError:
@@ -110,17 +110,17 @@ class Transport:
                 now = clock()
                 add_time(now)
                 add_part(data)
-                if len(data) < 5 or data.endswith(flight.mark):
-                    self._look(fd, flight, data)
+                if len(data) < 5 or data.endswith(request.end_marker):
+                    self._look(fd, request, data)
             reads += len(ready)
             if others or self.ended or now >= until_ns or not ready:
                 self.reads += reads - others
                 return reads - others
 
-    def cancel(self, flight: InFlight, error_class: ErrorClass, error: str) -> None:
+    def cancel(self, request: InFlight, error_class: ErrorClass, error: str) -> None:
         """Ends a request from the client's side."""
-        connection = self._connections.get(flight.fd)
-        if connection is not None and connection.flight is flight:
+        connection = self._connections.get(request.fd)
+        if connection is not None and connection.request is request:
             self._end(connection, error_class, error)
 
     def sweep(self, now_ns: int) -> None:
@@ -129,7 +129,7 @@ class Transport:
         """
         asked = set[int]()  # targets: one silent connection of each tells enough
         for connection in [c for c in self._connections.values() if c.connecting or c.handshaking]:
-            if connection.flight and now_ns - connection.flight.started_ns > CONNECT_TIMEOUT_NS:
+            if connection.request and now_ns - connection.request.started_ns > CONNECT_TIMEOUT_NS:
                 what = (
                     "not connected" if connection.connecting else "the TLS handshake was not over"
                 )
@@ -138,16 +138,16 @@ class Transport:
                     ErrorClass.CONNECT,
                     f"{what} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s",
                 )
-        for fd, (flight, *_) in list(self._streams.items()):
-            parts = flight.parts
-            heard_ns = flight.times[-1] if parts else flight.started_ns
-            if heard_ns < now_ns - ASK_AFTER_NS and flight.request.target not in asked:
-                asked.add(flight.request.target)
+        for fd, (request, *_) in list(self._streams.items()):
+            parts = request.parts
+            heard_ns = request.times[-1] if parts else request.started_ns
+            if heard_ns < now_ns - ASK_AFTER_NS and request.target not in asked:
+                asked.add(request.target)
                 self.silent_max_ms = max(self.silent_max_ms, self._connections[fd].silent_ms())
             if (
                 not parts
-                or flight.times[-1] == flight.swept_ns
-                or flight.times[-1] > now_ns - SWEEP_AFTER_NS
+                or request.times[-1] == request.swept_ns
+                or request.times[-1] > now_ns - SWEEP_AFTER_NS
             ):
                 if (
                     len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES
@@ -159,9 +159,9 @@ class Transport:
                         f"a response over {MAX_RESPONSE_BYTES} bytes",
                     )
                 continue
-            flight.swept_ns = flight.times[-1]
-            if flight.head is not None and flight.head.chunked and flight.may_end():
-                self._finish_if_whole(fd, flight)
+            request.swept_ns = request.times[-1]
+            if request.head is not None and request.head.chunked and request.may_end():
+                self._finish_if_whole(fd, request)
 
     def close(self) -> None:
         """Closes every socket. Does not end requests in flight: cancel them first."""
@@ -170,10 +170,10 @@ class Transport:
 
     # -- connecting and sending
 
-    def _connect_new(self, flight: InFlight) -> None:
-        target = flight.request.target
+    def _connect_new(self, request: InFlight) -> None:
+        target = request.target
         connection = Connection(target, self._endpoints[target])
-        connection.flight = flight
+        connection.request = request
         self._connect(connection)
 
     def _connect(self, connection: Connection) -> None:
@@ -183,8 +183,8 @@ class Transport:
         except OSError as error:
             self._not_connected(connection, error)
             return
-        assert connection.flight is not None
-        connection.flight.fd = connection.fd
+        assert connection.request is not None
+        connection.request.fd = connection.fd
         self._connections[connection.fd] = connection
         self._poller.register(connection.fd, WRITE)
         self.sockets_opened += 1
@@ -199,14 +199,14 @@ class Transport:
         else:
             self._end(connection, ErrorClass.CONNECT, str(error))
 
-    def _give(self, connection: Connection, flight: InFlight) -> None:
+    def _give(self, connection: Connection, request: InFlight) -> None:
         """Sends a request on a connection that is up."""
-        connection.flight, flight.fd = flight, connection.fd
-        connection.out = memoryview(flight.request.wire_bytes)
-        flight.sent_ns = time.monotonic_ns()
-        self._send(connection, flight, registered=READ)
+        connection.request, request.fd = request, connection.fd
+        connection.out = memoryview(request.wire_bytes)
+        request.sent_ns = time.monotonic_ns()
+        self._send(connection, request, registered=READ)
 
-    def _send(self, connection: Connection, flight: InFlight, registered: int) -> None:
+    def _send(self, connection: Connection, request: InFlight, registered: int) -> None:
         try:
             whole = connection.send()
         except OSError as error:
@@ -216,30 +216,30 @@ class Transport:
         if wanted != registered:
             self._poller.modify(connection.fd, wanted)
         if whole:
-            self._await_answer(connection, flight)
+            self._await_answer(connection, request)
 
-    def _await_answer(self, connection: Connection, flight: InFlight) -> None:
+    def _await_answer(self, connection: Connection, request: InFlight) -> None:
         reader = connection.reader()
         self._poller.put_first(connection.fd)
-        self._streams[connection.fd] = flight, reader, flight.times.append, flight.parts.append
+        self._streams[connection.fd] = request, reader, request.times.append, request.parts.append
 
     def _other(self, fd: int, mask: int) -> None:
         """Handles all events but answers to requests that were sent."""
         connection = self._connections.get(fd)
         if connection is None:
             return  # the poller's own descriptor, or one that was closed earlier in this batch
-        flight = connection.flight
-        if flight is None:
+        request = connection.request
+        if request is None:
             self._idle[connection.target].remove(connection)
             self._drop(connection)  # an event on an idle connection: the server closed it
         elif connection.connecting or connection.handshaking:
-            self._go_on(connection, flight)
+            self._go_on(connection, request)
         elif mask & ~WRITE:
-            self._early_answer(connection, flight)
+            self._early_answer(connection, request)
         else:
-            self._send(connection, flight, registered=READ | WRITE)
+            self._send(connection, request, registered=READ | WRITE)
 
-    def _go_on(self, connection: Connection, flight: InFlight) -> None:
+    def _go_on(self, connection: Connection, request: InFlight) -> None:
         """Handles a connection that came up, or a step of its TLS handshake."""
         try:
             if connection.connecting:
@@ -253,41 +253,41 @@ class Transport:
             self._poller.modify(connection.fd, READ if ready is False else WRITE)
             return
         self._poller.modify(connection.fd, READ)
-        self._give(connection, flight)
+        self._give(connection, request)
 
-    def _early_answer(self, connection: Connection, flight: InFlight) -> None:
+    def _early_answer(self, connection: Connection, request: InFlight) -> None:
         """The server answers (or closes) before it took the whole request: its answer counts."""
         connection.out = None
         self._poller.modify(connection.fd, READ)
         connection.uses = -1  # half a request was sent on it: it cannot be used again
-        self._await_answer(connection, flight)
+        self._await_answer(connection, request)
 
     # -- ends
 
-    def _look(self, fd: int, flight: InFlight, data: bytes) -> None:
+    def _look(self, fd: int, request: InFlight, data: bytes) -> None:
         """Examines a read that may be the last one, or belongs to the head."""
         if not data:
-            flight.times.pop()
-            flight.parts.pop()
-            self._closed(fd, flight)
+            request.times.pop()
+            request.parts.pop()
+            self._closed(fd, request)
             return
-        head = flight.head
+        head = request.head
         if head is None:
             try:
-                if not flight.read_head():
+                if not request.read_head():
                     return
             except BadHttp as error:
                 self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
                 return
-            head = flight.head
+            head = request.head
             assert head is not None
         else:
-            flight.received += len(data)
-        if len(flight.parts) >= EARLY_READS or (b"data:" in data and b'"role"' not in data):
+            request.received += len(data)
+        if len(request.parts) >= EARLY_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
             # the last chunk, perhaps with trailers; a stream whose own lines end like the shorter
             # mark needs the longer
-            flight.mark = (
+            request.end_marker = (
                 b""
                 if not head.chunked
                 else END_MARK
@@ -295,41 +295,41 @@ class Transport:
                 else TRAILERS_MARK
             )
         if head.chunked:
-            if flight.may_end():
-                self._finish_if_whole(fd, flight)
-        elif head.length is not None and flight.received >= head.length:
-            self._finish(fd, flight, reusable=flight.received == head.length)
+            if request.may_end():
+                self._finish_if_whole(fd, request)
+        elif head.length is not None and request.received >= head.length:
+            self._finish(fd, request, reusable=request.received == head.length)
 
-    def _finish_if_whole(self, fd: int, flight: InFlight) -> None:
+    def _finish_if_whole(self, fd: int, request: InFlight) -> None:
         """Ends the request if the framing says so: the end mark may also occur inside a chunk."""
-        assert flight.head is not None
+        assert request.head is not None
         try:
-            body = unwrap_chunks(since_event_chunk(flight.parts) or flight.parts)
+            body = unwrap_chunks(since_event_chunk(request.parts) or request.parts)
         except BadHttp as error:
             self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
             return
         if body.complete:
-            self._finish(fd, flight, reusable=not body.more)
+            self._finish(fd, request, reusable=not body.more)
 
-    def _finish(self, fd: int, flight: InFlight, reusable: bool) -> None:
+    def _finish(self, fd: int, request: InFlight, reusable: bool) -> None:
         """The response is complete; its end was in the last read."""
-        assert flight.head is not None
-        flight.ended_ns = flight.times[-1]
+        assert request.head is not None
+        request.ended_ns = request.times[-1]
         connection = self._connections[fd]
         self._poller.put_back(fd)
         del self._streams[fd]
-        connection.flight = None
+        connection.request = None
         connection.uses += 1
-        if reusable and flight.head.keep_alive and connection.uses > 0:
+        if reusable and request.head.keep_alive and connection.uses > 0:
             self._idle[connection.target].append(connection)
         else:
             self._drop(connection)
-        self.ended.append(flight)
+        self.ended.append(request)
 
-    def _closed(self, fd: int, flight: InFlight) -> None:
+    def _closed(self, fd: int, request: InFlight) -> None:
         """The server closed the connection, in the middle of a response or to end it."""
-        head = flight.head
-        if flight.first_byte_ns is None:
+        head = request.head
+        if request.first_byte_ns is None:
             self._broken(
                 self._connections[fd],
                 ErrorClass.RESET,
@@ -342,8 +342,8 @@ class Transport:
                 "the connection was closed within the headers",
             )
         elif head.chunked or head.length is not None:
-            if head.chunked and flight.may_end():
-                self._finish_if_whole(fd, flight)
+            if head.chunked and request.may_end():
+                self._finish_if_whole(fd, request)
             if fd in self._streams:
                 self._end(
                     self._connections[fd],
@@ -351,31 +351,31 @@ class Transport:
                     "the connection was closed within the response",
                 )
         else:
-            self._finish(fd, flight, reusable=False)
+            self._finish(fd, request, reusable=False)
 
     def _broken(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
         """A connection died. A reused one may have been closed as we sent: then a new one gets the
         request once.
         """
-        flight = connection.flight
-        assert flight is not None
-        if connection.uses > 0 and flight.first_byte_ns is None and not flight.retried:
-            flight.retried = True
-            connection.flight = None
+        request = connection.request
+        assert request is not None
+        if connection.uses > 0 and request.first_byte_ns is None and not request.retried:
+            request.retried = True
+            connection.request = None
             self._drop(connection)
-            self._connect_new(flight)
+            self._connect_new(request)
         else:
             self._end(connection, error_class, error)
 
     def _end(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
         """A request failed; its connection is closed."""
-        flight = connection.flight
-        assert flight is not None
-        connection.flight = None
-        flight.response.fail(error_class, error)
-        flight.ended_ns = time.monotonic_ns()
+        request = connection.request
+        assert request is not None
+        connection.request = None
+        request.record.fail(error_class, error)
+        request.ended_ns = time.monotonic_ns()
         self._drop(connection)
-        self.ended.append(flight)
+        self.ended.append(request)
 
     def _drop(self, connection: Connection) -> None:
         self._streams.pop(connection.fd, None)

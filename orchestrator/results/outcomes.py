@@ -15,8 +15,21 @@ BUFFERED_SHARE = 0.2
 # with fewer chunks, of unknown lengths, TPOT may be off by more than a fifth
 FEW_CHUNKS = 5
 MANY_TOKENS = 2  # per chunk, on average: more are lumps of tokens
+
+
+class TokenCounts(StrEnum):
+    """Where the token count of a request comes from."""
+
+    USAGE = "usage"  # the engine's total
+    IDS = "token_ids"
+    CONTINUOUS_USAGE = "continuous_usage"
+    NATIVE = "native"
+    TOKENIZER = "tokenizer"
+    CHUNKS = "chunks"  # nobody counts tokens: each event is taken as one
+
+
 # sources of token counts that say what each event held
-EXACT_SOURCES = ("token_ids", "continuous_usage", "native")
+EXACT_SOURCES = (TokenCounts.IDS, TokenCounts.CONTINUOUS_USAGE, TokenCounts.NATIVE)
 
 
 class Status(StrEnum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,14 +21,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.load.requests import Request
-from orchestrator.load.response import InFlight, Response, can_read_ahead, finish, read_ahead
+from orchestrator.load.fast_path import fast_path_of
+from orchestrator.load.in_flight import InFlight
+from orchestrator.load.request_record import RequestRecord
 from orchestrator.load.response.http import END_MARK
-from orchestrator.load.schedule import Entry
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Message, Prompt
+from tests.in_flight import finish, gaps_us, sent_request, tokens_per_chunk
 
 ANY = Dialect("", "")
 STREAMS = Path(__file__).parent / "streams"
@@ -294,33 +296,43 @@ def in_flight(raw: bytes, cuts: list[int], asked: int) -> InFlight:
     microseconds.
     """
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(raw)}), len(raw)]
-    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, asked))
+    flight = sent_request(output_tokens=asked)
     for at, (start, end) in enumerate(pairwise(edges)):
         flight.parts.append(raw[start:end])
         flight.times.append(1000 * at)
         if flight.head is None:
             flight.read_head()
     assert flight.head is not None
-    flight.mark = END_MARK if flight.head.chunked else b""
+    flight.end_marker = END_MARK if flight.head.chunked else b""
     return flight
 
 
-def finished(flight: InFlight, wire: str, dialect: Dialect = ANY) -> Response:
-    for _ in finish(flight, WIRES[wire], dialect):
-        pass
-    return flight.response
+def finished(
+    flight: InFlight, wire: str, dialect: Dialect = ANY, with_fast_path: bool = True
+) -> RequestRecord:
+    return finish(flight, wire, dialect, with_fast_path=with_fast_path)
 
 
-def read(case: Case, cuts: list[int]) -> Response:
+def read(case: Case, cuts: list[int]) -> RequestRecord:
     return finished(in_flight(case.raw, cuts, case.output or 1), case.wire, case.dialect)
 
 
-def facts(result: Response) -> tuple[Any, ...]:
+def chunk_tokens(record: RequestRecord) -> list[int]:
+    """The tokens of each chunk."""
+    tokens = tokens_per_chunk(record)
+    return [1] * record.chunks if tokens is None else tokens.tolist()
+
+
+def facts(record: RequestRecord) -> tuple[Any, ...]:
     """All that must not depend on how the bytes were read."""
-    parsed, tokens = result.parsed, result.tokens_per_chunk
-    counts = [1] * result.chunks if tokens is None else tokens.tolist()
-    usage = (parsed.input_tokens, result.output_tokens, parsed.cached_tokens, result.counted)
-    return (counts, result.source, parsed.finish_reason, usage, result.status, result.error_class)
+    return (
+        chunk_tokens(record),
+        record.token_count_source,
+        record.finish_reason,
+        (record.input_tokens, record.cached_tokens),
+        (record.output_tokens, record.output_tokens_counted),
+        (record.status, record.error_class),
+    )
 
 
 def test_every_wire_is_tested() -> None:
@@ -330,12 +342,13 @@ def test_every_wire_is_tested() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stream_says_what_it_is_known_to_hold(name: str) -> None:
     case = CASES[name]
-    counts, source, finish, usage, status, error_class = facts(read(case, []))
-    assert (status, error_class) == (case.status, case.error_class)
-    assert counts == case.tokens
-    assert finish == case.finish
+    record = read(case, [])
+    assert (record.status, record.error_class) == (case.status, case.error_class)
+    assert chunk_tokens(record) == case.tokens
+    assert record.finish_reason == case.finish
     if case.tokens:
-        assert (source, usage[:2]) == (case.source, (case.input, case.output))
+        assert record.token_count_source == case.source
+        assert (record.input_tokens, record.output_tokens) == (case.input, case.output)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -350,6 +363,22 @@ def test_a_stream_cut_at_any_one_byte_holds_the_same(name: str) -> None:
 def test_a_stream_read_byte_by_byte_holds_the_same(name: str) -> None:
     case = CASES[name]
     assert facts(read(case, list(range(len(case.raw))))) == facts(read(case, []))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_holds_the_same_without_the_fast_path(name: str) -> None:
+    """Each event comes in a read of its own, as an engine that is not held up writes it."""
+    case = CASES[name]
+    cuts = [match.start() for match in re.finditer(rb"\r\n[0-9a-f]+\r\ndata: ", case.raw)]
+    ends_of_chunks = [cut + 2 for cut in cuts]
+    flight = in_flight(case.raw, ends_of_chunks, case.output or 1)
+    fast_path = fast_path_of(case.wire)
+    while fast_path is not None and fast_path.can_count(flight, 1):
+        fast_path.count(flight)
+    general = in_flight(case.raw, ends_of_chunks, case.output or 1)
+    with_it = finished(flight, case.wire, case.dialect)
+    without_it = finished(general, case.wire, case.dialect, with_fast_path=False)
+    assert with_it == without_it
 
 
 @settings(max_examples=100, deadline=None)
@@ -368,8 +397,9 @@ def test_a_token_has_the_time_of_the_read_that_completed_its_event(cuts: list[in
     expected = [1000 * int(np.searchsorted(edges, end)) for end in ends]
     result = read(CASES["vllm completions, token ids"], cuts)
     assert (result.first_token_ns, result.last_token_ns) == (expected[0], expected[-1])
-    assert result.gaps_us is not None
-    assert result.gaps_us.tolist() == (np.diff(expected) // 1000).tolist()
+    gaps = gaps_us(result)
+    assert gaps is not None
+    assert gaps.tolist() == (np.diff(expected) // 1000).tolist()
     assert result.coalesced_chunks == 6 - len(set(expected))
 
 
@@ -494,18 +524,19 @@ def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
     cuts = [end for at, end in enumerate(ends) if at not in joined]
     extra = data.draw(st.lists(st.integers(1, len(raw)), max_size=3))
     flight = in_flight(raw, cuts + extra, sum(counts))
-    if early and can_read_ahead(flight, 10):
-        read_ahead(flight, WIRES[OC])
+    fast_path = fast_path_of(OC)
+    assert fast_path is not None
+    if early and fast_path.can_count(flight, 10):
+        fast_path.count(flight)
     short = finished(flight, OC)
     general = in_flight(raw, cuts + extra, sum(counts))
-    general.response.parsed.texts = []  # of a reply that is needed as text all is decoded
-    long = finished(general, OC)
+    long = finished(general, OC, with_fast_path=False)
     assert facts(short) == facts(long)
     assert short.status == "ok"
-    assert (short.first_token_ns, short.last_token_ns, short.coalesced_chunks, short.coalesced_reads) == (
-        long.first_token_ns, long.last_token_ns, long.coalesced_chunks, long.coalesced_reads,
+    assert (short.first_token_ns, short.last_token_ns, short.coalesced_chunks, flight.coalesced_reads) == (
+        long.first_token_ns, long.last_token_ns, long.coalesced_chunks, general.coalesced_reads,
     )  # fmt: skip
-    assert short.gaps_us == long.gaps_us
+    assert gaps_us(short) == gaps_us(long)
 
 
 # -- requests
@@ -645,8 +676,9 @@ def test_a_reply_is_kept_where_it_is_needed(
     wire: str, raw: bytes, text: str, ids: int | None, logprobs: list[float | None] | None
 ) -> None:
     flight = in_flight(raw, [], 1)
-    flight.response.parsed = Parsed(texts=[])
-    parsed = finished(flight, wire).parsed
+    flight.parsed = Parsed(texts=[])
+    finished(flight, wire)
+    parsed = flight.parsed
     assert "".join(parsed.texts or []).startswith(text)
     assert ids is None or len(parsed.token_ids or []) == ids
     wanted = None if logprobs is None else [math.nan if one is None else one for one in logprobs]
@@ -666,10 +698,10 @@ def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
     WIRES[OC].read([json.dumps(event).encode() for event in events], parsed)
     assert UNKNOWN in parsed.tokens
     result = read(Case(sse(*events), "openai_completions", [], "", 4, "length"), [])
-    assert (result.source, result.output_tokens, result.chunks, result.itl_kind) == (
+    assert (result.token_count_source, result.output_tokens, result.chunks, result.itl_kind) == (
         "usage",
         4,
         3,
         "chunk",
     )
-    assert result.tokens_per_chunk is None
+    assert tokens_per_chunk(result) is None

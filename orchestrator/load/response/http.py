@@ -15,14 +15,13 @@ from itertools import accumulate
 import httptools
 import orjson
 
+from orchestrator.load.request_record import ERROR_CHARACTERS
 from orchestrator.load.wire.events import is_heartbeat
 
 MAX_HEAD_BYTES = 256 * 1024
 MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
-# characters of an error. Rows shorten it after secrets are removed, so that none is cut in two
-MOST_SAID = 2_000
 SEARCHED_READS = 16  # so many of the last reads are searched for one whole chunk
 
 
@@ -50,7 +49,7 @@ def parse_head(raw: bytes) -> Head | None:
     start = 0
     while True:
         if not b"HTTP/1."[: len(raw) - start] == raw[start : start + 7]:
-            raise BadHttp(f"not an HTTP/1.x response: {raw[start : start + MOST_SAID]!r}")
+            raise BadHttp(f"not an HTTP/1.x response: {raw[start : start + ERROR_CHARACTERS]!r}")
         end = raw.find(b"\r\n\r\n", start)
         if end < 0:
             if len(raw) - start > MAX_HEAD_BYTES:
@@ -69,12 +68,12 @@ def _read_head(raw: bytes, size: int) -> Head:
     version, _, rest = first.partition(" ")
     code, _, reason = rest.partition(" ")
     if len(code) != 3 or not (code.isascii() and code.isdigit()):
-        raise BadHttp(f"not a status line: {first[:MOST_SAID]!r}")
+        raise BadHttp(f"not a status line: {first[:ERROR_CHARACTERS]!r}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
-            raise BadHttp(f"not a header: {line[:MOST_SAID]!r}")
+            raise BadHttp(f"not a header: {line[:ERROR_CHARACTERS]!r}")
         name, value = name.strip().lower(), value.strip()
         if name == "content-encoding" and name in headers:
             value = f"{headers[name]}, {value}"
@@ -94,7 +93,7 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > MAX_LENGTH_DIGITS:
-        raise BadHttp(f"Content-Length is {text[:MOST_SAID]!r}")
+        raise BadHttp(f"Content-Length is {text[:ERROR_CHARACTERS]!r}")
     return int(text)
 
 
@@ -165,7 +164,7 @@ def unwrap_chunks(reads: Sequence[bytes]) -> Body:
             parser.feed_data(data)
     except httptools.HttpParserError as error:
         if not found.complete:
-            raise BadHttp(f"broken chunks: {error}, in {data[:MOST_SAID]!r}") from None
+            raise BadHttp(f"broken chunks: {error}, in {data[:ERROR_CHARACTERS]!r}") from None
         more = True
     return Body(
         b"".join(found.pieces),

@@ -6,10 +6,8 @@ count per event is unknown. An event with text is content, whatever is counted.
 """
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 
 from orchestrator.load.wire.events import (
@@ -25,16 +23,9 @@ from orchestrator.load.wire.events import (
     token_ids,
 )
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
-from orchestrator.load.wire.same_shape import count_same_shape
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Prompt
 
-# each takes the rest of its line, so that it finds one place in an event
-_TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')
-_THOUGHT = re.compile(rb'"(?:reasoning\w*|thinking)":(?!null)')
-_PIECE = re.compile(rb'"(?:text|content)":"[^"\n][^\n]*')
-# fields that are absent or null in an event that holds nothing but tokens
-_NOTHING_ELSE = (b'"usage"', b'"finish_reason"')
 # where a server puts its reasoning, and lists of parts of it
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
@@ -71,49 +62,6 @@ class OpenAi:
                 _read(event, parsed)
             else:
                 odd_event(event, parsed)
-
-    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
-        return count_same_shape(payloads, parsed, count_any_shape) or count_any_shape(
-            payloads, parsed
-        )
-
-
-def count_any_shape(payloads: list[bytes], parsed: Parsed) -> bool:
-    before, events = payloads[0].partition(b'"choices":[{')[0], len(payloads)
-    cut = len(before) if all(map(bytes.startswith, payloads, repeat(before))) else 0
-    if cut and any(name in before for name in (*_NOTHING_ELSE, b'"error"')):
-        cut = 0
-    joined = b"\n".join([payload[cut:] for payload in payloads])
-    # a quote within a JSON string is written \", so what is found here are names of fields,
-    # never text
-    if (
-        joined.count(b'"choices":[{') != events
-        or joined.count(b"\n") != events - 1
-        or b'"error"' in joined
-        or not all(_is_absent_or_null(name, joined) for name in _NOTHING_ELSE)
-    ):
-        return False
-    found = _TOKEN_IDS.findall(joined)
-    if found:
-        may_think = b'"reasoning' in joined or b'"thinking' in joined
-        if may_think and _THOUGHT.search(joined):
-            return False  # decode, to find where the answer begins
-        if len(found) != events or joined.count(b'"token_ids":[') != events:
-            return False
-        several = b"," in b"".join(found)
-        parsed.tokens += [ids.count(b",") + 1 for ids in found] if several else [1] * events
-        parsed.source = "token_ids"
-        return True
-    fields = joined.count(b'"text":"') + joined.count(b'"content":"')
-    if fields != events or len(_PIECE.findall(joined)) != events:
-        return False
-    parsed.tokens += [UNKNOWN] * events
-    return True
-
-
-def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
-    """Whether a field is absent or null in every event."""
-    return joined.count(name) == joined.count(name + b":null")
 
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:

@@ -37,9 +37,6 @@ class SglangGenerate:
             {name: content, "sampling_params": sampling, "stream": True, **asked}, dialect
         )
 
-    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
-        return False
-
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):
             if isinstance(event, dict) and not event.keys().isdisjoint(_FIELDS):

@@ -31,9 +31,6 @@ class Tgi:
         parameters |= length_fields(output_tokens, dialect)
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
 
-    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
-        return False
-
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):
             if isinstance(event, dict) and not event.keys().isdisjoint(_FIELDS):

@@ -26,12 +26,6 @@ class Wire(Protocol):
         """
         ...
 
-    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
-        """Counts events that hold nothing but tokens without decoding them. False: nothing was
-        added, they must be read. The order of events does not matter.
-        """
-        ...
-
 
 WIRES: Registry[Wire] = Registry(
     "wires",

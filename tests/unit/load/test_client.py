@@ -13,17 +13,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.load.client import Driver, LoadClient
+from orchestrator.load.client import ClientLoop, LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Silence
-from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
-from orchestrator.load.response import InFlight
+from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.response.reader import ResponseReader
 from orchestrator.load.rows import Rows
-from orchestrator.load.schedule import Entry
+from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.sockets import Connection, Poller, resolve
 from orchestrator.load.transport import Transport
+from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.drawn import ConversationsWorkload
+from tests.in_flight import sent_request
 from tests.unit.load.test_schedule import point
 
 
@@ -59,10 +61,12 @@ def test_who_prepares_again_and_again_holds_no_more_files() -> None:
 
 
 @contextmanager
-def driver(given: LoadPoint) -> Iterator[Driver]:
+def client_loop(given: LoadPoint) -> Iterator[ClientLoop]:
     assignment = Assignment.of(given, 0, 1)
-    made = Driver(assignment, RequestWriter(assignment, [parse_url(given.targets[0].url)]), [])
+    made = ClientLoop(assignment, RequestWriter(assignment, [parse_url(given.targets[0].url)]), [])
     made._rows = Rows(assignment, 0)
+    dialect = given.dialect
+    made._reader = ResponseReader(WIRES[dialect.wire], dialect, None, 0)
     with closing(made._rows), closing(made._poller):
         yield made
 
@@ -70,19 +74,19 @@ def driver(given: LoadPoint) -> Iterator[Driver]:
 def test_progress_looks_for_silences_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look goes over all that is open, and the loop waits meanwhile."""
     found = [[Silence(0, 1, 5.0)]]
-    with driver(point()) as made:
+    with client_loop(point()) as made:
         monkeypatch.setattr(made._listening, "silences", lambda *_: found.pop())
         assert [made.progress().silences for _ in range(3)] == [(Silence(0, 1, 5.0),)] * 3
 
 
 def test_a_run_that_ends_while_it_is_asked_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread asks; the run may end after any look at it."""
-    looks: list[Driver | None] = []
+    looks: list[ClientLoop | None] = []
     monkeypatch.setattr(
-        LoadClient, "_driver", property(lambda _: looks.pop(), lambda *_: None), raising=False
+        LoadClient, "_loop", property(lambda _: looks.pop(), lambda *_: None), raising=False
     )
     client = LoadClient()
-    with driver(point()) as made:
+    with client_loop(point()) as made:
         looks[:] = [None, made]
         assert client.so_far() is None  # it has not begun
         looks[:] = [None, made]
@@ -103,9 +107,7 @@ def test_a_request_is_ended_without_a_look_at_all_others() -> None:
         origin = parse_url(f"http://127.0.0.1:{server.getsockname()[1]}")
         transport = Transport(poller, [resolve(origin)])
         transport._connections = Unlisted()
-        flights = [
-            InFlight(Entry(at, at, 0, 0), Request(0, b"x", "measure", 1, 1)) for at in range(3)
-        ]
+        flights = [sent_request(index=index) for index in range(3)]
         for flight in flights:
             transport.start(flight)
         transport.cancel(flights[1], ErrorClass.TIMEOUT, "too late")
@@ -127,10 +129,9 @@ def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(
         output_tokens=Lengths(fixed=4),
     )
     crowded = []
-    with driver(point(workload=talk)) as made:
+    with client_loop(point(workload=talk)) as made:
         for index in range(2):
-            entry = Entry(index, index, 0, 0)
-            made._read_now(InFlight(entry, made._writer.take(entry)))
+            made._read_now(made._writer.take(PlannedRequest(index, index, 0, 0)))
             crowded.append(made._crowded)
         assert crowded == [False, True]
         while made._read_step():

@@ -8,12 +8,11 @@ import time
 import pytest
 
 from orchestrator.load.client_stats import Listening, StatsRecorder
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import Progress, Silence
-from orchestrator.load.requests import Request
-from orchestrator.load.response import InFlight
-from orchestrator.load.schedule import Entry
 from orchestrator.load.sockets import Poller
 from orchestrator.load.transport import Transport
+from tests.in_flight import sent_request
 
 MS = 1_000_000
 
@@ -97,9 +96,8 @@ S = 1_000_000_000
 
 
 def flight(target: int, started_s: int, *heard_s: int) -> InFlight:
-    made = InFlight(
-        Entry(0, 0, 0, 0), Request(target, b"", "measure", 1, 1), started_ns=started_s * S
-    )
+    made = sent_request(target=target)
+    made.started_ns = started_s * S
     made.times = [at * S for at in heard_s]
     return made
 

@@ -16,14 +16,14 @@ import pytest
 from orchestrator.analysis.metrics import figures, observe
 from orchestrator.analysis.slo import judge as judge_limits
 from orchestrator.analysis.slo import limit_values
+from orchestrator.load.fast_path import fast_path_of
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint
-from orchestrator.load.requests import Assignment, Request
-from orchestrator.load.response import InFlight, Response, can_read_ahead, finish, read_ahead
+from orchestrator.load.request_record import RequestRecord
+from orchestrator.load.requests import Assignment
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.rows import Rows, tables
-from orchestrator.load.schedule import Entry
 from orchestrator.load.validity import judge
-from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.records import Figures
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Slo
@@ -44,6 +44,7 @@ from tests.hostile_streams import (
     tgi,
     tool_calls,
 )
+from tests.in_flight import finish, sent_request, tokens_per_chunk
 from tests.integration.load_server import END, HEAD, chunk
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM
@@ -66,7 +67,7 @@ STREAMS: dict[str, tuple[str, Callable[[], Stream]]] = {
 
 
 def in_flight(steps: list[Step]) -> InFlight:
-    made = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, TOKENS))
+    made = sent_request(output_tokens=TOKENS)
     made.parts, made.times = [HEAD], [0]
     made.read_head()
     for step in steps:
@@ -74,7 +75,7 @@ def in_flight(steps: list[Step]) -> InFlight:
         made.times.append(round(step.at_ms * 1e6))
     made.parts.append(END)
     made.times.append(made.times[-1])
-    made.mark = END_MARK
+    made.end_marker = END_MARK
     made.sent_ns = made.started_ns = 0
     made.ended_ns = made.times[-1]
     return made
@@ -83,29 +84,22 @@ def in_flight(steps: list[Step]) -> InFlight:
 def read(steps: list[Step], wire: str, dialect: Dialect = NATURAL) -> InFlight:
     """What the general decoder finds; the one that counts ahead must find the same."""
     whole, short = in_flight(steps), in_flight(steps)
-    whole.response.parsed.texts = []
-    while can_read_ahead(short, 1):
-        read_ahead(short, WIRES[wire])
-    for flight in (whole, short):
-        for _ in finish(flight, WIRES[wire], dialect):
-            pass
-    assert facts(short.response) == facts(whole.response), steps
+    whole.parsed.texts = []
+    fast_path = fast_path_of(wire)
+    while fast_path is not None and fast_path.can_count(short, 1):
+        fast_path.count(short)
+    finish(short, wire, dialect)
+    finish(whole, wire, dialect, with_fast_path=False)
+    assert short.record == whole.record, steps
+    assert short.done_marker_ns == whole.done_marker_ns
     return whole
-
-
-def facts(response: Response) -> dict[str, Any]:
-    names = (
-        "status error_class error first_token_ns first_answer_ns last_token_ns chunks output_tokens "
-        "hidden_tokens counted source gaps_us tokens_per_chunk first_chunk_tokens done"
-    )
-    return {name: getattr(response, name) for name in names.split()}
 
 
 def measured(flight: InFlight, of: LoadPoint = POINT) -> tuple[Figures, str, list[str]]:
     """The figures of a point of this one answer, its verdict and its reasons."""
     rows = Rows(Assignment.of(of, 0, 1), 0)
     rows.add(flight)
-    requests, gaps = tables(of, rows.untold())
+    requests, gaps = tables(of, rows.unreported())
     rows.close()
     said = judge(requests, (CALM,), of, 0)
     return figures(observe(requests, gaps, WINDOW_NS)), said.validity, said.reasons
@@ -135,7 +129,7 @@ def assert_right_or_marked(steps: list[Step], wire: str) -> None:
 def assert_right(steps: list[Step], wire: str) -> None:
     for dialect in (NATURAL, FIXED):
         flight = read(steps, wire, dialect)
-        assert flight.response.error is None, steps
+        assert flight.record.error is None, steps
         found, validity, reasons = measured(flight)
         assert are_right(found), (found, steps)
         assert validity == "valid", reasons
@@ -161,7 +155,7 @@ def test_whatever_usage_says_an_event_with_text_is_content(api: str, usage: str)
     if usage != "leading":  # its total is one too large
         assert_right(steps, wire)
     flight = read(steps, wire)
-    assert (flight.response.first_token_ns, flight.response.last_token_ns) == (
+    assert (flight.record.first_token_ns, flight.record.last_token_ns) == (
         round(FIRST_MS * 1e6),
         round(LAST_MS * 1e6),
     )
@@ -186,7 +180,7 @@ def test_whatever_usage_says_an_event_with_text_is_content(api: str, usage: str)
     ],
 )
 def test_only_a_running_count_tells_of_single_events(usage: str, source: str) -> None:
-    assert read(USAGES[usage](chat()).steps(), CHAT).response.source == source
+    assert read(USAGES[usage](chat()).steps(), CHAT).record.token_count_source == source
 
 
 def test_tokens_that_a_running_count_holds_before_the_first_text_are_hidden() -> None:
@@ -315,10 +309,10 @@ def crossed(api: str, values: list[Any]) -> Iterator[tuple[tuple[str, ...], str,
                 yield places, path, value
 
 
-def is_right(response: Response) -> bool:
+def is_right(response: RequestRecord) -> bool:
     """Whether its figures must be right, without working them out."""
     instants = (response.first_token_ns, response.last_token_ns)
-    one_each = response.chunks == TOKENS and response.tokens_per_chunk is None
+    one_each = response.chunks == TOKENS and tokens_per_chunk(response) is None
     return (
         response.status == "ok"
         and instants == (round(FIRST_MS * 1e6), round(LAST_MS * 1e6))
@@ -353,7 +347,7 @@ def test_a_field_of_any_form_at_any_place_gives_right_figures_or_a_mark(
         if made is None:
             continue
         flight = read(made.steps(), STREAMS[api][0])
-        if is_right(flight.response):
+        if is_right(flight.record):
             continue
         found, validity, reasons = measured(flight)
         if validity != "valid" or reasons or are_right(found):
@@ -395,8 +389,8 @@ FAILS = {
 def test_heartbeats_hold_nothing_and_errors_fail_with_their_words(name: str) -> None:
     if name in FAILS:
         flight = read(ANSWERS[name](), CHAT, FIXED)
-        assert flight.response.status != "ok"
-        assert FAILS[name] in (flight.response.error or "")
+        assert flight.record.status != "ok"
+        assert FAILS[name] in (flight.record.error or "")
         return
     assert_right(ANSWERS[name](), CHAT)
 
@@ -408,7 +402,7 @@ def test_an_answer_in_one_event_has_no_time_between_tokens_and_meets_no_limit_on
     flight = read(ANSWERS[name](), CHAT)
     rows = Rows(Assignment.of(POINT, 0, 1), 0)
     rows.add(flight)
-    requests, gaps = tables(POINT, rows.untold())
+    requests, gaps = tables(POINT, rows.unreported())
     rows.close()
     found, validity, reasons = measured(read(ANSWERS[name](), CHAT))
     assert (found.tpot_ms, found.itl_ms, found.decode_throughput) == (None, None, None)
@@ -443,7 +437,7 @@ def test_a_reason_that_means_failure_fails_and_an_unknown_one_is_shown(
     assert made.finish is not None
     made.finish["choices"][0]["finish_reason"] = reason
     flight = read(made.steps(), CHAT)
-    assert flight.response.status == status
+    assert flight.record.status == status
     _, _, reasons = measured(flight)
     assert any("content_filter" in said for said in reasons) == (reason == "content_filter")
 
@@ -455,7 +449,7 @@ def test_a_fixed_length_is_judged_where_only_the_trial_request_was_counted(
     made = USAGES["none"](chat())
     made.tokens = made.tokens[:events]
     dialect = replace(FIXED, reports_counts=True)
-    assert read(made.steps(), CHAT, dialect).response.status == status
+    assert read(made.steps(), CHAT, dialect).record.status == status
 
 
 @pytest.mark.parametrize(
@@ -465,9 +459,8 @@ def test_only_a_known_coding_is_refused(name: str) -> None:
     flight = in_flight(chat().steps())
     assert flight.head is not None
     flight.head.headers["content-encoding"] = name
-    for _ in finish(flight, WIRES[CHAT], NATURAL):
-        pass
-    refused = flight.response.error is not None
+    finish(flight, CHAT, NATURAL)
+    refused = flight.record.error is not None
     assert refused == (name in ("gzip", "identity, BR"))
 
 
@@ -475,7 +468,7 @@ def test_content_in_parts_is_text_and_reasoning_is_no_part_of_the_answer() -> No
     made = reasoning()
     for one in made.tokens[6:]:
         one["choices"][0]["delta"]["content"] = [{"type": "text", "text": " b"}]
-    parsed = read(made.steps(), CHAT).response.parsed
+    parsed = read(made.steps(), CHAT).parsed
     assert "".join(parsed.answer_texts) == " b" * 10
     assert "".join(parsed.texts or ()) == " hm" * 6 + " b" * 10
     assert parsed.thought_tokens == 6

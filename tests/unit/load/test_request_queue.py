@@ -8,7 +8,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.load.schedule import BACKOFF_NS, MAX_BACKOFF_NS, Entry, RequestQueue, Schedule
+from orchestrator.load.schedule import (
+    BACKOFF_NS,
+    MAX_BACKOFF_NS,
+    PlannedRequest,
+    RequestQueue,
+    Schedule,
+)
 from tests.unit.load.test_schedule import Each, point
 
 SECOND = 1_000_000_000
@@ -16,10 +22,10 @@ SECOND = 1_000_000_000
 
 def simulate(
     queue: RequestQueue, service_ns: int, failed: bool = False, until_ns: int = 100 * SECOND
-) -> list[tuple[Entry, int]]:
+) -> list[tuple[PlannedRequest, int]]:
     """Every entry with the instant it was handed out; each is over ``service_ns`` later."""
-    running: list[tuple[int, int, Entry]] = []
-    given_out: list[tuple[Entry, int]] = []
+    running: list[tuple[int, int, PlannedRequest]] = []
+    given_out: list[tuple[PlannedRequest, int]] = []
     while True:
         instants = [running[0][0]] if running else []
         instants += [] if queue.next_due_ns is None else [queue.next_due_ns]

@@ -9,9 +9,10 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.load import requests as module
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
-from orchestrator.load.schedule import Entry
+from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths
@@ -35,26 +36,28 @@ def ids_point(**fields: Any) -> LoadPoint:
     )
 
 
-def content(written: Request) -> dict[str, Any]:
+def content(written: InFlight) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(written.wire_bytes.partition(b"\r\n\r\n")[2])
     return found
 
 
-def entry(session: int, turn: int = 0, turns: int = 1, due_ns: int = 0) -> Entry:
-    return Entry(session * turns + turn, session, turn, due_ns)
+def planned(session: int, turn: int = 0, turns: int = 1, due_ns: int = 0) -> PlannedRequest:
+    return PlannedRequest(session * turns + turn, session, turn, due_ns)
 
 
 def test_written_ahead_or_late_a_request_is_the_same() -> None:
     ahead, late = make(ids_point()), make(ids_point())
-    ahead.ahead()
-    assert not ahead.hungry
+    ahead.prewrite()
+    assert not ahead.wants_more
     for session in range(40):
-        assert ahead.take(entry(session)) == late.take(entry(session))
+        first, second = ahead.take(planned(session)), late.take(planned(session))
+        assert first.record == second.record
+        assert first.wire_bytes == second.wire_bytes
 
 
 def test_sessions_go_round_the_replicas_each_with_its_own_name_and_key() -> None:
     made = make(ids_point())
-    first, second = made.take(entry(0)), made.take(entry(1))
+    first, second = made.take(planned(0)), made.take(planned(1))
     assert (content(first)["model"], content(second)["model"]) == ("ma", "mb")
     assert b"Authorization" not in first.wire_bytes
     assert b"Authorization: Bearer k\r\n" in second.wire_bytes
@@ -70,23 +73,23 @@ def test_memory_for_requests_written_ahead_is_bounded(monkeypatch: pytest.Monkey
             )
         )
     )
-    made.ahead()
-    assert not made.hungry
+    made.prewrite()
+    assert not made.wants_more
     taken = 0
-    while not made.hungry:
-        made.take(entry(taken))
+    while not made.wants_more:
+        made.take(planned(taken))
         taken += 1
     assert taken < 5  # as soon as there is room again
-    made.ahead(1)
-    assert content(made.take(entry(150)))["max_tokens"] == 1  # one that was never written ahead
+    made.prewrite(1)
+    assert content(made.take(planned(150)))["max_tokens"] == 1  # one that was never written ahead
 
 
 def test_a_closed_loop_by_time_writes_a_few_for_each_slot() -> None:
     made = make(ids_point(control="concurrency", value=3.0))
-    made.ahead()
-    assert not made.hungry
-    made.take(entry(0))
-    assert made.hungry
+    made.prewrite()
+    assert not made.wants_more
+    made.take(planned(0))
+    assert made.wants_more
 
 
 def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_differs() -> None:
@@ -97,9 +100,9 @@ def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_
         shared_prefix_tokens=8,
     )
     made = make(ids_point(control="concurrency", value=3.0, workload=shared, warmup_s=1.0))
-    made.ahead()
-    warm = content(made.take(entry(0)))["prompt"]
-    measured = content(made.take(entry(1, due_ns=2_000_000_000)))["prompt"]
+    made.prewrite()
+    warm = content(made.take(planned(0)))["prompt"]
+    measured = content(made.take(planned(1, due_ns=2_000_000_000)))["prompt"]
     assert len(warm) == len(measured) == 12
     assert warm[:8] != measured[:8]
 
@@ -114,13 +117,15 @@ def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: Any) -> Non
         output_tokens=Lengths(fixed=3),
     )
     made = make(ids_point(workload=talk))
-    first = made.take(entry(0, 0, 2))
-    made.answered(entry(0, 0, 2), first, Parsed(token_ids=given_ids), 3)
-    second = content(made.take(entry(0, 1, 2)))["prompt"]
+    first = made.take(planned(0, 0, 2))
+    first.parsed = Parsed(token_ids=given_ids)
+    first.record.output_tokens = 3
+    made.answered(first)
+    second = content(made.take(planned(0, 1, 2)))["prompt"]
     assert second[:5] == content(first)["prompt"]
     assert len(second) == 13
     assert given_ids != [7, 8, 9] or second[5:8] == given_ids
-    unrelated = content(made.take(entry(1, 1, 2)))["prompt"]
+    unrelated = content(made.take(planned(1, 1, 2)))["prompt"]
     assert len(unrelated) == 5  # its first turn never answered
 
 
@@ -133,12 +138,13 @@ def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn
         output_tokens=Lengths(fixed=3),
     )
     made = make(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
-    first = made.take(entry(0, 0, 2))
-    made.answered(entry(0, 0, 2), first, Parsed(answer_texts=["he", "llo"]), 3)
-    second = made.take(entry(0, 1, 2))
+    first = made.take(planned(0, 0, 2))
+    first.parsed = Parsed(answer_texts=["he", "llo"])
+    made.answered(first)
+    second = made.take(planned(0, 1, 2))
     assert [message["content"] for message in content(second)["messages"]][1] == "hello"
-    made.answered(entry(0, 1, 2), second, Parsed(texts=[]), 3)
-    assert len(content(made.take(entry(0, 1, 2)))["messages"]) == 1
+    made.answered(second)
+    assert len(content(made.take(planned(0, 1, 2)))["messages"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,42 +9,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.load.requests import Request
-from orchestrator.load.response import (
-    MIN_READS,
-    InFlight,
-    Response,
-    can_read_ahead,
-    finish,
-    read_ahead,
-)
+from orchestrator.load.fast_path import MIN_READS, FastPath, fast_path_of
+from orchestrator.load.in_flight import InFlight
+from orchestrator.load.request_record import RequestRecord
 from orchestrator.load.response.http import END_MARK
-from orchestrator.load.schedule import Entry
+from orchestrator.load.response.reader import ResponseReader
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
+from tests.in_flight import finish, gaps_us, sent_request, tokens_per_chunk
 from tests.integration.load_server import DONE, END, HEAD, chunk, event, token, usage
 
 DIALECT = Dialect("openai_completions", "/v1/completions")
-WIRE = WIRES["openai_completions"]
+WIRE = "openai_completions"
+
+
+def fast_path() -> FastPath:
+    found = fast_path_of(WIRE)
+    assert found is not None
+    return found
 
 
 def in_flight(*reads: tuple[int, bytes], asked: int = 3) -> InFlight:
     """Reads with the instant (ns) of each."""
-    made = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, asked))
+    made = sent_request(output_tokens=asked)
     for at, data in reads:
         made.times.append(at)
         made.parts.append(data)
         if made.head is None:
             made.read_head()
-    made.mark = END_MARK
+    made.end_marker = END_MARK
     return made
 
 
-def done(made: InFlight, dialect: Dialect = DIALECT) -> Response:
-    for _ in finish(made, WIRE, dialect):
-        pass
-    return made.response
+def done(made: InFlight, dialect: Dialect = DIALECT) -> RequestRecord:
+    return finish(made, WIRE, dialect)
 
 
 def stream(*stamps: int) -> InFlight:
@@ -57,9 +56,14 @@ def stream(*stamps: int) -> InFlight:
 def test_first_last_and_gaps_are_those_of_the_content() -> None:
     found = done(stream(5_000_000, 7_000_400, 12_000_000))
     assert (found.first_token_ns, found.last_token_ns) == (5_000_000, 12_000_000)
-    assert found.gaps_us == array("i", [2000, 5000])
-    assert (found.chunks, found.output_tokens, found.counted, found.source) == (3, 3, 3, "usage")
-    assert (found.itl_kind, found.tokens_per_chunk, found.status) == ("token", None, "ok")
+    assert gaps_us(found) == array("i", [2000, 5000])
+    assert (
+        found.chunks,
+        found.output_tokens,
+        found.output_tokens_counted,
+        found.token_count_source,
+    ) == (3, 3, 3, "usage")
+    assert (found.itl_kind, tokens_per_chunk(found), found.status) == ("token", None, "ok")
 
 
 @settings(max_examples=100, deadline=None)
@@ -69,9 +73,9 @@ def test_rounding_gaps_to_microseconds_does_not_add_up(gaps: list[int]) -> None:
     for gap in gaps:
         stamps.append(stamps[-1] + gap)
     found = done(stream(*stamps))
-    assert found.gaps_us is not None
+    assert gaps_us(found) is not None
     so_far_us = 0
-    for gap_us, stamp in zip(found.gaps_us, stamps[1:], strict=True):
+    for gap_us, stamp in zip(gaps_us(found), stamps[1:], strict=True):
         so_far_us += gap_us
         assert abs(so_far_us * 1000 - (stamp - stamps[0])) <= 500
 
@@ -79,9 +83,10 @@ def test_rounding_gaps_to_microseconds_does_not_add_up(gaps: list[int]) -> None:
 def test_events_of_one_read_share_its_time_and_are_counted() -> None:
     both = chunk(token()) + chunk(token())
     tail = chunk(token(finish="length")) + chunk(usage(8, 5)) + chunk(DONE) + END
-    found = done(in_flight((0, HEAD), (10, both), (20_000, both), (50_000, tail), asked=5))
-    assert found.gaps_us == array("i", [0, 20, 0, 30])
-    assert (found.coalesced_chunks, found.coalesced_reads) == (2, 2)
+    made = in_flight((0, HEAD), (10, both), (20_000, both), (50_000, tail), asked=5)
+    found = done(made)
+    assert gaps_us(found) == array("i", [0, 20, 0, 30])
+    assert (found.coalesced_chunks, made.coalesced_reads) == (2, 2)
 
 
 def lumps(*sizes: int, apart_us: int = 50, every_ms: int = 80) -> list[int]:
@@ -95,8 +100,9 @@ def lumps(*sizes: int, apart_us: int = 50, every_ms: int = 80) -> list[int]:
 
 
 def test_events_hard_on_each_other_came_together_although_each_has_a_read_of_its_own() -> None:
-    found = done(stream(*lumps(8, 8, 8)))
-    assert (found.coalesced_chunks, found.coalesced_reads, found.chunks) == (21, 0, 24)
+    made = stream(*lumps(8, 8, 8))
+    found = done(made)
+    assert (found.coalesced_chunks, made.coalesced_reads, found.chunks) == (21, 0, 24)
     assert done(stream(*range(10**6, 10**7, 100_000))).coalesced_chunks == 0  # a fast engine
     assert done(stream(*lumps(8, 8, 8, apart_us=300))).coalesced_chunks == 0
 
@@ -107,8 +113,8 @@ def test_the_events_of_one_speculative_step_are_one_chunk(apart_us: int) -> None
     made = stream(*lumps(4, 1, 3, apart_us=apart_us)) if apart_us else one_read_each(4, 1, 3)
     found = done(made, drafting)
     assert (found.chunks, found.coalesced_chunks, found.itl_kind) == (3, 0, "chunk")
-    assert (found.output_tokens, found.tokens_per_chunk) == (8, array("h", [4, 1, 3]))
-    assert found.gaps_us == array("i", [80_000 - 3 * apart_us, 80_000 + 2 * apart_us])
+    assert (found.output_tokens, tokens_per_chunk(found)) == (8, array("h", [4, 1, 3]))
+    assert gaps_us(found) == array("i", [80_000 - 3 * apart_us, 80_000 + 2 * apart_us])
     assert (found.first_token_ns, found.last_token_ns) == (
         80_000_000 + 3000 * apart_us,
         240_000_000 + 2000 * apart_us,
@@ -132,7 +138,7 @@ def test_more_than_a_step_makes_is_a_lump_with_speculation_too() -> None:
     several = b"".join([chunk(token(token_ids=[1, 2, 3]))] * 2)
     tail = chunk(token(finish="length", token_ids=[4])) + chunk(usage(8, 7)) + chunk(DONE) + END
     found = done(in_flight((0, HEAD), (10_000, several), (50_000_000, tail), asked=7), drafting)
-    assert (found.coalesced_chunks, found.tokens_per_chunk) == (1, array("h", [3, 3, 1]))
+    assert (found.coalesced_chunks, tokens_per_chunk(found)) == (1, array("h", [3, 3, 1]))
 
 
 def test_an_event_over_two_reads_has_the_time_of_the_second() -> None:
@@ -151,7 +157,7 @@ def test_a_known_total_over_fewer_chunks_says_that_nobody_knows_which_held_how_m
         in_flight((0, HEAD), *events, (9000, chunk(usage(8, 8)) + chunk(DONE) + END), asked=8)
     )
     assert (found.chunks, found.output_tokens, found.itl_kind) == (3, 8, "chunk")
-    assert found.tokens_per_chunk is None
+    assert tokens_per_chunk(found) is None
     assert found.status == "ok"
 
 
@@ -166,65 +172,78 @@ def test_ids_tell_how_many_tokens_a_chunk_holds_even_without_text() -> None:
     found = done(
         in_flight((0, HEAD), *reads, (9000, chunk(usage(8, 4)) + chunk(DONE) + END), asked=4)
     )
-    assert found.tokens_per_chunk == array("h", [2, 1, 1])
-    assert (found.chunks, found.counted, found.source, found.status) == (3, 4, "token_ids", "ok")
-    assert found.gaps_us == array("i", [1, 2])
+    assert tokens_per_chunk(found) == array("h", [2, 1, 1])
+    assert (found.chunks, found.output_tokens_counted, found.token_count_source, found.status) == (
+        3,
+        4,
+        "token_ids",
+        "ok",
+    )
+    assert gaps_us(found) == array("i", [1, 2])
+
+
+def test_times_of_a_record_count_from_the_start_of_the_point() -> None:
+    made = stream(5_000_000, 7_000_000)
+    made.sent_ns = 4_000_000
+    made.first_byte_ns = 4_500_000
+    made.ended_ns = 8_000_000
+    found = finish(made, WIRE, DIALECT, start_ns=1_000_000)
+    assert (found.sent_ns, found.first_byte_ns, found.done_ns) == (3_000_000, 3_500_000, 7_000_000)
+    assert (found.first_token_ns, found.last_token_ns) == (4_000_000, 6_000_000)
 
 
 def test_what_came_of_a_cut_stream_is_kept() -> None:
     made = in_flight(
         (0, HEAD), (5000, chunk(token())), (7000, chunk(token())), (8000, b"33\r\ndata: {")
     )
-    made.response.fail(ErrorClass.TRUNCATED, "cut")
+    made.record.fail(ErrorClass.TRUNCATED, "cut")
     found = done(made)
     assert (found.status, found.error_class, found.chunks) == ("invalid", "truncated", 2)
     assert found.last_token_ns == 7000
 
 
 def test_nothing_at_all_came() -> None:
-    made = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, 3))
-    made.response.fail(ErrorClass.CONNECT, "refused")
+    made = sent_request(output_tokens=3)
+    made.record.fail(ErrorClass.CONNECT, "refused")
     found = done(made)
     assert (found.status, found.error_class) == ("error", "connect")
-    assert (found.chunks, found.http_status, found.gaps_us) == (0, None, None)
+    assert (found.chunks, found.http_status, gaps_us(found)) == (0, None, None)
 
 
 def test_a_broken_framing_is_garbage_unless_something_else_broke_first() -> None:
     broken = ((0, HEAD), (5, b"zz\r\n"))
     assert done(in_flight(*broken)).error_class == "garbage"
     timed_out = in_flight(*broken)
-    timed_out.response.fail(ErrorClass.TIMEOUT, "no end")
+    timed_out.record.fail(ErrorClass.TIMEOUT, "no end")
     assert done(timed_out).error_class == "timeout"
 
 
 def test_long_streams_are_counted_in_steps() -> None:
     made = stream(*range(1_000_000, 1_001_000_000, 1_000_000))
-    steps = list(finish(made, WIRE, DIALECT))
+    steps = list(ResponseReader(WIRES[WIRE], DIALECT, fast_path(), 0).finish(made))
     assert len(steps) >= 4
-    found = made.response
+    found = made.record
     assert (found.chunks, found.status) == (1000, "ok")
 
 
 def test_reads_that_were_counted_ahead_are_dropped_and_nothing_else() -> None:
     made = stream(*range(1_000_000, 201_000_000, 1_000_000))
     before = sum(map(len, made.parts))
-    while can_read_ahead(made, MIN_READS):
-        read_ahead(made, WIRE)
-    assert len(made.response.event_ns) >= 160
+    while fast_path().can_count(made, MIN_READS):
+        fast_path().count(made)
+    assert len(made.event_ns) >= 160
     assert sum(map(len, made.parts)) < before / 4
     assert made.parts[-1].endswith(END)
     assert made.times[-1] == 200_001_000
     assert done(made).chunks == 200
 
 
-@pytest.mark.parametrize("odd", ["reply needed", "not chunked", "another wire"])
-def test_what_is_not_plain_is_never_read_ahead(odd: str) -> None:
+@pytest.mark.parametrize("odd", ["reply needed", "not chunked"])
+def test_what_is_not_plain_is_never_counted(odd: str) -> None:
     made = stream(*range(1_000_000, 101_000_000, 1_000_000))
-    made.response.parsed.texts = [] if odd == "reply needed" else None
-    made.mark = b"" if odd == "not chunked" else made.mark
-    if odd == "another wire":
-        read_ahead(made, WIRES["tgi"])
-    assert not can_read_ahead(made, MIN_READS)
+    made.parsed.texts = [] if odd == "reply needed" else None
+    made.end_marker = b"" if odd == "not chunked" else made.end_marker
+    assert not fast_path().can_count(made, MIN_READS)
     assert len(made.parts) == 102
 
 
@@ -236,7 +255,7 @@ def test_usage_with_cached_tokens_reaches_the_row() -> None:
     }
     tail = chunk(event({"choices": [], "usage": details})) + chunk(DONE) + END
     found = done(in_flight((0, HEAD), (5, chunk(token(finish="length"))), (9, tail), asked=1))
-    assert (found.parsed.input_tokens, found.parsed.cached_tokens) == (8, 6)
+    assert (found.input_tokens, found.cached_tokens) == (8, 6)
 
 
 @pytest.mark.parametrize(
@@ -264,9 +283,7 @@ def test_tokens_that_were_thought_and_never_streamed_are_known(
     )
     made.parts.append(chunk(event(events[2])) + chunk(DONE) + END)
     made.times.append(3000)
-    for _ in finish(made, WIRES["openai_chat"], DIALECT):
-        pass
-    found = made.response
+    found = finish(made, "openai_chat", DIALECT)
     assert (found.status, found.output_tokens, found.hidden_tokens) == ("ok", total, hidden)
     shown_each = found.output_tokens - hidden == found.chunks
     assert found.itl_kind == ("token" if shown_each and ids in (None, [1]) else "chunk")
@@ -294,11 +311,9 @@ def test_the_first_token_of_the_answer_is_told_from_the_first_thought(
     ]
     last = (reads[-1][0] + 1, chunk(DONE) + END)
     made = in_flight((0, HEAD), *reads, last, asked=thoughts + 300)
-    while ahead and can_read_ahead(made):
-        read_ahead(made, WIRES["openai_chat"])
-    for _ in finish(made, WIRES["openai_chat"], DIALECT):
-        pass
-    found = made.response
+    while ahead and fast_path().can_count(made):
+        fast_path().count(made)
+    found = finish(made, "openai_chat", DIALECT)
     first_ns = 20_000 if thoughts else 40_000
     assert (found.status, found.chunks, found.first_token_ns) == ("ok", thoughts + 300, first_ns)
     assert found.first_answer_ns == (20_000 * (thoughts + 2) if thoughts else None)
@@ -315,9 +330,8 @@ def test_thoughts_without_an_answer_have_no_first_one() -> None:
         asked=2,
     )
     made.parts[-1] += chunk(DONE) + END
-    for _ in finish(made, WIRES["openai_chat"], DIALECT):
-        pass
-    assert (made.response.status, made.response.first_token_ns, made.response.first_answer_ns) == (
+    finish(made, "openai_chat", DIALECT)
+    assert (made.record.status, made.record.first_token_ns, made.record.first_answer_ns) == (
         "ok",
         5,
         None,
@@ -344,11 +358,8 @@ def test_numbers_that_no_server_can_mean_are_not_taken(said: object) -> None:
             (0, HEAD), (1, chunk(token())), (2, chunk(event_bytes) + chunk(DONE) + END), asked=1
         )
     )
-    assert (found.parsed.input_tokens, found.parsed.output_tokens, found.output_tokens) == (
-        None,
-        None,
-        1,
-    )
+    assert (found.input_tokens, found.output_tokens) == (None, 1)
+    assert found.token_count_source == "chunks"
 
 
 def test_a_running_count_that_falls_tells_nothing_of_single_events() -> None:
@@ -358,4 +369,8 @@ def test_a_running_count_that_falls_tells_nothing_of_single_events() -> None:
     ]
     reads = [(at, chunk(one)) for at, one in enumerate(events, start=1)]
     found = done(in_flight((0, HEAD), *reads, (9, chunk(DONE) + END), asked=1))
-    assert (found.counted, found.source, found.tokens_per_chunk) == (3, "usage", None)
+    assert (found.output_tokens_counted, found.token_count_source, tokens_per_chunk(found)) == (
+        3,
+        "usage",
+        None,
+    )

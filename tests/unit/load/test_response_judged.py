@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.load.requests import Request
-from orchestrator.load.response import InFlight, Response, finish, judge_stream
-from orchestrator.load.response.http import MOST_SAID
-from orchestrator.load.schedule import Entry
+from orchestrator.load.request_record import ERROR_CHARACTERS, RequestRecord
+from orchestrator.load.response.judge import judge_stream
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
-from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import Dialect
+from tests.in_flight import finish, sent_request
 
 KEPT = Dialect("", "")
 FREE = Dialect("", "", length_control="none")
 NO_MARKER = Dialect("", "", done_marker=False)
 
 
-def answer(status: int, body: bytes) -> Response:
+def answer(status: int, body: bytes) -> RequestRecord:
     raw = b"HTTP/1.1 %d Reason\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
-    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, 2))
+    flight = sent_request(output_tokens=2)
     flight.parts, flight.times = [raw], [1]
     flight.read_head()
-    list(finish(flight, WIRES["openai_completions"], KEPT))
-    return flight.response
+    return finish(flight, "openai_completions", KEPT)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +54,7 @@ def test_a_server_that_says_it_is_full_refuses_whatever_its_status(
 
 
 def test_errors_are_cut() -> None:
-    assert len(answer(500, b"x" * 10_000).error or "") == MOST_SAID
+    assert len(answer(500, b"x" * 10_000).error or "") == ERROR_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -85,8 +82,12 @@ def test_a_stream_is_ok_only_when_it_is_whole(
         if parsed.output_tokens is not None
         else sum(abs(count) for count in parsed.tokens)
     )
-    found = Response(parsed, done=done, output_tokens=output)
-    judge_stream(found, 2, dialect, framed=False)
+    request = sent_request(output_tokens=2)
+    request.parsed = parsed
+    request.done_marker_ns = 1 if done else None
+    found = request.record
+    found.output_tokens = output
+    judge_stream(request, dialect, is_framed=False)
     assert found.error_class == error_class
     assert (found.status == "ok") == (error_class is None)
 

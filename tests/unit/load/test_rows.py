@@ -6,7 +6,7 @@ import errno
 import tracemalloc
 from array import array
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,37 +16,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import ResultsError
+from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import Target
-from orchestrator.load.requests import Assignment, Request
-from orchestrator.load.response import InFlight
+from orchestrator.load.request_record import RequestRecord, TokenGaps
+from orchestrator.load.requests import Assignment
 from orchestrator.load.response.http import BadHttp, parse_head
-from orchestrator.load.rows import Rows, lost_requests
-from orchestrator.load.schedule import Entry, Schedule
+from orchestrator.load.rows import POINT_IDS, Rows, lost_requests
+from orchestrator.load.schedule import PlannedRequest, Schedule
 from orchestrator.load.wire.parsed import Parsed
-from orchestrator.results.outcomes import ErrorClass
+from orchestrator.results.outcomes import ErrorClass, TokenCounts
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.spec.load import Workload
+from tests.in_flight import sent_request
 from tests.unit.load.test_schedule import Each, point
 
 START = 5_000_000_000
 
 
 def filled() -> Rows:
-    rows = Rows(
-        Assignment.of(point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9), 3, 4), START
-    )
+    of_the_point = point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9)
+    assignment = Assignment.of(of_the_point, 3, 4)
+    rows = Rows(assignment, START)
     for index in (7, 2, 5):
-        flight = InFlight(Entry(index, index, 0, 10 * index), Request(0, b"", "measure", 100, 4))
-        flight.sent_ns, flight.ended_ns = START + 20 * index, START + 1000 * index
-        response = flight.response
-        response.parsed = Parsed([1] * 4, "token_ids", 100, 4, 60, finish_reason="length")
-        response.first_token_ns, response.chunks, response.output_tokens = START + 50 * index, 4, 4
-        response.http_status = 200
+        planned = PlannedRequest(index, index, 0, 10 * index)
+        record = assignment.record(planned, input_tokens=100, output_tokens=4)
+        record.sent_ns = 20 * index
+        record.done_ns = 1000 * index
+        record.chunks = 4
         if index != 5:
-            response.gaps_us = array("i", range(index, index + 3))
-            response.tokens_per_chunk = array("h", [1, 2, 1, 1]) if index == 2 else None
-        rows.add(flight)
-    rows.add_unsent(Entry(4, 4, 0, 10), 99, ErrorClass.TIMEOUT, "never sent")
+            several = array("h", [1, 2, 1, 1]) if index == 2 else None
+            record.gaps = TokenGaps(index, array("i", range(index, index + 3)), several)
+        rows.add(InFlight(planned, record, 0, b""))
+    rows.add_unsent(PlannedRequest(4, 4, 0, 10), 99, ErrorClass.TIMEOUT, "never sent")
     return rows
 
 
@@ -57,8 +58,8 @@ def test_a_token_that_a_server_says_where_http_belongs_is_never_cut_before_it_is
     said = f"{'x' * letters} hf_Pl4ntedT0kenQwErTyUiOpAsDf".encode()
     with pytest.raises(BadHttp) as no_http:
         parse_head(said)
-    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 1, 1))
-    flight.response.fail(ErrorClass.GARBAGE, str(no_http.value))
+    flight = sent_request()
+    flight.record.fail(ErrorClass.GARBAGE, str(no_http.value))
     rows = Rows(Assignment.of(point(), 0, 1), START)
     rows.add(flight)
     (row,) = tables(rows)[0].to_pylist()
@@ -82,22 +83,17 @@ def test_tables_have_the_schemas_and_are_ordered_by_request() -> None:
     events.validate(full=True)
 
 
-def test_times_count_from_the_points_start_and_keys_are_the_points() -> None:
+def test_a_row_has_the_keys_of_its_point_and_what_its_record_holds() -> None:
     row = tables(filled())[0].to_pylist()[0]
-    assert (row["measurement_id"], row["attempt_id"], row["client"], row["phase"]) == (
-        "m1",
-        "a1",
-        3,
-        "measure",
-    )
-    assert (row["scheduled_ns"], row["sent_ns"], row["first_token_ns"], row["done_ns"]) == (
-        20,
-        40,
-        100,
-        2000,
-    )
-    assert (row["input_tokens"], row["cached_tokens"], row["finish_reason"]) == (100, 60, "length")
-    assert row["session"] is None
+    assert (row["measurement_id"], row["attempt_id"]) == ("m1", "a1")
+    assert (row["client"], row["phase"], row["session"]) == (3, "measure", None)
+    assert (row["scheduled_ns"], row["sent_ns"], row["done_ns"]) == (20, 40, 2000)
+    assert (row["input_tokens_asked"], row["output_tokens_asked"]) == (100, 4)
+
+
+def test_a_record_has_a_field_for_every_column_but_the_ids_of_its_point() -> None:
+    names = {field.name for field in fields(RequestRecord)}
+    assert names == {*REQUESTS.names} - {*POINT_IDS} | {"gaps"}
 
 
 def test_a_request_that_was_never_sent_says_so() -> None:
@@ -116,7 +112,7 @@ def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(
 ) -> None:
     monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 100)
     mine = Assignment.of(point(), 0, 1)
-    entries = [Entry(index, index, 0, index) for index in range(2_000)]
+    entries = [PlannedRequest(index, index, 0, index) for index in range(2_000)]
     held = []
     with closing(Rows(mine, START)) as stepwise, closing(Rows(mine, START)) as at_once:
         for entry in entries:
@@ -142,10 +138,8 @@ def test_each_table_goes_to_disk_when_it_is_full_of_its_own(
     for gaps in (500, 0):  # long answers, and those of one token
         with closing(Rows(Assignment.of(point(), 0, 1), START)) as rows:
             for index in range(81):
-                flight = InFlight(
-                    Entry(index, index, 0, index), Request(0, b"", "measure", 1, 1), ended_ns=START
-                )
-                flight.response.gaps_us = array("i", range(gaps))
+                flight = sent_request(index=index)
+                flight.record.gaps = TokenGaps(index, array("i", range(gaps)), None)
                 rows.add(flight)
                 rows.flush_full()
             groups.append([pq.read_metadata(part.open()).num_row_groups for part in rows.parts()])
@@ -159,8 +153,8 @@ def test_an_error_shows_no_secret_of_its_target_and_no_control_characters(length
         "headers": (("X-Key", "Basic hidden-word"), ("X-Team", "blue")),
     }
     target = Target("http://h", "m", **secrets)  # type: ignore[arg-type]
-    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 1, 1), ended_ns=START)
-    flight.response.fail(
+    flight = sent_request()
+    flight.record.fail(
         ErrorClass.HTTP_4XX, "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07"
     )
     rows = Rows(Assignment.of(point(targets=(target,)), 0, 1), START)
@@ -243,9 +237,9 @@ def test_replies_that_must_be_counted_need_room_on_the_disk() -> None:
     rows._replies = Full(rows._replies)
     flights = []
     for index in range(2):
-        flight = InFlight(Entry(index, index, 0, index), Request(0, b"", "measure", 1, 9))
-        flight.response.parsed = Parsed([1], texts=["a word"])
-        flight.response.source = "chunks"
+        flight = sent_request(index=index, output_tokens=9)
+        flight.parsed = Parsed([1], texts=["a word"])
+        flight.record.token_count_source = TokenCounts.CHUNKS
         flights.append(flight)
     rows.add(flights[0])
     with pytest.raises(ResultsError, match="No space left on device.*TMPDIR"):

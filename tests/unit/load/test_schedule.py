@@ -1,4 +1,4 @@
-"""The global schedule: the same for any number of clients, each entry with exactly one of them."""
+"""The global schedule: the same for any number of clients, each planned with exactly one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.schedule import SLOT_STAGGER_NS, Entry, Schedule, share
+from orchestrator.load.schedule import SLOT_STAGGER_NS, PlannedRequest, Schedule, share
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
@@ -58,15 +58,15 @@ def of_clients(given_point: LoadPoint, turns: int, clients: int) -> list[Schedul
     return [Schedule(given_point, Each(turns), client, clients) for client in range(clients)]
 
 
-def merged(schedules: list[Schedule]) -> list[Entry]:
-    """Every first-turn entry of all clients, in order of request_index."""
+def merged(schedules: list[Schedule]) -> list[PlannedRequest]:
+    """Every first-turn planned of all clients, in order of request_index."""
     found = [
-        entry
+        planned
         for schedule in schedules
         for session in schedule.own_sessions()
-        if (entry := schedule.entry(session, 0)) is not None
+        if (planned := schedule.request(session, 0)) is not None
     ]
-    return sorted(found, key=lambda entry: entry.index)
+    return sorted(found, key=lambda planned: planned.index)
 
 
 @settings(max_examples=60, deadline=None)
@@ -84,7 +84,7 @@ def test_any_number_of_clients_has_the_same_merged_schedule(
     one = merged(of_clients(given_point, turns, 1))
     many = merged(of_clients(given_point, turns, clients))
     assert many == one
-    assert len({entry.index for entry in many}) == len(many)
+    assert len({planned.index for planned in many}) == len(many)
 
 
 @settings(max_examples=30, deadline=None)
@@ -96,19 +96,19 @@ def test_a_number_of_requests_is_kept_exactly(requests: int, turns: int, clients
         [session for one in schedules for session in one.own_sessions()],
     )
     indices = [
-        entry.index
+        planned.index
         for session in sessions
         for turn in range(schedule.turns(session))
-        if (entry := schedule.entry(session, turn)) is not None
+        if (planned := schedule.request(session, turn)) is not None
     ]
     assert sorted(indices) == list(range(requests))
-    assert all(schedule.entry(session, schedule.turns(session)) is None for session in sessions)
+    assert all(schedule.request(session, schedule.turns(session)) is None for session in sessions)
 
 
 def test_the_merged_schedule_of_poisson_has_dispersion_one_with_any_number_of_clients() -> None:
     for clients in (1, 2, 8):
         schedules = of_clients(point(value=50.0, duration_s=2000.0), 1, clients)
-        due_s = np.array([entry.due_ns for entry in merged(schedules)]) / 1e9
+        due_s = np.array([planned.due_ns for planned in merged(schedules)]) / 1e9
         counts = np.histogram(due_s, np.arange(0, 2000.5, 1.0))[0]
         assert counts.var() / counts.mean() == pytest.approx(1.0, abs=0.12)
 
@@ -139,7 +139,7 @@ def test_the_warm_up_comes_before_the_measured_part_and_both_end() -> None:
     assert {"warmup", "measure"} == set(phases)
     assert schedule.due_ns[-1] < 5_000_000_000
     # a turn that comes too late is not scheduled
-    assert schedule.entry(0, 0, due_ns=5_000_000_000) is None
+    assert schedule.request(0, 0, due_ns=5_000_000_000) is None
 
 
 @given(total=st.integers(1, 500), clients=st.integers(1, 20))
@@ -196,13 +196,15 @@ def test_sessions_may_have_different_numbers_of_turns(
     given_point = point(*level, requests=requests, duration_s=None)
     schedule = Schedule(given_point, Varying())
     found = [
-        schedule.entry(session, turn, 0)
+        schedule.request(session, turn, 0)
         for client in range(clients)
         for session in Schedule(given_point, Varying(), client, clients).own_sessions()
         for turn in range(schedule.turns(session))
     ]
-    assert sorted(entry.index for entry in found if entry is not None) == list(range(requests))
-    assert schedule.entry(0, 1, 0) is None, "a session ends with its own last turn"
+    assert sorted(planned.index for planned in found if planned is not None) == list(
+        range(requests)
+    )
+    assert schedule.request(0, 1, 0) is None, "a session ends with its own last turn"
 
 
 def test_a_ramp_of_conversations_ends_at_its_rate_of_requests() -> None:

@@ -20,13 +20,13 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.strategy import Watch
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
+from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.capacities import capacity_documents
 from orchestrator.report.stored import Experiment
 from orchestrator.results.events import Event
-from orchestrator.results.schemas import REQUESTS
 from orchestrator.results.store import Store
 from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.dialect import Dialect
@@ -36,6 +36,7 @@ from orchestrator.sweep.find_capacity import CapacitySearch
 from orchestrator.sweep.measure import Attempt, Loaded
 from orchestrator.sweep.probe import Probed
 from orchestrator.sweep.words import claim_words
+from tests.in_flight import record_of
 from tests.unit.results.builders import part_of, request, requests
 from tests.unit.sweep import simulation
 from tests.unit.sweep.simulation import FakeRun, World, steps, sweep, world_of
@@ -107,11 +108,11 @@ class QueueRun(FakeRun):
         now_s = self._now_s
         over = sum(done <= now_s for _, done in self._served)
         fresh, self._told = self._served[self._told : over], over
-        rows = [tuple(row.get(name) for name in REQUESTS.names[2:]) for row in self._rows(fresh)]
+        ended = tuple(EndedRequest(record_of(row), None) for row in self._rows(fresh))
         still_open = tuple(
             (round(due * 1e9), True) for due, done in self._served[over:] if due <= now_s
         )
-        return [SoFar(round(now_s * 1e9), tuple((row, None) for row in rows), still_open)]
+        return [SoFar(round(now_s * 1e9), ended, still_open)]
 
     def finish(self, at_s: float, drain: bool) -> None:
         self.end_s, self.drain = min(at_s, self.end_s), drain

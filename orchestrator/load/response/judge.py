@@ -1,0 +1,109 @@
+"""What became of a request, by what came back: an answer without a stream, and a finished stream."""
+
+from __future__ import annotations
+
+from orchestrator.load.in_flight import InFlight
+from orchestrator.load.request_record import ERROR_CHARACTERS, RequestRecord
+from orchestrator.load.response.http import Head
+from orchestrator.load.wire.events import error_class
+from orchestrator.load.wire.finish_reasons import is_failed_end
+from orchestrator.load.wire.parsed import Parsed
+from orchestrator.load.wire.wires import Wire
+from orchestrator.results.outcomes import ErrorClass
+from orchestrator.spec.dialect import Dialect
+
+
+def judge_no_stream(record: RequestRecord, head: Head, body: bytes, wire: Wire) -> None:
+    """Judges an answer without a stream: a status other than 200, or a body without events, mostly
+    an error object.
+    """
+    message = body[:ERROR_CHARACTERS].decode("utf-8", "replace").strip()
+    text = f"HTTP {head.status} {head.reason}: {message}".strip(": ")
+    if head.status >= 400:
+        record.fail(_class_of_status(head.status, message), text)
+        return
+    if "location" in head.headers:
+        place = head.headers["location"]
+        text = f"HTTP {head.status} {head.reason}: it is at {place} (give that URL)"
+        record.fail(ErrorClass.GARBAGE, text)
+        return
+    if head.status != 200:
+        record.fail(ErrorClass.GARBAGE, text)
+        return
+    if record.error_class is not None:
+        return
+    parsed = Parsed()
+    wire.read([body], parsed)
+    if parsed.error is not None:
+        record.fail(parsed.error_class, parsed.error)
+    else:
+        record.fail(ErrorClass.GARBAGE, f"no event stream: {message}")
+
+
+def _class_of_status(status: int, message: str) -> ErrorClass:
+    """The class of a status from 400 on: some servers say 503 when their queue is full."""
+    by_message = error_class(None, message, status)
+    if status < 500 or by_message is ErrorClass.HTTP_429:
+        return by_message
+    return ErrorClass.HTTP_5XX
+
+
+def judge_stream(request: InFlight, dialect: Dialect, is_framed: bool) -> None:
+    """Judges a finished stream with status 200. ``is_framed``: HTTP tells where it ends, so it was
+    not cut off.
+    """
+    parsed, record = request.parsed, request.record
+    if parsed.error is not None:
+        record.fail(parsed.error_class, parsed.error)
+    elif parsed.finish_reason and is_failed_end(parsed.finish_reason):
+        reason = parsed.finish_reason
+        record.fail(ErrorClass.STREAM_ERROR, f"the engine gave up on it: finish_reason {reason}")
+    elif parsed.garbage is not None:
+        record.fail(ErrorClass.GARBAGE, parsed.garbage)
+    elif not _has_end(request, dialect, is_framed):
+        record.fail(ErrorClass.NO_END, "the stream ended without its end marker")
+    elif not any(parsed.tokens):
+        if record.output_tokens_asked:
+            record.fail(ErrorClass.WRONG_LENGTH, _no_token(parsed))
+    else:
+        _judge_length(record, parsed, dialect)
+
+
+def _has_end(request: InFlight, dialect: Dialect, is_framed: bool) -> bool:
+    """Whether something tells that the stream is whole."""
+    if request.done_marker_ns is not None or request.parsed.ended:
+        return True
+    if not request.parsed.finish_reason:
+        return False
+    return is_framed or not dialect.done_marker
+
+
+def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> None:
+    """Fails an answer that has another length than was asked for.
+
+    The length is judged only where the engine was told to keep it and the count is the engine's
+    own, or should have been: of an answer without a count, although a trial request's had one, the
+    events are counted.
+    """
+    if dialect.length_control in ("none", "natural"):
+        return
+    is_counted = record.output_tokens is not None and (
+        parsed.source is not None or parsed.output_tokens is not None
+    )
+    if not is_counted and not dialect.reports_counts:
+        return
+    # some servers count reasoning tokens, some do not
+    shown_tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
+    asked = record.output_tokens_asked
+    if asked in (record.output_tokens, shown_tokens):
+        return
+    came = f"{record.output_tokens} tokens"
+    if not is_counted:
+        came = f"{record.output_tokens} events and no count"
+    record.fail(ErrorClass.WRONG_LENGTH, f"{came} came, {asked} were asked for")
+
+
+def _no_token(parsed: Parsed) -> str:
+    if parsed.ignored is None:
+        return "the stream held no token"
+    return f"the stream held no token; it held {parsed.ignored}"
