@@ -34,7 +34,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class StoredLaunch:
     """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by the
     names of FIGURES.
 
@@ -51,7 +51,7 @@ class Launch:
         return self.deployment.label if self.deployment else self.row.deployment_id
 
 
-def load_launches(store: Store) -> list[Launch]:
+def load_launches(store: Store) -> list[StoredLaunch]:
     """All launches of an experiment, failed ones included, sorted by deployment and time."""
     committed = store.manifests("launch")
     described = rows_of(
@@ -63,7 +63,7 @@ def load_launches(store: Store) -> list[Launch]:
         deployment = deployments.get(row.deployment_id)
         predicted = json.loads(deployment.predicted_json or "{}") if deployment else {}
         reported = json.loads(row.engine_reported_json or "{}")
-        found.append(Launch(row, deployment, compared(predicted, reported), reported))
+        found.append(StoredLaunch(row, deployment, compared(predicted, reported), reported))
     return sorted(found, key=lambda one: (one.label, one.row.started_unix_ns))
 
 

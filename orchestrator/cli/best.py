@@ -62,8 +62,10 @@ def best(
     form: str,
 ) -> int:
     """Rank the deployments at URI under latency limits."""
-    from orchestrator.report.best import best_document, best_text
-    from orchestrator.report.documents import json_text
+    from orchestrator.report.answer_table import best_text
+    from orchestrator.report.as_json import answer_json
+    from orchestrator.report.documents.answer import answer_document
+    from orchestrator.report.formats import json_text
     from orchestrator.report.stored import answers, check_prices, experiments, limits, parse_prices
     from orchestrator.report.text import echo
     from orchestrator.results.pandas_hook import leave_pandas_out
@@ -79,10 +81,11 @@ def best(
             'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'
         )
     comparisons = answers(asked, per)
+    answer = answer_document(comparisons)
     if form == "json":
-        click.echo(json_text(best_document(comparisons)))
+        click.echo(json_text(answer_json(answer)))
     else:
-        echo("\n".join(best_text(comparisons)))
+        echo("\n".join(best_text(answer)))
     named = "no limits: give --slo" if slo_text is None else f"no {slo_text}"
     left_out = []
     for one, slos in asked:

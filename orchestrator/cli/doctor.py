@@ -54,7 +54,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     from orchestrator.cluster import LOCAL, open_cluster
     from orchestrator.cluster.node_checks import versions
     from orchestrator.plan.make import load_plan
-    from orchestrator.report.documents import json_text
+    from orchestrator.report.formats import json_text
     from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
     from orchestrator.sweep.default_hardware import on_this_cluster

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.signals import INTERRUPTED, stops
-from orchestrator.report.documents import json_text
+from orchestrator.report.formats import json_text
 from orchestrator.report.live import live_load
 from orchestrator.report.load_runs import stored_csv
 from orchestrator.report.search import search_document, search_text

@@ -324,7 +324,7 @@ def _measure_levels(
     status.
     """
     from orchestrator.cli.signals import INTERRUPTED, stops
-    from orchestrator.report.documents import json_text
+    from orchestrator.report.formats import json_text
     from orchestrator.report.load_runs import stored_csv
     from orchestrator.report.run import run_text, runs_text
     from orchestrator.report.text import echo

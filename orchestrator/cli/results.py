@@ -10,11 +10,10 @@ import click
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
-    from orchestrator.report.documents import Document
-    from orchestrator.report.stored import Experiment, Points
-    from orchestrator.spec.load import Slo
-
-    Shown = Iterable[tuple[Experiment, Sequence[Slo], Points]]
+    from orchestrator.analysis.measured import Point
+    from orchestrator.report.documents.capacity import CapacityDocument
+    from orchestrator.report.documents.point import PointDocument
+    from orchestrator.report.stored import Experiment, JudgedExperiment
 
 EXAMPLES = """
 \b
@@ -104,58 +103,82 @@ def results(
     return 3 if any(one.damaged for one in found) else 0
 
 
-def _points(shown: Shown, superseded: bool, form: str, profile: bool) -> Iterable[str]:
-    from orchestrator.report.documents import csv_text, json_list
-    from orchestrator.report.points import csv_lines
+def _points(
+    shown: Iterable[JudgedExperiment], superseded: bool, form: str, profile: bool
+) -> Iterable[str]:
+    from orchestrator.report.as_json import csv_lines, row_json
+    from orchestrator.report.formats import csv_text, json_list
 
     if form == "table":
         return _tables(shown, superseded, profile)
     documents = _documents(shown, superseded)
-    return json_list(documents) if form == "json" else [csv_text(csv_lines(documents))]
+    if form == "json":
+        return json_list(map(row_json, documents))
+    return [csv_text(csv_lines(documents))]
 
 
-def _tables(shown: Shown, superseded: bool, profile: bool) -> Iterator[str]:
-    from orchestrator.report.capacities import capacities_text
+def _tables(shown: Iterable[JudgedExperiment], superseded: bool, profile: bool) -> Iterator[str]:
+    from orchestrator.report.capacity_table import capacities_text
+    from orchestrator.report.documents.capacity import capacity_documents
     from orchestrator.report.load_runs import load_runs_table
-    from orchestrator.report.points import points_text
 
     load_runs = []
-    for one, slos, points in shown:
-        if one.is_load_run:
-            load_runs.append((one, slos, points))
-            for content, group in one.by_content(points.superseded).items() if superseded else ():
-                yield from points_text(group, slos, f", superseded: {content}", profile)
-            continue
-        for content, alike in one.alike(points).items():
-            yield from points_text(alike, slos, f", {content}" if content else "", profile)
-        yield from capacities_text(one, points.current, slos)
-        for content, group in one.by_content(points.superseded).items() if superseded else ():
-            yield from points_text(group, slos, f", superseded: {content}", profile)
+    for judged in shown:
+        if judged.experiment.is_load_run:
+            load_runs.append(judged)
+        else:
+            for content, points in judged.experiment.alike(judged.points).items():
+                heading = f", {content}" if content else ""
+                yield from _table(judged, points, heading, profile)
+            yield from capacities_text(
+                capacity_documents(judged.experiment, judged.points.current, judged.slos)
+            )
+        if superseded:
+            groups = judged.experiment.by_content(judged.points.superseded)
+            for content, points in groups.items():
+                yield from _table(judged, points, f", superseded: {content}", profile)
     yield from load_runs_table(load_runs, profile)
 
 
-def _documents(shown: Shown, superseded: bool) -> Iterator[Document]:
-    from orchestrator.analysis.launches import launches_of
-    from orchestrator.report.capacities import capacity_documents
-    from orchestrator.report.points import point_document
+def _table(
+    judged: JudgedExperiment, points: Sequence[Point], heading: str, profile: bool
+) -> Iterator[str]:
+    from orchestrator.analysis.knee import knees
+    from orchestrator.report.documents.point import point_document
+    from orchestrator.report.point_table import points_text
 
-    for one, slos, points in shown:
-        bends = one.knees(points)
-        wanted = [(point, True) for point in points.current]
-        wanted += [(point, False) for point in points.superseded if superseded]
-        failed = [repeat.point for point, _ in wanted for repeat in point.repeats if not repeat.ok]
-        logs = launches_of(one.store, failed)
-        yield from (point_document(point, slos, logs, current, bends) for point, current in wanted)
-        yield from capacity_documents(one, points.current, slos)
+    bends = knees(points)
+    documents = [point_document(point, judged.slos, knees=bends) for point in points]
+    return points_text(documents, heading, profile)
+
+
+def _documents(
+    shown: Iterable[JudgedExperiment], superseded: bool
+) -> Iterator[PointDocument | CapacityDocument]:
+    from orchestrator.analysis.launches import launches_of
+    from orchestrator.report.documents.capacity import capacity_documents
+    from orchestrator.report.documents.point import point_document
+
+    for judged in shown:
+        points = judged.points
+        bends = judged.experiment.knees(points)
+        wanted = [*points.current, *(points.superseded if superseded else ())]
+        failed = [repeat.point for point in wanted for repeat in point.repeats if not repeat.ok]
+        launches = launches_of(judged.experiment.store, failed)
+        for index, point in enumerate(wanted):
+            is_current = index < len(points.current)
+            yield point_document(point, judged.slos, launches, is_current, bends)
+        yield from capacity_documents(judged.experiment, points.current, judged.slos)
 
 
 def _launches(found: Iterable[Experiment], form: str) -> Iterable[str]:
     from orchestrator.analysis.launches import load_launches
-    from orchestrator.report.documents import csv_text, json_list
-    from orchestrator.report.launches import launch_document, launches_text
+    from orchestrator.report.as_json import launch_json
+    from orchestrator.report.formats import csv_text, json_list
+    from orchestrator.report.launch_table import launches_text
 
-    launches = [launch for one in found for launch in load_launches(one.store)]
+    launches = [launch for experiment in found for launch in load_launches(experiment.store)]
     if form == "table":
         return launches_text(launches)
-    documents = map(launch_document, launches)
+    documents = map(launch_json, launches)
     return json_list(documents) if form == "json" else [csv_text(documents)]

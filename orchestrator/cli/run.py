@@ -213,7 +213,7 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
 
 def _say_answer(store: Store) -> bool:
     """Print what was found. Whether something asked for has no valid measurement."""
-    from orchestrator.report.best import answer_text
+    from orchestrator.report.answer_table import answer_text
     from orchestrator.report.stored import Experiment
     from orchestrator.report.text import echo
     from orchestrator.report.unmeasured import unmeasured

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.analysis.answers import IS_REFERENCE, SUPERSEDED
 from orchestrator.analysis.measured import Point
-from orchestrator.report.documents import Document
+from orchestrator.report.formats import Document
 from orchestrator.report.text import Column, say
 
 

@@ -16,11 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.base.errors import InputError
-from orchestrator.report.best import best_document
-from orchestrator.report.documents import Document, flat
-from orchestrator.report.points import point_document
+from orchestrator.report.as_json import comparison_fields, point_json, ranked_json
+from orchestrator.report.documents.answer import answer_document
+from orchestrator.report.documents.point import point_document
+from orchestrator.report.formats import Document, flat
 from orchestrator.report.stored import answers, experiments, limits, with_limits
-from orchestrator.report.words import verdict_text
 from orchestrator.results.records import Counts, Distribution
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import INFINITE, Per
@@ -119,13 +119,13 @@ def metrics(
     (``slos.interactive.goodput``), and ``slo.…`` is the first of them. Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
-    bends = ((slos, points.current, one.knees(points)) for one, slos, points in shown)
-    documents = (
-        point_document(point, slos, knees=bent) for slos, points, bent in bends for point in points
-    )
-    return _frame(
-        ({name: one[name] for name in one if name != "repeats"} for one in documents), library
-    )
+    rows = []
+    for judged in shown:
+        bends = judged.experiment.knees(judged.points)
+        for point in judged.points.current:
+            fields = point_json(point_document(point, judged.slos, knees=bends))
+            rows.append({name: value for name, value in fields.items() if name != "repeats"})
+    return _frame(rows, library)
 
 
 def best(
@@ -145,13 +145,19 @@ def best(
     ``attrs["why"]`` says how certain each ranking is, or why there is none. Raises InputError.
     """
     found = answers(limits(slo, experiments(open_results(uri), experiment, prices)), per)
-    rows = []
-    for one in best_document(found)["comparisons"]:  # type: ignore[attr-defined]
-        about = {name: value for name, value in one.items() if name not in ("ranking", "left_out")}
-        rows += [about | candidate for candidate in one["ranking"]]
+    answer = answer_document(found)
+    rows = [
+        {**comparison_fields(document), **ranked_json(ranked)}
+        for document in answer.comparisons
+        for ranked in document.ranking
+    ]
     frame = _frame(rows, library, BEST_COLUMNS)
     if library == "pandas":
-        reasons = [f"{one.workload} of {one.experiment}: {verdict_text(one)}" for one in found]
+        reasons = [
+            f"{document.comparison.workload} of {document.comparison.experiment}:"
+            f" {document.verdict}"
+            for document in answer.comparisons
+        ]
         frame.attrs["why"] = "; ".join(reasons) or NOTHING_TO_RANK
     return frame
 

@@ -2,35 +2,46 @@
 
 from collections.abc import Container, Iterator, Sequence
 
-from orchestrator.report.capacities import capacities_text, capacity_documents
-from orchestrator.report.documents import csv_text
-from orchestrator.report.points import csv_lines, load_runs_text, point_document
-from orchestrator.report.stored import Experiment, Points, differences
+from orchestrator.analysis.knee import knees
+from orchestrator.report.as_json import csv_lines
+from orchestrator.report.capacity_table import capacities_text
+from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.formats import csv_text
+from orchestrator.report.point_table import LoadRunDocument, load_runs_text
+from orchestrator.report.stored import Experiment, JudgedExperiment, differences
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Slo
-
-StoredRun = tuple[Experiment, Sequence[Slo], Points]
 
 
-def load_runs_table(runs: Sequence[StoredRun], profile: bool = False) -> Iterator[str]:
+def load_runs_table(runs: Sequence[JudgedExperiment], profile: bool = False) -> Iterator[str]:
     """All runs in one table, and below it in what they differ and the capacities that were found."""
-    measured = [run for run in runs if run[2].current]
+    measured = [run for run in runs if run.points.current]
     if not measured:
         return
-    measured.sort(key=lambda run: min(point.head.started_unix_ns for point in run[2].current))
-    first = measured[0][0]
+    measured.sort(key=_began_unix_ns)
+    first, *others = measured
     remarks = []
-    for experiment, _, _ in measured[1:]:
+    for run in others:
         # the levels stand in the table
-        named = [name for name in differences(first, experiment) if name != "levels"]
-        if named:
+        names = [name for name in differences(first.experiment, run.experiment) if name != "levels"]
+        if names:
             remarks.append(
-                f"{experiment.name} was asked otherwise than {first.name}: {', '.join(named)}"
+                f"{run.experiment.name} was asked otherwise than {first.experiment.name}:"
+                f" {', '.join(names)}"
             )
-    shown = [(points.current, slos) for _, slos, points in measured]
-    yield from load_runs_text(shown, remarks, profile)
-    for experiment, slos, points in measured:
-        yield from capacities_text(experiment, points.current, slos)
+    yield from load_runs_text([_load_run(run) for run in measured], remarks, profile)
+    for run in measured:
+        yield from capacities_text(capacity_documents(run.experiment, run.points.current, run.slos))
+
+
+def _began_unix_ns(run: JudgedExperiment) -> int:
+    return min(point.head.started_unix_ns for point in run.points.current)
+
+
+def _load_run(run: JudgedExperiment) -> LoadRunDocument:
+    bends = knees(run.points.current)
+    documents = [point_document(point, run.slos, knees=bends) for point in run.points.current]
+    return LoadRunDocument(tuple(documents), tuple(run.slos))
 
 
 def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> str:
@@ -41,12 +52,11 @@ def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> s
     slos = experiment.slos
     points = experiment.points(*slos)
     bends = experiment.knees(points)
-    documents = [
-        point_document(point, slos, knees=bends)
-        for point in points.current
-        if measurement_ids is None
-        or any(one.point.measurement_id in measurement_ids for one in point.repeats)
-    ]
+    documents: list[PointDocument | CapacityDocument] = []
+    for point in points.current:
+        ids = [repeat.point.measurement_id for repeat in point.repeats]
+        if measurement_ids is None or any(one in measurement_ids for one in ids):
+            documents.append(point_document(point, slos, knees=bends))
     if measurement_ids is None:
         documents += capacity_documents(experiment, points.current, slos)
     return csv_text(csv_lines(documents))

@@ -17,8 +17,9 @@ from orchestrator.analysis.measured import attained
 from orchestrator.analysis.metrics import few, figures, observe, steady_window_ns, validity_of
 from orchestrator.analysis.requests import WindowNs
 from orchestrator.analysis.slo import JOINT, judge, limit_values
-from orchestrator.report.documents import Document, metrics
-from orchestrator.report.points import slo_document
+from orchestrator.report.as_json import slo_json
+from orchestrator.report.documents.point import SloResult
+from orchestrator.report.formats import Document, metrics
 from orchestrator.report.text import (
     EMULATED,
     Column,
@@ -97,11 +98,8 @@ def limits_document(
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     (slo,) = slos
     verdicts = judge(limit_values(requests, token_events, window_ns), slo)
-    return {
-        "slo": slo_document(
-            slo, [verdicts], attained([verdicts]), (window_ns[1] - window_ns[0]) / 1e9
-        )
-    }
+    window_s = (window_ns[1] - window_ns[0]) / 1e9
+    return {"slo": slo_json(SloResult(slo, attained([verdicts]), (verdicts,), window_s))}
 
 
 def run_text(found: Document) -> Iterator[str]:

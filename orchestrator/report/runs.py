@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from orchestrator.base.redaction import redact
-from orchestrator.report.documents import Document
+from orchestrator.report.formats import Document
 from orchestrator.results.runs import SILENT_S, RunRecord
 from orchestrator.spec.load import hours
 

@@ -11,7 +11,7 @@ from orchestrator.capacity.claim import POINTLESS
 from orchestrator.capacity.dominance import estimate
 from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.strategy import claim_document
-from orchestrator.report.documents import Document, fields_of
+from orchestrator.report.formats import Document, fields_of
 from orchestrator.report.text import EMULATED, Column, plain, say, table
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Slo, hours, load_text

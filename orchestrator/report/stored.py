@@ -348,6 +348,15 @@ def _load_of(head: PointHead) -> str:
     return f"{head.arrivals}, {start_ns / 1e9:g} s of warm-up{stated}"
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedExperiment:
+    """An experiment's points, and the SLOs that they were judged by."""
+
+    experiment: Experiment
+    slos: Sequence[Slo]
+    points: Points
+
+
 def experiments(
     results: Results, name: str | None, prices: Mapping[str, float] | None = None
 ) -> list[Experiment]:
@@ -488,22 +497,20 @@ def compared_runs(runs: Sequence[Experiment], slo: Slo, per: Per | None) -> list
     return best(every, slo, rules, missing)
 
 
-def with_limits(
-    asked: str | None, found: Iterable[Experiment]
-) -> Iterator[tuple[Experiment, Sequence[Slo], Points]]:
+def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[JudgedExperiment]:
     """Each experiment's points, judged by the SLO that was asked for, else by all that its file
     names.
     """
-    for one, slos in limits(asked, found):
+    for experiment, slos in limits(asked, found):
         try:
-            points = one.points(*slos)
+            points = experiment.points(*slos)
         except InputError as error:  # limits on single gaps need token_events, which was deleted
             if asked is not None:
                 raise
-            one.unanswered += [f"{slo.name}: {error}" for slo in slos if _on_gaps(slo)]
+            experiment.unanswered += [f"{slo.name}: {error}" for slo in slos if _on_gaps(slo)]
             slos = tuple(slo for slo in slos if not _on_gaps(slo))
-            points = one.points(*slos)
-        yield one, slos, points
+            points = experiment.points(*slos)
+        yield JudgedExperiment(experiment, slos, points)
 
 
 def _on_gaps(slo: Slo) -> bool:

@@ -24,8 +24,9 @@ from orchestrator.analysis.measured import Point, complete, load_points
 from orchestrator.analysis.metrics import figures, merge, observe
 from orchestrator.analysis.slo import judge, limit_values, parse_slo
 from orchestrator.base.errors import InputError
-from orchestrator.report.documents import json_text
-from orchestrator.report.points import point_document
+from orchestrator.report.as_json import point_json
+from orchestrator.report.documents.point import point_document
+from orchestrator.report.formats import json_text
 from orchestrator.results.records import METRICS_VERSION, AttemptData
 from orchestrator.results.store import Store
 from tests.unit.results.builders import (
@@ -65,7 +66,8 @@ def repeat(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[int, list[int]]]
 
 def shown(folder: str) -> list[Any]:
     documents = [
-        point_document(point, [SLO]) for point in load_points(Store.open(folder, "exp"), SLO)
+        point_json(point_document(point, [SLO]))
+        for point in load_points(Store.open(folder, "exp"), SLO)
     ]
     return [json.loads(json_text(one)) for one in documents]
 
@@ -165,7 +167,7 @@ def test_a_second_reader_opens_no_requests(folder: str, monkeypatch: pytest.Monk
 def test_token_events_that_were_deleted_take_the_gaps_away_and_nothing_else(folder: str) -> None:
     for path in (Path(folder) / "exp" / "data" / "token_events").rglob("*.parquet"):
         path.unlink()
-    found = point_document(load_points(Store.open(folder, "exp"))[0])
+    found = point_json(point_document(load_points(Store.open(folder, "exp"))[0]))
     assert (found["itl_ms"], found["throughput_basis"]) == (None, "interpolated")
     assert json.loads(json_text(found))["ttft_ms"]["p50"] == 100
     with pytest.raises(InputError, match="needs the table token_events"):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.launches import FIGURES, compared, load_launches
 from orchestrator.engines import ENGINES
-from orchestrator.report.documents import json_text
-from orchestrator.report.launches import launch_document, launches_text
+from orchestrator.report.as_json import launch_json
+from orchestrator.report.formats import json_text
+from orchestrator.report.launch_table import launches_text
 from orchestrator.results.store import Manifest, Store
 from tests.unit.results.builders import deployment_row, table
 
@@ -64,7 +65,7 @@ def store(tmp_path: Path) -> Store:
 
 def loaded(tmp_path: Path) -> list[Any]:
     launches = load_launches(Store.open(str(tmp_path), "exp"))
-    return json.loads(json_text([launch_document(one) for one in launches]))
+    return json.loads(json_text([launch_json(one) for one in launches]))
 
 
 def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_what_was_read_and_the_kernel_that_was_taken_are_shown_where_an_engine_s
     text = "\n".join(launches_text(launches))
     assert "CPUInt8ScaledMM\n" in text + "\n"
     assert "30.7 MiB" in text
-    assert launch_document(launches[1])["reported"] == QUANTIZED
+    assert launch_json(launches[1])["reported"] == QUANTIZED
 
 
 def test_failed_launches_and_ones_without_a_deployment_are_there_in_order_of_time(

@@ -17,9 +17,11 @@ from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
 from orchestrator.capacity.best import ComparisonRules, best
 from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
-from orchestrator.report.best import best_document
-from orchestrator.report.documents import json_text
-from orchestrator.report.points import point_document, points_text
+from orchestrator.report.as_json import answer_json, point_json
+from orchestrator.report.documents.answer import answer_document
+from orchestrator.report.documents.point import point_document
+from orchestrator.report.formats import json_text
+from orchestrator.report.point_table import points_text
 from orchestrator.report.words import exclusion_text, note_texts
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Level, Per
@@ -97,7 +99,7 @@ class Sweep:
     ) -> list[dict[str, Any]]:
         limits = parse_slo(slo) if slo else SLO
         found = best(load_points(self.store, limits), limits, ComparisonRules(per), missing)
-        return json.loads(json_text(best_document(found)))["comparisons"]  # type: ignore[no-any-return]
+        return json.loads(json_text(answer_json(answer_document(found))))["comparisons"]  # type: ignore[no-any-return]
 
     def best(
         self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[MissingLevel] = ()
@@ -398,7 +400,11 @@ def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sw
         "org/m and 2 more checkpoints of it": ["label-d0", "label-d1", "label-d2"],
         "org/m-big": ["label-d3"],
     }
-    titles = [line for line in points_text(load_points(sweep.store, SLO)) if "chat of exp" in line]
+    titles = [
+        line
+        for line in points_text([point_document(one) for one in load_points(sweep.store, SLO)])
+        if "chat of exp" in line
+    ]
     assert ["org/m and 2 more checkpoints of it on h100" in line for line in titles].count(
         True
     ) == 1
@@ -644,7 +650,7 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
         failure_class="engine_crash",
     )
     (point,) = load_points(sweep.store, SLO)
-    found = json.loads(json_text(point_document(point, [SLO])))
+    found = json.loads(json_text(point_json(point_document(point, [SLO]))))
     assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
     assert (found["status"], found["reason"]) == ("ok", "it died")
     assert [one["repeat"] for one in found["repeats"]] == [0, 1, 2]
@@ -692,8 +698,8 @@ def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Swee
 def test_points_of_a_deployment_nobody_described_are_still_listed(sweep: Sweep) -> None:
     sweep.level("ghost", 5)
     (point,) = load_points(sweep.store)
-    assert point_document(point)["label"] == "ghost"
-    assert point_document(point)["settings"] == {}
+    assert point_json(point_document(point))["label"] == "ghost"
+    assert point_json(point_document(point))["settings"] == {}
 
 
 def test_what_had_no_steady_part_is_not_certain(sweep: Sweep) -> None:
@@ -774,7 +780,7 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
         "e2e p99 there: 900 ms, limit 800ms"
     ]
     joint = parse_slo(strict + ",ttft<=500ms,attainment>=0.9")
-    found = point_document(load_points(sweep.store, joint)[1], (joint,))["slo"]
+    found = point_json(point_document(load_points(sweep.store, joint)[1], (joint,)))["slo"]
     assert [(one["name"], one["target"], one["met"]) for one in found["tests"]] == [  # type: ignore[index]
         ("attainment", 0.9, True), ("ttft_p90", 0.9, True), ("e2e_p99", 0.99, False),
     ]  # fmt: skip
@@ -790,10 +796,10 @@ def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_ap
     points = load_points(sweep.store)
     marked = knees(points)
     documents = [point_document(one, knees=marked) for one in points]
-    assert [one["level"] for one in documents if one["knee"]] == [4]
-    (row,) = [line for line in points_text(points) if "knee" in line]
+    assert [one.point.head.level for one in documents if one.is_knee] == [4]
+    (row,) = [line for line in points_text(documents) if "knee" in line]
     assert "knee" in row
-    profile = "\n".join(points_text(points, profile=True))
+    profile = "\n".join(points_text(documents, profile=True))
     assert all(title in profile for title in ("prefill", "decode", "all input", "all output"))
     assert "attainment" not in profile
 
@@ -807,7 +813,7 @@ def searched(
         limits,
         ComparisonRules(per, {"chat": SearchRules(precision)}),
     )
-    (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
+    (comparison,) = json.loads(json_text(answer_json(answer_document(found))))["comparisons"]
     return comparison  # type: ignore[no-any-return]
 
 

@@ -43,7 +43,7 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
     monkeypatch.setattr(
         "orchestrator.sweep.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report)
     )
-    monkeypatch.setattr("orchestrator.report.best.answer_text", broken)
+    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", broken)
     one = "{engine: emulator, max_num_seqs: 8}"
     (tmp_path / "x.yaml").write_text(
         FILE.replace(one, f"[{one}, {{engine: emulator, extra_args: {{--no: true}}}}]")

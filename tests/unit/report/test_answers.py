@@ -13,7 +13,7 @@ import pytest
 from orchestrator.base.errors import InputError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.report.best import answer_text
+from orchestrator.report.answer_table import answer_text
 from orchestrator.report.stored import Experiment, answers, check_prices, limits, parse_prices
 from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.results.store import Store

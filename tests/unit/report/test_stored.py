@@ -16,7 +16,7 @@ from orchestrator.analysis.answers import MADE_UP
 from orchestrator.cli.main import cli
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan, Point
-from orchestrator.report.best import answer_text
+from orchestrator.report.answer_table import answer_text
 from orchestrator.report.stored import Experiment
 from orchestrator.report.unmeasured import unmeasured
 from orchestrator.report.words import remedy_texts

@@ -24,8 +24,9 @@ from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.report.capacities import capacity_documents
+from orchestrator.report.documents.capacity import capacity_documents
 from orchestrator.report.stored import Experiment
+from orchestrator.report.words import remedy_texts
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.results.validity import EndsSearch, Validity
@@ -189,7 +190,7 @@ def test_what_is_stored_is_judged_at_the_precision_of_the_search(
     (found,) = capacity_documents(
         experiment, experiment.points(*experiment.slos).current, experiment.slos
     )
-    assert [found[name] for name in ("claim", "high", "status")] == [
+    assert [getattr(found.claim, name) for name in ("claim", "high", "status")] == [
         told[name] for name in ("claim", "high", "status")
     ]
 
@@ -475,7 +476,7 @@ def test_client_bound_where_all_clients_of_the_cluster_are_too_slow_for_what_the
     rows = store.read("points", include_failed=True).to_pylist()
     assert {row["validity"] for row in rows if row["level"] > 10} == {"client_bound"}
     (stored,) = capacity_documents(of := Experiment(store), of.points(*of.slos).current, of.slos)
-    assert stored["status"] == "client_bound"
+    assert stored.claim.status == "client_bound"
 
 
 class DeadlyRun(QueueRun):
@@ -585,7 +586,8 @@ def test_a_sweep_whose_engine_answers_noise_probes_once_per_start(tmp_path: Path
         experiment.points(*experiment.slos).current,
         experiment.slos,
     )
-    assert (one["status"], one["claim"]) == ("broken_output", None)
+    assert (one.claim.status, one.claim.claim) == ("broken_output", None)
     (comparison,) = experiment.comparisons(experiment.slos[0])
-    assert "change " in comparison.decide[-1], comparison.decide
-    assert "search" not in " ".join(comparison.decide), "no further search tells anything"
+    remedies = remedy_texts(comparison)
+    assert "change " in remedies[-1]
+    assert "search" not in " ".join(remedies), "no further search tells anything"

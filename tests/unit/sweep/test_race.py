@@ -21,8 +21,10 @@ from orchestrator.engines.command import Node
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.report.best import best_document
-from orchestrator.report.capacities import capacities_text
+from orchestrator.report.as_json import answer_json
+from orchestrator.report.capacity_table import capacities_text
+from orchestrator.report.documents.answer import answer_document
+from orchestrator.report.documents.capacity import capacity_documents
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import Store
@@ -101,7 +103,11 @@ def last_claims(world: World) -> dict[str, dict[str, Any]]:
 def capacities(store: Store) -> str:
     experiment = Experiment(store)
     return "\n".join(
-        capacities_text(experiment, experiment.points(*experiment.slos).current, experiment.slos)
+        capacities_text(
+            capacity_documents(
+                experiment, experiment.points(*experiment.slos).current, experiment.slos
+            )
+        )
     )
 
 
@@ -122,7 +128,8 @@ def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: 
     experiment = Experiment(store)
     answer: Any
     (answer,) = cast(
-        "list[Any]", best_document(answers([(experiment, experiment.slos)]))["comparisons"]
+        "list[Any]",
+        answer_json(answer_document(answers([(experiment, experiment.slos)])))["comparisons"],
     )
     assert WINNER in answer["ranking"][0]["deployment"]
     assert capacities(store).count("outraced") == 2
@@ -325,7 +332,9 @@ def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_pat
     ] == [{"deployments": 1}]
     (answer,) = cast(
         "list[Any]",
-        best_document(answers([(Experiment(store), Experiment(store).slos)]))["comparisons"],
+        answer_json(answer_document(answers([(Experiment(store), Experiment(store).slos)])))[
+            "comparisons"
+        ],
     )
     assert "not measured" in answer["why"]
 

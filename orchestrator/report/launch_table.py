@@ -5,28 +5,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from orchestrator.analysis.launches import Launch, Predicted, load_launches
-from orchestrator.report.documents import Document, fields_of
-from orchestrator.report.points import failure_text
+from orchestrator.analysis.launches import Predicted, StoredLaunch, load_launches
+from orchestrator.report.point_table import failure_text
 from orchestrator.report.text import Column, plain, say, size_text, table
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
 
 _EMULATED = "emulated: an emulator computes its figures by the plan's own rules; that they agree proves nothing"
-_ROW_FIELDS = (
-    *(
-        "launch_id",
-        "status",
-        "reason",
-        "failure_class",
-        "failure_kind",
-        "log_uri",
-        "log_tail",
-        "placed_s",
-        "ready_s",
-    ),
-    "emulated",
-)
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("weights", "weight_bytes", size_text),
     ("KV cache", "kv_cache_bytes", size_text),
@@ -46,24 +31,7 @@ _SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def launch_document(launch: Launch) -> Document:
-    """One launch, without its command line (which may hold secrets)."""
-    row, deployment = launch.row, launch.deployment
-    return {
-        **fields_of(row, "experiment", "deployment_id"),
-        "label": launch.label,
-        **fields_of(deployment, "engine", "model", "hardware"),
-        "engine_version": {
-            "asked": deployment.engine_version if deployment else None,
-            "reported": row.engine_version,
-        },
-        **fields_of(row, *_ROW_FIELDS),
-        "figures": launch.figures,
-        "reported": launch.reported,
-    }
-
-
-def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
+def launches_text(launches: Sequence[StoredLaunch]) -> Iterator[str]:
     """A table of the launches that served; below it the failed ones, and where their logs are."""
     served = [one for one in launches if one.row.status == "ok"]
     failed = [one for one in launches if one.row.status != "ok"]
@@ -111,12 +79,12 @@ def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
         yield say(f"  log: {row.log_uri}" if row.log_uri else "", "dim")
 
 
-def _is(launch: Launch, name: str) -> bool:
+def _is(launch: StoredLaunch, name: str) -> bool:
     ids = (launch.row.deployment_id, launch.row.launch_id)
     return name in launch.label or any(one.startswith(name) for one in ids)
 
 
-def _cells(launch: Launch) -> list[str]:
+def _cells(launch: StoredLaunch) -> list[str]:
     badge = "\nemulated" if launch.row.emulated else ""
     ready = "-" if launch.row.ready_s is None else f"{launch.row.ready_s:.1f}"
     return [
@@ -127,11 +95,11 @@ def _cells(launch: Launch) -> list[str]:
     ]
 
 
-def _said(launch: Launch, name: str, form: Callable[[Any], str]) -> str:
+def _said(launch: StoredLaunch, name: str, form: Callable[[Any], str]) -> str:
     return form(value) if (value := launch.reported.get(name)) else "-"
 
 
-def _version(launch: Launch) -> str:
+def _version(launch: StoredLaunch) -> str:
     """The version that was reported; also the one that was asked for, where they differ."""
     asked = launch.deployment.engine_version if launch.deployment else None
     reported = launch.row.engine_version or "not said"

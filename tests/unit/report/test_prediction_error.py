@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.report.as_predicted import beside, beside_column, beside_fields, beside_text
+from orchestrator.report.as_json import _prediction_fields
+from orchestrator.report.documents.point import PointDocument
+from orchestrator.report.documents.prediction import compare_with_prediction
+from orchestrator.report.prediction_error import (
+    predicted_vs_measured_column,
+    predicted_vs_measured_text,
+)
 
 LEVELS = [
     {"workload": "chat", "control": "concurrency", "level": level, "ttft_ms": 10.0 * level, "tpot_ms": 5.0 + level,
@@ -43,8 +49,19 @@ def a_point(
     return SimpleNamespace(**values | changes)
 
 
+def documents(points: list[Any]) -> list[PointDocument]:
+    return [
+        PointDocument(point, (), True, False, (), None, compare_with_prediction(point))
+        for point in points
+    ]
+
+
+def fields_of(point: Any) -> Any:
+    return _prediction_fields(compare_with_prediction(point))
+
+
 def test_each_figure_is_measured_over_predicted() -> None:
-    fields = beside_fields(a_point(ttft=60.0, tpot=9.9, rate=380.0))
+    fields = fields_of(a_point(ttft=60.0, tpot=9.9, rate=380.0))
     assert fields["predicted"] == {"ttft_ms": 40.0, "tpot_ms": 9.0, "output_throughput": 400.0}
     ratio = fields["measured_over_predicted"]
     assert ratio == pytest.approx({"ttft_ms": 1.5, "tpot_ms": 1.1, "output_throughput": 0.95})
@@ -52,11 +69,11 @@ def test_each_figure_is_measured_over_predicted() -> None:
 
 
 def test_a_level_between_two_that_were_predicted_is_interpolated_and_one_outside_is_not() -> None:
-    found = beside(a_point(level=2))
+    found = compare_with_prediction(a_point(level=2))
     # half way between 1 and 4
     assert found is not None and found.predicted["tpot_ms"] == pytest.approx(7.5)
-    assert beside(a_point(level=5)) is None
-    assert beside(a_point(level=4, control="request_rate")) is None
+    assert compare_with_prediction(a_point(level=5)) is None
+    assert compare_with_prediction(a_point(level=4, control="request_rate")) is None
 
 
 @pytest.mark.parametrize(
@@ -81,10 +98,10 @@ def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(
     changes: dict[str, Any], said: str
 ) -> None:
     worse, fine = a_point(**changes), a_point(level=1, ttft=10.0, tpot=6.0, rate=100.0)
-    (line,) = beside_text([fine, worse])
+    (line,) = predicted_vs_measured_text(documents([fine, worse]))
     assert line.startswith("\x1b[33mlook at tp=2: ") and said in line
-    assert beside_fields(worse)["worse_than_predicted"] is True
-    _, cells = beside_column([fine, worse])
+    assert fields_of(worse)["worse_than_predicted"] is True
+    _, cells = predicted_vs_measured_column(documents([fine, worse]))
     assert [row[0].style for row in cells] == [None, "yellow"]
 
 
@@ -95,7 +112,7 @@ def test_what_is_better_not_valid_or_as_much_as_was_sent_is_no_reason_to_look() 
     )
     disturbed = a_point(tpot=90.0, validity="disturbed")
     short = a_point(control="request_rate", level=7.0, rate=400.0)  # few came in a short probe
-    assert list(beside_text([better, sent, disturbed, short])) == []
+    assert list(predicted_vs_measured_text(documents([better, sent, disturbed, short]))) == []
 
 
 BEHIND = {"control": "request_rate", "ttft": 9000.0, "validity": "engine_bound_backlog"}
@@ -110,13 +127,13 @@ def test_a_deployment_that_falls_behind_far_below_what_it_was_predicted_to_do_is
     level: float, predicted: int
 ) -> None:
     point = a_point(level=level, rate=200.0, used=used(None), **BEHIND)
-    (line,) = beside_text([point])
+    (line,) = predicted_vs_measured_text(documents([point]))
     amount = 200 / predicted
     assert (
         f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it fell behind"
         in line
     )
-    assert beside_fields(point)["worse_than_predicted"] is True
+    assert fields_of(point)["worse_than_predicted"] is True
 
 
 def test_falling_behind_by_as_little_as_the_known_error_or_in_a_probe_that_ended_early_is_no_reason_to_look() -> (
@@ -127,8 +144,8 @@ def test_falling_behind_by_as_little_as_the_known_error_or_in_a_probe_that_ended
     early = a_point(level=6.0, rate=200.0, used=used("fails"), **BEHIND)
     # nobody knows what it should do there
     between = a_point(level=7.0, rate=200.0, used=used(None), **BEHIND)
-    assert list(beside_text([little, early, between])) == []
-    assert not any(beside_fields(one)["worse_than_predicted"] for one in (little, early, between))
+    assert list(predicted_vs_measured_text(documents([little, early, between]))) == []
+    assert not any(fields_of(one)["worse_than_predicted"] for one in (little, early, between))
 
 
 def test_where_nothing_was_predicted_there_is_no_column() -> None:
@@ -137,15 +154,15 @@ def test_where_nothing_was_predicted_there_is_no_column() -> None:
         deployment=SimpleNamespace(predicted_json='{"not_predicted": "why"}', label="x")
     )
     failed = a_point(used=())
-    assert beside_column([bare, unknown, failed]) == ([], [[], [], []])
-    assert beside_fields(failed) == {
+    assert predicted_vs_measured_column(documents([bare, unknown, failed])) == ([], [[], [], []])
+    assert fields_of(failed) == {
         "predicted": None,
         "measured_over_predicted": None,
         "worse_than_predicted": None,
     }
-    assert list(beside_text([bare, unknown])) == []
+    assert list(predicted_vs_measured_text(documents([bare, unknown]))) == []
 
 
 def test_an_emulated_one_is_marked() -> None:
-    (line,) = beside_text([a_point(tpot=90.0, emulated=True)])
+    (line,) = predicted_vs_measured_text(documents([a_point(tpot=90.0, emulated=True)]))
     assert "look at tp=2 (emulated): " in line

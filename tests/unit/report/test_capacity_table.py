@@ -12,7 +12,9 @@ import pytest
 
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.plan.make import make_plan
-from orchestrator.report.capacities import capacities_text, capacity_documents
+from orchestrator.report.as_json import capacity_json
+from orchestrator.report.capacity_table import capacities_text
+from orchestrator.report.documents.capacity import capacity_documents
 from orchestrator.report.stored import Experiment
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -63,7 +65,7 @@ def shown(store: Store, *slos: Slo) -> tuple[dict[str, Any], str]:
     slos = slos or experiment.slos
     points = experiment.points(*slos).current
     document = next(capacity_documents(experiment, points, slos))
-    return json.loads(json.dumps(document)), next(capacities_text(experiment, points, slos))
+    return json.loads(json.dumps(capacity_json(document))), next(capacities_text([document]))
 
 
 def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Store) -> None:

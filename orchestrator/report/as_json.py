@@ -1,0 +1,295 @@
+"""Documents as JSON values. The order and names of fields are a promise to readers of the output."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+
+from orchestrator.analysis.launches import StoredLaunch
+from orchestrator.analysis.slo import format_slo
+from orchestrator.capacity.strategy import claim_document
+from orchestrator.report.agreement import agreement_fields
+from orchestrator.report.documents.answer import (
+    AnswerDocument,
+    ComparisonDocument,
+    ExcludedDocument,
+    RankedDocument,
+)
+from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
+from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
+from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
+from orchestrator.report.formats import Document, fields_of, metrics
+
+_REPEAT_FIELDS = (
+    "measurement_id",
+    "attempt_id",
+    "launch_id",
+    "repeat",
+    "start",
+    "seed",
+    "status",
+    "reason",
+    "failure_class",
+    "failure_kind",
+    "validity",
+    "validity_reasons",
+    "clients",
+    "window_start_ns",
+    "window_end_ns",
+    "started_unix_ns",
+)
+_FIGURES_OF_RANKED = (
+    "requests",
+    "request_throughput",
+    "output_token_throughput",
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "itl_ms",
+)
+_LAUNCH_FIELDS = (
+    "launch_id",
+    "status",
+    "reason",
+    "failure_class",
+    "failure_kind",
+    "log_uri",
+    "log_tail",
+    "placed_s",
+    "ready_s",
+    "emulated",
+)
+
+
+def row_json(document: PointDocument | CapacityDocument) -> Document:
+    """A row of ``orchestrator results``; its field ``row`` says which."""
+    if isinstance(document, PointDocument):
+        return point_json(document)
+    return capacity_json(document)
+
+
+def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator[Document]:
+    """One line per point, per repeat (where a point has several) and per capacity. Column ``row``
+    says which.
+    """
+    for document in documents:
+        if isinstance(document, CapacityDocument):
+            yield _without(capacity_json(document), "levels")
+            continue
+        shared = _without(point_json(document), "repeats")
+        repeats = [_repeat_json(repeat) for repeat in document.repeats]
+        if len(repeats) == 1:
+            yield {**repeats[0], **shared}
+            continue
+        yield shared
+        of_repeat = {**shared, "row": "repeat", "merged": {}, "log_uri": None, "log_tail": None}
+        for repeat in repeats:
+            yield {**of_repeat, **repeat}
+
+
+def _without(document: Document, name: str) -> Document:
+    return {key: value for key, value in document.items() if key != name}
+
+
+def point_json(document: PointDocument) -> Document:
+    """One point: deployment, load, status, validity, the metrics over its repeats, each repeat
+    alone.
+
+    ``slo`` is the result under the first of ``slos``.
+    """
+    point = document.point
+    head, deployment = point.head, point.deployment
+    failed = document.failed
+    described = deployment if deployment.engine else None  # its row was never stored
+    return {
+        "row": "point",
+        **fields_of(head, "experiment", "point_id", "deployment_id"),
+        "label": deployment.label,
+        **fields_of(described, "engine", "model", "hardware", "devices", "usd_per_hour"),
+        "settings": json.loads(deployment.settings_json),
+        **fields_of(head, "workload", "control", "level", "arrivals"),
+        "knee": document.is_knee,
+        "emulated": point.emulated,
+        "current": document.is_current,
+        "status": "ok" if point.used else "failed",
+        **fields_of(failed[0] if failed else head, "reason", "failure_class", "failure_kind"),
+        **fields_of(document.launch, "log_uri", "log_tail"),
+        "validity": point.validity,
+        "validity_reasons": point.reasons,
+        "merged": {"of": len(point.repeats), "used": len(point.used), "failed": len(failed)},
+        "starts": len(set(point.starts)),
+        **metrics(point.figures),
+        "output_token_throughput_interval": point.output_token_throughput(),
+        **agreement_fields(point),
+        **_prediction_fields(document.prediction),
+        **_slo_fields(document.slo_results),
+        "repeats": [_repeat_json(repeat) for repeat in document.repeats],
+    }
+
+
+def _repeat_json(document: RepeatDocument) -> Document:
+    repeat = document.repeat
+    return {
+        **fields_of(repeat.point, *_REPEAT_FIELDS),
+        "attempts": repeat.attempts,
+        **metrics(repeat.figures),
+        "engine_side": repeat.engine_side,
+        **_slo_fields(document.slo_results),
+    }
+
+
+def _slo_fields(results: Iterable[SloResult]) -> Document:
+    """``slos``: the result under each SLO; ``slo``: that under the first; neither without SLOs."""
+    by_name = {result.slo.name: slo_json(result) for result in results}
+    if not by_name:
+        return {}
+    first = next(iter(by_name.values()))
+    return {"slo": first, "slos": by_name}
+
+
+def slo_json(result: SloResult) -> Document:
+    """``attainment`` is that of the first test, ``met`` whether all tests hold."""
+    return {
+        "text": format_slo(result.slo),
+        "attainment": result.attainment,
+        "met": result.is_met,
+        "tests": [
+            {
+                "name": test.name,
+                "target": test.target,
+                "share": test.share,
+                "met": test.share.estimate >= test.target,
+            }
+            for test in result.tests
+        ],
+        "by_limit": result.share_by_limit,
+        "goodput": result.goodput,
+    }
+
+
+def _prediction_fields(prediction: PredictionComparison | None) -> Document:
+    """The prediction, measured over predicted, whether the known error explains the gap."""
+    if prediction is None:
+        return {
+            "predicted": None,
+            "measured_over_predicted": None,
+            "worse_than_predicted": None,
+        }
+    return {
+        "predicted": {name: prediction.predicted[name] for name in FIGURES},
+        "measured_over_predicted": prediction.ratio,
+        "worse_than_predicted": bool(prediction.worse),
+    }
+
+
+def capacity_json(document: CapacityDocument) -> Document:
+    """The claim, as in ``best``, what the plan predicts, and what the probes of each level showed."""
+    probe = document.probe
+    return {
+        "row": "capacity",
+        **fields_of(probe.head, "experiment", "deployment_id", "workload"),
+        "control": document.control,
+        "label": probe.deployment.label,
+        "emulated": probe.emulated,
+        "slo": {"name": document.slo.name, "limits": format_slo(document.slo)},
+        **claim_document(document.claim),
+        **_bounds_json("gpu", document.per_gpu),
+        **_bounds_json("usd", document.per_usd),
+        "predicted": document.predicted,
+        "measured_over_predicted": document.measured_over_predicted,
+        "worse_than_predicted": document.is_worse_than_predicted,
+        "levels": [
+            fields_of(level, "level", "probes", "verdict", "confirmed", "share", "requests")
+            for level in document.claim.levels
+        ],
+    }
+
+
+def _bounds_json(unit: str, bounds: CapacityBounds | None) -> Document:
+    """Of one unit; all null where the deployment has none of it. ``high`` is null if infinite."""
+    claim = low = high = None
+    if bounds is not None:
+        claim, low = bounds.claim, bounds.low
+        high = bounds.high if math.isfinite(bounds.high) else None
+    return {f"claim_per_{unit}": claim, f"low_per_{unit}": low, f"high_per_{unit}": high}
+
+
+def answer_json(document: AnswerDocument) -> Document:
+    """Every comparison: what was compared, how sure the answer is, and the ranking, best first."""
+    return {"comparisons": [comparison_json(one) for one in document.comparisons]}
+
+
+def comparison_json(document: ComparisonDocument) -> Document:
+    return {
+        **comparison_fields(document),
+        "ranking": [ranked_json(ranked) for ranked in document.ranking],
+        "left_out": [_excluded_json(excluded) for excluded in document.excluded],
+    }
+
+
+def comparison_fields(document: ComparisonDocument) -> Document:
+    """What is said of all deployments of a comparison."""
+    comparison = document.comparison
+    return {
+        **fields_of(comparison, "experiment", "workload", "model", "hardware", "content"),
+        "slo": format_slo(comparison.slo),
+        "slo_name": comparison.slo.name,
+        "per": comparison.per,
+        "unit": document.unit,
+        "certain": comparison.certain,
+        "why": document.verdict,
+        "decide": document.remedies,
+        "emulated": comparison.emulated,
+    }
+
+
+def ranked_json(document: RankedDocument) -> Document:
+    ranked = document.deployment
+    point, deployment = ranked.point, ranked.point.deployment
+    rate, share = ranked.throughput, ranked.attainment
+    return {
+        "deployment": deployment.label,
+        **fields_of(point.head, "deployment_id", "point_id", "control", "level"),
+        "value": rate.estimate,
+        "interval": [rate.lower, rate.upper],
+        "starts": rate.starts,
+        "attainment": share.estimate,
+        "attainment_interval": [share.lower, share.upper],
+        "censored": ranked.lower_bound_only,
+        # a list of levels claims none
+        "capacity": None if ranked.capacity is None else claim_document(ranked.capacity),
+        **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
+        "settings": json.loads(deployment.settings_json),
+        **fields_of(point.figures, *_FIGURES_OF_RANKED),
+        **agreement_fields(point),
+        "repeats": len(point.used),
+        "emulated": point.emulated,
+        "notes": document.notes,
+    }
+
+
+def _excluded_json(document: ExcludedDocument) -> Document:
+    excluded = document.excluded
+    head = excluded.level.head if excluded.level else None
+    return {
+        "deployment": excluded.deployment.label,
+        **fields_of(excluded.deployment, "deployment_id"),
+        **fields_of(head, "control", "level"),
+        "reason": document.reason,
+    }
+
+
+def launch_json(launch: StoredLaunch) -> Document:
+    """One launch, without its command line (which may hold secrets)."""
+    row, deployment = launch.row, launch.deployment
+    return {
+        **fields_of(row, "experiment", "deployment_id"),
+        "label": launch.label,
+        **fields_of(deployment, "engine", "model", "hardware"),
+        "engine_version": {
+            "asked": deployment.engine_version if deployment else None,
+            "reported": row.engine_version,
+        },
+        **fields_of(row, *_LAUNCH_FIELDS),
+        "figures": launch.figures,
+        "reported": launch.reported,
+    }

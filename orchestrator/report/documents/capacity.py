@@ -1,0 +1,153 @@
+"""The capacity of one deployment under one SLO, as a search found it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.analysis.measured import Point
+from orchestrator.analysis.slo import format_limits
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import ranked_in
+from orchestrator.capacity.capacities import (
+    claims,
+    claims_among_rivals,
+    divisor_of_capacity,
+    per_or_default,
+)
+from orchestrator.capacity.claim import Claim
+from orchestrator.report.stored import Experiment
+from orchestrator.spec.load import Per, Slo
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityBounds:
+    """A claim and what it lies between, per unit. ``claim`` None: nothing is claimed. ``high`` may
+    be infinite.
+    """
+
+    claim: float | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityDocument:
+    """``probe``: any of its points; they share deployment and workload. ``predicted``: what the
+    plan predicts under the same limits; None: nothing. ``per_gpu``, ``per_usd``: None where the
+    deployment has no such unit.
+    """
+
+    probe: Point
+    slo: Slo
+    control: str
+    claim: Claim
+    predicted: Mapping[str, Any] | None
+    per_gpu: CapacityBounds | None
+    per_usd: CapacityBounds | None
+
+    @property
+    def measured_over_predicted(self) -> float | None:
+        """None where the claim or the predicted capacity is missing, or 0."""
+        level = self.predicted["level"] if self.predicted else None
+        if not level or self.claim.claim is None:
+            return None
+        return float(self.claim.claim / level)
+
+    @property
+    def is_worse_than_predicted(self) -> bool | None:
+        """Whether it was shown to fail below the interval of the prediction; None: not known.
+
+        That interval is of the throughput, from which requests in flight do not follow.
+        """
+        if self.predicted is None or self.control != "request_rate":
+            return None
+        expected = self.predicted["output_throughput_per_gpu"]
+        lowest, _ = self.predicted["interval_per_gpu"]
+        return bool(expected) and self.claim.high < self.predicted["level"] * lowest / expected
+
+
+@dataclass(frozen=True, slots=True)
+class _SearchKey:
+    deployment_id: str
+    workload: str
+
+
+def capacity_documents(
+    experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]
+) -> Iterator[CapacityDocument]:
+    """The capacity of every searched deployment, under each of the SLOs that the points were judged
+    by.
+    """
+    searches = experiment.searched
+    points_by_search = grouped(
+        (_SearchKey(point.head.deployment_id, point.head.workload), point)
+        for point in points
+        if point.head.workload in searches
+    )
+    for index, slo in enumerate(slos):
+        found = {
+            key: claims(probes, slo, searches[key.workload], index)
+            for key, probes in points_by_search.items()
+        }
+        probe_of = {key: probes[0] for key, probes in points_by_search.items()}
+        if not experiment.full_grid:
+            found = _among_rivals(probe_of, found, experiment.objective)
+        for key, claims_by_control in found.items():
+            for control, claim in claims_by_control.items():
+                yield _document(experiment, probe_of[key], slo, control, claim)
+
+
+def _document(
+    experiment: Experiment, probe: Point, slo: Slo, control: str, claim: Claim
+) -> CapacityDocument:
+    return CapacityDocument(
+        probe=probe,
+        slo=slo,
+        control=control,
+        claim=claim,
+        predicted=_predicted(experiment, probe, slo, control),
+        per_gpu=_bounds(probe, claim, "gpu", control),
+        per_usd=_bounds(probe, claim, "usd", control),
+    )
+
+
+def _bounds(probe: Point, claim: Claim, per: Per, control: str) -> CapacityBounds | None:
+    divisor = divisor_of_capacity(probe.deployment, per, control)
+    if divisor is None:
+        return None
+    return CapacityBounds(
+        claim=None if claim.claim is None else claim.claim / divisor,
+        low=claim.low / divisor,
+        high=claim.high / divisor,
+    )
+
+
+def _predicted(
+    experiment: Experiment, probe: Point, slo: Slo, control: str
+) -> Mapping[str, Any] | None:
+    """What the plan predicts under the same limits, whatever they are called."""
+    capacities = json.loads(probe.deployment.predicted_json or "{}").get("capacity", {})
+    for planned_slo in experiment.slos:
+        if format_limits(planned_slo) != format_limits(slo) or planned_slo.name not in capacities:
+            continue
+        found: Mapping[str, Any] | None = capacities[planned_slo.name].get(probe.head.workload)
+        return found if found and found["control"] == control else None
+    return None
+
+
+def _among_rivals(
+    probe_of: Mapping[_SearchKey, Point],
+    found: Mapping[_SearchKey, dict[str, Claim]],
+    per: Per | None,
+) -> dict[_SearchKey, dict[str, Claim]]:
+    """The claims, with the status ``outraced`` for deployments that another one in the same
+    ``best`` ranking beats.
+    """
+    among_rivals: dict[_SearchKey, dict[str, Claim]] = {}
+    for keys in grouped((ranked_in(probe_of[key], per), key) for key in found).values():
+        deployments = [probe_of[key].deployment for key in keys]
+        searches = list(zip(deployments, (found[key] for key in keys), strict=True))
+        rivals = claims_among_rivals(searches, per_or_default(per, deployments))
+        among_rivals |= zip(keys, rivals, strict=True)
+    return {key: among_rivals[key] for key in found}

@@ -1,0 +1,135 @@
+"""What was measured at one point: the record that tables, JSON, CSV and frames are made from."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.measured import Attained, Measurement, Point, attained
+from orchestrator.analysis.slo import JOINT, Verdicts, shares
+from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
+from orchestrator.results.records import LaunchRow, PointHead
+from orchestrator.spec.load import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class SloResult:
+    """How an SLO was held over some repeats.
+
+    ``tests`` and ``verdicts`` are empty if no request was due. ``window_s``: the windows of all
+    repeats together.
+    """
+
+    slo: Slo
+    tests: tuple[Attained, ...]
+    verdicts: tuple[Verdicts, ...]
+    window_s: float
+
+    @property
+    def attainment(self) -> Interval | None:
+        """The share of the first test."""
+        return self.tests[0].share if self.tests else None
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether all tests hold; None: not known."""
+        if not self.tests:
+            return None
+        return all(test.share.estimate >= test.target for test in self.tests)
+
+    @property
+    def share_by_limit(self) -> dict[str, float]:
+        """The share of requests that met each limit alone."""
+        return shares(self.verdicts) if self.tests else {}
+
+    @property
+    def goodput(self) -> float | None:
+        """Requests per second that met all limits on requests; None: the SLO has none of these."""
+        if not self.tests or self.tests[0].name != JOINT or self.window_s <= 0:
+            return None
+        return sum(int(verdicts.met.sum()) for verdicts in self.verdicts) / self.window_s
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatDocument:
+    """One repeat of a point."""
+
+    repeat: Measurement
+    slo_results: tuple[SloResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PointDocument:
+    """One point over its repeats.
+
+    ``is_current``: the plan still asks for it. ``is_knee``: its curve bends there. ``failed``: its
+    repeats that failed. ``launch``: the engine start on which the first of these failed.
+    """
+
+    point: Point
+    slo_results: tuple[SloResult, ...]
+    is_current: bool
+    is_knee: bool
+    failed: tuple[PointHead, ...]
+    launch: LaunchRow | None
+    prediction: PredictionComparison | None
+
+    @property
+    def repeats(self) -> list[RepeatDocument]:
+        slos = [result.slo for result in self.slo_results]
+        return [
+            RepeatDocument(repeat, _results_of_repeat(repeat, slos))
+            for repeat in self.point.repeats
+        ]
+
+    @property
+    def label(self) -> str:
+        return self.point.deployment.label
+
+
+def point_document(
+    point: Point,
+    slos: Sequence[Slo] = (),
+    launches: Mapping[str, LaunchRow] | None = None,
+    is_current: bool = True,
+    knees: Collection[str] = (),
+) -> PointDocument:
+    """``slos``: those that the point was judged by. ``launches``: by id, those on which something
+    failed, for the engine's log. ``knees``: ids of the points where a curve bends.
+    """
+    failed = tuple(repeat.point for repeat in point.repeats if not repeat.ok)
+    launch = None
+    if failed and launches is not None:
+        launch = launches.get(failed[0].launch_id)
+    return PointDocument(
+        point=point,
+        slo_results=_results(point, slos),
+        is_current=is_current,
+        is_knee=point.head.point_id in knees,
+        failed=failed,
+        launch=launch,
+        prediction=compare_with_prediction(point),
+    )
+
+
+def _results(point: Point, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
+    window_s = sum(_window_s(repeat) for repeat in point.used)
+    results = []
+    for index, slo in enumerate(slos):
+        verdicts = tuple(repeat.verdicts[index] for repeat in point.used)
+        tests = point.held[index] if point.used else ()
+        results.append(SloResult(slo, tests, verdicts, window_s))
+    return tuple(results)
+
+
+def _results_of_repeat(repeat: Measurement, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
+    if not repeat.verdicts:
+        return tuple(SloResult(slo, (), (), 0.0) for slo in slos)
+    window_s = _window_s(repeat)
+    return tuple(
+        SloResult(slo, attained([verdicts]), (verdicts,), window_s)
+        for slo, verdicts in zip(slos, repeat.verdicts, strict=True)
+    )
+
+
+def _window_s(repeat: Measurement) -> float:
+    return (repeat.point.window_end_ns - repeat.point.window_start_ns) / 1e9

@@ -1,0 +1,115 @@
+"""What the plan predicts for a point beside what was measured."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestrator.analysis.measured import Point
+from orchestrator.analysis.metrics import BACKLOG
+
+FIGURES = ("ttft_ms", "tpot_ms", "output_throughput")  # predicted for each level
+Values = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionComparison:
+    """Figures by the names of FIGURES: median latencies in ms, and output tokens/s.
+
+    ``ratio``: measured over predicted. ``worse``: figures that are worse than predicted by more
+    than the prediction's known error, and how many times worse. ``error_factors``: the factor that
+    nine in ten predictions are right to.
+    """
+
+    predicted: Values
+    ratio: Values
+    worse: Mapping[str, float]
+    error_factors: Mapping[str, float]
+
+
+def compare_with_prediction(point: Point) -> PredictionComparison | None:
+    """None if the plan predicted nothing for this level, or nothing was measured."""
+    if not point.used or not point.deployment.predicted_json:
+        return None
+    stored = json.loads(point.deployment.predicted_json)
+    predicted = _predicted_at(point, stored.get("levels", ()))
+    if predicted is None:
+        return None
+    figures = point.figures
+    measured = {
+        "ttft_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
+        "tpot_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
+        "output_throughput": figures.output_token_throughput,
+    }
+    ratio = {name: _ratio(measured[name], predicted[name]) for name in FIGURES}
+    within = stored["error"]["within"]
+    error_factors = {
+        "ttft_ms": within["ttft"],
+        "tpot_ms": within["tpot"],
+        "output_throughput": within["tpot"],
+    }
+    worse: dict[str, float] = {}
+    for name in _telling_figures(point, predicted):
+        times = _times_worse(name, ratio[name])
+        if times is not None and times > error_factors[name]:
+            worse[name] = times
+    return PredictionComparison(predicted, ratio, worse, error_factors)
+
+
+def _ratio(measured: float | None, predicted: float | None) -> float | None:
+    return measured / predicted if measured and predicted else None
+
+
+def _times_worse(name: str, ratio: float | None) -> float | None:
+    """Of a throughput, less is worse."""
+    if not ratio:
+        return None
+    return 1 / ratio if name == "output_throughput" else ratio
+
+
+def _telling_figures(point: Point, predicted: Values) -> tuple[str, ...]:
+    """The figures that tell something of the engine."""
+    if point.validity == BACKLOG:
+        # latencies grow with the run; one that ended early left its open answers out
+        ended_early = any(repeat.point.ended_early for repeat in point.used)
+        return () if ended_early else ("output_throughput",)
+    if point.head.control == "request_rate" and predicted["tpot_ms"] is not None:
+        # it keeps up, as predicted, and the throughput follows from what is sent
+        return ("ttft_ms", "tpot_ms")
+    return FIGURES
+
+
+def _predicted_at(point: Point, levels: Sequence[Mapping[str, object]]) -> Values | None:
+    """What was predicted at the point's level, interpolated over the logarithm of the level; None
+    outside the range.
+    """
+    head = point.head
+    by_level: dict[float, Values] = {}
+    for prediction in levels:
+        if (prediction["workload"], prediction["control"]) == (head.workload, head.control):
+            values = {name: prediction[name] for name in FIGURES}
+            by_level.setdefault(float(prediction["level"]), values)  # type: ignore[arg-type]
+    if head.level in by_level:
+        return by_level[head.level]
+    lower = max((level for level in by_level if level < head.level), default=None)
+    upper = min((level for level in by_level if level > head.level), default=None)
+    if lower is None or upper is None:
+        return None
+    return _interpolated(head.level, (lower, upper), (by_level[lower], by_level[upper]))
+
+
+def _interpolated(
+    level: float, levels: tuple[float, float], values: tuple[Values, Values]
+) -> Values:
+    below, above = values
+    if (below["tpot_ms"] is None) != (above["tpot_ms"] is None):
+        # it keeps up at the lower of two rates alone: it is not known whether it does in between
+        return dict.fromkeys(FIGURES)
+    found: dict[str, float | None] = {}
+    for name in FIGURES:
+        ends = (below[name], above[name])
+        found[name] = None
+        if None not in ends:
+            found[name] = float(np.interp(np.log(level), np.log(levels), ends))  # type: ignore[arg-type]
+    return found
