@@ -31,8 +31,8 @@ _FILE = re.compile(r"(prompts|trace) ('[^']*')")
 
 
 def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Problem:
-    """The problem without a line of a file that the user has not written, and with the names of
-    options in place of keys. ``prompts_option``: the option that named the file of prompts.
+    """The problem with the names of options in place of keys. ``prompts_option``: the option that
+    named the file of prompts.
     """
     message, option = problem.message, ""
     if (start := _FILE.match(message)) is not None:  # the name of a file may be that of a key
@@ -40,9 +40,7 @@ def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Pr
         option = f"{name} {start[2]}"
         message = message[start.end() :]
     hint = None if problem.hint is None else _with_options(problem.hint)
-    return replace(
-        problem, message=option + _with_options(message), hint=hint, file=None, line=None
-    )
+    return replace(problem, message=option + _with_options(message), hint=hint)
 
 
 def _with_options(text: str) -> str:

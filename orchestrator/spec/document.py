@@ -11,8 +11,8 @@ import math
 import os
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -44,9 +44,11 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One parsed file: ``value`` is dicts, lists, text, numbers, booleans and None."""
+    """One parsed file: ``value`` is dicts, lists, text, numbers, booleans and None. ``file``: None
+    of values that come from elsewhere (``document_of``): their problems have neither file nor line.
+    """
 
-    file: str
+    file: str | None
     value: Any
     # 1-based; the line of its key for a value that has one
     lines: Mapping[Place, int] = field(repr=False)
@@ -61,8 +63,10 @@ class Document:
             place = place[:-1]
         return place
 
-    def line(self, place: Place) -> int:
+    def line(self, place: Place) -> int | None:
         """The line of ``nearest(place)``."""
+        if self.file is None:
+            return None
         return self.lines.get(self.nearest(place), 1)
 
 
@@ -164,6 +168,41 @@ def read_document(path: str | Path) -> Document:
         raise _refused(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise _refused(path, "is not UTF-8 text", data[: error.start].count(b"\n") + 1) from None
+
+
+def document_of(value: Any) -> Document:
+    """The document of values that no file holds, like options of a command line."""
+    document = Document(None, value, dict.fromkeys(_places_of(value, ()), 1), {})
+    problems = []
+    for place, text in _texts_of(value, ()):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            name = place[-1] if place else "it"
+            problems.append(Problem(f"{name!r} is not text: {text!r}"))
+    return replace(document, problems=problems)
+
+
+def _places_of(value: Any, place: Place) -> Iterator[Place]:
+    yield place
+    for key, inner in _items(value):
+        yield from _places_of(inner, (*place, key))
+
+
+def _texts_of(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str):
+        yield place, value
+    for key, inner in _items(value):
+        yield from _texts_of(inner, (*place, key))
+
+
+def _items(value: Any) -> Iterable[tuple[str | int, Any]]:
+    """The values within a mapping or a list, by key or index."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list):
+        return enumerate(value)
+    return ()
 
 
 def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Document:

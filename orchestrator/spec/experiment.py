@@ -331,7 +331,8 @@ class Experiment:
     @property
     def folder(self) -> Path:
         """Relative paths of the file start here."""
-        return Path(self.problems.document.file).resolve().parent
+        file = self.problems.document.file
+        return Path.cwd() if file is None else Path(file).resolve().parent
 
     @property
     def hardware(self) -> Mapping[str, Hardware]:

@@ -4,7 +4,6 @@ sweep.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from itertools import count
@@ -20,7 +19,8 @@ from orchestrator.results.events import Listener
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
-from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.document import document_of
+from orchestrator.spec.experiment import examined
 from orchestrator.spec.load import Level
 from orchestrator.sweep.measure import Attempt, Measurer
 from orchestrator.sweep.probe import Probed
@@ -32,7 +32,7 @@ WARM_UP_IN_FLIGHT = 8  # where a trace sets the times
 
 def plan_of(experiment: Mapping[str, Any]) -> Plan:
     """The plan of an experiment given as data instead of a file. Raises ProblemsError."""
-    return make_plan(parse_experiment(json.dumps(experiment, ensure_ascii=False), "load"))
+    return make_plan(examined(document_of(dict(experiment))))
 
 
 def measure_here(

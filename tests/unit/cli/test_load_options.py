@@ -501,9 +501,7 @@ def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
 def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
     lengths = Problem(
         "prompts 'a.jsonl' does not say for each prompt how long the answer shall be: give 'output_tokens'",
-        "load",
-        1,
-        "'shared_prefix_tokens' or 'nothing'",
+        hint="'shared_prefix_tokens' or 'nothing'",
     )
     assert in_options(lengths) == Problem(
         "--prompt-file 'a.jsonl' does not say for each prompt how long the answer shall be: give --output-tokens",

@@ -19,6 +19,7 @@ from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import (
     MOST_BYTES,
     Problems,
+    document_of,
     parse_document,
     read_document,
 )
@@ -226,3 +227,18 @@ def test_garbage_of_yaml_signs_is_a_document_or_a_problem(text: str) -> None:
 @given(VALUES.filter(lambda value: value not in ("", None)))
 def test_json_is_read_as_it_was_written(value: Any) -> None:
     assert parse_document(json.dumps(value, ensure_ascii=False), "x.json").value == value
+
+
+def test_problems_of_values_from_elsewhere_have_neither_file_nor_line() -> None:
+    problems = Problems(document_of({"load": {"levels": [1]}}))
+    problems.add(("load", "levels"), "too many")
+    with pytest.raises(ProblemsError) as caught:
+        problems.raise_any()
+    assert caught.value.problems == [Problem("too many")]
+
+
+def test_values_from_elsewhere_are_text_that_can_be_stored() -> None:
+    document = document_of({"model": {"tokenizer": "\udcff"}})
+    assert [problem.message for problem in document.problems] == [
+        "'tokenizer' is not text: '\\udcff'"
+    ]
