@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.spec.load import Workload
     from orchestrator.sweep.endpoint import EndpointRun
     from orchestrator.sweep.measure import Attempt
     from orchestrator.sweep.probe import Probed
@@ -329,12 +328,13 @@ def _measure_levels(
     from orchestrator.report.run import run_text, runs_text
     from orchestrator.report.text import echo
     from orchestrator.results.validity import MEASURED
+    from orchestrator.workloads.repeats import PromptRepeats
 
     if store is not None:
         store.check_writable()
     show = click.echo if form == "json" else echo
     # now: a file may be gone afterwards
-    repeats = Repeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
+    repeats = PromptRepeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[dict[str, object]] = []
     # stderr has them already: where both go to one place, the table does not repeat them
     kept_notes = [] if form == "table" and _outputs_are_one() else notes
@@ -355,9 +355,7 @@ def _measure_levels(
         at_end.callback(show_all)
         for run in runs:
             if options["warmup_requests"] and not stop.is_set():
-                repeats.add(
-                    run.warm_up(options["warmup_requests"], clients, stop.is_set), warm_up=True
-                )
+                repeats.add_warm_up(run.warm_up(options["warmup_requests"], clients, stop.is_set))
             if interrupted := stop.is_set():
                 click.echo(
                     f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True
@@ -367,7 +365,7 @@ def _measure_levels(
             failed += failures
             not_valid |= attempt.verdict.validity not in MEASURED
             assert attempt.loaded
-            after = repeats.add(attempt.loaded.requests.num_rows)
+            after = repeats.add_level(attempt.loaded.requests.num_rows)
             if interrupted := attempt.interrupted and stop.is_set():
                 after = [*after, "interrupted: run again for all of it"]
             for note in after if form != "table" else ():  # the table has them
@@ -527,35 +525,6 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
         yield f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
     if load.arrivals.process == "trace" and load.requests:
         yield f"{load.requests:,} requests of the trace, due within {(load.requests - 1) / load.levels[0].value:,.1f} s"
-
-
-class Repeats:
-    """How often prompts of a file were sent: each level begins with its first, each warm-up ends
-    with its last.
-
-    ``salted``: no level, with its warm-up, shares a prefix cache with those before it.
-    """
-
-    def __init__(self, workload: Workload, salted: bool = False) -> None:
-        self._drawn, self._sent = workload.drawn(), [0] * (workload.distinct_requests() or 0)
-        self._salted = salted
-
-    def add(self, requests: int, warm_up: bool = False) -> list[str]:
-        """What a user should know after so many requests more."""
-        if not (distinct := len(self._sent)):
-            return []
-        before = [0] * distinct if self._drawn else self._sent
-        rounds, rest = divmod(requests, distinct)
-        more = [rounds] * (distinct - rest) + [rounds + 1] * rest
-        sent = [
-            old + new for old, new in zip(before, more if warm_up else reversed(more), strict=True)
-        ]
-        self._sent = [0] * distinct if self._salted and not warm_up else sent
-        if (most := max(sent)) < 2:
-            return []
-        also = ", also sent before (warm-up, earlier levels)" if any(before) else ""
-        said = f"{requests} requests of {distinct} prompts{also}: each sent up to {most} times"
-        return [f"{said}; a prefix cache answers faster"]
 
 
 def _plan(

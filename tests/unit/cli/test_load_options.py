@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
-from orchestrator.cli.load import Repeats, _outputs_are_one, _plan, load
+from orchestrator.cli.load import _outputs_are_one, _plan, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
 from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.load.point import LoadPoint, Target
@@ -195,31 +195,6 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
     assert [(one.level.control, one.level.value, one.requests) for one in asked] == [
         ("concurrency", 2, 2), ("request_rate", 3, 2)
     ]  # fmt: skip
-
-
-def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_are_not(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "texts.txt").write_text("a\nb\nc\n")
-    (tmp_path / "trace.jsonl").write_text(TRACE)
-
-    def said(*args: str, salted: bool = False) -> list[str]:
-        repeats = Repeats(
-            planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload, salted
-        )
-        return [" ".join(repeats.add(requests, warm_up=requests == 1)) for requests in (1, 2, 3, 4)]
-
-    warm_up, first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
-    assert warm_up == first == "", "one is the last of three, the other the first two"
-    assert second.startswith(
-        "3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 "
-    )
-    assert "up to 4 times" in third
-    assert said("--prompt-file", str(tmp_path / "texts.txt"), salted=True)[:3] == ["", "", ""], (
-        "a cache for each level"
-    )
-    assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == [""] * 4
-    assert said("--input-tokens", "8") == [""] * 4
 
 
 def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
