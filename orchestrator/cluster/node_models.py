@@ -15,7 +15,7 @@ from typing import Any, Literal
 from orchestrator.base.redaction import redact
 from orchestrator.catalog.models import INDEX
 from orchestrator.engines import ENGINES, ROUTERS
-from orchestrator.engines.command import Node, filled
+from orchestrator.engines.command import Node, fill_placeholders
 from orchestrator.spec.settings import EngineSettings
 
 HUB_LIMIT_S = 8.0
@@ -79,7 +79,7 @@ def wanted_by(settings: EngineSettings) -> list[Wanted]:
     ]
     found += [Wanted(draft, "weights")] if draft else []
     # others: for clients alone
-    given = settings.tokenizer if "tokenizer" in {*engine.flags, *engine.taken} else None
+    given = settings.tokenizer if "tokenizer" in {*engine.flags, *engine.handled_fields} else None
     found += [Wanted(given, "tokenizer")] if given not in (None, settings.model) else []
     return [one for one in found if os.path.isabs(one.name) or not engine.emulated]
 
@@ -102,7 +102,7 @@ def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
     names = [settings.model, settings.speculative.model if settings.speculative else None]
     wanted = [Wanted(name, "weights") for name in names if name and not os.path.isabs(name)]
     cache = (
-        hub_cache({name: filled(value, node) for name, value in settings.env.items()})
+        hub_cache({name: fill_placeholders(value, node) for name, value in settings.env.items()})
         if wanted
         else Path()
     )

@@ -5,32 +5,25 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
 from orchestrator.engines.networks import GLOO, UCX, for_gloo
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 
-Kind = Literal["value", "switch", "bare", "json", "off"]
+FlagKind = Literal["value", "switch", "bare", "json", "off"]
 Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
-SOCKET_PATH = 107  # bytes: the longest path of a UNIX socket
-# of the longest one in a temporary folder: vLLM's
-SOCKET_NAME = len("/01234567-89ab-cdef-0123-456789abcdef")
-NO_USE = "no workload asks for LoRA adapters, guided output or images, so what is measured would not use it"
-_UNUSED = re.compile(
-    r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc(?!essor[-_]cache))"
-)
+SOCKET_PATH_BYTES = 107  # the longest path of a UNIX socket
+# the longest name of one in a temporary folder: vLLM's
+SOCKET_NAME_BYTES = len("/01234567-89ab-cdef-0123-456789abcdef")
 # pins for engines that choose by the GPU's memory
 BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-# in `env`
-PLACE, PLACES = (
-    re.compile(r"\{([a-z_]+)\}"),
-    ("rank", "host", "master_host", "launch_id", "workdir"),
-)
+# Placeholders in the values of `env`: the fields of Node that differ from launch to launch.
+PLACE = re.compile(r"\{([a-z_]+)\}")
+PLACES = ("rank", "host", "master_host", "launch_id", "workdir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,7 @@ class Flag:
     """
 
     name: str
-    kind: Kind = "value"
+    kind: FlagKind = "value"
     inverse: str | None = None
     choices: tuple[str, ...] = ()  # all values that the engine accepts, if its source lists them
     # The flag's value, computed from the field's value and all settings; None: the flag is left
@@ -108,8 +101,11 @@ class Flag:
     of: Callable[[Any, EngineSettings], Any] | None = None
 
     def arguments(self, value: Any, settings: EngineSettings) -> list[str]:
-        if self.of is not None and (value := self.of(value, settings)) is None:
-            return []
+        """Command line arguments for a field that is set to ``value``."""
+        if self.of is not None:
+            value = self.of(value, settings)
+            if value is None:
+                return []
         if self.kind == "switch":
             return [self.name if value else "--no-" + self.name.removeprefix("--")]
         if self.kind == "bare":
@@ -125,38 +121,38 @@ class Flag:
 Flags = Mapping[str, Flag | tuple[Flag, ...]]  # by field
 
 
-def named(*fields: str, kind: Kind = "value") -> dict[str, Flag]:
+def named(*fields: str, kind: FlagKind = "value") -> dict[str, Flag]:
     """Flags with the names of their fields, as vLLM has most of them: ``--max-model-len`` for
     ``max_model_len``.
     """
     return {name: Flag("--" + name.replace("_", "-"), kind) for name in fields}
 
 
-def each(flags: Flags) -> list[tuple[str, Flag]]:
+def iter_flags(flags: Flags) -> Iterator[tuple[str, Flag]]:
     """(field, flag) of every flag, in the table's order."""
-    return [
-        (name, flag)
-        for name, own in flags.items()
-        for flag in (own if isinstance(own, tuple) else (own,))
-    ]
+    for name, own in flags.items():
+        for flag in own if isinstance(own, tuple) else (own,):
+            yield name, flag
 
 
-def mapped(settings: EngineSettings, flags: Flags) -> list[str]:
+def flag_arguments(settings: EngineSettings, flags: Flags) -> list[str]:
     """Arguments for the fields that are set, in the table's order."""
-    given = [(flag, getattr(settings, name)) for name, flag in each(flags)]
-    return [
-        text
-        for flag, value in given
-        if value is not None
-        for text in flag.arguments(value, settings)
-    ]
+    arguments: list[str] = []
+    for name, flag in iter_flags(flags):
+        value = getattr(settings, name)
+        if value is not None:
+            arguments += flag.arguments(value, settings)
+    return arguments
 
 
-def filled(text: str, node: Node) -> str:
+def fill_placeholders(text: str, node: Node) -> str:
     """A value of ``env`` with ``{rank}``, ``{host}`` and the like filled in for this rank."""
-    return PLACE.sub(
-        lambda match: str(getattr(node, match[1])) if match[1] in PLACES else match[0], text
-    )
+
+    def value_of(place: re.Match[str]) -> str:
+        name = place[1]
+        return str(getattr(node, name)) if name in PLACES else place[0]
+
+    return PLACE.sub(value_of, text)
 
 
 def blocks(default: int) -> Callable[[int, EngineSettings], int]:
@@ -164,88 +160,6 @@ def blocks(default: int) -> Callable[[int, EngineSettings], int]:
     block size.
     """
     return lambda tokens, settings: -(-tokens // (settings.block_size or default))
-
-
-def extra_arguments(settings: EngineSettings) -> list[str]:
-    """Flags of ``extra_args``: true gives a bare flag, a list several values, false and null
-    nothing. A key within a JSON flag (``-cc.pass_config.x``) takes true and false as its values.
-    """
-    arguments: list[str] = []
-    for name, value in settings.extra_args.items():
-        if isinstance(value, bool) and name.startswith("-") and "." in name and "=" not in name:
-            arguments += [name, json.dumps(value)]
-            continue
-        if value is None or value is False or not name.startswith("-"):
-            continue
-        arguments.append(name)
-        if isinstance(value, list):
-            arguments += map(str, value)
-        elif value is not True:
-            arguments.append(str(value))
-    return arguments
-
-
-def among(settings: EngineSettings, flags: Iterable[str]) -> list[str]:
-    """Names in ``extra_args`` that mean one of ``flags`` in any spelling, unless their value is
-    false, 0 or null.
-    """
-    plain = {_plain(flag) for flag in flags}
-    return [name for name, value in settings.extra_args.items() if value and _plain(name) in plain]
-
-
-def taken(
-    engine: str,
-    settings: EngineSettings,
-    owners: Mapping[str, str],
-    keys: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Sentences about ``extra_args`` that are not flags, or that a field or this program sets, or
-    that have no use.
-
-    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program"). ``keys``:
-    the same for keys of the engine's own configuration file, None if it has none.
-    """
-    plain = {_plain(flag): owner for flag, owner in owners.items()}
-    sentences = []
-    for name in settings.extra_args:
-        if not name.startswith("-") and keys is None:
-            sentences.append(f"extra_args: {name!r} is not a flag; write {'--' + name!r}")
-        elif (
-            owner := plain.get(_plain(name))
-            or _owner_of_key(name, keys or {})
-            or _abbreviates(_plain(name), plain)
-        ):
-            sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
-        elif _UNUSED.match("--" + name.lstrip("-")):
-            sentences.append(f"extra_args: {name}: {NO_USE}")
-    return sentences
-
-
-def _abbreviates(name: str, owners: Mapping[str, str]) -> str | None:
-    """Who sets the flag that ``name`` abbreviates: Python's argparse accepts prefixes of flags."""
-    if not name.startswith("--") or len(name) < len("--xx"):
-        return None
-    return next((owner for flag, owner in owners.items() if flag.startswith(name)), None)
-
-
-def _owner_of_key(name: str, keys: Mapping[str, str]) -> str | None:
-    """Who sets this key of a file, a key inside it, or a key that contains it."""
-    return next(
-        (
-            owner
-            for key, owner in keys.items()
-            if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
-        ),
-        None,
-    )
-
-
-@cache
-def _plain(flag: str) -> str:
-    """A flag without its variants: ``--max_num_seqs=3``, ``--no-x``, vLLM's ``--json-flag.key``."""
-    name = flag.split("=")[0].replace("_", "-")
-    name = name.split(".")[0] if name.startswith("-") else name
-    return "--" + name.removeprefix("--no-") if name.startswith("--no-") else name
 
 
 def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
@@ -265,14 +179,16 @@ def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
 
 def core_groups(settings: EngineSettings, node: Node) -> str:
     """This node's cores divided among its ranks, as ``0,1|2,3``; "" if no cores are given."""
-    ranks, cores = settings.devices_per_node, node.cores
+    ranks = settings.devices_per_node
+    cores = node.cores
+    if not cores:
+        return ""
     size = max(1, len(cores) // ranks)
-    groups = [
-        [cores[(rank * size + i) % len(cores)] for i in range(size)]
-        for rank in range(ranks)
-        if cores
-    ]
-    return "|".join(",".join(map(str, group)) for group in groups)
+    groups: list[str] = []
+    for rank in range(ranks):
+        own = [cores[(rank * size + index) % len(cores)] for index in range(size)]
+        groups.append(",".join(map(str, own)))
+    return "|".join(groups)
 
 
 def program(settings: EngineSettings, name: str) -> str:
@@ -295,18 +211,18 @@ def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, 
 
     Only tags with three parts count: NVIDIA's tags of two parts are a year and a month.
     """
-    installed = (
-        settings.executable
-        and settings.image is None
-        and installed_version(settings.executable, package)
-    )
-    pattern = "v?" + r"\.".join([r"(\d+)"] * numbers)
+    versions = [settings.engine_version]
+    if settings.executable and settings.image is None:
+        versions.append(installed_version(settings.executable, package))
     tag = re.search(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)", settings.image or "")
-    versions = (
-        re.match(pattern, one or "") for one in (settings.engine_version, installed, tag and tag[1])
-    )
-    found = next(filter(None, versions), None)
-    return tuple(map(int, found.groups())) if found else None
+    if tag:
+        versions.append(tag[1])
+    pattern = "v?" + r"\.".join([r"(\d+)"] * numbers)
+    for version in versions:
+        match = re.match(pattern, version or "")
+        if match:
+            return tuple(map(int, match.groups()))
+    return None
 
 
 def for_granted(release: str) -> str:
@@ -350,9 +266,11 @@ def with_key(settings: EngineSettings, module: str, function: str, flag: str) ->
 def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
     """Variables of every engine: an unbuffered log, only its own GPUs, and no hub for local models."""
     env = {"PYTHONUNBUFFERED": "1"}
-    if hardware.is_cpu or node.devices:
+    if hardware.is_cpu:
+        env["CUDA_VISIBLE_DEVICES"] = ""
+    elif node.devices:
         name = "HIP_VISIBLE_DEVICES" if hardware.is_amd else "CUDA_VISIBLE_DEVICES"
-        env[name] = "" if hardware.is_cpu else ",".join(node.devices)
+        env[name] = ",".join(node.devices)
     if settings.nnodes > 1 and not hardware.is_cpu:  # so that its log names the network
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
     if settings.nnodes > 1 and GLOO not in {*settings.env, *os.environ}:
@@ -367,19 +285,16 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
 
 
 def _temporary(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """Temporary files go to the launch's folder, and so with it: vLLM and SGLang leave sockets
-    behind.
+    """Variables that put temporary files into the launch's folder, with which they are removed:
+    vLLM and SGLang leave sockets behind.
 
-    Not where somebody chose a place for them, nor in a container, which has its own. torch keeps
-    kernels that it compiled in a temporary folder, too: they stay where later launches find them.
+    Empty where the user or the node chose a place for them, and in a container, which has its own.
+    torch keeps kernels that it compiled in a temporary folder, too: they stay where later launches
+    find them.
     """
-    chosen = {"TMPDIR", "TEMP", "TMP"} & {*settings.env, *os.environ}
-    if (
-        settings.image
-        or chosen
-        or not os.path.isabs(node.workdir)
-        or len(os.fsencode(node.workdir)) + SOCKET_NAME > SOCKET_PATH
-    ):
+    is_chosen = bool({"TMPDIR", "TEMP", "TMP"} & {*settings.env, *os.environ})
+    is_too_long = len(os.fsencode(node.workdir)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES
+    if settings.image or is_chosen or is_too_long or not os.path.isabs(node.workdir):
         return {}
     try:
         user = getpass.getuser()
@@ -406,15 +321,12 @@ def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
     }
 
     def read(log: str) -> dict[str, Any]:
-        found = {
-            name: [convert(text.replace(",", "")) for text in pattern.findall(log)]
-            for name, (pattern, convert) in compiled.items()
-        }
-        return {
-            name: all_[0] if isinstance(all_[0], str) else max(all_)
-            for name, all_ in found.items()
-            if all_
-        }
+        figures: dict[str, Any] = {}
+        for name, (pattern, convert) in compiled.items():
+            values = [convert(text.replace(",", "")) for text in pattern.findall(log)]
+            if values:
+                figures[name] = values[0] if isinstance(values[0], str) else max(values)
+        return figures
 
     return read
 

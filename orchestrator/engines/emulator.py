@@ -16,7 +16,7 @@ from orchestrator.emulator.flags import API_KEY_VARIABLE, parser, with_faults
 from orchestrator.emulator.profile import load_profile
 from orchestrator.engines import command, vllm
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import NOT_LAUNCHED, UNUSED, Engine
+from orchestrator.engines.engine import NOT_LAUNCHED, OF_NO_USE, Engine
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
@@ -106,8 +106,9 @@ ENGINE = Engine(
         ),
         "tgi": TGI_STREAM,
     },
-    taken=EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *UNUSED} | {"profile"},
-    refused=REFUSED,
+    handled_fields=EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *OF_NO_USE}
+    | {"profile"},
+    unsupported=REFUSED,
     reserved=(
         "--config",
         "--host",

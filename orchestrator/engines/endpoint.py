@@ -79,7 +79,7 @@ ENGINE = Engine(
     metrics=vllm.ENGINE.metrics,  # where it has them
     dialects=_dialects,
     served_name=_served_name,
-    taken=(
+    handled_fields=(
         *("engine", "engine_version", "url", "endpoint_gpus", "api_key_env", "replicas"),
         *("model", "revision", "tokenizer", "served_model_name"),
     ),

@@ -12,7 +12,10 @@ from dataclasses import replace
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
@@ -160,8 +163,8 @@ ENGINE = Engine(
             Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
         ),
     },
-    taken=("served_model_name",),
-    words={
+    handled_fields=("served_model_name",),
+    value_names={
         "kv_cache_dtype": {"auto": "None", "int8": "int8kv", "int4": "int4kv"},
         "quantization": {
             **dict.fromkeys(("fp8", "fp8_per_channel"), "fp8w8a8"),
@@ -170,7 +173,7 @@ ENGINE = Engine(
             "int8": "w8a8",
         },
     },
-    refused={
+    unsupported={
         "revision": "LightLLM reads a local folder; fetch the revision there",
         "block_size": "LightLLM keeps its KV cache token by token",
         "kv_transfer_config": "LightLLM has --run_mode instead, with processes of its own",

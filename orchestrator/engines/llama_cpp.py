@@ -14,7 +14,11 @@ from functools import partial
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.extra_args import present_flags
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
@@ -76,14 +80,14 @@ def _devices(settings: EngineSettings, hardware: Hardware, node: Node) -> list[s
         return ["--gpu-layers", "0", *threads]
     sizes = {"tensor": settings.tensor_parallel_size, "layer": settings.pipeline_parallel_size}
     split = next((mode for mode, size in sizes.items() if size > 1), "none")
-    given = command.among(settings, SPLIT_FLAGS)
+    given = present_flags(settings, SPLIT_FLAGS)
     return ["--gpu-layers", "all", *([] if given else ["--split-mode", split])]
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
         yield "pipeline_parallel_size: llama.cpp splits tensors or layers, not both"
-    if settings.tensor_parallel_size == 1 and (given := command.among(settings, SPLIT_FLAGS)):
+    if settings.tensor_parallel_size == 1 and (given := present_flags(settings, SPLIT_FLAGS)):
         yield f"extra_args: {given[0]} is how tensor_parallel_size is done, which is 1"
     if hardware.is_cpu and settings.world_size > 1:
         yield (
@@ -184,8 +188,13 @@ ENGINE = Engine(
             ),
         ),
     },
-    taken=("max_model_len", "served_model_name", "tensor_parallel_size", "pipeline_parallel_size"),
-    refused={
+    handled_fields=(
+        "max_model_len",
+        "served_model_name",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+    ),
+    unsupported={
         "dtype": "a GGUF file has its own number format",
         "quantization": "a GGUF file has its own quantization: name another file",
         "revision": "name a local GGUF file, or repository:quantization as the model",
@@ -221,7 +230,7 @@ ENGINE = Engine(
         **dict.fromkeys(("-ctk", "-ctv"), "the field kv_cache_dtype"),
         **dict.fromkeys(("--model-draft", "-md"), "the field speculative"),
     },
-    words={
+    value_names={
         "kv_cache_dtype": {
             "auto": None,
             "float32": "f32",

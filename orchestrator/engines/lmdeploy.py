@@ -13,7 +13,10 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, named_as_vllm
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
@@ -131,14 +134,14 @@ ENGINE = Engine(
             Flag("--speculative-num-draft-tokens", of=lambda spec, _: spec.num_speculative_tokens),
         ),
     },
-    refused={
+    unsupported={
         "revision": "LMDeploy takes the flag and serves the newest revision all the same; name a local folder",
         "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
         "attention_backend": "LMDeploy chooses its kernels by the GPU",
         "kv_transfer_config": "LMDeploy has --role and --migration-backend instead; use extra_args",
     },
-    taken=("served_model_name",),
-    words={"kv_cache_dtype": {"auto": "none"}},
+    handled_fields=("served_model_name",),
+    value_names={"kv_cache_dtype": {"auto": "none"}},
     reserved=(
         *("--server-name", "--server-port", "--api-keys", "--model-name"),
         *("--nnodes", "--node-rank", "--dist-init-addr"),

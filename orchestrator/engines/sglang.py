@@ -15,7 +15,11 @@ from orchestrator.catalog.memory import GIB
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.extra_args import present_flags
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
@@ -204,7 +208,7 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, r
 
 def _decode_graph(settings: EngineSettings) -> int:
     """Sequences of the largest decode graph that ``extra_args`` ask for, else 0."""
-    asked = [settings.extra_args[name] for name in command.among(settings, DECODE_GRAPHS)]
+    asked = [settings.extra_args[name] for name in present_flags(settings, DECODE_GRAPHS)]
     sizes = [str(size) for one in asked for size in (one if isinstance(one, list) else [one])]
     return max((int(size) for size in sizes if size.isdigit()), default=0)
 
@@ -353,7 +357,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         and not settings.enable_expert_parallel
     ):
         yield "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas"
-    if settings.data_parallel_size > 1 and (twice := command.among(settings, ATTENTION_FLAGS)):
+    if settings.data_parallel_size > 1 and (twice := present_flags(settings, ATTENTION_FLAGS)):
         yield f"extra_args: {twice[0]}: SGLang has it or data_parallel_size; enable_expert_parallel gives both"
     if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
         yield f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}"
@@ -475,8 +479,8 @@ ENGINE = Engine(
             Flag("--speculative-num-draft-tokens", of=_verified),
         ),
     },
-    taken=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
-    refused={"kv_transfer_config": f"SGLang has {BACKEND} instead; use roles and extra_args"},
+    handled_fields=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
+    unsupported={"kv_transfer_config": f"SGLang has {BACKEND} instead; use roles and extra_args"},
     reserved=(
         *(
             "--host",
@@ -503,7 +507,7 @@ ENGINE = Engine(
         "--expert-parallel-size": "the field enable_expert_parallel",
         "--speculative-draft-model": "the field speculative",
     },
-    words={
+    value_names={
         "kv_cache_dtype": {"fp8": "fp8_e4m3"},
         "quantization": {"int8": "w8a8_int8", "fp8_per_channel": "w8a8_fp8", "gptq": "gptq_marlin"},
     },

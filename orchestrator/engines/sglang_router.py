@@ -7,7 +7,8 @@ It takes its replicas' key as an argument only, and asks its clients for the sam
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import Engine, LogWords
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.log_words import LogWords
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import Hardware
 from orchestrator.spec.stages import PinnedSettings
@@ -59,7 +60,7 @@ ROUTER = Engine(
     version_at={},
     metrics_path=None,
     dialects=lambda settings: DIALECTS,
-    taken=("served_model_name",),
+    handled_fields=("served_model_name",),
     reserved=(
         *(
             "--host",

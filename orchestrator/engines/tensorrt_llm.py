@@ -17,7 +17,10 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.base.registry import data_beside, did_you_mean
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, named_as_vllm
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
@@ -208,8 +211,8 @@ ENGINE = Engine(
     },
     dialects=_dialects,
     served_name=_served_name,
-    taken=(*TABLE, "enable_expert_parallel", "enforce_eager", "speculative"),
-    refused={
+    handled_fields=(*TABLE, "enable_expert_parallel", "enforce_eager", "speculative"),
+    unsupported={
         "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
         "served_model_name": "trtllm-serve answers to the model's own name",
         "data_parallel_size": (
@@ -222,14 +225,14 @@ ENGINE = Engine(
         ),
         "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
     },
-    words={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
+    value_names={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
     keys={path: f"the field {field}" for field, path in TABLE.items()}
     | dict.fromkeys(
         ("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program"
     )
     | {"moe_expert_parallel_size": "the field enable_expert_parallel"}
     | dict.fromkeys((f"speculative_config.{key}" for key in SPECULATIVE), "the field speculative"),
-    values={
+    allowed_values={
         "dtype": ("auto", "float16", "bfloat16", "float32"),
         # for another word it would take TRTLLM (_torch/attention_backend/utils.py)
         "attention_backend": ("TRTLLM", "FLASHINFER", "FLASHINFER_STAR_ATTENTION", "VANILLA"),

@@ -15,7 +15,10 @@ from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, Reported
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
@@ -146,19 +149,19 @@ ENGINE = Engine(
         "speculative": Flag("--speculate", of=lambda spec, _: spec.num_speculative_tokens),
     },
     # by environment only
-    taken=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),
-    refused={
+    handled_fields=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),
+    unsupported={
         "served_model_name": "TGI answers to any name",
         "load_format": "TGI reads safetensors only",
         "kv_cache_tokens": "TGI 3 ignores --max-batch-total-tokens with flash attention; use gpu_memory_utilization",
         "kv_cache_memory_bytes": "TGI fills what gpu_memory_utilization leaves; use that",
         "block_size": "TGI chooses the block size by its attention kernels",
     },
-    words={
+    value_names={
         "kv_cache_dtype": {"auto": None, "fp8": "fp8_e4m3fn", "fp8_e4m3": "fp8_e4m3fn"},
         "quantization": {"bitsandbytes": "bitsandbytes-nf4"},
     },
-    values={"attention_backend": ("flashinfer", "flashdecoding", "paged")},
+    allowed_values={"attention_backend": ("flashinfer", "flashdecoding", "paged")},
     reserved=(
         *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
         *(

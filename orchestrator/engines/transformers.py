@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Engine, ModelRules
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
@@ -104,8 +105,8 @@ ENGINE = Engine(
         "block_size": Flag("--cb-block-size"),
         "enforce_eager": Flag("--no-cb-use-cuda-graph", "bare", inverse="--cb-use-cuda-graph"),
     },
-    taken=("revision", "enable_prefix_caching", "enable_chunked_prefill"),
-    refused={
+    handled_fields=("revision", "enable_prefix_caching", "enable_chunked_prefill"),
+    unsupported={
         "tensor_parallel_size": "transformers serve has no tensor parallelism",
         "max_model_len": "transformers serve takes what the model takes and has no limit of its own",
         "max_input_len": "transformers serve takes what the model takes and has no limit of its own",
@@ -113,9 +114,9 @@ ENGINE = Engine(
         "speculative": "transformers serve has no speculative decoding",
         "served_model_name": "transformers serve answers to the model's own name only",
     },
-    words={"quantization": {"bitsandbytes": "bnb-4bit"}},
+    value_names={"quantization": {"bitsandbytes": "bnb-4bit"}},
     # cli/serving/model_manager.py: names of torch
-    values={
+    allowed_values={
         "dtype": (
             *("auto", "bfloat16", "float16", "float32", "float64"),
             *("half", "float", "double"),

@@ -12,14 +12,11 @@ from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import (
-    CpuKernels,
-    Drafts,
-    Engine,
-    LogWords,
-    ModelRules,
-    named_as_vllm,
-)
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine, named_as_vllm
+from orchestrator.engines.extra_args import present_flags
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.model_rules import CpuKernels, ModelRules
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
@@ -252,9 +249,9 @@ ENGINE = Engine(
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(BLOCK[False])),
         "speculative": Flag("--speculative-config", of=_draft_config),
     },
-    taken=("data_parallel_size", "served_model_name"),
-    words={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},
-    no_words={
+    handled_fields=("data_parallel_size", "served_model_name"),
+    value_names={"kv_cache_dtype": {"int8": "int8_per_token_head", "int4": "int4_per_token_head"}},
+    missing_values={
         "quantization": {
             "gguf": "gguf is no longer part of vLLM (removed by 0.32)",
             "bitsandbytes": "bitsandbytes is no longer part of vLLM (removed by 0.32)",
@@ -321,7 +318,7 @@ ENGINE = Engine(
         refuses_longer=True,
         keeps_block=True,
         allocates_tokens=True,
-        holds_length=lambda settings: not command.among(settings, ("--max-model-len",)),
+        holds_length=lambda settings: not present_flags(settings, ("--max-model-len",)),
         longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         whole_prompts=True,
         memory_fraction=DEFAULT_UTILIZATION,

@@ -7,7 +7,8 @@ It takes its replicas' key from ``OPENAI_API_KEY`` and asks its clients for none
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import Engine, LogWords
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.sglang_router import arguments
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import Hardware
@@ -31,7 +32,7 @@ ROUTER = Engine(
         openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)
         | {"native": SGLANG_GENERATE}
     ),
-    taken=("served_model_name",),
+    handled_fields=("served_model_name",),
     reserved=(
         *("--host", "--port", "--prometheus-port", "--disable-retries", "--api-key"),
         *(

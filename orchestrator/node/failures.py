@@ -20,7 +20,7 @@ from typing import Literal
 
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.base.redaction import strip_control
-from orchestrator.engines.engine import LogWords
+from orchestrator.engines.log_words import LogWords
 from orchestrator.node.log_lines import LogLine, read
 from orchestrator.node.process import READY
 from orchestrator.node.signatures import (

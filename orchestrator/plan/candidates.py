@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine, program_of
+from orchestrator.engines.problems import notes_of
 from orchestrator.plan.identity import Contents, deployment_id, version_mismatch
 from orchestrator.plan.paths import Paths
 from orchestrator.plan.settle import resolved
@@ -161,5 +162,5 @@ def _unknown_releases(candidates: Iterable[Candidate]) -> list[str]:
     notes: dict[str, None] = {}
     for candidate in candidates:
         for part in candidate.settings.parts.values():
-            notes |= dict.fromkeys(program_of(part.engine).notes(part))
+            notes |= dict.fromkeys(notes_of(program_of(part.engine), part))
     return list(notes)

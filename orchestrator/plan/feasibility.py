@@ -24,8 +24,10 @@ from orchestrator.catalog.memory import (
     predict,
 )
 from orchestrator.catalog.models import ModelFacts, known_config
-from orchestrator.engines import ENGINES, architectures, command
-from orchestrator.engines.engine import ModelRules
+from orchestrator.engines import ENGINES, architectures
+from orchestrator.engines.extra_args import extra_arguments, present_flags
+from orchestrator.engines.model_rules import ModelRules
+from orchestrator.plan.kernels import missing_kernels, status_of_cut_group
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 Status = Literal["fits", "risky", "impossible"]
@@ -129,7 +131,7 @@ def case_of(
         "gpu_memory_utilization": fraction_of(settings, facts, hardware, rules, role)
     }
     if rules.other_positions and any(
-        rules.other_positions in text for text in command.extra_arguments(settings)
+        rules.other_positions in text for text in extra_arguments(settings)
     ):
         facts = replace(facts, max_model_len=None)
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
@@ -194,7 +196,7 @@ def _attention_ranks(case: Case) -> int:
     """Ranks that divide the heads of attention."""
     return (
         1
-        if command.among(case.settings, case.rules.whole_attention)
+        if present_flags(case.settings, case.rules.whole_attention)
         else case.settings.tensor_parallel_size
     )
 
@@ -232,7 +234,7 @@ def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
     have whole ones.
     """
     shape, tensor, widths = case.facts.shape, case.settings.tensor_parallel_size, {}
-    if "mlp" in shape.mlps and not command.among(case.settings, case.rules.whole_dense):
+    if "mlp" in shape.mlps and not present_flags(case.settings, case.rules.whole_dense):
         sharers = expert_ranks(case.settings) if case.rules.shares_dense else tensor
         widths["intermediate_size"] = (shape.intermediate_size, sharers)
     if (shared := shape.shared_expert_intermediate_size) and case.facts.counted:
@@ -299,7 +301,7 @@ def _experts(case: Case) -> Found:
 def _quantization(case: Case) -> Found:
     asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
     method, named = rules.method(asked, stored), asked or (stored.method if stored else "")
-    if (flag := rules.allowed_by.get(named)) and not command.among(case.settings, (flag,)):
+    if (flag := rules.allowed_by.get(named)) and not present_flags(case.settings, (flag,)):
         yield (
             "impossible",
             f"quantization {named} is deprecated, and refused without extra_args: {{{flag}: true}}",
@@ -384,7 +386,7 @@ def _blocks(case: Case) -> Found:
     for name, (width, ranks) in widths.items():
         if size and ranks > 1 and width % ranks == 0 and width // ranks % size:
             said = f"{name} {width} / {_over(case, ranks)} is not a multiple of {stored.method}'s {what} of {size}"
-            status = case.rules.cut_group(stored, width // ranks, case.hardware, name)
+            status = status_of_cut_group(case.rules, stored, width // ranks, case.hardware, name)
             # Code for one model may lay its attention out by itself, as SGLang 0.5.23
             # models/mimo_v2.py does.
             yield (
@@ -396,7 +398,7 @@ def _blocks(case: Case) -> Found:
 
 
 def _kernels(case: Case) -> Found:
-    yield from case.rules.without_kernel(case.settings, case.facts, case.hardware)
+    yield from missing_kernels(case.rules, case.settings, case.facts, case.hardware)
 
 
 def _capability(case: Case) -> Found:
@@ -608,7 +610,7 @@ def _support(case: Case) -> Found:
     """Whether the engine has code for the model, by the lists of its sources."""
     engine, facts = case.settings.engine, case.facts
     support = architectures.support(engine)
-    if support is None or command.among(case.settings, ("--model-impl",)):
+    if support is None or present_flags(case.settings, ("--model-impl",)):
         return
     chosen = facts.architectures if support.by_class else (facts.config_type,)
     names = [name for name in chosen if name]

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.catalog.models import model_facts
 from orchestrator.engines import ROUTERS
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.problems import problems_of
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, Finding, assess
 from orchestrator.plan.model import PlannedLoad
@@ -52,7 +53,7 @@ def part_problems(settings: ResolvedSettings, engine: Engine, hardware: Hardware
         problems += [f"roles: {text}" for text in engine.role_problems(settings, hardware)]
     for role, part in settings.parts.items():
         program = ROUTERS[part.engine] if role == ROUTER else engine
-        problems += [named(role, text) for text in program.problems(part, hardware)]
+        problems += [named(role, text) for text in problems_of(program, part, hardware)]
     return problems
 
 

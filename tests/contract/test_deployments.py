@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.command import Node, each
+from orchestrator.engines.command import Node, iter_flags
 from orchestrator.engines.command_lines import command_lines
+from orchestrator.engines.problems import problems_of
 from orchestrator.engines.tensorrt_llm import CONFIG, unknown
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -43,7 +44,7 @@ def command_line(name: str, given: dict[str, Any]) -> list[str]:
     made = EngineSettings.model_validate(
         {"engine": name} | {key: value for key, value in given.items() if key != "role"}
     )
-    assert ENGINES[name].problems(made, H100) == []
+    assert problems_of(ENGINES[name], made, H100) == []
     argv = list(ENGINES[name].command(made, H100, node, "k").argv[1:])
     argv = argv[2:] if argv[0] in ("-c", "-m") else argv
     return argv[next(at for at, word in enumerate(argv) if word.startswith("--")) :]
@@ -74,7 +75,7 @@ def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind:
     assert (kind in DEPLOYMENTS.get(name, {})) is (kind not in refused)
     if kind in refused:
         made = EngineSettings.model_validate({"engine": name} | KINDS[kind])
-        assert refused[kind] in "\n".join(ENGINES[name].problems(made, H100))
+        assert refused[kind] in "\n".join(problems_of(ENGINES[name], made, H100))
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -86,8 +87,8 @@ def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) ->
         if "lora" in flag and flag.startswith("--") and not flag.startswith(switches_off)
     }
     extra = {"extra_args": adapters}
-    said = ENGINES[name].problems(
-        EngineSettings.model_validate({"engine": name} | LORA | extra), H100
+    said = problems_of(
+        ENGINES[name], EngineSettings.model_validate({"engine": name} | LORA | extra), H100
     )
     about = [problem for problem in said if "no workload asks for LoRA adapters" in problem]
     assert len(about) == len(extra["extra_args"]) + 2 and about[0].startswith("enable_lora: ")
@@ -107,7 +108,7 @@ def _spellings(engine: str) -> list[tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for spelling, flag in flags.items():
         found.setdefault(flag.name, []).append(spelling)
-    names = {flags[flag.name].name for _, flag in each(ENGINES[engine].flags)}
+    names = {flags[flag.name].name for _, flag in iter_flags(ENGINES[engine].flags)}
     return [tuple(found[name]) for name in sorted(names) if len(found[name]) > 1]
 
 
@@ -123,7 +124,7 @@ def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(
     for flag in spellings:
         given = BIG | {"engine": engine, "speculative": spec, "extra_args": {flag: "1"}}
         assert f"extra_args: {flag} is set by" in "\n".join(
-            ENGINES[engine].problems(EngineSettings.model_validate(given), H100)
+            problems_of(ENGINES[engine], EngineSettings.model_validate(given), H100)
         )
 
 
@@ -142,7 +143,9 @@ def test_the_beginning_of_a_flag_is_that_flag(name: str, flag: str, owner: str) 
     made = EngineSettings.model_validate(
         {"engine": name, **BIG, "speculative": drafts, "extra_args": {flag: 4}}
     )
-    assert f"extra_args: {flag} is set by {owner}" in "\n".join(ENGINES[name].problems(made, H100))
+    assert f"extra_args: {flag} is set by {owner}" in "\n".join(
+        problems_of(ENGINES[name], made, H100)
+    )
 
 
 @pytest.mark.parametrize("name", recorded.WITH_FLAGS)
@@ -150,8 +153,8 @@ def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> 
     engine = ENGINES[name]
     for flag in recorded.flags(name)["flags"]:
         made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: "1"}})
-        if "set by" in (said := "\n".join(engine.problems(made, H100))):
-            owned = {own.name for _, own in each(engine.flags)} | {
+        if "set by" in (said := "\n".join(problems_of(engine, made, H100))):
+            owned = {own.name for _, own in iter_flags(engine.flags)} | {
                 *engine.reserved,
                 *engine.aliases,
             }
@@ -168,7 +171,7 @@ def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> 
 
 def file_of(**given: Any) -> dict[str, Any]:
     made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG} | given)
-    assert ENGINES["tensorrt_llm"].problems(made, H100) == []
+    assert problems_of(ENGINES["tensorrt_llm"], made, H100) == []
     document: dict[str, Any] = json.loads(
         ENGINES["tensorrt_llm"].command(made, H100, Node(), "k").files[CONFIG]
     )
@@ -224,7 +227,7 @@ def test_a_key_of_tensorrts_file_that_it_lacks_or_that_would_be_said_twice_is_re
     extra: dict[str, Any], sentence: str
 ) -> None:
     made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG, "extra_args": extra})
-    assert sentence in "\n".join(ENGINES["tensorrt_llm"].problems(made, H100))
+    assert sentence in "\n".join(problems_of(ENGINES["tensorrt_llm"], made, H100))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +256,7 @@ def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
         {"engine": "vllm", **BIG, "extra_args": {"enable_attention_dp": True}}
     )
     assert "is not a flag; write '--enable_attention_dp'" in "\n".join(
-        ENGINES["vllm"].problems(made, H100)
+        problems_of(ENGINES["vllm"], made, H100)
     )
 
 
@@ -272,7 +275,7 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(
 ) -> None:
     backend = {"extra_args": {"--backend": "pytorch"}} if name == "lmdeploy" else {}
     made = EngineSettings.model_validate({"engine": name, **BIG, field: word, **backend})
-    said = "\n".join(ENGINES[name].problems(made, H100))
+    said = "\n".join(problems_of(ENGINES[name], made, H100))
     if name not in (theirs := WORDS[field][word]):
         assert said.startswith(f"{field}: ")
         return
@@ -281,7 +284,7 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(
     if name == "tensorrt_llm":
         assert json.loads(command.files[CONFIG])["kv_cache_config"]["dtype"] == theirs[name]
         return
-    flags = [flag for of, flag in each(ENGINES[name].flags) if of == field]
+    flags = [flag for of, flag in iter_flags(ENGINES[name].flags) if of == field]
     assert {
         command.argv[command.argv.index(flag.name) + 1] if flag.name in command.argv else ""
         for flag in flags
@@ -290,7 +293,7 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(
 
 def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
     made = EngineSettings.model_validate({"engine": "lightllm", **BIG, "kv_cache_dtype": "fp8"})
-    (problem,) = ENGINES["lightllm"].problems(made, H100)
+    (problem,) = problems_of(ENGINES["lightllm"], made, H100)
     words = "auto, int8, int4, None, int8kv, int4kv, fp8kv_sph, fp8kv_spt, fp8kv_dsa"
     assert problem == f"kv_cache_dtype: 'fp8' is none of {words}; LightLLM has no other"
 
@@ -327,11 +330,11 @@ def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_r
         "LEVELS": '{"a": 1}',
     }
     made = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
-    assert ENGINES["vllm"].problems(made, H100) == []
+    assert problems_of(ENGINES["vllm"], made, H100) == []
     said = ENGINES["vllm"].command(made, H100, Node(rank=3, workdir="/w"), "k").env
     assert said["NCCL_DEBUG_FILE"] == "/w/nccl-3.log"
     assert (said["OMP_PLACES"], said["LEVELS"]) == ("{0,1}", '{"a": 1}')
     wrong = made.model_copy(update={"env": {"A": "{rnak}"}})
     assert "env: A holds {rnak}, which is none of {rank}, {host}" in "\n".join(
-        ENGINES["vllm"].problems(wrong, H100)
+        problems_of(ENGINES["vllm"], wrong, H100)
     )

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.engines import ENGINES, tensorrt_llm
-from orchestrator.engines.command import Node, each
+from orchestrator.engines.command import Node, iter_flags
+from orchestrator.engines.problems import problems_of
 from orchestrator.engines.tensorrt_llm import CONFIG
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.contract import recorded
@@ -33,7 +34,7 @@ def arguments(name: str, hardware: Hardware, node: Node, given: Mapping[str, Any
     made = EngineSettings.model_validate(
         {"engine": name, "model": "acme/tiny"} | recorded.NEEDED.get(name, {}) | given
     )
-    assert engine.problems(made, hardware) == []
+    assert problems_of(engine, made, hardware) == []
     argv = list(engine.command(made, hardware, node, "k").argv[1:])
     argv = argv[2:] if argv[0] in ("-c", "-m") else argv
     return argv[next(index for index, word in enumerate(argv) if word.startswith("--")) :]
@@ -151,7 +152,7 @@ def test_flags_that_exclude_the_fullest_settings_are_known_too(
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "tensorrt_llm"])
 def test_a_value_is_refused_here_exactly_if_the_engine_refuses_it(name: str) -> None:
     flags = recorded.flags(name)["flags"]
-    for _, flag in each(ENGINES[name].flags):
+    for _, flag in iter_flags(ENGINES[name].flags):
         theirs = flags[flag.name].get("choices")
         assert not theirs or flag.kind != "value" or set(flag.choices) <= set(theirs), flag.name
 
@@ -191,7 +192,7 @@ def test_any_part_of_the_fullest_settings_gives_known_flags_or_is_refused(
     made = EngineSettings.model_validate(
         {"engine": name, "model": "m"} | {field: recorded.fullest(name)[field] for field in fields}
     )
-    if not ENGINES[name].problems(made, GPU):
+    if not problems_of(ENGINES[name], made, GPU):
         assert (
             complaints(
                 arguments(name, GPU, NODE, made.given() | {"model": "m"}),

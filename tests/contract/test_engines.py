@@ -11,6 +11,7 @@ import pytest
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.problems import problems_of
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.schemas import ENGINE_METRICS
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -111,24 +112,24 @@ def test_of_ours_one_is_emulated_and_one_launches_nothing() -> None:
 
 @pytest.mark.parametrize("name", ENGINES.names())
 def test_the_simplest_settings_are_no_problem(name: str) -> None:
-    assert engine(name).problems(settings(name), GPU) == []
+    assert problems_of(engine(name), settings(name), GPU) == []
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
 def test_an_engine_runs_on_a_cpu_or_says_that_it_does_not_or_what_it_must_be_told(
     name: str,
 ) -> None:
-    fields = [problem.split(":")[0] for problem in engine(name).problems(settings(name), CPU)]
+    fields = [problem.split(":")[0] for problem in problems_of(engine(name), settings(name), CPU)]
     if fields and fields != ["hardware"]:
         given = {field: SAMPLES[field] for field in fields}
-        assert engine(name).problems(settings(name, **given), CPU) == []
+        assert problems_of(engine(name), settings(name, **given), CPU) == []
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
 @pytest.mark.parametrize("field", sorted(SAMPLES))
 def test_a_field_is_refused_by_name_or_reaches_the_engine(name: str, field: str) -> None:
     made, given = engine(name), settings(name, **{field: ANYWAY.get((name, field), SAMPLES[field])})
-    refused = [problem for problem in made.problems(given, GPU) if field in problem]
+    refused = [problem for problem in problems_of(made, given, GPU) if field in problem]
     if refused:
         return
     plain = made.command(settings(name), GPU, NODE, KEY)
@@ -145,7 +146,7 @@ def test_no_flag_is_given_that_the_engine_does_nothing_with(name: str) -> None:
         recorded.fullest(name),
         *({field: value} for field, value in recorded.fullest(name).items()),
     ):
-        if not made.problems(settings(name, **given), GPU):
+        if not problems_of(made, settings(name, **given), GPU):
             argv = made.command(settings(name, **given), GPU, NODE, KEY).argv
             assert not recorded.ignored(name, argv) & set(argv)
 
@@ -167,7 +168,7 @@ def test_a_flag_that_is_ignored_is_known_by_what_else_is_said() -> None:
 )
 def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, field: str) -> None:
     made, given = engine(name), settings(name, nnodes=2, **{field: 2})
-    if made.problems(given, GPU) or made.emulated:  # one process imitates all nodes
+    if problems_of(made, given, GPU) or made.emulated:  # one process imitates all nodes
         return
     first = made.command(given, GPU, NODE, KEY)
     second = made.command(
@@ -185,7 +186,7 @@ def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, 
 )
 def test_the_key_is_a_secret_or_nowhere(name: str, given: dict[str, str]) -> None:
     made = engine(name)
-    if made.problems(settings(name, **given), GPU):
+    if problems_of(made, settings(name, **given), GPU):
         return
     command = made.command(settings(name, **given), GPU, NODE, KEY)
     assert KEY not in repr(command)
@@ -210,7 +211,7 @@ def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_dow
     made, given = engine(name), settings(name)
     pins = made.open_pins(given, hardware)
     assert not set(pins) & set(given.given())
-    if not made.launches or made.problems(given, hardware):
+    if not made.launches or problems_of(made, given, hardware):
         return
     command = made.command(given, hardware, NODE, KEY)
     assert [
@@ -235,7 +236,7 @@ def test_it_listens_where_it_is_told(name: str) -> None:
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_venv_or_an_executable_may_be_named(name: str, tmp_path: Any) -> None:
     made = engine(name)
-    if made.problems(settings(name, executable="/opt/x"), GPU):
+    if problems_of(made, settings(name, executable="/opt/x"), GPU):
         return
     in_venv = made.command(settings(name, executable=str(tmp_path)), GPU, NODE, KEY)
     assert in_venv.argv[0].startswith(f"{tmp_path}/bin/")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.command import each
+from orchestrator.engines.command import iter_flags
+from orchestrator.engines.problems import notes_of, problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.contract.recorded import FOLDER
 
@@ -19,7 +20,7 @@ B200 = Hardware(name="b200", accelerator="B200", gpus_per_node=8)
 # flag -> field, for those whose value is the field's own
 FIELDS = {
     flag.name: (field, flag.kind)
-    for field, flag in each(VLLM.flags)
+    for field, flag in iter_flags(VLLM.flags)
     if flag.of is None and field not in ("trust_remote_code",)
 } | {
     "--data-parallel-size": ("data_parallel_size", "value"),
@@ -89,14 +90,14 @@ def speculation(given: dict[str, Any]) -> dict[str, Any]:
 def test_a_recipe_of_vllm_can_be_written_as_settings(recipe: str, words: list[str]) -> None:
     own_image = {"image": "acme/fork:latest"} if FORKS.get(recipe) in words else {}
     made = EngineSettings.model_validate(settings_of(words) | own_image)
-    problems = VLLM.problems(made, B200)
+    problems = problems_of(VLLM, made, B200)
     expected = [
         f"extra_args: vLLM 0.33.0 has no flag {flag}; did you mean '{MISSPELLED[flag]}'?"
         for flag in words
         if flag in MISSPELLED
     ]
     assert problems == expected
-    assert bool(VLLM.notes(made)) is bool(own_image)
+    assert bool(notes_of(VLLM, made)) is bool(own_image)
 
 
 def test_the_recipes_speculate_in_every_way_that_is_known_of_them() -> None:

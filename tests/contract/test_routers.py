@@ -16,6 +16,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Worker
 from orchestrator.engines.engine import program_of
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import ROLES, EngineSettings
 from tests.contract import recorded
 from tests.contract.test_engine_flags import complaints
@@ -52,10 +53,12 @@ def test_it_is_told_of_every_replica_in_flags_that_it_has(
 @pytest.mark.parametrize("name", ROUTERS.names())
 def test_it_runs_anywhere_and_refuses_what_it_would_not_heed(name: str) -> None:
     router = program_of(name)
-    assert router.problems(settings(name), GPU) == router.problems(settings(name), CPU) == []
-    assert router.problems(settings(name, max_num_seqs=3), GPU)
+    assert (
+        problems_of(router, settings(name), GPU) == problems_of(router, settings(name), CPU) == []
+    )
+    assert problems_of(router, settings(name, max_num_seqs=3), GPU)
     assert [
-        router.problems(settings(name, extra_args={flag: "x"}), GPU) == []
+        problems_of(router, settings(name, extra_args={flag: "x"}), GPU) == []
         for flag in router.reserved
     ].count(True) == 0
 

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.command_lines import FOLDER
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 from scripts import record_flags
 from tests.command_lines import by_flag
@@ -104,7 +105,7 @@ def parsed(engine: str, command_lines: list[list[str]]) -> list[dict[str, str]]:
 
 def arguments(engine: str, hardware: Hardware, node: Node, **given: Any) -> list[str]:
     settings = EngineSettings.model_validate({"engine": engine, "model": "acme/tiny"} | given)
-    assert ENGINES[engine].problems(settings, hardware) == [] or "extra_args" in given
+    assert problems_of(ENGINES[engine], settings, hardware) == [] or "extra_args" in given
     return list(ENGINES[engine].command(settings, hardware, node, "k").argv[2:])
 
 

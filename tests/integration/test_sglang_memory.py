@@ -16,6 +16,7 @@ from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.models import facts_from_config, known_configs
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.plan.feasibility import fraction_of
 from orchestrator.spec.settings import ROLES, EngineSettings, Hardware
 from tests.integration.engine_real import home_of
@@ -116,7 +117,7 @@ def arguments(made: EngineSettings, hardware: Hardware, folder: Path, role: str)
     makes on CUDA.
     """
     argv = list(SGLANG.command(made, hardware, Node(model_path=str(folder), role=role), "k").argv)
-    assert SGLANG.problems(made, hardware) == []
+    assert problems_of(SGLANG, made, hardware) == []
     graphs = ["--cuda-graph-backend-prefill", "breakable"]
     alone = made.enforce_eager or made.pipeline_parallel_size > 1  # which has none by default
     return [*argv[argv.index("--model-path") :], "--device", "cuda", *([] if alone else graphs)]

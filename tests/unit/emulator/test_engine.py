@@ -15,6 +15,7 @@ from orchestrator.emulator.profile import Profile, device_of, facts_of, load_pro
 from orchestrator.emulator.server import start_failure, start_lines
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.unit.emulator.builders import a_replica, device, facts
 
@@ -36,7 +37,7 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
         tensor_parallel_size=4, pipeline_parallel_size=2, nnodes=2, quantization="fp8_per_tensor", max_num_seqs=128,
         enable_prefix_caching=False, kv_cache_dtype="fp8", enforce_eager=True, load_format="dummy",
     )  # fmt: skip
-    assert EMULATOR.problems(asked, H100) == []
+    assert problems_of(EMULATOR, asked, H100) == []
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
 def test_what_has_no_place_in_the_model_is_refused_with_the_reason(
     changes: dict[str, Any], words: str
 ) -> None:
-    problems = EMULATOR.problems(settings(**changes), H100)
+    problems = problems_of(EMULATOR, settings(**changes), H100)
     assert len(problems) == 1
     assert words in problems[0]
 
@@ -76,8 +77,8 @@ def test_a_batch_without_chunked_prefill_holds_the_longest_prompt_as_vllms_does(
 def test_all_problems_are_found_at_once() -> None:
     assert (
         len(
-            EMULATOR.problems(
-                settings(enable_lora=True, cpu_offload_gb=1, extra_args={"--x": 1}), H100
+            problems_of(
+                EMULATOR, settings(enable_lora=True, cpu_offload_gb=1, extra_args={"--x": 1}), H100
             )
         )
         == 3

@@ -14,6 +14,7 @@ from orchestrator.base.folders import node_path
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.container import container_name, in_container, launch_of
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec import container_options
 from orchestrator.spec.container_options import RUNTIMES, option_problem
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -285,16 +286,16 @@ def test_whole_options_are_taken(runtime: str, words: tuple[str, ...]) -> None:
         "container_runtime": runtime,
         "container_args": words,
     }
-    assert ENGINES["vllm"].problems(EngineSettings.model_validate(given), H100) == []
+    assert problems_of(ENGINES["vllm"], EngineSettings.model_validate(given), H100) == []
 
 
 def test_options_of_another_runtime_are_a_problem_of_the_deployment() -> None:
     given = {"engine": "vllm", "model": "m", "image": "i", "container_args": ["--no-hosts"]}
-    (problem,) = ENGINES["vllm"].problems(EngineSettings.model_validate(given), H100)
+    (problem,) = problems_of(ENGINES["vllm"], EngineSettings.model_validate(given), H100)
     assert problem.startswith("container_args: --no-hosts: docker is not known to have it")
     hardware = H100.model_copy(update={"container_args": ("--fakeroot",)})
     assert "--fakeroot" in "\n".join(
-        ENGINES["vllm"].problems(EngineSettings.model_validate(given), hardware)
+        problems_of(ENGINES["vllm"], EngineSettings.model_validate(given), hardware)
     )
 
 
@@ -303,8 +304,8 @@ def test_options_of_another_runtime_are_a_problem_of_the_deployment() -> None:
 )
 def test_the_devices_given_are_not_chosen_anew_inside(words: tuple[str, ...]) -> None:
     made = EngineSettings(engine="vllm", model="m", image="i", container_args=words)
-    assert "the cluster gives the devices" in "\n".join(ENGINES["vllm"].problems(made, H100))
-    assert ENGINES["vllm"].problems(made, CPU) == [], (
+    assert "the cluster gives the devices" in "\n".join(problems_of(ENGINES["vllm"], made, H100))
+    assert problems_of(ENGINES["vllm"], made, CPU) == [], (
         "none are given there: NVIDIA_VISIBLE_DEVICES=void keeps them out"
     )
 
@@ -320,5 +321,5 @@ def test_recorded_options_take_a_value_or_none(runtime: str) -> None:
 def test_words_for_a_container_need_an_image() -> None:
     settings = EngineSettings(engine="vllm", model="m", container_args=("--privileged",))
     assert "container_args: these are for an image" in "\n".join(
-        ENGINES["vllm"].problems(settings, H100)
+        problems_of(ENGINES["vllm"], settings, H100)
     )

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.engines.command import Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 CPU = Hardware(name="cpu")
@@ -19,7 +20,7 @@ def settings(**given: object) -> EngineSettings:
 
 def test_a_url_and_a_name_are_enough() -> None:
     made = settings(served_model_name="theirs", api_key_env="THEIR_KEY")
-    assert ENDPOINT.problems(made, CPU) == []
+    assert problems_of(ENDPOINT, made, CPU) == []
     assert ENDPOINT.served_name(made, Node(launch_id="x")) == "theirs"
 
 
@@ -34,7 +35,7 @@ def test_a_url_and_a_name_are_enough() -> None:
     ],
 )
 def test_what_makes_no_sense_for_it_is_refused(given: dict[str, object], sentence: str) -> None:
-    assert sentence in "\n".join(ENDPOINT.problems(settings(**given), CPU))
+    assert sentence in "\n".join(problems_of(ENDPOINT, settings(**given), CPU))
 
 
 def test_it_is_never_launched() -> None:

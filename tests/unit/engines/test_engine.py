@@ -10,7 +10,10 @@ import pytest
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Flag, Node, random_key, reading
-from orchestrator.engines.engine import Drafts, Engine, LogWords
+from orchestrator.engines.drafts import Drafts
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.problems import problems_of
 from orchestrator.node.failures import classify
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -32,9 +35,9 @@ ACME = Engine(
         "max_num_seqs": (Flag("--batch"), Flag("--half-batch", of=_half)),
         "dtype": Flag("--type", choices=("half", "float")),
     },
-    taken=("tensor_parallel_size", "speculative"),
-    refused={"tokenizer": "Acme has no tokenizer"},
-    values={"load_format": ("dummy",)},
+    handled_fields=("tensor_parallel_size", "speculative"),
+    unsupported={"tokenizer": "Acme has no tokenizer"},
+    allowed_values={"load_format": ("dummy",)},
     reserved=("--port",),
     aliases={"-b": "the field max_num_seqs", "--ranks": "the field tensor_parallel_size"},
     drafts=Drafts({"ngram": "ngram"}),
@@ -127,7 +130,7 @@ def test_only_what_was_left_open_is_pinned() -> None:
     ],
 )
 def test_what_has_no_place_is_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
-    (problem,) = ACME.problems(settings(**given), GPU)
+    (problem,) = problems_of(ACME, settings(**given), GPU)
     assert sentence in problem
 
 
@@ -137,13 +140,13 @@ def test_flags_that_leave_out_what_no_request_uses_are_welcome() -> None:
         "--disable-grammar-support": True,
         "--no-enable-lora": True,
     }
-    assert ACME.problems(settings(extra_args=leaving_out), GPU) == []
+    assert problems_of(ACME, settings(extra_args=leaving_out), GPU) == []
 
 
 def test_gpus_and_several_nodes_are_what_it_says() -> None:
-    assert ACME.problems(settings(), CPU) == ["hardware: Acme is run on GPUs only"]
-    assert replace(ACME, on_cpus=True).problems(settings(), CPU) == []
-    assert replace(ACME, several_nodes=True).problems(settings(nnodes=2), GPU) == []
+    assert problems_of(ACME, settings(), CPU) == ["hardware: Acme is run on GPUs only"]
+    assert problems_of(replace(ACME, on_cpus=True), settings(), CPU) == []
+    assert problems_of(replace(ACME, several_nodes=True), settings(nnodes=2), GPU) == []
 
 
 def test_a_speculating_engine_makes_several_tokens_in_a_step() -> None:

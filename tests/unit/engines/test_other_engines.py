@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
 
@@ -227,7 +228,7 @@ def test_a_key_is_refused_where_the_releases_keys_are_recorded_and_else_noted(
     sentence = "'kv_cache_config.max_gpu_total_byte' is not a key of TensorRT-LLM's file"
     assert (
         sentence
-        in "\n".join(ENGINES["tensorrt_llm"].problems(settings("tensorrt_llm", **given), H100))
+        in "\n".join(problems_of(ENGINES["tensorrt_llm"], settings("tensorrt_llm", **given), H100))
     ) is refused
     assert refused or sentence in "\n".join(command("tensorrt_llm", **given).notes)
 
@@ -496,7 +497,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_what_an_engine_cannot_do_is_refused_with_the_reason(
     name: str, given: dict[str, Any], sentence: str
 ) -> None:
-    assert sentence in "\n".join(ENGINES[name].problems(settings(name, **given), H100))
+    assert sentence in "\n".join(problems_of(ENGINES[name], settings(name, **given), H100))
 
 
 def test_tgi_splits_prompts_or_has_batches_that_hold_the_longest() -> None:
@@ -504,7 +505,7 @@ def test_tgi_splits_prompts_or_has_batches_that_hold_the_longest() -> None:
         WHOLE_PROMPTS | {"max_num_batched_tokens": 4096},
         WHOLE_PROMPTS | {"enable_chunked_prefill": True},
     ):
-        assert ENGINES["tgi"].problems(settings("tgi", **given), H100) == []
+        assert problems_of(ENGINES["tgi"], settings("tgi", **given), H100) == []
 
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 1}
@@ -535,8 +536,8 @@ ON_CPU = {"sglang": {"kv_cache_tokens": 99}, "tgi": {"max_input_len": 99}}
 def test_on_a_cpu_engines_ask_for_what_they_need_there_and_refuse_the_rest(
     name: str, given: dict[str, Any], problem: str
 ) -> None:
-    assert ENGINES[name].problems(settings(name, **ON_CPU[name]), CPU) == []
-    (found,) = ENGINES[name].problems(settings(name, **(ON_CPU[name] | given)), CPU)
+    assert problems_of(ENGINES[name], settings(name, **ON_CPU[name]), CPU) == []
+    (found,) = problems_of(ENGINES[name], settings(name, **(ON_CPU[name] | given)), CPU)
     assert found.startswith(problem)
 
 
@@ -562,7 +563,7 @@ def test_lmdeploys_batch_is_the_one_that_it_chooses_by_the_gpus_name(
 
 @pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])
 def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
-    problems = ENGINES[name].problems(settings(name), CPU)
+    problems = problems_of(ENGINES[name], settings(name), CPU)
     assert len(problems) == 1
     assert problems[0].startswith("hardware: ")
     assert problems[0].endswith("is run on GPUs only")
@@ -570,13 +571,15 @@ def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])
 def test_engines_for_nvidias_gpus_refuse_amds(name: str) -> None:
-    (problem,) = ENGINES[name].problems(settings(name), Hardware(name="mi", accelerator="MI325X"))
+    (problem,) = problems_of(
+        ENGINES[name], settings(name), Hardware(name="mi", accelerator="MI325X")
+    )
     assert problem.endswith("is run on NVIDIA's GPUs only")
 
 
 def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
     assert "one rank on a CPU" in "\n".join(
-        ENGINES["llama_cpp"].problems(settings("llama_cpp", tensor_parallel_size=2), CPU)
+        problems_of(ENGINES["llama_cpp"], settings("llama_cpp", tensor_parallel_size=2), CPU)
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.catalog.models import facts_from_config, known_configs
 from orchestrator.engines.command import Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.engines.sglang import ENGINE as SGLANG
 from orchestrator.engines.sglang import _memory_fraction
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -115,7 +116,7 @@ def test_data_and_expert_parallelism_together_are_attention_ranks_in_one_group(
         if flag.startswith("--") and value.isdigit():
             assert f"{flag} {value}" in made
     assert absent not in made
-    assert SGLANG.problems(settings(**given), H200) == []
+    assert problems_of(SGLANG, settings(**given), H200) == []
 
 
 @pytest.mark.parametrize(
@@ -138,10 +139,12 @@ def test_the_replica_asks_for_every_rank_and_says_what_its_ranks_share() -> None
 
 def test_attention_ranks_are_said_once() -> None:
     twice = settings(extra_args={"--attn-dp-size": 8}, **DP_EP)
-    assert "enable_expert_parallel gives both" in " ".join(SGLANG.problems(twice, H200))
+    assert "enable_expert_parallel gives both" in " ".join(problems_of(SGLANG, twice, H200))
     assert (
-        SGLANG.problems(settings(tensor_parallel_size=8, extra_args={"--attn-dp-size": 8}), H200)
+        problems_of(
+            SGLANG, settings(tensor_parallel_size=8, extra_args={"--attn-dp-size": 8}), H200
+        )
         == []
     )
     flag = settings(data_parallel_size=8, extra_args={"--enable-dp-attention": True})
-    assert "is set by this program" in " ".join(SGLANG.problems(flag, H200))
+    assert "is set by this program" in " ".join(problems_of(SGLANG, flag, H200))

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
 
@@ -21,7 +22,7 @@ def settings(engine: str, **given: Any) -> EngineSettings:
 
 def flags(engine: str, speculative: dict[str, Any], **given: Any) -> dict[str, list[str]]:
     made = settings(engine, speculative=speculative, **given)
-    assert ENGINES[engine].problems(made, GPU) == []
+    assert problems_of(ENGINES[engine], made, GPU) == []
     found: dict[str, list[str]] = by_flag(
         list(ENGINES[engine].command(made, GPU, Node(), "k").argv)
     )
@@ -30,7 +31,7 @@ def flags(engine: str, speculative: dict[str, Any], **given: Any) -> dict[str, l
 
 def problems(engine: str, speculative: dict[str, Any] | None = None, **given: Any) -> str:
     made = settings(engine, speculative=speculative, **given)
-    return "\n".join(ENGINES[engine].problems(made, GPU))
+    return "\n".join(problems_of(ENGINES[engine], made, GPU))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_flags_may_say_all_of_a_draft_while_the_field_is_open(
     engine: str, extra: dict[str, Any], tokens: int
 ) -> None:
     made = settings(engine, extra_args=extra)
-    assert ENGINES[engine].problems(made, GPU) == []
+    assert problems_of(ENGINES[engine], made, GPU) == []
     assert ENGINES[engine].dialect(made, "completions").tokens_per_step == 1 + tokens
     assert ENGINES[engine].rules.moved(made), "what memory holds is not known then"
     drafts = {"method": "mtp", "num_speculative_tokens": 1}

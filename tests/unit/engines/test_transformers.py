@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.engines.command import Command, Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.engines.transformers import ENGINE as TRANSFORMERS
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -80,13 +81,13 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
 def test_what_it_cannot_do_is_refused_with_the_reason(
     given: dict[str, object], sentence: str
 ) -> None:
-    assert sentence in "\n".join(TRANSFORMERS.problems(settings(**given), CPU))
+    assert sentence in "\n".join(problems_of(TRANSFORMERS, settings(**given), CPU))
 
 
 def test_what_it_always_does_may_be_asked_for() -> None:
     assert (
-        TRANSFORMERS.problems(
-            settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU
+        problems_of(
+            TRANSFORMERS, settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU
         )
         == []
     )

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from orchestrator.engines.command import Command, Node
+from orchestrator.engines.problems import problems_of
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.node.process import inherited
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
@@ -27,7 +28,7 @@ def command(hardware: Hardware = CPU, node: Node = NODE, **given: object) -> Com
 
 
 def problems(hardware: Hardware = H100, **given: object) -> str:
-    return "\n".join(VLLM.problems(settings(**given), hardware))
+    return "\n".join(problems_of(VLLM, settings(**given), hardware))
 
 
 def test_golden_one_rank_on_the_cpu() -> None:
@@ -186,8 +187,8 @@ def test_on_a_cpu_the_variable_that_wins_over_the_flag_is_no_pin_and_no_second_w
     assert "--kv-cache-memory-bytes" not in made.argv
     assert not [note for note in made.notes if "kv_cache_memory_bytes" in note]
     twice = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"}, kv_cache_memory_bytes="1GiB")
-    assert "overrides it" in "\n".join(VLLM.problems(twice, CPU))
-    assert VLLM.problems(twice, H100) == []
+    assert "overrides it" in "\n".join(problems_of(VLLM, twice, CPU))
+    assert problems_of(VLLM, twice, H100) == []
 
 
 def test_a_variable_that_overrules_flags_is_not_inherited_from_the_node() -> None:

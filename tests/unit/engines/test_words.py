@@ -12,6 +12,7 @@ from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Node
 from orchestrator.engines.command_lines import FOLDER, Standing, command_lines, release_of
 from orchestrator.engines.engine import program_of
+from orchestrator.engines.problems import notes_of, problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
@@ -25,7 +26,7 @@ def settings(engine: str, **given: Any) -> EngineSettings:
 
 
 def problems(engine: str, **given: Any) -> str:
-    return "\n".join(program_of(engine).problems(settings(engine, **given), GPU))
+    return "\n".join(problems_of(program_of(engine), settings(engine, **given), GPU))
 
 
 @pytest.mark.parametrize("engine", RECORDED)
@@ -187,12 +188,12 @@ def test_the_release_of_a_virtual_environment_is_read(tmp_path: Path) -> None:
 def test_a_word_that_a_release_unknown_here_may_have_is_a_note() -> None:
     given = {"quantization": "banana", "extra_args": {"--x": 1}, "engine_version": "0.34"}
     assert problems("vllm", **given) == ""
-    first, second = ENGINES["vllm"].notes(settings("vllm", **given))
+    first, second = notes_of(ENGINES["vllm"], settings("vllm", **given))
     assert first.startswith("vLLM 0.34 is newer than 0.33.0, 0.32.0, whose flags are known: ")
     assert "quantization: 'banana' is none of" in first
     assert second.endswith("extra_args: vLLM 0.33.0 has no flag --x")
-    assert ENGINES["vllm"].notes(settings("vllm", engine_version="0.33")) == []
-    assert ENGINES["vllm"].notes(settings("vllm", engine_version="nightly")) == [
+    assert notes_of(ENGINES["vllm"], settings("vllm", engine_version="0.33")) == []
+    assert notes_of(ENGINES["vllm"], settings("vllm", engine_version="nightly")) == [
         "the flags of vLLM nightly are not known, only those of 0.33.0, 0.32.0"
     ]
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.models import facts_from_config
+from orchestrator.engines.problems import problems_of
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.engines.vllm_check import ask
 from orchestrator.plan.feasibility import Finding, case_of, findings_of
@@ -159,7 +160,7 @@ def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding
     assert facts is not None
     made, hardware = EngineSettings(engine="vllm", model="tiny", **settings), Hardware(name="cpu")
     refused = [
-        one for one in VLLM.problems(made, hardware) if one.startswith("max_num_batched_tokens")
+        one for one in problems_of(VLLM, made, hardware) if one.startswith("max_num_batched_tokens")
     ]
     unplaced = [
         Finding("impossible", "start", text)
