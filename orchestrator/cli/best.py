@@ -66,8 +66,15 @@ def best(
     from orchestrator.report.as_json import answer_json
     from orchestrator.report.documents.answer import answer_document
     from orchestrator.report.formats import json_text
-    from orchestrator.report.stored import answers, check_prices, experiments, limits, parse_prices
+    from orchestrator.report.selection import (
+        answers,
+        check_prices,
+        experiments,
+        limits,
+        parse_prices,
+    )
     from orchestrator.report.text import echo
+    from orchestrator.report.words import experiment_notes, without_limits_text
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 
@@ -76,7 +83,7 @@ def best(
     found = experiments(open_results(uri), experiment, given)
     check_prices(given, found)
     asked = limits(slo_text, found)
-    if not any(slos for _, slos in asked):
+    if not any(judged.slos for judged in asked):
         raise click.UsageError(
             'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'
         )
@@ -86,14 +93,13 @@ def best(
         click.echo(json_text(answer_json(answer)))
     else:
         echo("\n".join(best_text(answer)))
-    named = "no limits: give --slo" if slo_text is None else f"no {slo_text}"
-    left_out = []
-    for one, slos in asked:
-        if not slos:
-            source = "it was measured with" if one.is_load_run else "its file names"
-            left_out.append(f"{one.name} is left out: {source} {named}")
-    for note in [*left_out, *(note for one in found for note in one.notes)]:
+    notes = [
+        without_limits_text(judged.experiment, slo_text) for judged in asked if not judged.slos
+    ]
+    for stored in found:
+        notes += experiment_notes(stored)
+    for note in notes:
         echo(f"note: {note}", err=True)
-    damaged = any(one.damaged for one in found)
-    answered = bool(comparisons) and all(one.measured for one in comparisons)
+    damaged = any(stored.damaged for stored in found)
+    answered = bool(comparisons) and all(comparison.measured for comparison in comparisons)
     return 0 if answered and not damaged else 3

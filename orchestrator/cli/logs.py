@@ -32,7 +32,7 @@ deployment id or launch id; then you also get those that served. docs/failures.m
 def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -> int:
     """Print the end of the engine logs at URI."""
     from orchestrator.report.launch_table import log_text
-    from orchestrator.report.stored import experiments
+    from orchestrator.report.selection import experiments
     from orchestrator.results.root import open_results
 
     found = [

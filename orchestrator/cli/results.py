@@ -11,9 +11,10 @@ from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
     from orchestrator.analysis.measured import Point
+    from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.documents.capacity import CapacityDocument
     from orchestrator.report.documents.point import PointDocument
-    from orchestrator.report.stored import Experiment, JudgedExperiment
+    from orchestrator.report.selection import JudgedExperiment
 
 EXAMPLES = """
 \b
@@ -77,8 +78,9 @@ def results(
 
     URI is a folder, s3://bucket/prefix or gs://bucket/prefix.
     """
-    from orchestrator.report.stored import experiments, with_limits
+    from orchestrator.report.selection import experiments, with_limits
     from orchestrator.report.text import echo
+    from orchestrator.report.words import experiment_notes
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.root import open_results
 
@@ -98,9 +100,10 @@ def results(
     )
     for text in texts:
         echo(text) if form == "table" else click.echo(text, nl=False)
-    for note in [note for one in found for note in one.notes]:
-        echo(f"note: {note}", err=True)
-    return 3 if any(one.damaged for one in found) else 0
+    for stored in found:
+        for note in experiment_notes(stored):
+            echo(f"note: {note}", err=True)
+    return 3 if any(stored.damaged for stored in found) else 0
 
 
 def _points(
@@ -171,7 +174,7 @@ def _documents(
         yield from capacity_documents(judged.experiment, points.current, judged.slos)
 
 
-def _launches(found: Iterable[Experiment], form: str) -> Iterable[str]:
+def _launches(found: Iterable[StoredExperiment], form: str) -> Iterable[str]:
     from orchestrator.analysis.launches import load_launches
     from orchestrator.report.as_json import launch_json
     from orchestrator.report.formats import csv_text, json_list

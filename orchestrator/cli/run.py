@@ -213,13 +213,13 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
 
 def _say_answer(store: Store) -> bool:
     """Print what was found. Whether something asked for has no valid measurement."""
+    from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.answer_table import answer_text
-    from orchestrator.report.stored import Experiment
     from orchestrator.report.text import echo
     from orchestrator.report.unmeasured import unmeasured
 
     try:
-        experiment = Experiment(store)
+        experiment = StoredExperiment(store)
         echo("\n".join(answer_text(experiment)), err=True)
         lacks = unmeasured(experiment)
     except Exception as error:

@@ -24,7 +24,7 @@ Exit status: 0 all files are whole, 3 some are damaged.
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:
     """Check the files at URI for damage."""
-    from orchestrator.report.stored import experiments
+    from orchestrator.report.selection import experiments
     from orchestrator.results.root import open_results
 
     files = damaged = 0

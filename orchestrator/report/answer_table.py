@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from orchestrator.base.text import grouped
 from orchestrator.capacity.capacities import RankedDeployment, level_of
 from orchestrator.capacity.claim import Claim
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.agreement import agreement_column, agreement_text
 from orchestrator.report.documents.answer import (
     AnswerDocument,
@@ -14,9 +15,9 @@ from orchestrator.report.documents.answer import (
     answer_document,
 )
 from orchestrator.report.point_table import on_hardware, slo_text
-from orchestrator.report.stored import Experiment, answers
+from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, share_text, table
-from orchestrator.report.words import level_text, name_at_level
+from orchestrator.report.words import level_text, name_at_level, unanswered_text
 
 
 def best_text(answer: AnswerDocument) -> Iterator[str]:
@@ -39,14 +40,16 @@ def best_text(answer: AnswerDocument) -> Iterator[str]:
         yield say(EMULATED, "yellow")
 
 
-def answer_text(experiment: Experiment) -> Iterator[str]:
+def answer_text(experiment: StoredExperiment) -> Iterator[str]:
     """How a sweep ends: best configuration and runner-up under each of the file's limits, and the
     next commands.
     """
-    answer = answer_document(answers([(experiment, experiment.slos)]))
+    answer = answer_document(answers([ExperimentLimits(experiment, experiment.slos)]))
     for document in answer.comparisons:
         yield from _answer_lines(document)
-    yield from (f"note: no answer under {text}" for text in experiment.unanswered)
+    yield from (
+        f"note: no answer under {text}" for text in map(unanswered_text, experiment.unanswered)
+    )
     before = "next: "
     for command in _next_commands(experiment):
         yield before + command
@@ -70,7 +73,7 @@ def _answer_lines(document: ComparisonDocument) -> Iterator[str]:
         yield say(f"  {EMULATED}", "yellow")
 
 
-def _next_commands(experiment: Experiment) -> Iterator[str]:
+def _next_commands(experiment: StoredExperiment) -> Iterator[str]:
     options = f"'{experiment.store.uri}' --experiment {experiment.name}"
     limits = '"ttft<=500ms,attainment>=0.95"'
     if experiment.slos:

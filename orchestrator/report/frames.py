@@ -20,7 +20,7 @@ from orchestrator.report.as_json import comparison_fields, point_json, ranked_js
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import point_document
 from orchestrator.report.formats import Document, flat
-from orchestrator.report.stored import answers, experiments, limits, with_limits
+from orchestrator.report.selection import answers, experiments, limits, with_limits
 from orchestrator.results.records import Counts, Distribution
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import INFINITE, Per

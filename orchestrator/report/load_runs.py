@@ -3,13 +3,14 @@
 from collections.abc import Container, Iterator, Sequence
 
 from orchestrator.analysis.knee import knees
+from orchestrator.plan.current import StoredExperiment, differences
 from orchestrator.report.as_json import csv_lines
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.formats import csv_text
 from orchestrator.report.point_table import LoadRunDocument, load_runs_text
-from orchestrator.report.stored import Experiment, JudgedExperiment, differences
+from orchestrator.report.selection import JudgedExperiment
 from orchestrator.results.store import Store
 
 
@@ -48,7 +49,7 @@ def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> s
     """The lines that ``orchestrator results --format csv`` has for the points of these
     measurements; None: for all points, and for the capacities that were searched.
     """
-    experiment = Experiment(store)
+    experiment = StoredExperiment(store)
     slos = experiment.slos
     points = experiment.points(*slos)
     bends = experiment.knees(points)

@@ -4,11 +4,11 @@ from collections import Counter
 
 from orchestrator.analysis.measured import Measurement, Point
 from orchestrator.base.text import grouped
-from orchestrator.report.stored import Experiment
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.validity import EndsSearch, Validity
 
 
-def unmeasured(experiment: Experiment) -> list[str]:
+def unmeasured(experiment: StoredExperiment) -> list[str]:
     """Its measurements without a valid attempt, counted by what came of them: ``8 disturbed``.
 
     A level that the engine fell behind at is measured: that is what was to be found out. A search

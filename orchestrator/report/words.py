@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator import __version__
 from orchestrator.analysis.answers import Disagreement
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, FAILING
@@ -26,7 +27,8 @@ from orchestrator.capacity.doubts import (
     DoubtKind,
     Remedy,
 )
-from orchestrator.spec.load import Level, format_duration, load_text
+from orchestrator.plan.current import RankedApart, StoredExperiment, UnansweredSlo
+from orchestrator.spec.load import Level, counted, format_duration, load_text
 
 
 def level_text(level: Level) -> str:
@@ -371,3 +373,57 @@ def _note_text(note: Note, point: Point) -> str:
                 f" {agreement.reference}, as those of {listed(note.agreeing)} do: does it compute"
                 " the same model? (a limit: agreement>=0.9)"
             )
+
+
+# Notes on an experiment
+
+
+def experiment_notes(experiment: StoredExperiment) -> list[str]:
+    """What a reader should know. Complete once the points were read."""
+    name, plan, store = experiment.name, experiment.plan, experiment.store
+    notes = [f"{name}: no answer under {unanswered_text(slo)}" for slo in experiment.unanswered]
+    notes += [_ranked_apart_text(apart) for apart in experiment.ranked_apart]
+    if plan is None:
+        reason = "it has no plan.json"
+        if experiment.has_plan_file:
+            reason = "this version cannot read its plan.json"
+        notes.append(
+            f"{name}: {reason}, so what is superseded is not known: run it again to have one written"
+        )
+    elif plan.program_version != __version__:
+        notes.append(
+            f"{name}: version {plan.program_version} wrote its plan.json, this is {__version__}"
+        )
+    points = experiment.last_points
+    if points is not None and points.superseded:
+        number = counted(len(points.superseded), "point")
+        notes.append(
+            f"{name}: superseded: {number} of earlier versions of its file or of the program"
+            " (results --all shows them)"
+        )
+    lost = sorted(store.lost.values())
+    if lost:
+        more = f" and {len(lost) - 1} more (verify names all)" if len(lost) > 1 else ""
+        notes.append(f"{name}: shown as computed earlier, for its file is {lost[0]}{more}")
+    if points is not None and plan is not None and not points.current:
+        notes.append(f"{name}: nothing that its plan asks for is measured yet")
+    return notes
+
+
+def without_limits_text(experiment: StoredExperiment, asked: str | None) -> str:
+    """Why an experiment is in no ranking. ``asked``: the name of the limits that were asked for."""
+    source = "it was measured with" if experiment.is_load_run else "its file names"
+    limits = "no limits: give --slo" if asked is None else f"no {asked}"
+    return f"{experiment.name} is left out: {source} {limits}"
+
+
+def unanswered_text(slo: UnansweredSlo) -> str:
+    """``interactive: a limit on itl_p99 needs the table token_events, ...``."""
+    return f"{slo.name}: {slo.reason}"
+
+
+def _ranked_apart_text(apart: RankedApart) -> str:
+    return (
+        f"{listed(apart.runs)}: not ranked with {listed(apart.others)}, which asked otherwise"
+        f" ({', '.join(apart.differences)})"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.results.store import Store
-from tests.unit.report.test_stored import planned, run
+from tests.unit.plan.test_current import planned, run
 
 FILE = """
 version: 1

@@ -16,7 +16,7 @@ import pytest
 import orchestrator
 from orchestrator.results.store import Store
 from tests.integration.test_results_commands import documented_query
-from tests.unit.report.test_stored import invoke, planned, run
+from tests.unit.plan.test_current import invoke, planned, run
 from tests.unit.results.builders import commit_measurement, deployment_row, request
 
 RECIPES = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()

@@ -16,7 +16,7 @@ from orchestrator.capacity.capacities import (
     per_or_default,
 )
 from orchestrator.capacity.claim import Claim
-from orchestrator.report.stored import Experiment
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.spec.load import Per, Slo
 
 
@@ -74,7 +74,7 @@ class _SearchKey:
 
 
 def capacity_documents(
-    experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]
+    experiment: StoredExperiment, points: Sequence[Point], slos: Sequence[Slo]
 ) -> Iterator[CapacityDocument]:
     """The capacity of every searched deployment, under each of the SLOs that the points were judged
     by.
@@ -99,7 +99,7 @@ def capacity_documents(
 
 
 def _document(
-    experiment: Experiment, probe: Point, slo: Slo, control: str, claim: Claim
+    experiment: StoredExperiment, probe: Point, slo: Slo, control: str, claim: Claim
 ) -> CapacityDocument:
     return CapacityDocument(
         probe=probe,
@@ -124,7 +124,7 @@ def _bounds(probe: Point, claim: Claim, per: Per, control: str) -> CapacityBound
 
 
 def _predicted(
-    experiment: Experiment, probe: Point, slo: Slo, control: str
+    experiment: StoredExperiment, probe: Point, slo: Slo, control: str
 ) -> Mapping[str, Any] | None:
     """What the plan predicts under the same limits, whatever they are called."""
     capacities = json.loads(probe.deployment.predicted_json or "{}").get("capacity", {})

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.report.as_json import capacity_json
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import capacity_documents
-from orchestrator.report.stored import Experiment
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level, Slo
-from tests.unit.report.test_stored import FILE, VALUES, commit
+from tests.unit.plan.test_current import FILE, VALUES, commit
 
 SEARCH = "search: capacity, control: {control}"
 PREDICTED = {"control": "request_rate", "level": 24.0, "output_throughput": 192.0, "output_throughput_per_gpu": 96.0,
@@ -61,7 +61,7 @@ def searched(
 
 def shown(store: Store, *slos: Slo) -> tuple[dict[str, Any], str]:
     """The document and the line under the first of the limits."""
-    experiment = Experiment(store, {"cpu": 1.8})
+    experiment = StoredExperiment(store, {"cpu": 1.8})
     slos = slos or experiment.slos
     points = experiment.points(*slos).current
     document = next(capacity_documents(experiment, points, slos))

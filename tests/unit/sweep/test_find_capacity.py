@@ -22,10 +22,10 @@ from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
 from orchestrator.load.request_record import EndedRequest
 from orchestrator.load.validity import Verdict
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.documents.capacity import capacity_documents
-from orchestrator.report.stored import Experiment
 from orchestrator.report.words import remedy_texts
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
@@ -184,7 +184,7 @@ def test_what_is_stored_is_judged_at_the_precision_of_the_search(
     text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
     text = text.replace("duration: 60s", f"duration: 60s, precision: {precision}")
     sweep(world, make_plan(parse_experiment(text, "x.yaml")), store)
-    told, experiment = last_claims(world)["fast"], Experiment(store)
+    told, experiment = last_claims(world)["fast"], StoredExperiment(store)
     assert told["status"] in (("unresolved",) if precision < 0.1 else ("converged", "cliff"))
     assert (told["high"] / told["claim"] <= 1 + precision) == (precision == 0.5)
     (found,) = capacity_documents(
@@ -475,7 +475,9 @@ def test_client_bound_where_all_clients_of_the_cluster_are_too_slow_for_what_the
     assert world.crowds == [1, 2, 4], "more clients are tried first"
     rows = store.read("points", include_failed=True).to_pylist()
     assert {row["validity"] for row in rows if row["level"] > 10} == {"client_bound"}
-    (stored,) = capacity_documents(of := Experiment(store), of.points(*of.slos).current, of.slos)
+    (stored,) = capacity_documents(
+        of := StoredExperiment(store), of.points(*of.slos).current, of.slos
+    )
     assert stored.claim.status == "client_bound"
 
 
@@ -582,7 +584,7 @@ def test_a_sweep_whose_engine_answers_noise_probes_once_per_start(tmp_path: Path
     report = sweep(world, searching(), store)
     assert (report.counts.measured, len(world.loads)) == (1, 1)
     (one,) = capacity_documents(
-        (experiment := Experiment(store)),
+        (experiment := StoredExperiment(store)),
         experiment.points(*experiment.slos).current,
         experiment.slos,
     )

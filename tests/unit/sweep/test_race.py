@@ -19,13 +19,14 @@ from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, Outcome
 from orchestrator.engines.command import Node
 from orchestrator.plan.cost import Estimate
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.as_json import answer_json
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.capacity import capacity_documents
-from orchestrator.report.stored import Experiment, answers
+from orchestrator.report.selection import ExperimentLimits, answers
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
@@ -101,7 +102,7 @@ def last_claims(world: World) -> dict[str, dict[str, Any]]:
 
 
 def capacities(store: Store) -> str:
-    experiment = Experiment(store)
+    experiment = StoredExperiment(store)
     return "\n".join(
         capacities_text(
             capacity_documents(
@@ -125,11 +126,13 @@ def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: 
         labels[name]: number for name, number in counted.items() if WINNER not in labels[name]
     }
     assert sum(losers.values()) < counted[next(name for name in counted if WINNER in labels[name])]
-    experiment = Experiment(store)
+    experiment = StoredExperiment(store)
     answer: Any
     (answer,) = cast(
         "list[Any]",
-        answer_json(answer_document(answers([(experiment, experiment.slos)])))["comparisons"],
+        answer_json(answer_document(answers([ExperimentLimits(experiment, experiment.slos)])))[
+            "comparisons"
+        ],
     )
     assert WINNER in answer["ranking"][0]["deployment"]
     assert capacities(store).count("outraced") == 2
@@ -332,9 +335,11 @@ def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_pat
     ] == [{"deployments": 1}]
     (answer,) = cast(
         "list[Any]",
-        answer_json(answer_document(answers([(Experiment(store), Experiment(store).slos)])))[
-            "comparisons"
-        ],
+        answer_json(
+            answer_document(
+                answers([ExperimentLimits(StoredExperiment(store), StoredExperiment(store).slos)])
+            )
+        )["comparisons"],
     )
     assert "not measured" in answer["why"]
 

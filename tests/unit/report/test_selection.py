@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import InputError
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.answer_table import answer_text
-from orchestrator.report.stored import Experiment, answers, check_prices, limits, parse_prices
+from orchestrator.report.selection import answers, check_prices, limits, parse_prices
 from orchestrator.report.words import remedy_texts, verdict_text
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
-from tests.unit.report.test_stored import FILE, VALUES, commit, invoke, planned, run
+from tests.unit.plan.test_current import FILE, VALUES, commit, invoke, planned, run
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(
 ) -> None:
     run(store, planned())
     store.write_plan(changed(planned(), "emulator seqs=16", **given).to_json())
-    points = Experiment(store).points()
+    points = StoredExperiment(store).points()
     assert [one.deployment.label for one in points.current] == ["emulator seqs=8"]
     assert [one.deployment.label for one in points.superseded] == ["emulator seqs=16"]
 
@@ -63,7 +64,7 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
     else:
         text = path.read_text().replace('"program_version": "', '"program_version": "0.')
         store.write_plan(text.replace('"id": "', '"id": "0'))
-    found = answers(limits("ttft<=150ms", [Experiment(store)]))
+    found = answers(limits("ttft<=150ms", [StoredExperiment(store)]))
     assert [len(one.ranking) for one in found] == [2, 2]
     assert sorted('"output_tokens":{"fixed":64}' in one.content for one in found) == [False, True]
     shown = invoke("results", store.uri)
@@ -74,7 +75,7 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
 def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_path: Path) -> None:
     run(store, planned(levels=[2, 4]))
     (tmp_path / "exp" / "plan.json").unlink()
-    (found,) = answers(limits("ttft<=150ms", [Experiment(store)]))
+    (found,) = answers(limits("ttft<=150ms", [StoredExperiment(store)]))
     assert (len(found.ranking), found.content) == (2, "")
     assert "exp: it has no plan.json" in invoke("results", store.uri).stderr
 
@@ -91,14 +92,14 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(
 
 def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> None:
     store.write_plan(planned(levels=[2, 4]).to_json())
-    (nothing, _) = answers(limits(None, [Experiment(store)]))
+    (nothing, _) = answers(limits(None, [StoredExperiment(store)]))
     assert verdict_text(nothing) == "nothing that the plan asks for here is measured yet"
     (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8, emulator seqs=16: "
     assert advice.startswith(f"{again}orchestrator run ")
     run(store, planned(levels=[2, 4]))
     assert "measured yet" not in " ".join(
-        verdict_text(one) for one in answers(limits(None, [Experiment(store)]))
+        verdict_text(one) for one in answers(limits(None, [StoredExperiment(store)]))
     )
 
 
@@ -123,7 +124,9 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
         store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id)
     )
     decide = [
-        text for one in answers(limits(None, [Experiment(store)])) for text in remedy_texts(one)
+        text
+        for one in answers(limits(None, [StoredExperiment(store)]))
+        for text in remedy_texts(one)
     ]
     assert [text for text in decide if text.startswith(advice)]
 
@@ -131,7 +134,7 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
 def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> None:
     plan = changed(planned(), "emulator seqs=16", status="excluded")
     store.write_plan(plan.to_json())
-    (nothing, _) = answers(limits(None, [Experiment(store)]))
+    (nothing, _) = answers(limits(None, [StoredExperiment(store)]))
     (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8: "
     assert advice.startswith(f"{again}orchestrator run ")
@@ -144,19 +147,19 @@ def test_limits_that_need_a_deleted_table_cost_the_others_nothing(store: Store) 
     done = invoke("best", store.uri)
     assert "under fast" in done.stdout
     assert f"exp: no answer under gaps: {why}" in done.stderr
-    assert f"note: no answer under gaps: {why}" in "\n".join(answer_text(Experiment(store)))
+    assert f"note: no answer under gaps: {why}" in "\n".join(answer_text(StoredExperiment(store)))
     with pytest.raises(InputError, match=why):
-        answers(limits("gaps", [Experiment(store)]))
+        answers(limits("gaps", [StoredExperiment(store)]))
 
 
 def test_a_price_of_hardware_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
     run(store, planned())
-    check_prices({"cpu": 2.0}, [Experiment(store)])
+    check_prices({"cpu": 2.0}, [StoredExperiment(store)])
     with pytest.raises(InputError, match="--price: unknown hardware 'cpus'; did you mean 'cpu'"):
-        check_prices({"cpus": 2.0}, [Experiment(store)])
+        check_prices({"cpus": 2.0}, [StoredExperiment(store)])
     (tmp_path / "exp" / "plan.json").unlink()
     with pytest.raises(InputError, match="--price: unknown hardware 'h100'"):
-        check_prices({"h100": 2.0}, [Experiment(store)])
+        check_prices({"h100": 2.0}, [StoredExperiment(store)])
 
 
 def test_a_price_of_nothing_is_refused() -> None:

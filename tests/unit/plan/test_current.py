@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from orchestrator.analysis.answers import MADE_UP
 from orchestrator.cli.main import cli
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan, Point
 from orchestrator.report.answer_table import answer_text
-from orchestrator.report.stored import Experiment
 from orchestrator.report.unmeasured import unmeasured
 from orchestrator.report.words import remedy_texts
 from orchestrator.results.records import AnswerRow
@@ -107,7 +107,7 @@ def invoke(*argv: str, status: int = 0) -> Any:
 
 
 def levels(store: Store) -> tuple[list[float], list[float]]:
-    points = Experiment(store).points()
+    points = StoredExperiment(store).points()
     return [one.head.level for one in points.current], [one.head.level for one in points.superseded]
 
 
@@ -166,7 +166,7 @@ def test_a_workload_that_got_another_name_is_shown_under_it_and_not_measured_aga
 ) -> None:
     run(store, planned(levels=[2]))
     run(store, planned(levels=[2, 4], workload="talk"))  # the rows of level 2 say chat
-    found = Experiment(store).points()
+    found = StoredExperiment(store).points()
     assert [(one.head.workload, one.head.level) for one in found.current] == [
         ("talk", 2),
         ("talk", 4),
@@ -315,7 +315,7 @@ def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_every
     old = planned(tokens=64).to_json().replace('"program_version": "', '"program_version": "0.')
     store.write_plan(old)
     assert levels(store) == ([], [2, 2]), "it asks for 64 tokens, whichever version wrote that"
-    assert [slo.name for slo in Experiment(store).slos] == ["interactive", "tight"]
+    assert [slo.name for slo in StoredExperiment(store).slos] == ["interactive", "tight"]
     done = invoke("best", store.uri, "--slo", "tight", status=3)  # all is superseded
     assert "version 0.0.1.0 wrote its plan.json" in done.stderr
     store.write_plan(re.sub(r'"id": "\w+"', '"id": "x"', old))  # a version that made other ids
@@ -329,13 +329,13 @@ def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_every
 def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
     run(store, planned())
     store.write_plan(store.plan().replace('"label": "emulator seqs=8"', '"label": "renamed"'))  # type: ignore[union-attr]
-    found = {one.deployment.label for one in Experiment(store).points().current}
+    found = {one.deployment.label for one in StoredExperiment(store).points().current}
     assert found == {"renamed", "emulator seqs=16"}
 
 
 def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(store: Store) -> None:
     run(store, planned())
-    text = "\n".join(answer_text(Experiment(store)))
+    text = "\n".join(answer_text(StoredExperiment(store)))
     assert "under interactive (ttft<=150ms,attainment>=0.9)" in text
     assert "best: emulator seqs=" in text
     assert "runner-up: emulator seqs=" in text
@@ -357,7 +357,7 @@ def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(
         replace(launch_row(plan.deployments[0], plan.name, 1), status=status),
     )
     command = f"orchestrator logs '{store.uri}' --experiment exp"
-    assert (command in "\n".join(answer_text(Experiment(store)))) == (status == "failed")
+    assert (command in "\n".join(answer_text(StoredExperiment(store)))) == (status == "failed")
 
 
 def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(
@@ -375,8 +375,8 @@ def test_answers_of_launches_are_not_looked_for_where_all_is_emulated(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(store, planned(), emulated=True)
-    monkeypatch.delattr("orchestrator.report.stored.agreements")
-    assert {one.agreement for one in Experiment(store).points().current} == {MADE_UP}
+    monkeypatch.delattr("orchestrator.plan.current.agreements")
+    assert {one.agreement for one in StoredExperiment(store).points().current} == {MADE_UP}
 
 
 def test_agreement_stands_beside_the_speed_with_its_n_and_its_reference(store: Store) -> None:
@@ -479,23 +479,23 @@ def test_what_has_no_valid_measurement_is_counted_by_its_verdict(
     store: Store, validity: str, lacks: list[str]
 ) -> None:
     run(store, planned(), validity=validity)
-    assert unmeasured(Experiment(store)) == lacks
+    assert unmeasured(StoredExperiment(store)) == lacks
 
 
 def test_where_nothing_was_measured_nobody_is_sent_to_the_ranking(store: Store) -> None:
     run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
-    text = "\n".join(answer_text(Experiment(store)))
+    text = "\n".join(answer_text(StoredExperiment(store)))
     assert "orchestrator best" not in text
     assert f"next: orchestrator results '{store.uri}' --experiment exp" in text
 
 
 def test_the_advice_to_run_again_is_a_command_that_measures_what_was_spoilt(store: Store) -> None:
     run(store, planned(), validity="disturbed")
-    (comparison, *_) = Experiment(store).comparisons(Experiment(store).slos[0])
+    (comparison, *_) = StoredExperiment(store).comparisons(StoredExperiment(store).slos[0])
     command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"
     assert any(text.endswith(command) for text in remedy_texts(comparison))
     for attempt_id in ("b", "c"):
         for point in planned().points:
             commit(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
-    (comparison, *_) = Experiment(store).comparisons(Experiment(store).slos[0])
+    (comparison, *_) = StoredExperiment(store).comparisons(StoredExperiment(store).slos[0])
     assert any(text.endswith(f"{command} --again 3") for text in remedy_texts(comparison))

@@ -1,0 +1,388 @@
+"""What is stored of an experiment, seen through its own plan: which points the plan asks for now,
+and which limits and prices apply.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from orchestrator import __version__
+from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
+from orchestrator.analysis.knee import knees
+from orchestrator.analysis.measured import Point, load_points
+from orchestrator.base.errors import InputError
+from orchestrator.base.text import grouped
+from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
+from orchestrator.capacity.choose_level import PRECISION
+from orchestrator.engines import ENGINES
+from orchestrator.plan.model import Deployment, Plan, PlannedLoad
+from orchestrator.results.ids import one_model
+from orchestrator.results.records import DeploymentRow, PointHead
+from orchestrator.results.store import Store
+from orchestrator.results.validity import MOST_AGAIN
+from orchestrator.spec.load import Level, Per, Slo
+from orchestrator.spec.uploads import shown_path
+
+# names that `orchestrator load` gave before its plans said that it made them
+_OLD_LOAD_RUN = re.compile(r"load-[0-9A-Z]{26}|capacity-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """``current``: points that the plan asks for now; ``superseded``: those of earlier versions of
+    the file.
+    """
+
+    current: tuple[Point, ...]
+    superseded: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnansweredSlo:
+    """An SLO that could not be checked, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankedApart:
+    """Runs of ``load`` that are not ranked with others, which asked for something else.
+
+    ``differences``: the names of what they asked otherwise.
+    """
+
+    runs: tuple[str, ...]
+    others: tuple[str, ...]
+    differences: tuple[str, ...]
+
+
+class StoredExperiment:
+    """One experiment of a results root.
+
+    ``prices``: USD per GPU hour by hardware; they replace the file's. ``unanswered`` and
+    ``ranked_apart`` are filled while the experiment is judged; ``last_points`` are those that were
+    read last.
+    """
+
+    def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
+        self.store = store
+        self.name = store.experiment
+        self.unanswered: list[UnansweredSlo] = []
+        self.ranked_apart: list[RankedApart] = []
+        self.last_points: Points | None = None
+        self._prices = prices or {}
+        self._plan_text = store.plan()
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """None where there is no plan.json, or none that this version can read.
+
+        Without a plan every point is current, and points that were asked differently are kept apart
+        (``alike``). A plan of another program version is used where its deployment ids occur in the
+        results.
+        """
+        try:
+            plan = Plan.from_json(self._plan_text, to_run=False) if self._plan_text else None
+        except InputError:
+            return None
+        if plan is None or plan.program_version == __version__:
+            return plan
+        ids = {deployment.id for deployment in plan.deployments}
+        is_measured = any(attempt.deployment_id in ids for attempt in self.store.commits())
+        return plan if is_measured else None
+
+    @property
+    def has_plan_file(self) -> bool:
+        """Whether there is a plan.json, readable or not."""
+        return self._plan_text is not None
+
+    @cached_property
+    def is_load_run(self) -> bool:
+        """Whether ``orchestrator load`` made it: then its name is that of one run."""
+        has_old_name = _OLD_LOAD_RUN.fullmatch(self.name) is not None
+        if self.plan is None:
+            return has_old_name
+        if self.plan.load_options is not None:
+            return True
+        engines = [deployment.settings.engine for deployment in self.plan.deployments]
+        return has_old_name and engines == ["endpoint"]
+
+    @property
+    def damaged(self) -> bool:
+        """Whether any of the files read so far is damaged."""
+        return bool(self.store.damage or self.store.lost or self.store.torn)
+
+    @cached_property
+    def slos(self) -> tuple[Slo, ...]:
+        """The limits that its file names, also from a plan.json that this version cannot read
+        whole.
+        """
+        if self.plan is not None:
+            return self.plan.slos
+        try:
+            written = json.loads(self._plan_text or "{}").get("slos", ())
+            return tuple(Slo.model_validate(slo) for slo in written)
+        except (AttributeError, RecursionError, TypeError, ValueError):
+            return ()
+
+    def points(self, *slos: Slo) -> Points:
+        """All points, judged by these SLOs, with the labels and prices of the plan."""
+        current: list[Point] = []
+        superseded: list[Point] = []
+        for point in load_points(self.store, *slos):
+            described = replace(
+                point,
+                deployment=self._described(point.deployment),
+                agreement=self._agreement(point),
+            )
+            name = self._planned_name(point.head)
+            if name is not None:
+                current.append(described.named(name))
+            else:
+                # what the plan predicts now is of what it asks for now
+                deployment = _without_predicted_levels(described.deployment)
+                superseded.append(replace(described, deployment=deployment))
+        self.last_points = Points(tuple(current), tuple(superseded))
+        return self.last_points
+
+    def comparisons(self, slo: Slo, per: Per | None = None) -> list[Comparison]:
+        """The rankings under one SLO. Raises InputError where it needs a table that was deleted."""
+        points = self.points(slo)
+        if self.plan is None:
+            return [
+                replace(comparison, content=content)
+                for content, group in self.alike(points).items()
+                for comparison in best(group, slo, ComparisonRules(per))
+            ]
+        rules = ComparisonRules(
+            per or self.objective,
+            self.searched,
+            self.full_grid,
+            self._startable_deployments(self.plan, points.current),
+        )
+        comparisons = best(points.current, slo, rules, self.missing(points))
+        return [self._with_command(comparison) for comparison in comparisons]
+
+    def missing(self, points: Points) -> list[MissingLevel]:
+        """What the plan asks for and nobody measured; ``points``: all of the experiment."""
+        return [] if self.plan is None else list(self._missing(self.plan, points.current))
+
+    def _startable_deployments(self, plan: Plan, current: Sequence[Point]) -> int | None:
+        """How many deployments that were not measured yet may be started; None: all."""
+        if plan.most_started == len(plan.runnable()):
+            return None
+        started = {point.head.deployment_id for point in current}
+        return max(0, plan.most_started - len(started))
+
+    def _with_command(self, comparison: Comparison) -> Comparison:
+        """With the command that runs it again, if that measures something that is in doubt."""
+        if comparison.run_again is None:
+            return comparison
+        return replace(comparison, run_command=self.run_command(comparison.run_again))
+
+    def run_command(self, again: int) -> str:
+        """The command that goes on with the stored plan. ``again``: of its option."""
+        uri = self.store.uri
+        option = f" --again {again}" if again > MOST_AGAIN else ""
+        plan = f"{uri}/{self.name}/plan.json" if self.store.is_local else "EXPERIMENT"
+        return f"orchestrator run '{plan}' --results '{uri}'{option}"
+
+    @property
+    def searched(self) -> dict[str, SearchRules]:
+        """Workloads whose capacity the plan searches, and how."""
+        if self.plan is None:
+            return {}
+        starts = self.plan.starts
+        return {
+            load.workload.name: SearchRules(load.precision or PRECISION, starts)
+            for load in self.plan.loads
+            if load.searches
+        }
+
+    @property
+    def objective(self) -> Per | None:
+        """What the file's ``objective`` divides throughput by."""
+        if self.plan is None or not self.plan.loads:
+            return None
+        return self.plan.loads[0].objective
+
+    @property
+    def full_grid(self) -> bool:
+        """Whether the file wants every deployment's search finished, without a race."""
+        return self.plan is not None and any(load.full_grid for load in self.plan.loads)
+
+    def alike(self, points: Points) -> Mapping[str, Sequence[Point]]:
+        """Current points in groups that may share a table, by a text that tells the groups apart.
+
+        A single group "" where there is a plan, or where all points asked for the same.
+        """
+        groups = {} if self.plan is not None else self.by_content(points.current)
+        return groups if len(groups) > 1 else {"": points.current}
+
+    def knees(self, points: Points) -> frozenset[str]:
+        """Ids of the current points where a curve bends; points that asked for different things
+        share no curve.
+        """
+        return frozenset().union(*(knees(group) for group in self.alike(points).values()))
+
+    @property
+    def hardware(self) -> set[str]:
+        """Names of the hardware that it uses."""
+        if self.plan is not None:
+            return {deployment.hardware.name for deployment in self.plan.deployments}
+        return {point.deployment.hardware for point in self.points().current}
+
+    def by_content(self, points: Sequence[Point]) -> dict[str, list[Point]]:
+        """Points by workload, load and program version, as far as their rows tell."""
+        manifests = []
+        for point in points:
+            manifest = self.store.manifest(*point.repeats[0].point.ids)
+            if manifest:
+                manifests.append(manifest)
+        columns = ["point_id", "workload_json", "load_json", "client_version"]
+        table = self.store.read_manifests("points", manifests, columns, leave_out=True)
+        rows = {row["point_id"]: row for row in table.to_pylist()}
+
+        def content(head: PointHead) -> str:
+            row = rows.get(head.point_id, {})
+            load = row.get("load_json") or _load_of(head)
+            return f"{row.get('workload_json')}, {load}, version {row.get('client_version')}"
+
+        return grouped((content(point.head), point) for point in points)
+
+    def _agreement(self, point: Point) -> Agreement:
+        if point.emulated:
+            return MADE_UP
+        return self._agreements.get(point.head.deployment_id, UNKNOWN)
+
+    def _planned_name(self, head: PointHead) -> str | None:
+        """The name that the plan gives the workload of this point; None where the plan does not ask
+        for the point: its deployment, content, arrivals, window rules, version and level must all
+        be the same.
+        """
+        if self.plan is None:
+            return head.workload
+        level = Level.model_validate({"control": head.control, "value": head.level})
+        for load in self._loads.get(head.deployment_id, ()):
+            if not self._asks_for_level(load, head.deployment_id, level):
+                continue
+            if self.plan.point(head.deployment_id, load, level).point_id == head.point_id:
+                return load.workload.name
+        return None
+
+    def _asks_for_level(self, load: PlannedLoad, deployment_id: str, level: Level) -> bool:
+        """A search may ask for any level."""
+        if self.plan is None or load.search != "levels":
+            return True
+        return level in self.plan.levels_of(load, deployment_id)
+
+    def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[MissingLevel]:
+        """Points of the plan that were never measured. Of a search that has not begun these are its
+        first levels.
+        """
+        stored = {point.head.point_id for point in current}
+        begun = {(point.head.deployment_id, point.head.workload) for point in current}
+        emulators = {point.head.deployment_id for point in current if point.emulated}
+        for planned in plan.points:
+            workload = planned.workload.name
+            deployment = plan.deployment(planned.deployment_id)
+            if planned.point_id in stored:
+                continue
+            if planned.load.search != "levels" and (deployment.id, workload) in begun:
+                continue
+            model = shown_path(deployment.settings.model)
+            engine = ENGINES[deployment.settings.engine]
+            group = Group(
+                experiment=self.name,
+                workload=workload,
+                model=one_model(model, deployment.predicted),
+                hardware=deployment.hardware.name,
+                emulated=deployment.id in emulators or engine.emulated,
+            )
+            label = self.name if self.is_load_run else deployment.label
+            yield MissingLevel(group, deployment.id, label, model, planned.level)
+
+    def _described(self, row: DeploymentRow) -> DeploymentRow:
+        """The row as the plan has it now: label, price, model and prediction."""
+        planned = self._planned.get(row.deployment_id)
+        planned_price = planned.hardware.usd_per_gpu_hour if planned else None
+        price = self._prices.get(row.hardware, planned_price)
+        if price is not None:
+            row = replace(row, usd_per_hour=price * row.devices)
+        if planned is not None:
+            row = replace(row, label=planned.label, model=planned.settings.model)
+            if planned.predicted:
+                row = replace(row, predicted_json=json.dumps(planned.predicted))
+        if self.is_load_run:
+            row = replace(row, label=self.name)
+        return replace(row, model=shown_path(row.model))
+
+    @cached_property
+    def _agreements(self) -> dict[str, Agreement]:
+        """By deployment id. The reference may be a deployment that the plan no longer asks for."""
+        return agreements(self.store, self._described, self._planned)
+
+    @cached_property
+    def _loads(self) -> dict[str, list[PlannedLoad]]:
+        """The loads that the plan asks for, by deployment id."""
+        if self.plan is None:
+            return {}
+        return {
+            deployment.id: self.plan.loads_of(deployment.id) for deployment in self.plan.deployments
+        }
+
+    @cached_property
+    def _planned(self) -> dict[str, Deployment]:
+        """The deployments of the plan by id."""
+        if self.plan is None:
+            return {}
+        return {deployment.id: deployment for deployment in self.plan.deployments}
+
+
+def _without_predicted_levels(row: DeploymentRow) -> DeploymentRow:
+    predicted = json.loads(row.predicted_json or "{}")
+    predicted.pop("levels", None)
+    return replace(row, predicted_json=json.dumps(predicted))
+
+
+def _load_of(head: PointHead) -> str:
+    """How a point was loaded, as far as an old row without ``load_json`` tells."""
+    start_ns, end_ns = head.window_ns
+    warmup = f"{head.arrivals}, {start_ns / 1e9:g} s of warm-up"
+    # a window of whole milliseconds was asked for; any other is the time that a number of requests
+    # took
+    if (end_ns - start_ns) % 10**6:
+        return warmup
+    return f"{warmup}, {(end_ns - start_ns) / 1e9:g} s"
+
+
+def differences(first: StoredExperiment, second: StoredExperiment) -> list[str]:
+    """In what two runs of ``load`` asked for different things: ``input tokens``, ``levels``. Seeds
+    do not count: other prompts of the same lengths are no other question.
+    """
+    of_first, of_second = _question(first), _question(second)
+    names = dict.fromkeys([*of_first, *of_second])
+    return [name for name in names if of_first.get(name) != of_second.get(name)]
+
+
+def _question(experiment: StoredExperiment) -> dict[str, object]:
+    """What a run of ``load`` asked for, by the names of its options."""
+    plan = experiment.plan
+    if plan is None:
+        return {"plan": experiment.name}
+    (load,) = plan.loads
+    (deployment,) = plan.deployments
+    levels = plan.levels_of(load, deployment.id)
+    control = levels[0].control if levels else load.control
+    rules = load.rules(levels[0] if levels else Level(control=control, value=1))
+    question: dict[str, object] = {
+        "model": one_model(deployment.settings.model, deployment.predicted)
+    }
+    for name, value in {**load.workload.identity(), **rules}.items():
+        question[name.removesuffix("_s").replace("_", " ")] = value
+    question["levels"] = (load.search, control, levels)
+    return question

@@ -1,0 +1,205 @@
+"""Which experiments of a results root are shown, by which limits and prices they are judged, and
+which of them share a ranking.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.analysis.measured import Point
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.base.errors import InputError
+from orchestrator.base.registry import unknown_name
+from orchestrator.base.text import listed
+from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.capacity.capacities import MissingLevel
+from orchestrator.plan.current import (
+    Points,
+    RankedApart,
+    StoredExperiment,
+    UnansweredSlo,
+    differences,
+)
+from orchestrator.results.root import Results
+from orchestrator.spec.load import Per, Slo
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedExperiment:
+    """An experiment's points, and the SLOs that they were judged by."""
+
+    experiment: StoredExperiment
+    slos: Sequence[Slo]
+    points: Points
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentLimits:
+    """An experiment, and the SLOs to judge it by."""
+
+    experiment: StoredExperiment
+    slos: Sequence[Slo]
+
+
+@dataclass(slots=True)
+class _SharedRanking:
+    """Experiments that are ranked together under the same SLOs."""
+
+    experiments: list[StoredExperiment]
+    slos: Sequence[Slo]
+
+
+def experiments(
+    results: Results, name: str | None, prices: Mapping[str, float] | None = None
+) -> list[StoredExperiment]:
+    """All experiments of a root, or the one with this name. Raises InputError for an unknown name."""
+    names = results.experiments if name is None else (name,)
+    return [StoredExperiment(results.store(each), prices) for each in names]
+
+
+def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[ExperimentLimits]:
+    """Each experiment with the SLOs to judge it by: ``asked`` itself, the one of that name, or all
+    that its file names.
+
+    Raises InputError where no experiment has an SLO of that name, and ProblemsError for limits
+    written wrongly.
+    """
+    every = list(stored)
+    if asked is None:
+        return [ExperimentLimits(experiment, experiment.slos) for experiment in every]
+    if any(sign in asked for sign in "<>="):
+        return [ExperimentLimits(experiment, (parse_slo(asked),)) for experiment in every]
+    named = []
+    for experiment in every:
+        slos = tuple(slo for slo in experiment.slos if slo.name == asked)
+        named.append(ExperimentLimits(experiment, slos))
+    if not any(judged.slos for judged in named):
+        names = sorted({slo.name for experiment in every for slo in experiment.slos})
+        problem = unknown_name("limit of the file", asked, names)
+        raise InputError(f"--slo: {problem}; or write it like ttft<=500ms")
+    return named
+
+
+def answers(judged: Iterable[ExperimentLimits], per: Per | None = None) -> list[Comparison]:
+    """Each experiment's rankings under its SLOs. ``judged``: from ``limits``; ``per``: see
+    ``ComparisonRules``.
+
+    An SLO that needs a deleted table is left out, with a note. Raises InputError where that leaves
+    none.
+    """
+    comparisons: list[Comparison] = []
+    problem: InputError | None = None
+    for ranking in _ranked_together(judged):
+        for slo in ranking.slos:
+            try:
+                comparisons += _comparisons(ranking.experiments, slo, per)
+            except InputError as error:
+                problem = error
+                for experiment in ranking.experiments:
+                    experiment.unanswered.append(UnansweredSlo(slo.name, str(error)))
+    if problem is not None and not comparisons:
+        raise problem
+    return comparisons
+
+
+def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]:
+    """A file's experiment stands alone; runs of ``load`` that asked for the same at the same levels
+    under the same limits stand together. Others get a note that says in what they differ.
+    """
+    alone: list[_SharedRanking] = []
+    load_runs: list[_SharedRanking] = []
+    for each in judged:
+        if not each.experiment.is_load_run or not each.slos:
+            alone.append(_SharedRanking([each.experiment], each.slos))
+            continue
+        for ranking in load_runs:
+            is_alike = not differences(ranking.experiments[0], each.experiment)
+            if is_alike and [*ranking.slos] == [*each.slos]:
+                ranking.experiments.append(each.experiment)
+                break
+        else:
+            load_runs.append(_SharedRanking([each.experiment], each.slos))
+    for ranking in load_runs[1:]:
+        _note_ranked_apart(ranking, load_runs[0])
+    return alone + load_runs
+
+
+def _note_ranked_apart(ranking: _SharedRanking, first: _SharedRanking) -> None:
+    names = differences(first.experiments[0], ranking.experiments[0])
+    if [*first.slos] != [*ranking.slos]:
+        names.append("limits")
+    ranking.experiments[0].ranked_apart.append(
+        RankedApart(
+            runs=tuple(experiment.name for experiment in ranking.experiments),
+            others=tuple(experiment.name for experiment in first.experiments),
+            differences=tuple(names),
+        )
+    )
+
+
+def _comparisons(
+    ranked_together: Sequence[StoredExperiment], slo: Slo, per: Per | None
+) -> list[Comparison]:
+    """Several runs of ``load`` are compared as if they were deployments of one experiment."""
+    if len(ranked_together) == 1:
+        return ranked_together[0].comparisons(slo, per)
+    names = listed([experiment.name for experiment in ranked_together])
+    every: list[Point] = []
+    missing: list[MissingLevel] = []
+    for experiment in ranked_together:
+        points = experiment.points(slo)
+        every += [point.of_experiment(names) for point in points.current]
+        for level in experiment.missing(points):
+            missing.append(replace(level, group=replace(level.group, experiment=names)))
+    # no run gave up because another one was ahead
+    rules = ComparisonRules(per, ranked_together[0].searched, full_grid=True)
+    return best(every, slo, rules, missing)
+
+
+def with_limits(
+    asked: str | None, stored: Iterable[StoredExperiment]
+) -> Iterator[JudgedExperiment]:
+    """Each experiment's points, judged by the SLO that was asked for, else by all that its file
+    names.
+    """
+    for judged in limits(asked, stored):
+        experiment, slos = judged.experiment, judged.slos
+        try:
+            points = experiment.points(*slos)
+        except InputError as error:  # limits on single gaps need token_events, which was deleted
+            if asked is not None:
+                raise
+            experiment.unanswered += [
+                UnansweredSlo(slo.name, str(error)) for slo in slos if _limits_gaps(slo)
+            ]
+            slos = tuple(slo for slo in slos if not _limits_gaps(slo))
+            points = experiment.points(*slos)
+        yield JudgedExperiment(experiment, slos, points)
+
+
+def _limits_gaps(slo: Slo) -> bool:
+    return any(limit.of == "itl_p99" for limit in slo.limits)
+
+
+def parse_prices(texts: Sequence[str]) -> dict[str, float]:
+    """Texts like ``h100=2.10`` as USD per GPU hour by hardware. Raises InputError."""
+    prices: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            price = float(value)
+        except ValueError:
+            price = 0.0
+        if not name or not 0 < price < float("inf"):
+            raise InputError(f"--price {text!r}: write it like h100=2.10, in USD per GPU hour")
+        prices[name] = price
+    return prices
+
+
+def check_prices(prices: Mapping[str, float], stored: Iterable[StoredExperiment]) -> None:
+    """Raises InputError for a price of hardware that no experiment uses."""
+    if not prices:
+        return
+    known = {name for experiment in stored for name in experiment.hardware}
+    unknown = sorted(set(prices) - known)
+    if unknown:
+        raise InputError(f"--price: {unknown_name('hardware', unknown[0], known)}")
