@@ -267,7 +267,7 @@ class EngineHost:
         if self._process is None or self._last_words is None:
             return None
         status = self._process.poll()
-        if status is None and not self._last_words.spoken(self._phase, self._process.news()):
+        if status is None and not self._last_words.spoken(self._phase, self._process.new_lines()):
             return None
         assert self._server
         return classify(

@@ -114,22 +114,28 @@ class LastWords:
     """
 
     def __init__(self, words: LogWords, clock: Callable[[], float] = time.monotonic) -> None:
-        self._words, self._clock = words, clock
-        self._heard_s: float | None = None
+        self._words = words
+        self._clock = clock
+        self._spoken_s: float | None = None  # when it was first noticed
 
     def spoken(self, phase: Phase, lines: list[str]) -> bool:
-        """Whether it logged that at least ``LAST_WORDS_S`` ago: most engines end by then, and log
-        more about it.
+        """Whether the engine logged at least ``LAST_WORDS_S`` ago that it is dead: most engines end
+        by then, and log more about it.
 
         ``lines``: what it wrote since the last call.
         """
         new = [read(line) for line in lines]
         signatures = _signatures(self._words, phase, Weight)
-        of_port = [each for each in signatures if each.kind is FailureKind.PORT_TAKEN]
-        of_death = [each for each in signatures if each.kind is FailureKind.ENGINE_DEAD]
-        if _last_said(of_port, _causes(self._words, new)) or _last_said(of_death, new):
-            self._heard_s = self._clock() if self._heard_s is None else self._heard_s
-        return self._heard_s is not None and self._clock() - self._heard_s >= LAST_WORDS_S
+        of_port = [
+            signature for signature in signatures if signature.kind is FailureKind.PORT_TAKEN
+        ]
+        of_death = [
+            signature for signature in signatures if signature.kind is FailureKind.ENGINE_DEAD
+        ]
+        is_dying = _last_said(of_port, _causes(self._words, new)) or _last_said(of_death, new)
+        if is_dying and self._spoken_s is None:
+            self._spoken_s = self._clock()
+        return self._spoken_s is not None and self._clock() - self._spoken_s >= LAST_WORDS_S
 
 
 def _signatures(words: LogWords, phase: Phase, weights: Iterable[Weight]) -> list[Signature]:
@@ -201,6 +207,7 @@ def _ends_open(text: str) -> bool:
 
 
 def _follows(words: LogWords, text: str) -> bool:
+    """Whether the engine writes such a line because of another one."""
     return bool(words.consequences) and re.search(words.consequences, text) is not None
 
 
@@ -229,25 +236,29 @@ def _root_exception(lines: Sequence[LogLine], words: LogWords) -> str | None:
     not None)``.
     """
     for chain in _chains(lines):
-        raised = [
-            each
-            for each in chain
-            if not _follows(words, lines[each.index].raw)
-            and not _FOLLOWS_ANYWHERE.search(lines[each.index].text)
-        ]
-        telling = [each for each in raised if each.message]
-        if telling:
-            return _quoted(lines, telling[-1].index)
-        if raised:
-            index = raised[-1].index
-            code = [
-                line.text
-                for line in lines[:index]
-                if line.text and not set(line.text) <= set("^~ ")
-            ]
+        roots = [raised for raised in chain if not _is_consequence(words, lines[raised.index])]
+        with_message = [raised for raised in roots if raised.message]
+        if with_message:
+            return _quoted(lines, with_message[-1].index)
+        if roots:
+            index = roots[-1].index
+            code = _code_above(lines, index)
             text = lines[index].text
-            return cause(f"{text} ({code[-1]})" if code else text)
+            return cause(f"{text} ({code})" if code else text)
     return None
+
+
+def _is_consequence(words: LogWords, line: LogLine) -> bool:
+    """Whether an exception follows from another one, wherever that is."""
+    return _follows(words, line.raw) or _FOLLOWS_ANYWHERE.search(line.text) is not None
+
+
+def _code_above(lines: Sequence[LogLine], index: int) -> str:
+    """The last line above an exception that shows code rather than marks below it; "" without one."""
+    for line in reversed(lines[:index]):
+        if line.text and not set(line.text) <= set("^~ "):
+            return line.text
+    return ""
 
 
 def _chains(lines: Sequence[LogLine]) -> list[list[_Raised]]:
@@ -286,7 +297,7 @@ def _before_the_death(
 ) -> str | None:
     """The exception of which an engine died. Exceptions after a kill only follow from it."""
     for index, line in enumerate(lines):
-        if _SIGNAL.search(line.raw) and any(each.is_in(line.raw) for each in of_death):
+        if _SIGNAL.search(line.raw) and any(signature.is_in(line.raw) for signature in of_death):
             return _root_exception(lines[:index], words)
     return _root_exception(lines, words)
 
@@ -297,8 +308,8 @@ def _reason(
     """The most telling line: one that names a signal, else the exception itself rather than the
     code it shows. A header counts only if nothing else does.
     """
-    headers = [each for each in signatures if each.is_header]
-    tellers = [each for each in signatures if not each.is_header]
+    headers = [signature for signature in signatures if signature.is_header]
+    tellers = [signature for signature in signatures if not signature.is_header]
     telling = _having(tellers, eligible)
     introducing = _having(headers, eligible)
     validations = [line for line in introducing if _VALIDATION.search(line.text)]
@@ -314,11 +325,12 @@ def _reason(
 
 
 def _having(signatures: Sequence[Signature], lines: Iterable[LogLine]) -> list[LogLine]:
-    return [line for line in lines if any(each.is_in(line.raw) for each in signatures)]
+    """The lines that have one of these signatures."""
+    return [line for line in lines if any(signature.is_in(line.raw) for signature in signatures)]
 
 
 def _index_of(line: LogLine, lines: Sequence[LogLine]) -> int:
-    return next(index for index, each in enumerate(lines) if each is line)
+    return next(index for index, other in enumerate(lines) if other is line)
 
 
 def _last_of_its_chain(best: int, matching: Sequence[LogLine], lines: Sequence[LogLine]) -> int:

@@ -3,10 +3,10 @@ user there sees it.
 
 Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A
 lease is a small file that its holder keeps locked (filelock, which uses flock here), so it ends
-however the holder dies. A
-launch that has to wait leaves a ticket beside the leases, a file of the same kind: whoever comes
-later gives way to it. The files are directly in /tmp, where users cannot remove each other's, and
-contain no secrets. One lock guards all reading and writing of leases and tickets.
+however the holder dies. A launch that has to wait leaves a ticket beside the leases, a file of the
+same kind: launches that come later give way to it. The files are directly in /tmp, where users
+cannot remove each other's, and contain no secrets. One lock guards all reading and writing of
+leases and tickets.
 """
 
 import itertools
@@ -33,13 +33,14 @@ from orchestrator.spec.load import counted
 
 # variable with another folder, for containers that share a host but not its /tmp
 FOLDER = "ORCHESTRATOR_LEASES"
-PREFIX, LOCK = ".orchestrator-lease-", ".orchestrator-leases.lock"
+PREFIX = ".orchestrator-lease-"
+LOCK = ".orchestrator-leases.lock"
 TICKET_PREFIX = ".orchestrator-ticket-"
 # A ticket whose holder has not asked for its host for so long (it was suspended, or its driver
 # hangs) keeps nobody out. Holders ask every second.
 SILENT_S = 15.0
 LOCK_LIMIT_S = 10.0
-LOCK_LOOK_S = 0.01  # between two tries; whoever has the lock needs it for milliseconds
+LOCK_LOOK_S = 0.01  # between two tries; a holder of the lock needs it for milliseconds
 LARGEST_BYTES = 1 << 20
 LONGEST_TEXT = 256
 # Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
@@ -93,7 +94,7 @@ class Holding:
         return self.owner.sweep
 
     def __str__(self) -> str:
-        name = named(self.owner, self.user, self.launch)
+        name = describe(self.owner, self.user, self.launch)
         return f"a load client of {name}" if self.client else name
 
     def bars(self, launch: str, sweep: str, exclusive: bool) -> bool:
@@ -120,11 +121,14 @@ class Ticket:
         return self.since_ns, self.launch
 
     def __str__(self) -> str:
-        return named(self.wish.owner, self.user, self.launch)
+        return describe(self.wish.owner, self.user, self.launch)
 
 
-def named(owner: Owner, user: int, launch: str) -> str:
-    """A sweep, its user, its driver and its results, so that somebody who waits can find them."""
+def describe(owner: Owner, user: int, launch: str) -> str:
+    """A sweep, its user, its driver and its results, by which people who wait can find them.
+
+    ``user``: id of the user. ``launch``: the id that is named if the experiment is not known.
+    """
     try:
         user_name = pwd.getpwuid(user).pw_name
     except KeyError:
@@ -146,20 +150,20 @@ class Lease:
         name = f"{launch_id}-{uuid.uuid4().hex[:8]}"
         self._lease_file = _LockedFile(self._folder / f"{PREFIX}{name}")
         self._ticket_file = _LockedFile(self._folder / f"{TICKET_PREFIX}{name}")
-        self._mine = Holding(launch_id)
+        self._holding = Holding(launch_id)
         self._ticket: Ticket | None = None  # kept after it was served, for ``put_back``
 
     def take(self, wish: Wish, cores: Sequence[int] = ()) -> tuple[int, ...]:
-        """Take what is wished, with ``wish.cores`` of ``cores`` that nobody else uses; returns
-        these cores.
+        """Take what is wished. Returns ``wish.cores`` of ``cores``, which nobody else uses.
 
         Raises Occupied while other launches are in the way or have waited for it for longer,
         PlacementError if waiting would not help.
         """
-        with _alone(self._folder):
+        with _exclusively(self._folder):
             self._ticket_file.touch()
-            holdings, launch = _living(self._folder), self._mine.launch
-            order = self._ticket.order if self._ticket is not None else (math.inf, launch)
+            holdings = _living(self._folder)
+            launch = self._holding.launch
+            order = (math.inf, launch) if self._ticket is None else self._ticket.order
             earlier = [
                 ticket
                 for ticket in _tickets(self._folder)
@@ -169,14 +173,14 @@ class Lease:
             self._check_gpus(wish, holdings, earlier)
             free = self._free_cores(wish, cores, holdings, earlier)
             holding = replace(
-                self._mine,
+                self._holding,
                 owner=wish.owner,
                 exclusive=wish.exclusive,
                 cores=free,
                 gpus=wish.gpus,
             )
             self._lease_file.write(holding)
-            self._mine = holding
+            self._holding = holding
             self._ticket_file.remove()
         return free
 
@@ -185,7 +189,7 @@ class Lease:
     ) -> None:
         """Raises Occupied if a launch has the host for itself, or wants it so and came first."""
         for holding in holdings:
-            if holding.bars(self._mine.launch, wish.owner.sweep, wish.exclusive):
+            if holding.bars(self._holding.launch, wish.owner.sweep, wish.exclusive):
                 raise Occupied(f"host {socket.gethostname()} is held by {holding}")
         for ticket in earlier:
             if wish.exclusive or ticket.wish.exclusive:
@@ -199,20 +203,20 @@ class Lease:
         """
         wanted = set(wish.gpus)
         for holding in holdings:
-            both = wanted.intersection(holding.gpus)
-            if not both:
+            held = wanted.intersection(holding.gpus)
+            if not held:
                 continue
-            text = f"host {socket.gethostname()}: GPU {min(both)}"
-            if holding.launch == self._mine.launch:
+            text = f"host {socket.gethostname()}: GPU {min(held)}"
+            if holding.launch == self._holding.launch:
                 raise PlacementError(
                     f"{text} was given to two ranks of this launch: two nodes of Ray have it"
                 )
             raise Occupied(f"{text} is held by {holding}")
         for ticket in earlier:
-            both = wanted.intersection(ticket.wish.gpus)
-            if both:
+            awaited = wanted.intersection(ticket.wish.gpus)
+            if awaited:
                 raise Occupied(
-                    f"host {socket.gethostname()}: GPU {min(both)} goes first to {ticket}"
+                    f"host {socket.gethostname()}: GPU {min(awaited)} goes first to {ticket}"
                 )
 
     def _free_cores(
@@ -222,34 +226,38 @@ class Lease:
         holdings: Sequence[Holding],
         earlier: Sequence[Ticket],
     ) -> tuple[int, ...]:
-        """The cores it gets. Raises Occupied while others use them or come first, PlacementError
-        when there are too few for this launch.
+        """The cores that the launch gets. Raises Occupied while others use them or come first,
+        PlacementError when there are too few for this launch.
         """
-        free, launch = _without(cores, holdings), self._mine.launch
+        free = _without(cores, holdings)
         text = f"host {socket.gethostname()} has {counted(len(cores), 'core')}"
         if len(free) < wish.cores:
-            own_ranks = [holding for holding in holdings if holding.launch == launch]
-            own = len(cores) - len(_without(cores, own_ranks))
-            if len(cores) - own < wish.cores:
+            of_launch = [one for one in holdings if one.launch == self._holding.launch]
+            of_others = [one for one in holdings if one.launch != self._holding.launch]
+            left = _without(cores, of_launch)
+            if len(left) < wish.cores:
                 raise PlacementError(
-                    f"{text}, {own} of them for this launch's other ranks; "
+                    f"{text}, {len(cores) - len(left)} of them for this launch's other ranks; "
                     f"{wish.cores} more are needed"
                 )
-            used = len(cores) - len(free)
-            by = next(one for one in holdings if one.launch != launch and one.cores)
-            raise Occupied(f"{text}, {used} of them in use; {wish.cores} more are needed; {by}")
-        waited_for = [ticket for ticket in earlier if ticket.wish.cores]
-        if wish.cores and len(free) < wish.cores + sum(one.wish.cores for one in waited_for):
-            raise Occupied(f"{text}, and those that are free go first to {waited_for[0]}")
+            user = next(holding for holding in of_others if holding.cores)
+            raise Occupied(
+                f"{text}, {len(cores) - len(free)} of them in use; "
+                f"{wish.cores} more are needed; {user}"
+            )
+        waiting_for_cores = [ticket for ticket in earlier if ticket.wish.cores]
+        promised = sum(ticket.wish.cores for ticket in waiting_for_cores)
+        if wish.cores and len(free) < wish.cores + promised:
+            raise Occupied(f"{text}, and those that are free go first to {waiting_for_cores[0]}")
         return free[: wish.cores]
 
     def queue(self, wish: Wish, since_ns: int = 0) -> int:
-        """Stand in line for what is wished, from now on or as if ``since_ns``, in Unix ns by a
-        host's clock; returns since when. Whoever comes later gives way as long as ``take`` is
+        """Stand in line for what is wished, since ``since_ns`` (Unix time) or, for 0, from now on.
+        Returns since when, in Unix ns. Launches that come later give way as long as ``take`` is
         called every few seconds.
         """
-        ticket = Ticket(self._mine.launch, wish, since_ns or time.time_ns())
-        with _alone(self._folder):
+        ticket = Ticket(self._holding.launch, wish, since_ns or time.time_ns())
+        with _exclusively(self._folder):
             self._ticket_file.write(ticket)
         self._ticket = ticket
         return ticket.since_ns
@@ -258,10 +266,10 @@ class Lease:
         """Undo ``take``, because the launch did not get its other hosts; it stands in line again
         where it stood.
         """
-        with _alone(self._folder):
+        with _exclusively(self._folder):
             if self._ticket is not None:
                 self._ticket_file.write(self._ticket)
-            self._mine = Holding(self._mine.launch)
+            self._holding = Holding(self._holding.launch)
             self._lease_file.remove()
 
     def share(self, owner: Owner) -> bool:
@@ -270,32 +278,32 @@ class Lease:
 
         Returns whether one of them has it already, or is the next to get it. Raises PlacementError.
         """
-        with _alone(self._folder):
-            others = [one for one in _living(self._folder) if one.sweep != owner.sweep]
-            held = any(one.exclusive for one in others)
-            if not self._has_launch_here(owner):
-                held = held or any(
+        with _exclusively(self._folder):
+            holdings = _living(self._folder)
+            others = [holding for holding in holdings if holding.sweep != owner.sweep]
+            is_held = any(holding.exclusive for holding in others)
+            has_launch_here = any(
+                holding.sweep == owner.sweep and not holding.client for holding in holdings
+            )
+            if not has_launch_here:
+                is_held = is_held or any(
                     ticket.wish.exclusive and ticket.wish.owner.sweep != owner.sweep
                     for ticket in _tickets(self._folder)
                 )
-            self._mine = replace(self._mine, owner=owner, client=True)
-            self._lease_file.write(self._mine)
-        return held
-
-    def _has_launch_here(self, owner: Owner) -> bool:
-        """Whether a launch of the same sweep uses this host; needs the lock."""
-        return any(one.sweep == owner.sweep and not one.client for one in _living(self._folder))
+            self._holding = replace(self._holding, owner=owner, client=True)
+            self._lease_file.write(self._holding)
+        return is_held
 
     def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
         """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if
         there are too few.
         """
-        with _alone(self._folder):
-            given = {port for one in _living(self._folder) for port in one.ports}
-            taken = free_ports(count, given, rng)
-            self._mine = replace(self._mine, ports=(*self._mine.ports, *taken))
-            self._lease_file.write(self._mine)
-        return taken
+        with _exclusively(self._folder):
+            leased = {port for holding in _living(self._folder) for port in holding.ports}
+            ports = free_ports(count, leased, rng)
+            self._holding = replace(self._holding, ports=(*self._holding.ports, *ports))
+            self._lease_file.write(self._holding)
+        return ports
 
     def touch(self) -> None:
         """Keep the file from looking old."""
@@ -318,6 +326,7 @@ class _LockedFile:
         self._file: int | None = None
 
     def write(self, content: Holding | Ticket) -> None:
+        """Replace what the file says. Raises OSError."""
         if self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | _MAKE, 0o644)
             os.fchmod(self._file, 0o644)  # whatever the umask: others must read it
@@ -334,9 +343,10 @@ class _LockedFile:
             os.utime(self._file)
 
     def remove(self) -> None:
-        """Idempotent."""
-        file, self._file = self._file, None
-        if file is not None:
+        """Remove the file and unlock it. Idempotent."""
+        if self._file is not None:
+            file = self._file
+            self._file = None
             self._path.unlink(missing_ok=True)
             os.close(file)
 
@@ -385,13 +395,14 @@ def living(folder: Path | None = None) -> list[Holding]:
     """All current leases on this host, of all users. Raises PlacementError when they cannot be
     read.
     """
-    with _alone(folder or lease_folder()):
+    with _exclusively(folder or lease_folder()):
         return _living(folder or lease_folder())
 
 
 def _without(cores: Sequence[int], holdings: Sequence[Holding]) -> tuple[int, ...]:
-    taken = {core for one in holdings for core in one.cores}
-    return tuple(core for core in cores if core not in taken)
+    """The cores that no holding has."""
+    held = {core for holding in holdings for core in holding.cores}
+    return tuple(core for core in cores if core not in held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +438,7 @@ def waiting(folder: Path | None = None) -> list[Ticket]:
     """All launches that wait for this host, the first to be served first. Raises PlacementError
     when that cannot be read.
     """
-    with _alone(folder or lease_folder()):
+    with _exclusively(folder or lease_folder()):
         return _tickets(folder or lease_folder())
 
 
@@ -456,7 +467,7 @@ def _documents(folder: Path, prefix: str) -> list[_Document]:
 
 
 def _content(file: int) -> dict[str, Any] | None:
-    """None if it is no lease or ticket: anybody can write files there."""
+    """The JSON object in a file; None if it is no lease or ticket: anybody can write files there."""
     try:
         content = json.loads(os.pread(file, LARGEST_BYTES, 0))
     except (ValueError, RecursionError):
@@ -479,7 +490,8 @@ def _holding(document: _Document) -> Holding:
 
 
 def _ticket(document: _Document) -> Ticket:
-    content, wish = document.content, document.content["wish"]
+    content = document.content
+    wish = content["wish"]
     return Ticket(
         launch=_short(content["launch"]),
         wish=Wish(
@@ -494,7 +506,7 @@ def _ticket(document: _Document) -> Ticket:
 
 
 def _owner(content: dict[str, Any]) -> Owner:
-    """Older releases wrote only the sweep."""
+    """The owner in a lease or a wish; older releases wrote only the sweep."""
     owner = content.get("owner") or {"sweep": content["sweep"]}
     return Owner(
         sweep=_short(owner["sweep"]),
@@ -511,7 +523,7 @@ def _short(text: object) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _exclusively(folder: Path) -> Iterator[None]:
     """Holds the lock on all leases of this host. Raises Occupied when another process keeps it for
     LOCK_LIMIT_S, PlacementError when it cannot be had at all.
     """
@@ -540,8 +552,8 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> list[int]:
-    """``count`` ports that nobody listens on, none of them in ``given``. Raises PlacementError if
+def free_ports(count: int, leased: Collection[int], rng: np.random.Generator) -> list[int]:
+    """``count`` ports that nobody listens on, none of them in ``leased``. Raises PlacementError if
     there are too few.
 
     ``rng`` chooses where the search starts, so that a port that was just freed is rarely used
@@ -549,23 +561,22 @@ def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> 
     """
     first = int(rng.integers(FIRST_PORT, LAST_PORT + 1))
     ring = itertools.chain(range(first, LAST_PORT + 1), range(FIRST_PORT, first))
-    found = list(
-        itertools.islice((port for port in ring if port not in given and is_free(port)), count)
-    )
-    if len(found) < count:
+    available = (port for port in ring if port not in leased and is_free(port))
+    ports = list(itertools.islice(available, count))
+    if len(ports) < count:
         raise PlacementError(
             f"this node has fewer than {count} free ports between {FIRST_PORT} and {LAST_PORT}"
         )
-    return found
+    return ports
 
 
 def is_free(port: int) -> bool:
     """Whether nobody listens on ``port`` at any IPv4 or IPv6 address of this node."""
-    dual = socket.has_dualstack_ipv6()
+    has_dual_stack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_dual_stack else socket.AF_INET
     try:
-        socket.create_server(
-            ("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual
-        ).close()
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=has_dual_stack)
     except OSError:
         return False
+    server.close()
     return True

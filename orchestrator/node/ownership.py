@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ LOCKS = "ORCHESTRATOR_LOCKS"  # folder with the launch's lock
 GUARD = "ORCHESTRATOR_GUARD"  # pid and start time of the guard: one engine process of a launch
 # By default setproctitle overwrites the memory that /proc/<pid>/environ shows, with the tags in it.
 KEEP = {"SPT_NOENV": "1"}
+KILL_ROUNDS, KILL_WAIT_S = 50, 0.2  # 10 s; only processes stuck in the kernel live that long
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -105,8 +107,8 @@ def _lock(path: Path) -> int:
         os.close(file)
 
 
-def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """(process, environment) of living processes whose environment contains ``wanted``.
+def tagged(tags: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """(process, environment) of living processes whose environment contains ``tags``.
 
     Skips processes of other users, whose environment cannot be read, and of other PID namespaces:
     the owner of a container may hold a lock that cannot be seen from here.
@@ -114,40 +116,41 @@ def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str
     namespace = _pid_namespace(os.getpid())
     for process in psutil.process_iter():
         try:
-            environ = process.environ()
-            if not wanted.items() <= environ.items() or process.status() == psutil.STATUS_ZOMBIE:
+            environment = process.environ()
+            if not tags.items() <= environment.items():
+                continue
+            if process.status() == psutil.STATUS_ZOMBIE:
                 continue
         except (psutil.Error, OSError):
             continue
         if _pid_namespace(process.pid) == namespace and process.pid != os.getpid():
-            yield process, environ
+            yield process, environment
 
 
-def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
-    """SIGKILL every process that ``tagged`` finds until none is left, remove their shared memory,
-    return their pids.
+def kill_tagged(tags: Mapping[str, str]) -> list[int]:
+    """SIGKILL every process that ``tagged`` finds until none is left, and remove their shared
+    memory. Returns their pids.
 
     psutil compares start times before it sends a signal, so a reused pid is safe.
     """
-    killed: dict[int, None] = {}
+    killed: dict[int, None] = {}  # a set in order
     segments: Segments = set()
-    for _ in range(50):
-        found = [process for process, _ in tagged(wanted)]
-        if not found:
+    for _ in range(KILL_ROUNDS):
+        processes = [process for process, _ in tagged(tags)]
+        if not processes:
             break
-        segments |= mapped(process.pid for process in found)
-        for process in found:
-            try:
+        segments |= mapped(process.pid for process in processes)
+        for process in processes:
+            with suppress(psutil.Error):
                 process.kill()
                 killed[process.pid] = None
-            except psutil.Error:
-                continue
-        psutil.wait_procs(found, timeout=0.2)
+        psutil.wait_procs(processes, timeout=KILL_WAIT_S)
     remove(segments)
     return list(killed)
 
 
 def _pid_namespace(pid: int) -> str | None:
+    """The PID namespace of a process; None if it is gone or may not be asked."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:

@@ -62,6 +62,14 @@ class StopReport:
     exit_status: int | None = None  # negative: killed by that signal
 
 
+@dataclass(frozen=True, slots=True)
+class TreeEnd:
+    """How the guard ended the engine's processes, as it told."""
+
+    killed: int = 0  # processes that needed SIGKILL
+    left_over: tuple[int, ...] = ()  # pids of processes that are stuck in the kernel
+
+
 class EngineProcess:
     """One engine on this node. However its owner dies, the engine outlives it only by seconds.
 
@@ -71,19 +79,23 @@ class EngineProcess:
     def __init__(
         self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0
     ) -> None:
-        self.command, self.workdir, self.launch_id = command, workdir, launch_id
-        self.grace_s = grace_s if command.grace_s is None else min(grace_s, command.grace_s)
+        self.command = command
+        self.workdir = workdir
+        self.launch_id = launch_id
+        self.grace_s = grace_s
+        if command.grace_s is not None:
+            self.grace_s = min(grace_s, command.grace_s)
         self.log_path = workdir / LOG_NAME
         self.pid: int | None = None
         self._tag = uuid.uuid4().hex
         self._owner_lock: LaunchLock | None = None
-        self._stdin: int | None = None
-        self._events: int | None = None
-        self._unread = b""
-        self._heard = 0  # bytes of the log that `news` has returned
+        self._stdin: int | None = None  # of the guard: it stops when this closes
+        self._events: int | None = None  # of the guard: a line of JSON for each event
+        self._incomplete_event = b""
+        self._returned_bytes = 0  # of the log, by `new_lines`
         self.ready_at = 0  # size of the log in bytes when the engine became ready
         self._exit_status: int | None = None
-        self._stopped: dict[str, Any] | None = None
+        self._tree_end: TreeEnd | None = None
         self._report: StopReport | None = None
         self._lock = threading.RLock()
 
@@ -99,14 +111,14 @@ class EngineProcess:
             locks = node_folder("locks")
             self._owner_lock = LaunchLock(self.launch_id, locks)
             self._launch_guard(self._specification(locks))
-            event = self._wait_for(("started", "failed"), _GUARD_START_S)
+            event = self._wait_for_event({"started", "failed"}, _GUARD_START_S)
             if event is None or event["event"] == "failed":
                 self._release()
-                raise EngineFailure(self._not_started(event))
+                raise EngineFailure(self._start_failure(event))
             self.pid = event["pid"]
 
     def poll(self) -> int | None:
-        """Exit status of the engine, None while it runs; negative if a signal killed it."""
+        """The exit status of the engine, None while it runs; negative if a signal killed it."""
         with self._lock:
             self._read_events(0)
             return self._exit_status
@@ -125,9 +137,10 @@ class EngineProcess:
         """
         with self.log_path.open("rb") as log:
             log.seek(self.ready_at)
-            text = log.read(_TAIL_BYTES)
-            log.seek(max(log.tell(), log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return self.redact((text + log.read()).decode(errors="replace"))
+            first = log.read(_TAIL_BYTES)
+            last_begins_at = log.seek(0, os.SEEK_END) - _TAIL_BYTES
+            log.seek(max(self.ready_at + len(first), last_begins_at))
+            return self.redact((first + log.read()).decode(errors="replace"))
 
     def log_tail(self, lines: int = 1000) -> str:
         """The last lines of the log, without secrets; many, since the cause of a death is far above
@@ -135,19 +148,21 @@ class EngineProcess:
         """
         return self.redact(tail(self.log_path, lines))
 
-    def news(self) -> list[str]:
-        """Complete lines written since the last call; of more than a MiB only the end."""
+    def new_lines(self) -> list[str]:
+        """Complete lines of the log written since the last call; of more than a MiB only the end."""
         with self.log_path.open("rb") as log:
-            log.seek(max(self._heard, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            whole, _, rest = log.read().rpartition(b"\n")
-            self._heard = log.tell() - len(rest)
-        return whole.decode(errors="replace").splitlines()
+            tail_begins_at = log.seek(0, os.SEEK_END) - _TAIL_BYTES
+            log.seek(max(self._returned_bytes, tail_begins_at))
+            complete, _, incomplete = log.read().rpartition(b"\n")
+            self._returned_bytes = log.tell() - len(incomplete)
+        return complete.decode(errors="replace").splitlines()
 
     def redact(self, text: str) -> str:
         """``text`` without the engine's secrets: its key and those of its environment."""
         return redact(text, [*self.command.secrets.values(), *secrets_of(self._environment())])
 
     def _environment(self) -> dict[str, str]:
+        """All variables of the engine, its secrets too, without the tags of its owner."""
         return inherited(os.environ, self.command) | self.command.env | self.command.secrets
 
     def stop(self) -> StopReport:
@@ -160,6 +175,7 @@ class EngineProcess:
             return self._report
 
     def _specification(self, locks: Path) -> dict[str, Any]:
+        """What the guard's ``main`` is told, and where it finds its modules (``path``)."""
         tags = {
             ownership.LAUNCH: self.launch_id,
             ownership.LOCKS: str(locks),
@@ -177,53 +193,60 @@ class EngineProcess:
         }
 
     def _launch_guard(self, specification: dict[str, Any]) -> None:
-        theirs_in, self._stdin = os.pipe()
-        self._events, theirs_out = os.pipe()
+        guard_stdin, self._stdin = os.pipe()
+        self._events, guard_stdout = os.pipe()
         try:
             with (
-                open(os.memfd_create("specification"), "w+") as given,
+                open(os.memfd_create("specification"), "w+") as memory_file,
                 open(self.log_path, "ab") as log,
             ):
-                json.dump(specification, given)
-                given.seek(0)
+                json.dump(specification, memory_file)
+                memory_file.seek(0)
                 log.write(self.redact(header(self.command)).encode())
                 log.flush()
                 launcher = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _LAUNCHER, str(given.fileno())],
-                    stdin=theirs_in,
-                    stdout=theirs_out,
+                    [sys.executable, "-I", "-c", _LAUNCHER, str(memory_file.fileno())],
+                    stdin=guard_stdin,
+                    stdout=guard_stdout,
                     stderr=log,  # a traceback of the guard belongs beside the engine's own
                     env=clean_environment(os.environ, sys.executable),
                     cwd="/",
-                    pass_fds=[given.fileno()],
+                    pass_fds=[memory_file.fileno()],
                 )
             launcher.wait(_GUARD_START_S)
         finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
+            os.close(guard_stdin)
+            os.close(guard_stdout)
 
-    def _not_started(self, event: dict[str, Any] | None) -> Failure:
+    def _start_failure(self, event: dict[str, Any] | None) -> Failure:
         if event is None:
             sentence = "the guard process did not start the engine; the log says why"
             return Failure(FailureKind.NO_GUARD, sentence, self.log_tail())
-        what = f"{self.command.argv[0]} cannot be executed: {event['error']}"
-        return Failure(
-            FailureKind.NO_EXECUTABLE,
-            f"{what}; check `executable` or install the engine",
-            self.log_tail(),
+        sentence = (
+            f"{self.command.argv[0]} cannot be executed: {event['error']}; "
+            "check `executable` or install the engine"
         )
+        return Failure(FailureKind.NO_EXECUTABLE, sentence, self.log_tail())
 
-    def _wait_for(self, kinds: tuple[str, ...], timeout_s: float) -> dict[str, Any] | None:
-        deadline = time.monotonic() + timeout_s
-        while (left_s := deadline - time.monotonic()) > 0 and self._events is not None:
+    def _wait_for_event(self, names: set[str], timeout_s: float) -> dict[str, Any] | None:
+        """The guard's next event with one of these names; None if it does not come in time."""
+        deadline_s = time.monotonic() + timeout_s
+        left_s = timeout_s
+        while left_s > 0 and self._events is not None:
             for event in self._read_events(left_s):
-                if event["event"] in kinds:
+                if event["event"] in names:
                     return event
+            left_s = deadline_s - time.monotonic()
         return None
 
     def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The guard's new events. If the guard died without a word, the engine died with it."""
-        if self._events is None or not select.select([self._events], [], [], timeout_s)[0]:
+        """The guard's new events, of which the exit status and the end are kept. If the guard died
+        without a word, the engine died with it.
+        """
+        if self._events is None:
+            return []
+        readable, _, _ = select.select([self._events], [], [], timeout_s)
+        if not readable:
             return []
         data = os.read(self._events, 65536)
         if not data:
@@ -232,31 +255,33 @@ class EngineProcess:
             if self._exit_status is None:
                 self._exit_status = -signal.SIGKILL
             return []
-        *lines, self._unread = (self._unread + data).split(b"\n")
+        *lines, self._incomplete_event = (self._incomplete_event + data).split(b"\n")
         events: list[dict[str, Any]] = [json.loads(line) for line in lines]
         for event in events:
             if event["event"] == "exited":
                 self._exit_status = event["status"]
             elif event["event"] == "stopped":
-                self._stopped = event
+                self._tree_end = TreeEnd(event["killed"], tuple(event["left_over"]))
         return events
 
     def _stop(self, clock: Callable[[], float] = time.monotonic) -> StopReport:
-        started = clock()
+        began_s = clock()
         if self._stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._stdin, b"stop\n")
-        if self._stopped is None and self.pid is not None:
-            self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
-        end = self._stopped or {"killed": 0, "left_over": []}
-        # the guard was killed: its container may still run
-        unsaid = self._stopped is None and self.pid is not None
-        by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if unsaid else []
-        self._release(processes_left=unsaid or bool(end["left_over"]))
+        if self._tree_end is None and self.pid is not None:
+            self._wait_for_event({"stopped"}, self.grace_s + _GUARD_START_S)
+        end = self._tree_end or TreeEnd()
+        killed = end.killed
+        guard_was_killed = self._tree_end is None and self.pid is not None
+        if guard_was_killed:
+            killed += len(ownership.kill_tagged({ownership.GUARD: self._tag}))
+        # without its guard its container may still run
+        self._release(processes_left=guard_was_killed or bool(end.left_over))
         return StopReport(
-            seconds=clock() - started,
-            killed=end["killed"] + len(by_tag),
-            left_over=tuple(end["left_over"]),
+            seconds=clock() - began_s,
+            killed=killed,
+            left_over=end.left_over,
             exit_status=self._exit_status,
         )
 
@@ -266,50 +291,50 @@ class EngineProcess:
             self._owner_lock.touch()
 
     def _release(self, processes_left: bool = False) -> None:
-        for end in (self._stdin, self._events):
-            if end is not None:
-                os.close(end)
+        """Close the pipes to the guard and release the launch's lock."""
+        for pipe in (self._stdin, self._events):
+            if pipe is not None:
+                os.close(pipe)
         self._stdin = self._events = None
         if self._owner_lock is not None:
             self._owner_lock.release(processes_left)
 
 
 def header(command: Command) -> str:
-    """First lines of an engine's log: its command and the decisions about it, without secrets, also
-    not of ``env``.
+    """The first lines of an engine's log: its command, its variables and the decisions about it,
+    without secrets.
     """
-    shown = {
-        name: HIDDEN if is_secret(name) else value for name, value in sorted(command.env.items())
-    }
-    lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
-    return "".join(f"# {line}\n" for line in [*lines, *command.notes])
+    lines = [f"$ {shlex.join(command.argv)}"]
+    for name, value in sorted(command.env.items()):
+        lines.append(f"{name}={HIDDEN if is_secret(name) else value}")
+    lines += command.notes
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str]:
     """The node's variables that a command inherits."""
-    seen, wanted = clean_environment(environment, command.argv[0]), command.inherits
-    return {
-        name: value
-        for name, value in seen.items()
-        if name not in command.hides and (wanted is None or name.startswith(wanted))
-    }
+    variables = clean_environment(environment, command.argv[0])
+    prefixes = command.inherits
+    if prefixes is not None:
+        variables = {name: value for name, value in variables.items() if name.startswith(prefixes)}
+    return {name: value for name, value in variables.items() if name not in command.hides}
 
 
-def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:
-    """``inherited`` without variables of Ray and of our own Python, with the executable's folder
+def clean_environment(environment: Mapping[str, str], executable: str) -> dict[str, str]:
+    """``environment`` without variables of Ray and of our own Python, with the executable's folder
     first in PATH.
 
     Engines call tools of their environment (ninja, compilers) by name, so they must be in PATH.
     """
-    kept = [
-        name
-        for name in inherited
+    variables = {
+        name: value
+        for name, value in environment.items()
         if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
-    ]
-    env = {name: inherited[name] for name in kept}
-    if folder := os.path.dirname(executable):
-        env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
-    return env
+    }
+    folder = os.path.dirname(executable)
+    if folder:
+        variables["PATH"] = os.pathsep.join([folder, variables.get("PATH", os.defpath)])
+    return variables
 
 
 def tail(path: Path, lines: int, most_bytes: int = _TAIL_BYTES) -> str:
@@ -323,6 +348,9 @@ def tail(path: Path, lines: int, most_bytes: int = _TAIL_BYTES) -> str:
 
 
 def _write_files(workdir: Path, files: Mapping[str, str]) -> None:
+    """Write a command's files, readable for their user alone. Raises ValueError for a name that
+    leads out of ``workdir``.
+    """
     for name, text in files.items():
         path = (workdir / name).resolve()
         if not path.is_relative_to(workdir.resolve()):

@@ -170,7 +170,7 @@ class _Watch:
         """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""
         if self.process is not None:
             status = self.process.poll()
-            if status is not None or self._last_words.spoken("start", self.process.news()):
+            if status is not None or self._last_words.spoken("start", self.process.new_lines()):
                 raise self._died(status)
         answer = self._said = self._ask_whether_ready()
         self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()

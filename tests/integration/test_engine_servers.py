@@ -357,7 +357,7 @@ def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its
     tree = psutil.Process(process.pid).children(recursive=True)
     next(one for one in tree if one.name().startswith(facts.part)).kill()
     if facts.status is None:
-        wait_for(lambda: heard.spoken("run", process.news()), 20, "its last words")
+        wait_for(lambda: heard.spoken("run", process.new_lines()), 20, "its last words")
     else:
         status, text = server.ask(
             "POST", "/v1/completions", {"model": server.name, "stream": True} | completion()

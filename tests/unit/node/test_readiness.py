@@ -53,7 +53,7 @@ class FakeProcess:
         self.talks -= 1
         return self.status if self.lives < 0 else None
 
-    def news(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         return self.log.splitlines()
 
     def mark_ready(self) -> None:
