@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.analysis.attempts import read_attempt
+from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.results.root import open_results
 
 SLO = "ttft<=137ms,tpot<=21.3ms,itl_p99<=61ms,attainment>=0.9"

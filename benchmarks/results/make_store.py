@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.attempts import Attempt, pool_key
+from orchestrator.analysis.attempt_summary import Attempt, pool_key
 from orchestrator.analysis.metrics import figures, merge, observe
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.make import make_plan

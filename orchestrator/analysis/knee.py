@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from orchestrator.analysis.measured import Point
 from orchestrator.analysis.metrics import BACKLOG, FAILING
+from orchestrator.analysis.points import Point
 
 FEWEST = 4  # levels
 LEAST = 0.1  # distance from the straight line (both axes scaled to 0..1); less is noise

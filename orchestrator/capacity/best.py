@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
-from orchestrator.analysis.answers import NEAR_CHANCE, called, disagreement, model_of
-from orchestrator.analysis.measured import Point
+from orchestrator.analysis.output_agreement import NEAR_CHANCE, called, disagreement, model_of
+from orchestrator.analysis.points import Point
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,

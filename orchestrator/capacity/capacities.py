@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from orchestrator.analysis.answers import Disagreement
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
+from orchestrator.analysis.output_agreement import Disagreement
+from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import shares
 from orchestrator.capacity.choose_level import PRECISION

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
-from orchestrator.analysis.measured import Attained, Point
+from orchestrator.analysis.points import Attained, Point
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
     RankedDeployment,

@@ -14,7 +14,7 @@ from orchestrator.cli.signals import INTERRUPTED, stops
 from orchestrator.report.formats import json_text
 from orchestrator.report.live import live_load
 from orchestrator.report.load_runs import stored_csv
-from orchestrator.report.search import search_document, search_text
+from orchestrator.report.search_progress import search_document, search_text
 from orchestrator.report.text import echo
 from orchestrator.results.store import Store
 from orchestrator.sweep.find_capacity import CapacitySearch

@@ -325,7 +325,7 @@ def _measure_levels(
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.formats import json_text
     from orchestrator.report.load_runs import stored_csv
-    from orchestrator.report.run import run_text, runs_text
+    from orchestrator.report.load_summary import run_text, runs_text
     from orchestrator.report.text import echo
     from orchestrator.results.validity import MEASURED
     from orchestrator.workloads.repeats import PromptRepeats
@@ -430,7 +430,7 @@ def _measured(
 
 def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, object]:
     """What was measured at one level. The seed is the one to give again."""
-    from orchestrator.report.run import limits_document, run_document
+    from orchestrator.report.load_summary import limits_document, run_document
 
     loaded = attempt.loaded
     assert loaded

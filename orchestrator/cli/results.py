@@ -10,7 +10,7 @@ import click
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.measured import Point
+    from orchestrator.analysis.points import Point
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.documents.capacity import CapacityDocument
     from orchestrator.report.documents.point import PointDocument

@@ -28,7 +28,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     from orchestrator.base.redaction import redact_all
     from orchestrator.base.text import listed
     from orchestrator.report.formats import json_text
-    from orchestrator.report.runs import run_documents, run_text
+    from orchestrator.report.run_status import run_documents, run_text
     from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from orchestrator import __version__
-from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.knee import knees
-from orchestrator.analysis.measured import Point, load_points
+from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, agreements
+from orchestrator.analysis.points import Point, load_points
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison, ComparisonRules, best

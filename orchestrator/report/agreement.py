@@ -1,11 +1,11 @@
-"""How far a deployment's answers equal those of its model's reference (analysis/answers.py), beside
+"""How far a deployment's answers equal those of its model's reference (analysis/output_agreement.py), beside
 its speed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from orchestrator.analysis.answers import IS_REFERENCE, SUPERSEDED
-from orchestrator.analysis.measured import Point
+from orchestrator.analysis.output_agreement import IS_REFERENCE, SUPERSEDED
+from orchestrator.analysis.points import Point
 from orchestrator.report.formats import Document
 from orchestrator.report.text import Column, say
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.answers import called
-from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import FAILING
+from orchestrator.analysis.output_agreement import called
+from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import grouped, listed
 from orchestrator.capacity.best import group_of

@@ -5,7 +5,7 @@ which of them share a ranking.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.measured import Point
+from orchestrator.analysis.points import Point
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name

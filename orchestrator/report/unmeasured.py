@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from orchestrator.analysis.measured import Measurement, Point
+from orchestrator.analysis.points import Measurement, Point
 from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.validity import EndsSearch, Validity

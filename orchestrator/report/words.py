@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator import __version__
-from orchestrator.analysis.answers import Disagreement
-from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, FAILING
+from orchestrator.analysis.output_agreement import Disagreement
+from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import listed
 from orchestrator.capacity.best import Comparison, Verdict

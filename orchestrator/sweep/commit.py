@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator import __version__
-from orchestrator.analysis.attempts import keep, with_parts
+from orchestrator.analysis.attempt_summary import keep, with_parts
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.errors import Failure, ResultsError
 from orchestrator.engines import ENGINES

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.analysis.attempts import attempt_data
+from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.capacity.claim import Claim

@@ -9,8 +9,8 @@ import re
 import threading
 from collections.abc import Collection
 
-from orchestrator.analysis.attempts import attempt_data
-from orchestrator.analysis.measured import complete
+from orchestrator.analysis.attempt_summary import attempt_data
+from orchestrator.analysis.points import complete
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.cluster.base import Growth, Machine
 from orchestrator.cluster.cached_for import CachedFor

@@ -12,7 +12,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from orchestrator.analysis.attempts import attempt_data
+from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.base.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind, InputError
 from orchestrator.capacity.outcomes import targets
 from orchestrator.capacity.proposing import Shortlist

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from orchestrator.report.runs import state_of
+from orchestrator.report.run_status import state_of
 from orchestrator.results.runs import runs_at
 from tests.harness import (
     assert_nothing_left,

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.analysis import attempts
-from orchestrator.analysis.measured import complete, load_points
+from orchestrator.analysis import attempt_summary
+from orchestrator.analysis.points import complete, load_points
 from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.results import computed_cache
 from orchestrator.results.blobs import Blobs
@@ -277,7 +277,9 @@ def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
         store = Store.open(uri(s3, "kept"), "exp")
         commit_measurement(store, f"m{index}", rows, attempt_id=f"a{index}", repeat=index)
         complete(store)  # each time one more attempt, and one more pool of all
-    monkeypatch.setattr(attempts, "read_attempt", lambda *_: pytest.fail("it was computed already"))
+    monkeypatch.setattr(
+        attempt_summary, "read_attempt", lambda *_: pytest.fail("it was computed already")
+    )
     busy = open_results(uri(through("third_503"), "kept"))
     busy._stores["exp"] = Store.open(busy.uri, "exp", retry=QUICK)
     (point,) = load_points(busy.store("exp"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.measured import Point
+from orchestrator.analysis.points import Point
 from orchestrator.analysis.slo import format_limits
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import ranked_in

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.measured import Attained, Measurement, Point, attained
+from orchestrator.analysis.points import Attained, Measurement, Point, attained
 from orchestrator.analysis.slo import JOINT, Verdicts, shares
 from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
 from orchestrator.results.records import LaunchRow, PointHead

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.analysis.measured import Point
 from orchestrator.analysis.metrics import BACKLOG
+from orchestrator.analysis.points import Point
 
 FIGURES = ("ttft_ms", "tpot_ms", "output_throughput")  # predicted for each level
 Values = Mapping[str, float | None]

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.attempts import engine_side
+from orchestrator.analysis.engine_side import engine_side
 from orchestrator.results.schemas import ENGINE_METRICS
 
 

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from orchestrator.analysis.answers import IS_REFERENCE, Agreement
 from orchestrator.analysis.knee import knees
-from orchestrator.analysis.measured import Point, load_points
+from orchestrator.analysis.output_agreement import IS_REFERENCE, Agreement
+from orchestrator.analysis.points import Point, load_points
 from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
 from orchestrator.capacity.best import ComparisonRules, best

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.analysis.answers import MADE_UP
+from orchestrator.analysis.output_agreement import MADE_UP
 from orchestrator.cli.main import cli
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from orchestrator.base.errors import InputError, ResultsError
 from orchestrator.cli.main import cli
-from orchestrator.report.runs import run_text, state_of
+from orchestrator.report.run_status import run_text, state_of
 from orchestrator.results import runs as module
 from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.runs import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.attempts import read_attempt
+from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.analysis.requests import request_arrays
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.cluster.base import ClientReport

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.measured import load_points
+from orchestrator.analysis.points import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import (
     Failure,

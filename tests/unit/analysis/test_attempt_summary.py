@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis import attempts
-from orchestrator.analysis.attempts import read_attempt
+from orchestrator.analysis import attempt_summary
+from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.analysis.intervals import rate_interval, share_interval
-from orchestrator.analysis.measured import Point, complete, load_points
 from orchestrator.analysis.metrics import figures, merge, observe
+from orchestrator.analysis.points import Point, complete, load_points
 from orchestrator.analysis.slo import judge, limit_values, parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.report.as_json import point_json
@@ -160,7 +160,7 @@ def test_a_second_reader_opens_no_requests(folder: str, monkeypatch: pytest.Monk
     def never(*_: Any) -> None:
         raise AssertionError("it was computed already")
 
-    monkeypatch.setattr(attempts, "read_attempt", never)
+    monkeypatch.setattr(attempt_summary, "read_attempt", never)
     assert shown(folder) == before
 
 

@@ -14,7 +14,7 @@ from orchestrator.analysis.slo import parse_slo
 from orchestrator.load.point import Target
 from orchestrator.load.validity import judge
 from orchestrator.report.formats import json_text
-from orchestrator.report.run import limits_document, run_document, run_text, runs_text
+from orchestrator.report.load_summary import limits_document, run_document, run_text, runs_text
 from orchestrator.results.schemas import TOKEN_EVENTS
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM, table

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.analysis.answers import UNKNOWN, Agreement
-from orchestrator.analysis.attempts import computed, pool_key, pooled
+from orchestrator.analysis.attempt_summary import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
+from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
 from orchestrator.analysis.throughput import Batches

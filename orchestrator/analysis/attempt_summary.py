@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
+from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import Observed, figures, merge, observe, observe_arrays
-from orchestrator.analysis.requests import Floats, RequestArrays, request_arrays
+from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.base.errors import DamagedError, ResultsError
 from orchestrator.results.computed_cache import ComputedRows, Key
@@ -28,7 +28,6 @@ from orchestrator.results.records import (
     AttemptData,
     Committed,
     DeploymentRow,
-    EngineSide,
     PointHead,
     PooledFigures,
 )
@@ -138,65 +137,6 @@ def with_parts(
         token_events=token_events if whole else None,
         engine_metrics=engine_metrics,
     )
-
-
-def engine_side(samples: pa.Table) -> EngineSide | None:
-    """Figures of one attempt's ``engine_metrics`` over all replicas, warm-up included; None without
-    samples.
-
-    Gauges: the highest reading; counters: the growth from the first reading to the last. None where
-    a replica does not report the metric (a part of a sum would be taken for the whole) or a counter
-    fell (the engine was restarted). Where replicas have roles a request passes through two of them:
-    prompts and prefixes are counted at prefill, output and TTFT at decode, whose TTFT begins when
-    the router asks it.
-    """
-    if not samples.num_rows:
-        return None
-    replica, role = samples["replica"].to_numpy(), samples["role"].to_pylist()
-    in_order = np.argsort(samples["unix_ns"].to_numpy(), kind="stable")
-    of_each = [in_order[replica[in_order] == one] for one in np.unique(replica)]
-
-    def read(name: str, but: str = "") -> Iterator[Floats]:
-        """The readings of each replica, oldest first."""
-        values = np.asarray(samples[name].to_numpy(), dtype=np.float64)
-        some = (values[rows] for rows in of_each if role[rows[0]] != but)
-        return (told[~np.isnan(told)] for told in some)
-
-    def highest(name: str) -> float | None:
-        return _finite(np.max([told.max() if told.size else np.nan for told in read(name)]))
-
-    def grown(name: str, but: str = "") -> float | None:
-        """The growth over all replicas, except those with the role ``but``."""
-        growth = [told[-1] - told[0] if told.size > 1 else np.nan for told in read(name, but)]
-        return _finite(sum(one if one >= 0 else np.nan for one in growth))
-
-    return EngineSide(
-        running_max=highest("running"),
-        waiting_max=highest("waiting"),
-        kv_usage_max=highest("kv_usage"),
-        preemptions=grown("preemptions_total"),
-        prompt_tokens=grown("prompt_tokens_total", but="decode"),
-        generation_tokens=grown("generation_tokens_total", but="prefill"),
-        queue_time_mean_ms=_ratio(grown("queue_time_s_sum"), grown("queue_time_count"), 1e3),
-        ttft_mean_ms=_ratio(
-            grown("ttft_s_sum", but="prefill"), grown("ttft_count", but="prefill"), 1e3
-        ),
-        prefix_hit_share=_ratio(
-            grown("prefix_hit_tokens_total", but="decode"),
-            grown("prefix_query_tokens_total", but="decode"),
-        ),
-        spec_accepted_share=_ratio(
-            grown("spec_accepted_tokens_total"), grown("spec_draft_tokens_total")
-        ),
-    )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> float | None:
-    return scale * above / below if above is not None and below else None
 
 
 def keep(kept: ComputedRows, rows: Sequence[Record]) -> None:

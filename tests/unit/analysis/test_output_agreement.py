@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.answers import (
+from orchestrator.analysis.output_agreement import (
     ALONE,
     IS_REFERENCE,
     SUPERSEDED,

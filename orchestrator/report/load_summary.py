@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis.intervals import rate_interval
-from orchestrator.analysis.measured import attained
 from orchestrator.analysis.metrics import few, figures, observe, steady_window_ns, validity_of
+from orchestrator.analysis.points import attained
 from orchestrator.analysis.requests import WindowNs
 from orchestrator.analysis.slo import JOINT, judge, limit_values
 from orchestrator.report.as_json import slo_json

@@ -1,0 +1,108 @@
+"""What engines say of themselves during an attempt (``engine_metrics``) as a few figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from orchestrator.analysis.requests import Floats, Ints
+from orchestrator.results.records import EngineSide
+
+
+def engine_side(samples: pa.Table) -> EngineSide | None:
+    """Figures of one attempt's ``engine_metrics`` over all replicas, warm-up included; None without
+    samples.
+
+    Gauges: the highest reading; counters: the growth from the first reading to the last. None where
+    a replica does not report the metric (a part of a sum would be taken for the whole) or a counter
+    fell (the engine was restarted). Where replicas have roles a request passes through two of them:
+    prompts and prefixes are counted at prefill, output and TTFT at decode, whose TTFT begins when
+    the router asks it.
+    """
+    if not samples.num_rows:
+        return None
+    readings = _Readings(samples, _replicas(samples))
+    return EngineSide(
+        running_max=readings.highest("running"),
+        waiting_max=readings.highest("waiting"),
+        kv_usage_max=readings.highest("kv_usage"),
+        preemptions=readings.growth("preemptions_total"),
+        prompt_tokens=readings.growth("prompt_tokens_total", without_role="decode"),
+        generation_tokens=readings.growth("generation_tokens_total", without_role="prefill"),
+        queue_time_mean_ms=_ratio(
+            readings.growth("queue_time_s_sum"), readings.growth("queue_time_count"), 1e3
+        ),
+        ttft_mean_ms=_ratio(
+            readings.growth("ttft_s_sum", without_role="prefill"),
+            readings.growth("ttft_count", without_role="prefill"),
+            1e3,
+        ),
+        prefix_hit_share=_ratio(
+            readings.growth("prefix_hit_tokens_total", without_role="decode"),
+            readings.growth("prefix_query_tokens_total", without_role="decode"),
+        ),
+        spec_accepted_share=_ratio(
+            readings.growth("spec_accepted_tokens_total"),
+            readings.growth("spec_draft_tokens_total"),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """``rows``: of its readings, oldest first."""
+
+    role: str | None
+    rows: Ints
+
+
+def _replicas(samples: pa.Table) -> list[_Replica]:
+    replica_of_row: npt.NDArray[np.int64] = samples["replica"].to_numpy()
+    roles = samples["role"].to_pylist()
+    in_order = np.argsort(samples["unix_ns"].to_numpy(), kind="stable")
+    replicas = []
+    for replica in np.unique(replica_of_row):
+        rows = in_order[replica_of_row[in_order] == replica]
+        replicas.append(_Replica(roles[rows[0]], rows))
+    return replicas
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    samples: pa.Table
+    replicas: Sequence[_Replica]
+
+    def highest(self, metric: str) -> float | None:
+        """The highest reading of a gauge on any replica."""
+        highest = [
+            values.max() if values.size else np.nan for values in self._of_each_replica(metric)
+        ]
+        return _finite(np.max(highest))
+
+    def growth(self, metric: str, without_role: str = "") -> float | None:
+        """The growth of a counter over all replicas, except those with this role."""
+        total = 0.0
+        for values in self._of_each_replica(metric, without_role):
+            growth = values[-1] - values[0] if values.size > 1 else np.nan
+            total += growth if growth >= 0 else np.nan
+        return _finite(total)
+
+    def _of_each_replica(self, metric: str, without_role: str = "") -> list[Floats]:
+        """The known readings of each replica, oldest first."""
+        column = np.asarray(self.samples[metric].to_numpy(), dtype=np.float64)
+        readings = []
+        for replica in self.replicas:
+            if replica.role != without_role:
+                values = column[replica.rows]
+                readings.append(values[~np.isnan(values)])
+        return readings
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> float | None:
+    return scale * above / below if above is not None and below else None
