@@ -15,6 +15,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.command_lines import by_flag
 
 CPU = Hardware(name="cpu")
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
 NODE = Node(port=21001, launch_id="01L", cores=(2, 3), model_path="/models/tiny")
 
@@ -249,6 +250,18 @@ def test_the_users_environment_wins() -> None:
         ({"extra_args": {"-tp": 2}}, "-tp is set by the field tensor_parallel_size"),
         ({"extra_args": {"--port": 2}}, "--port is set by this program"),
         ({"extra_args": {"seed": 2}}, "extra_args: 'seed' is not a flag; write '--seed'"),
+        (
+            {"extra_args": {"--spec-method": "ngram"}, "speculative": NGRAM},
+            "--spec-method is set by the field speculative",
+        ),
+        (
+            {"extra_args": {"--spec-model": "/d"}, "speculative": NGRAM},
+            "--spec-model is set by the field speculative",
+        ),
+        (
+            {"extra_args": {"--spec-tokens": 5}, "speculative": NGRAM},
+            "--spec-tokens is set by the field speculative",
+        ),
     ],
 )
 def test_what_vllm_cannot_do_is_refused_with_the_reason(

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.base.errors import FailureKind
-from orchestrator.engines import ENGINES
-from orchestrator.node.failures import classify
 from orchestrator.node.log_lines import Level, read
-from orchestrator.node.signatures import COMMON, Signature
 
 # What is no error: {} is the text.
 PASSING = [
@@ -72,14 +68,6 @@ TELLING = [
     "0.00.002.711 E {}",
     "E1121 11:28:41.123456 12345 file.cc:12] {}",
 ]
-# A line that tells of a death does so at any level.
-OF_DEATHS = (FailureKind.ILLEGAL_INSTRUCTION, FailureKind.ENGINE_DEAD)
-OF_CAUSES = [row for row in COMMON if row.kind not in OF_DEATHS]
-LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches]
-
-
-def named(row: Signature) -> str:
-    return f"{row.kind}, {row.example[:40]}"
 
 
 @pytest.mark.parametrize("form", PASSING)
@@ -119,25 +107,6 @@ def test_the_process_that_wrote_a_line_is_known() -> None:
     )
     assert read("[rank0]: y").origin == "[rank0]:"
     assert read("y").origin == ""
-
-
-@pytest.mark.parametrize("row", COMMON, ids=named)
-def test_each_signature_finds_its_example_whoever_wrote_it(row: Signature) -> None:
-    for engine in LAUNCHED:
-        for form in TELLING:
-            log = f"INFO fine\n{form.format(row.example)}\nbye"
-            failure = classify(ENGINES[engine].log, "start", log, 1)
-            assert (failure.kind, failure.failure_class) == (row.kind, row.failure_class), form
-
-
-@pytest.mark.parametrize("row", OF_CAUSES, ids=named)
-def test_no_signature_counts_in_a_warning_whoever_wrote_it(row: Signature) -> None:
-    example = row.example.replace('"', "")
-    warnings = "\n".join(form.format(example) for form in PASSING)
-    for engine in LAUNCHED:
-        failure = classify(ENGINES[engine].log, "start", f"{warnings}\nfine\nKeyError: 'x'", 1)
-        assert failure.kind is FailureKind.DIED_AT_START, failure.sentence
-        assert failure.sentence.endswith("KeyError: 'x'")
 
 
 @hypothesis.settings(deadline=None)

@@ -1,19 +1,17 @@
-"""Words, flags and methods that an engine does not have, against the recorded command lines."""
+"""Why an engine cannot run settings: by its record, and by the recorded flags of its releases."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.engines import ENGINES, ROUTERS
-from orchestrator.engines.command import Node
-from orchestrator.engines.command_lines import FOLDER, Standing, command_lines, release_of
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.problems import notes_of, problems_of
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.unit.engines.builders import ACME, CPU, acme, settings_of
 
 GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
 NEEDED = {"llama_cpp": {"max_model_len": 4096}}
@@ -122,15 +120,6 @@ def test_every_spelling_that_vllms_parser_takes_is_accepted(flags: dict[str, Any
         assert problems("vllm", extra_args=flags) == ""
 
 
-def test_a_key_of_a_json_flag_gets_true_and_false_as_values() -> None:
-    extra = {"-cc.pass_config.fuse_norm_quant": False, "--eplb-config.log_balancedness": True}
-    argv = ENGINES["vllm"].command(settings("vllm", extra_args=extra), GPU, Node(), "k").argv
-    assert argv[-4:] == (
-        *("-cc.pass_config.fuse_norm_quant", "false"),
-        *("--eplb-config.log_balancedness", "true"),
-    )
-
-
 @pytest.mark.parametrize(
     ("engine", "flags", "sentence"),
     [
@@ -156,35 +145,6 @@ def test_a_plugins_word_is_taken_where_plugins_are_named() -> None:
     assert "dtype: 'ours'" in problems("vllm", dtype="ours", env={"VLLM_PLUGINS": "ours"})
 
 
-@pytest.mark.parametrize(
-    ("given", "standing"),
-    [
-        ({}, Standing.ASSUMED),
-        ({"executable": "/opt/nowhere/vllm"}, Standing.ASSUMED),
-        ({"engine_version": "0.33"}, Standing.RECORDED),
-        ({"engine_version": "v0.32.1"}, Standing.RECORDED),
-        ({"image": "vllm/vllm-openai:v0.33.0-cu129"}, Standing.RECORDED),
-        ({"engine_version": "0.34.0"}, Standing.NEWER),
-        ({"image": "vllm/vllm-openai:v0.40.1"}, Standing.NEWER),
-        ({"engine_version": "0.3"}, Standing.OTHER),
-        ({"engine_version": "0.31"}, Standing.OTHER),
-        ({"engine_version": "nightly"}, Standing.OTHER),
-        ({"image": "acme/fork:latest"}, Standing.OTHER),
-    ],
-)
-def test_a_release_is_recorded_newer_or_another(given: dict[str, Any], standing: Standing) -> None:
-    release = release_of("vllm", settings("vllm", **given))
-    assert release is not None
-    assert release.standing is standing
-
-
-def test_the_release_of_a_virtual_environment_is_read(tmp_path: Path) -> None:
-    (tmp_path / "lib/python3.12/site-packages/vllm-0.32.0.dist-info").mkdir(parents=True)
-    release = release_of("vllm", settings("vllm", executable=str(tmp_path)))
-    assert release is not None
-    assert (release.stated, release.command_line.version) == ("0.32.0", "0.32.0")
-
-
 def test_a_word_that_a_release_unknown_here_may_have_is_a_note() -> None:
     given = {"quantization": "banana", "extra_args": {"--x": 1}, "engine_version": "0.34"}
     assert problems("vllm", **given) == ""
@@ -207,21 +167,81 @@ def test_a_method_that_was_removed_is_refused_with_the_release_that_has_it() -> 
     assert problems("vllm", speculative=drafts, engine_version="0.32") == ""
 
 
-@pytest.mark.parametrize("engine", RECORDED)
-def test_every_recorded_release_is_whole(engine: str) -> None:
-    lines = command_lines(engine)
-    assert lines
-    assert len({line.version for line in lines}) == len(lines)
-    for line in lines:
-        assert len(line.flags) > 20
-        assert all(line.find(spelling) is flag for spelling, flag in line.flags.items())
-    newest = json.loads((FOLDER / f"{engine}.json").read_text())
-    assert newest["engine"] == engine
-    assert newest["source"]
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"block_size": 16}, "block_size: Acme has no such setting"),
+        ({"tokenizer": "x"}, "tokenizer: Acme has no tokenizer"),
+        ({"url": "http://x"}, "url: is for the engine `endpoint`; this one is launched"),
+        ({"dtype": "int4"}, "dtype: 'int4' is none of half, float; Acme has no other"),
+        (
+            {"env": {"CUDA_VISIBLE_DEVICES": "0"}},
+            "env: CUDA_VISIBLE_DEVICES is set by this program",
+        ),
+        ({"nnodes": 2}, "nnodes: Acme runs on one node"),
+        (
+            {"extra_args": {"--port": 1}},
+            "extra_args: --port is set by this program; Acme would get it twice",
+        ),
+        ({"extra_args": {"--batch=3": True}}, "--batch=3 is set by the field max_num_seqs"),
+        (
+            {"extra_args": {"--no-ranks": True}},
+            "--no-ranks is set by the field tensor_parallel_size",
+        ),
+        ({"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
+        ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
+        ({"enable_lora": True}, "enable_lora: no workload asks for LoRA adapters, guided output"),
+        (
+            {"extra_args": {"--lora-paths": "a=b"}},
+            "extra_args: --lora-paths: no workload asks for LoRA adapters",
+        ),
+        (
+            {"extra_args": {"--mm-processor-kwargs": "{}"}},
+            "no workload asks for LoRA adapters, guided output or images",
+        ),
+        ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
+        ({"extra_args": {"more": 1}}, "'more' is not a flag; write '--more'"),
+        (
+            {"speculative": {"method": "mtp", "num_speculative_tokens": 1}},
+            "Acme has no method mtp; it has ngram",
+        ),
+        (
+            {"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "/d"}},
+            "speculative: method ngram has no model",
+        ),
+    ],
+)
+def test_each_problem_is_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    (problem,) = problems_of(ACME, acme(**given), GPU)
+    assert sentence in problem
 
 
-@pytest.mark.parametrize("engine", sorted({*ENGINES.names()} - {"emulator", "endpoint"}))
-def test_the_newest_record_is_the_release_that_the_adapter_is_made_for(engine: str) -> None:
-    assert ENGINES[engine].knows(command_lines(engine)[0].version)
-    assert command_lines(engine)[0].version.startswith(ENGINES[engine].version)
-    assert not ENGINES[engine].knows("99.0")
+def test_flags_that_switch_off_what_no_workload_uses_are_accepted() -> None:
+    leaving_out = {
+        "--limit-mm-per-prompt": '{"image":0}',
+        "--disable-grammar-support": True,
+        "--no-enable-lora": True,
+    }
+    assert problems_of(ACME, acme(extra_args=leaving_out), GPU) == []
+
+
+def test_cpus_and_several_nodes_are_refused_unless_the_record_has_them() -> None:
+    assert problems_of(ACME, acme(), CPU) == ["hardware: Acme is run on GPUs only"]
+    assert problems_of(replace(ACME, on_cpus=True), acme(), CPU) == []
+    assert problems_of(replace(ACME, several_nodes=True), acme(nnodes=2), GPU) == []
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])
+def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
+    problems = problems_of(ENGINES[name], settings_of(name), CPU)
+    assert len(problems) == 1
+    assert problems[0].startswith("hardware: ")
+    assert problems[0].endswith("is run on GPUs only")
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])
+def test_engines_for_nvidias_gpus_refuse_amds(name: str) -> None:
+    (problem,) = problems_of(
+        ENGINES[name], settings_of(name), Hardware(name="mi", accelerator="MI325X")
+    )
+    assert problem.endswith("is run on NVIDIA's GPUs only")

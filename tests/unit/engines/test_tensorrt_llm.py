@@ -1,0 +1,130 @@
+"""TensorRT-LLM: command lines, and refusals with their reasons.
+
+That its flags exist is checked in tests/contract/test_engine_flags.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.engines import ENGINES
+from orchestrator.engines.problems import problems_of
+from tests.command_lines import by_flag
+from tests.unit.engines.builders import H100, command_of, settings_of
+
+
+def test_command_and_file_of_1_2() -> None:
+    given = {
+        "tensor_parallel_size": 4,
+        "max_model_len": 8192,
+        "enable_prefix_caching": False,
+        "enforce_eager": True,
+    }
+    made = command_of("tensorrt_llm", **given)
+    assert by_flag(made.argv) == by_flag(
+        "trtllm-serve /models/tiny --host 127.0.0.1 --port 21001 --backend pytorch --extra_llm_api_options trtllm.yaml"
+    )
+    assert json.loads(made.files["trtllm.yaml"]) == {
+        "tensor_parallel_size": 4,
+        "pipeline_parallel_size": 1,
+        "max_seq_len": 8192,
+        "max_batch_size": 1024,
+        "max_num_tokens": 8192,
+        "kv_cache_config": {"enable_block_reuse": False},
+        "cuda_graph_config": None,
+        "return_perf_metrics": True,
+        "enable_iter_perf_stats": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"method": "mtp"}, {"decoding_type": "MTP", "num_nextn_predict_layers": 3}),
+        (
+            {"method": "ngram", "prompt_lookup_max": 2},
+            {"decoding_type": "NGram", "max_matching_ngram_size": 2},
+        ),
+        (
+            {"method": "draft_model", "model": "/d"},
+            {"decoding_type": "DraftTarget", "speculative_model_dir": "/d"},
+        ),
+    ],
+)
+def test_speculation_in_the_file(spec: dict[str, Any], expected: dict[str, Any]) -> None:
+    made = command_of("tensorrt_llm", speculative={"num_speculative_tokens": 3} | spec)
+    found = json.loads(made.files["trtllm.yaml"])["speculative_config"]
+    assert found == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"engine_version": "1.3.0rc2"}, "Draft_Target"),
+        (
+            {"engine_version": "1.2", "image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0"},
+            "DraftTarget",
+        ),
+        ({"image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0"}, "Draft_Target"),
+        ({"image": "mirror:5000/release:v1.3.0-cu130@sha256:1c3"}, "Draft_Target"),
+        ({"image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"}, "DraftTarget"),
+        ({"image": "mirror:5000/1.3.0/release"}, ""),
+        ({"image": "nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3"}, ""),  # a month
+        ({"image": "release@sha256:1c3"}, ""),
+        ({}, ""),
+    ],
+)
+def test_name_of_a_draft_model_depends_on_the_stated_release(
+    given: dict[str, Any], expected: str
+) -> None:
+    spec = {"method": "draft_model", "model": "/d", "num_speculative_tokens": 3}
+    made = command_of("tensorrt_llm", speculative=spec, **given)
+    config = json.loads(made.files["trtllm.yaml"])
+    assert config["speculative_config"]["decoding_type"] == (expected or "DraftTarget")
+    assert any("its release is not known" in note for note in made.notes) is (expected == "")
+    assert not any("release" in note for note in command_of("tensorrt_llm", **given).notes), (
+        "it differs in that alone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({}, True),
+        ({"engine_version": "1.2.0"}, True),
+        ({"image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0"}, True),
+        ({"engine_version": "1.1.0"}, False),
+        ({"engine_version": "1.4.0"}, False),
+        ({"image": "nvcr.io/nvidia/tensorrt-llm/release:2.0.1"}, False),
+    ],
+)
+def test_unknown_key_is_refused_for_recorded_releases_and_noted_for_others(
+    given: dict[str, Any], refused: bool
+) -> None:
+    given = given | {"extra_args": {"kv_cache_config.max_gpu_total_byte": 5}}
+    sentence = "'kv_cache_config.max_gpu_total_byte' is not a key of TensorRT-LLM's file"
+    assert (
+        sentence
+        in "\n".join(
+            problems_of(ENGINES["tensorrt_llm"], settings_of("tensorrt_llm", **given), H100)
+        )
+    ) is refused
+    assert refused or sentence in "\n".join(command_of("tensorrt_llm", **given).notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"quantization": "fp8"}, "TensorRT-LLM takes the quantization from the checkpoint"),
+        ({"scheduling_policy": "fcfs"}, "'fcfs' is none of MAX_UTILIZATION"),
+        ({"extra_args": {"--tp_size": 2}}, "is set by the field tensor_parallel_size"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_the_reason(
+    fields: dict[str, Any], sentence: str
+) -> None:
+    problems = problems_of(ENGINES["tensorrt_llm"], settings_of("tensorrt_llm", **fields), H100)
+    assert sentence in "\n".join(problems)
