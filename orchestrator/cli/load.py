@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from orchestrator.cli.numbers import Number, WholeNumber
 from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 
 if TYPE_CHECKING:
+    from orchestrator.cli.load_options import LoadOptions
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
@@ -254,8 +255,9 @@ class Sectioned(click.Command):
     default="table",
     show_default=True,
 )
-def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
+def load(url: str, results: str | None, form: str, clients: int, **given: Any) -> int:
     """Measure the running server at URL."""
+    from orchestrator.cli.load_options import LoadOptions
     from orchestrator.results.pandas_hook import leave_pandas_out
 
     leave_pandas_out()
@@ -263,10 +265,11 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         from orchestrator.results.location import check_answers
 
         check_answers(results)
-    options["api"] = _api_of(url, options["api"])
-    plan, target, probed = _planned(url, options | {"results": results})
+    given["api"] = _api_of(url, given["api"])
+    options = LoadOptions(results=results, **given)
+    plan, target, probed = _planned(url, options)
     notes = [*probed.notes, *_to_know(plan, target)]
-    if options["find_capacity"]:
+    if options.find_capacity:
         from orchestrator.cli.find_capacity import show_capacity
 
         return show_capacity(plan, target, probed, notes, results, form, clients)
@@ -317,7 +320,7 @@ def _measure_levels(
     results: str | None,
     form: str,
     clients: int,
-    options: Mapping[str, Any],
+    options: LoadOptions,
 ) -> int:
     """One level after the other: figures are shown, and stored, as they come. Returns the exit
     status.
@@ -354,14 +357,14 @@ def _measure_levels(
         # also when a level fails: that must not cost what those before it gave
         at_end.callback(show_all)
         for run in runs:
-            if options["warmup_requests"] and not stop.is_set():
-                repeats.add_warm_up(run.warm_up(options["warmup_requests"], clients, stop.is_set))
+            if options.warmup_requests and not stop.is_set():
+                repeats.add_warm_up(run.warm_up(options.warmup_requests, clients, stop.is_set))
             if interrupted := stop.is_set():
                 click.echo(
                     f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True
                 )
                 break
-            attempt, failures = _measured(run, clients, stop, options["max_errors"])
+            attempt, failures = _measured(run, clients, stop, options.max_errors)
             failed += failures
             not_valid |= attempt.verdict.validity not in MEASURED
             assert attempt.loaded
@@ -384,7 +387,7 @@ def _measure_levels(
                     run.commit(store, attempt)
             except OrchestratorError as error:
                 unsaved = error
-            if failures >= (options["max_errors"] or math.inf):
+            if failures >= (options.max_errors or math.inf):
                 if left := len(runs) - len(documents):
                     click.echo(
                         f"note: {left} more levels are not measured (--max-errors)", err=True
@@ -444,7 +447,7 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
     return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
 
 
-def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
+def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, Probed]:
     """What these options ask for, and how to talk to the endpoint.
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
@@ -461,11 +464,11 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     problems: list[Problem] = []
     target, candidates = target_of(url, options, problems), dialects_of(options, problems)
     experiment = experiment_of(target.url, options, problems)
-    prompts_option = "--trace" if options["prompt_file"] is None else "--prompt-file"
+    prompts_option = "--trace" if options.prompt_file is None else "--prompt-file"
     plan = _plan(experiment, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
-    address, key_name = parse_address(url, options["endpoint"]), options["api_key_env"]
+    address, key_name = parse_address(url, options.endpoint), options.api_key_env
     listing = list_models(target, address)
     if not target.model:
         target = replace(target, model=only_model(target, listing, key_name))
@@ -496,7 +499,7 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     return plan, target, replace(probed, notes=(*probed.notes, *([note] if note else [])))
 
 
-def _of_this_run(plan: Plan, digest: str, options: Mapping[str, Any]) -> Plan:
+def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
     """The plan with the digest of its options. Raises InputError where ``--name`` is that of a run
     which asked for something else.
     """
@@ -504,15 +507,15 @@ def _of_this_run(plan: Plan, digest: str, options: Mapping[str, Any]) -> Plan:
     from orchestrator.results.store import Store
 
     plan = plan.model_copy(update={"load_options": digest})
-    if options["name"] is None or options["results"] is None:
+    if options.name is None or options.results is None:
         return plan
-    if Store.open(options["results"], options["name"]).plan() is None:
+    if Store.open(options.results, options.name).plan() is None:
         return plan
-    stored = stored_plan(options["results"], options["name"])
+    stored = stored_plan(options.results, options.name)
     if stored is not None and plan.asks_the_same(stored):
         return plan
     raise InputError(
-        f"--name {options['name']}: {options['results']} holds another run of this name (other"
+        f"--name {options.name}: {options.results} holds another run of this name (other"
         " options, files, model or version): give another --name, or the same options to add a repeat"
     )
 

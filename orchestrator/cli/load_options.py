@@ -12,7 +12,7 @@ import string
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,44 +46,95 @@ _NEEDS = {  # what an option is for
 }.items()
 
 
-def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """The options of ``orchestrator load`` that say what is sent, and where to. None: not given.
+
+    Times, lengths, levels and limits are text as the user wrote it; what they hold wrongly is told
+    with everything else (``experiment_of``, ``target_of``, ``dialects_of``).
+    """
+
+    model: str | None
+    api: str
+    endpoint: str | None
+    api_key_env: str | None
+    headers: tuple[str, ...]
+    extra_body: str | None
+    insecure: bool
+    timeout: str
+    rate: str | None
+    concurrency: str | None
+    find_capacity: bool
+    control: str | None
+    budget: str | None
+    precision: float | None
+    trace: str | None
+    speed_up: float | None
+    arrivals: str | None
+    burstiness: float | None
+    max_in_flight: int | None
+    requests: int | None
+    duration: str | None
+    warmup: str | None
+    warmup_requests: int | None
+    max_errors: int | None
+    input_tokens: str | None
+    prefix_tokens: int | None
+    prefix_count: int | None
+    turns: int | None
+    think_time: str | None
+    prompt_file: str | None
+    output_tokens: str | None
+    natural_lengths: bool
+    tokenizer: str | None
+    seed: int | None
+    slo_text: str | None
+    results: str | None
+    name: str | None
+
+    def is_given(self, name: str) -> bool:
+        """Whether the user gave an option, by the name of its field."""
+        return getattr(self, name) is not None and getattr(self, name) is not False
+
+
+def experiment_of(base: str, options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
     """The options as an experiment. What they lack or say wrongly is left out of it and is a
     problem.
     """
     load: dict[str, Any] = _given(
-        duration=_duration("duration", options["duration"], problems),
-        warmup=_duration("warmup", options["warmup"], problems),
-        request_timeout=_duration("timeout", options["timeout"], problems),
+        duration=_duration("duration", options.duration, problems),
+        warmup=_duration("warmup", options.warmup, problems),
+        request_timeout=_duration("timeout", options.timeout, problems),
     )
-    lengths = [name for name in ("requests", "duration") if options[name] is not None]
-    if len(lengths) > 1 or not (lengths or options["trace"] or options["find_capacity"]):
+    lengths = [name for name in ("requests", "duration") if options.is_given(name)]
+    if len(lengths) > 1 or not (lengths or options.trace or options.find_capacity):
         problems.append(Problem("give either --requests or --duration"))
-    elif options["requests"] is not None:
-        load["requests"] = options["requests"]
-    endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
-    tokenizer = _tokenizer(options["tokenizer"], problems)
+    elif options.requests is not None:
+        load["requests"] = options.requests
+    endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options.api_key_env)
+    tokenizer = _tokenizer(options.tokenizer, problems)
     workloads = _workloads(options, problems)
     if tokenizer is None:  # already a problem where recorded answers are to be counted
         workloads = [_with_countable_answers(workload) for workload in workloads]
     found = {
         "version": 1,
-        "name": _run_name(options["name"], problems),
+        "name": _run_name(options.name, problems),
         "model": _given(tokenizer=tokenizer),
         "deployments": endpoint,
         "workloads": workloads,
         "load": load | _levels(options, problems),
-        "slos": _slos(options["slo_text"], problems),
-        "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
+        "slos": _slos(options.slo_text, problems),
+        "seed": secrets.randbits(32) if options.seed is None else options.seed,
     }
-    if options["find_capacity"]:
+    if options.find_capacity:
         found["budget"] = _given(
-            wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems)
+            wall=_duration("budget", options.budget or SEARCH_BUDGET, problems)
         )
-    if options["results"] is None or problems:
+    if options.results is None or problems:
         return found
-    if options["name"] is None and options["find_capacity"]:
+    if options.name is None and options.find_capacity:
         found["name"] = f"capacity-{options_digest(found, options)[:12]}"
-    if options["seed"] is None and (stored := stored_plan(options["results"], str(found["name"]))):
+    if options.seed is None and (stored := stored_plan(options.results, str(found["name"]))):
         found["seed"] = stored.seed  # with another one it would be another run
     return found
 
@@ -105,7 +156,7 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
     return name
 
 
-def options_digest(experiment: dict[str, Any], options: dict[str, Any]) -> str:
+def options_digest(experiment: dict[str, Any], options: LoadOptions) -> str:
     """The same for the same options: for how long a search goes on, and how near to what fails, is
     no other search. Whatever is sent otherwise is another run.
     """
@@ -113,11 +164,11 @@ def options_digest(experiment: dict[str, Any], options: dict[str, Any]) -> str:
 
     load = {name: value for name, value in experiment["load"].items() if name != "precision"}
     same = {name: value for name, value in experiment.items() if name != "budget"}
-    seed = options["seed"]
+    seed = options.seed
     same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
     same["model"] = {name: value for name, value in same["model"].items() if name != "id"}
     # headers without what variables hold
-    same["sent"] = {name: options[name] for name in _SENT if options[name]}
+    same["sent"] = {name: getattr(options, name) for name in _SENT if getattr(options, name)}
     return digest(same)
 
 
@@ -140,45 +191,46 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def _levels(options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
     """Levels, and what an open loop needs besides."""
-    if options["find_capacity"]:
+    if options.find_capacity:
         return _search(options, problems)
-    ways = [name for name in ("rate", "concurrency", "trace") if options[name] is not None]
+    ways = [name for name in ("rate", "concurrency", "trace") if options.is_given(name)]
     if len(ways) != 1:
         said = "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded times)"
         problems.append(Problem(said))
         return {}
-    if ways == ["concurrency"]:
-        if options["max_in_flight"] is not None:
+    if options.concurrency is not None:
+        if options.max_in_flight is not None:
             problems.append(
                 Problem(
                     "--max-in-flight is for --rate; --concurrency is itself the number in flight"
                 )
             )
-        numbers = _numbers("concurrency", options["concurrency"], problems)
+        numbers = _numbers("concurrency", options.concurrency, problems)
         if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
-            said = f"--concurrency {options['concurrency']!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
+            said = f"--concurrency {options.concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
             problems.append(Problem(said))
             return {}
         return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
-    given = _given(max_in_flight=options["max_in_flight"])
-    if ways == ["trace"]:
-        return given | _recorded(options, problems)
-    rates = _numbers("rate", options["rate"], problems)
-    if math.inf in rates and options["requests"] is None:
+    given = _given(max_in_flight=options.max_in_flight)
+    if options.trace is not None:
+        return given | _recorded(options, options.trace, problems)
+    assert options.rate is not None
+    rates = _numbers("rate", options.rate, problems)
+    if math.inf in rates and options.requests is None:
         problems.append(
             Problem("--rate inf sends all requests at once: say how many with --requests")
         )
         return {}
-    arrivals = _given(process=_process(options), burstiness=options["burstiness"])
+    arrivals = _given(process=_process(options), burstiness=options.burstiness)
     words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
     return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
 
 
-def _process(options: dict[str, Any]) -> str | None:
+def _process(options: LoadOptions) -> str | None:
     """The arrival process that is asked for. None: the default, or one that is refused."""
-    process: str | None = options["arrivals"]
+    process: str | None = options.arrivals
     return process if process in _drawn_arrivals() else None
 
 
@@ -187,21 +239,21 @@ def _drawn_arrivals() -> list[str]:
     return [name for name in ARRIVALS.names() if name not in ("trace", *_IN_FILES_ONLY)]
 
 
-def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    given = [_flag(name) for name in _NO_SEARCH if options[name] is not None]
+def _search(options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
+    given = [_flag(name) for name in _NO_SEARCH if options.is_given(name)]
     problems += [
         Problem(f"--find-capacity looks for the level itself: leave out {name}") for name in given
     ]
-    if options["slo_text"] is None:
+    if options.slo_text is None:
         problems.append(
             Problem('--find-capacity needs limits: --slo "ttft<=500ms,attainment>=0.95"')
         )
-    control = options["control"] or "request_rate"
-    if options["arrivals"] and control == "concurrency":
+    control = options.control or "request_rate"
+    if options.arrivals and control == "concurrency":
         problems.append(Problem("--arrivals is for --control request_rate"))
-    arrivals = {"arrivals": _given(process=_process(options), burstiness=options["burstiness"])}
+    arrivals = {"arrivals": _given(process=_process(options), burstiness=options.burstiness)}
     rules = _given(
-        max_in_flight=options["max_in_flight"], precision=options["precision"] or SEARCH_PRECISION
+        max_in_flight=options.max_in_flight, precision=options.precision or SEARCH_PRECISION
     )
     return (
         {"search": "capacity", "control": control}
@@ -210,17 +262,17 @@ def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     )
 
 
-def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def _recorded(options: LoadOptions, trace: str, problems: list[Problem]) -> dict[str, Any]:
     """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan
     says.
     """
     from orchestrator.load.arrivals import mean_rate, recorded
     from orchestrator.spec.load import Arrivals
 
-    arrivals = {"process": "trace", "trace": _path(options["trace"])}
-    arrivals |= _given(speed_up=options["speed_up"])
+    arrivals = {"process": "trace", "trace": _path(trace)}
+    arrivals |= _given(speed_up=options.speed_up)
     ends_s = _end_s(options) or None
-    sessions, turns = options["requests"], options["turns"] or 1
+    sessions, turns = options.requests, options.turns or 1
     if sessions is not None:
         sessions = -(-sessions // turns)
     try:
@@ -228,14 +280,14 @@ def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any
     except (ProblemsError, ValueError):
         return {"levels": {"request_rate": [1.0]}, "arrivals": arrivals}
     if (sessions or 0) > len(offsets):
-        problems.append(Problem(f"--requests {options['requests']}: the trace has {len(offsets)}"))
+        problems.append(Problem(f"--requests {options.requests}: the trace has {len(offsets)}"))
     rate = mean_rate(offsets, ends_s, sessions) * turns
     level = "inf" if rate == math.inf else rate  # JSON has no infinity
     due = offsets[:sessions] if ends_s is None else offsets[offsets < ends_s][:sessions]
     requests = len(due) * turns
-    if options["requests"] is not None:
-        requests = min(requests, options["requests"])
-    count = {} if options["duration"] else {"requests": requests}
+    if options.requests is not None:
+        requests = min(requests, options.requests)
+    count = {} if options.duration else {"requests": requests}
     return {"levels": {"request_rate": [level]}, "arrivals": arrivals} | count
 
 
@@ -254,11 +306,13 @@ def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
     return list(dict.fromkeys(found))
 
 
-def _end_s(options: dict[str, Any]) -> float:
+def _end_s(options: LoadOptions) -> float:
     """When requests are no longer due; 0: their number says when."""
-    if options["duration"] is None:
+    if options.duration is None:
         return 0.0
-    return sum(_seconds(name, options[name], []) or 0.0 for name in ("duration", "warmup"))
+    duration_s = _seconds("duration", options.duration, []) or 0.0
+    warmup_s = _seconds("warmup", options.warmup, []) or 0.0
+    return duration_s + warmup_s
 
 
 def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
@@ -278,64 +332,62 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
     return {"slo": limits | ({"attainment": slo.attainment} if is_joint(slo) else {})}
 
 
-def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
-    asked = _lengths("input_tokens", options["input_tokens"], problems)
+def _workloads(options: LoadOptions, problems: list[Problem]) -> list[dict[str, Any]]:
+    asked = _lengths("input_tokens", options.input_tokens, problems)
     answered = _answer_lengths(options, problems)
-    if options["arrivals"] is not None and options["rate"] is None and not options["find_capacity"]:
+    if options.arrivals is not None and options.rate is None and not options.find_capacity:
         problems.append(Problem("--arrivals is for --rate"))
-    if options["arrivals"] == "trace":
+    if options.arrivals == "trace":
         problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
-    elif options["arrivals"] in _IN_FILES_ONLY:
+    elif options.arrivals in _IN_FILES_ONLY:
         problems.append(
-            Problem(
-                f"--arrivals {options['arrivals']} is only for experiment files (`plan`, `run`)"
-            )
+            Problem(f"--arrivals {options.arrivals} is only for experiment files (`plan`, `run`)")
         )
-    elif options["arrivals"] is not None and options["arrivals"] not in _drawn_arrivals():
-        hint = did_you_mean(options["arrivals"], _drawn_arrivals())
+    elif options.arrivals is not None and options.arrivals not in _drawn_arrivals():
+        hint = did_you_mean(options.arrivals, _drawn_arrivals())
         known = hint or f"it is one of {', '.join(_drawn_arrivals())}"
         problems.append(
-            Problem(f"--arrivals {options['arrivals']}: there is no such process; {known}")
+            Problem(f"--arrivals {options.arrivals}: there is no such process; {known}")
         )
     for name, needed in _NEEDS:
-        if options[name] is not None and not options[needed]:
+        if options.is_given(name) and not getattr(options, needed):
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
-    if options["burstiness"] is not None and options["arrivals"] != "gamma":
+    if options.burstiness is not None and options.arrivals != "gamma":
         problems.append(Problem("--burstiness is for --arrivals gamma"))
-    api = options["api"]
+    api = options.api
     content: dict[str, Any] = {
         "name": "load",
         "api": api if api in ("completions", "chat", "tgi") else "native",
     }
-    drawn, file = options["input_tokens"] is not None, options["prompt_file"]
+    drawn, file = options.input_tokens is not None, options.prompt_file
     if not drawn and file is None:
-        file = _trace_of_requests(options["trace"])
+        file = _trace_of_requests(options.trace)
     if drawn == (file is not None):
-        times = " (a trace of times alone has no prompts)" if options["trace"] else ""
+        times = " (a trace of times alone has no prompts)" if options.trace else ""
         problems.append(
             Problem(f"give either --input-tokens (random prompts) or --prompt-file{times}")
         )
-    elif drawn and options["output_tokens"] is None:
+    elif file is not None:
+        content |= {"kind": "file", "prompts": _path(file)}
+    elif options.output_tokens is None:
         problems.append(Problem("give --output-tokens: how long answers are to be"))
-    elif drawn:
+    else:
         content |= {
-            "kind": "conversations" if options["turns"] else "random",
+            "kind": "conversations" if options.turns else "random",
             "input_tokens": asked,
         } | _given(
-            shared_prefix_tokens=options["prefix_tokens"],
-            shared_prefix_count=options["prefix_count"],
-            turns=options["turns"],
+            shared_prefix_tokens=options.prefix_tokens,
+            shared_prefix_count=options.prefix_count,
+            turns=options.turns,
             # without turns it is refused by _NEEDS
-            think_time=_duration("think_time", options["think_time"], problems)
-            if options["turns"]
+            think_time=_duration("think_time", options.think_time, problems)
+            if options.turns
             else None,
         )
-    else:
-        content |= {"kind": "file", "prompts": _path(file)}
     bad = (
         "kind" not in content
         or (drawn and asked is None)
-        or (options["output_tokens"] and answered is None)
+        or (options.output_tokens and answered is None)
     )
     return [] if bad else [content | _given(output_tokens=answered)]
 
@@ -354,16 +406,16 @@ def _trace_of_requests(path: str | None) -> str | None:
 
 
 def _answer_lengths(
-    options: dict[str, Any], problems: list[Problem]
+    options: LoadOptions, problems: list[Problem]
 ) -> int | str | dict[str, Any] | None:
     """As ``_lengths``, or ``file``: as the recorded answers of a prompt file."""
     from orchestrator.workloads.file import RECORDED
 
-    if options["output_tokens"] != RECORDED:
-        return _lengths("output_tokens", options["output_tokens"], problems)
-    if options["input_tokens"] is not None:
+    if options.output_tokens != RECORDED:
+        return _lengths("output_tokens", options.output_tokens, problems)
+    if options.input_tokens is not None:
         problems.append(Problem("--output-tokens file is for --prompt-file"))
-    elif options["tokenizer"] is None:
+    elif options.tokenizer is None:
         problems.append(
             Problem("--output-tokens file counts the file's answers: give the model's --tokenizer")
         )
@@ -406,48 +458,48 @@ def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | di
     return value
 
 
-def target_of(url: str, options: dict[str, Any], problems: list[Problem]) -> Target:
+def target_of(url: str, options: LoadOptions, problems: list[Problem]) -> Target:
     """Where requests go, with what they carry. Its model is empty where none is named."""
     from orchestrator.load.point import Target
 
-    base, endpoint = address_of(url, options, problems).base, options["endpoint"]
+    base, endpoint = address_of(url, options, problems).base, options.endpoint
     if endpoint is not None and not re.fullmatch(r"/[!-~]*", endpoint):
         problems.append(
             Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions")
         )
-    if options["insecure"] and not base.startswith("https://"):
+    if options.insecure and not base.startswith("https://"):
         problems.append(Problem("--insecure is for https"))
     key, headers = (
-        _api_key(options["api_key_env"], problems),
-        _headers(options["headers"], problems),
+        _api_key(options.api_key_env, problems),
+        _headers(options.headers, problems),
     )
     return Target(
         base,
-        options["model"] or "",
+        options.model or "",
         api_key=key,
         headers=headers,
-        verify_tls=not options["insecure"],
+        verify_tls=not options.insecure,
     )
 
 
-def dialects_of(options: dict[str, Any], problems: list[Problem]) -> list[Dialect]:
+def dialects_of(options: LoadOptions, problems: list[Problem]) -> list[Dialect]:
     """How requests may be written, best first, with what the options change of it."""
     from orchestrator.sweep.probe import dialects
 
-    changes: dict[str, Any] = {"extra_body": _extra_body(options["extra_body"], problems)}
-    if options["endpoint"] is not None:
-        changes["path"] = options["endpoint"]
-    if options["natural_lengths"]:
+    changes: dict[str, Any] = {"extra_body": _extra_body(options.extra_body, problems)}
+    if options.endpoint is not None:
+        changes["path"] = options.endpoint
+    if options.natural_lengths:
         changes |= {"length_control": "natural", "min_tokens_field": None}
-    return [replace(dialect, **changes) for dialect in dialects(options["api"])]
+    return [replace(dialect, **changes) for dialect in dialects(options.api)]
 
 
-def address_of(url: str, options: dict[str, Any], problems: list[Problem]) -> ServerAddress:
+def address_of(url: str, options: LoadOptions, problems: list[Problem]) -> ServerAddress:
     """Where the server is, and where its APIs are, however its address was pasted."""
     from orchestrator.spec.address import ServerAddress, parse_address, parse_url
 
     try:
-        address = parse_address(url, options["endpoint"])
+        address = parse_address(url, options.endpoint)
         parse_url(address.base)
     except (InputError, ValueError) as error:
         problems.append(Problem(str(error)))

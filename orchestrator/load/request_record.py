@@ -13,7 +13,7 @@ from orchestrator.results.outcomes import ErrorClass, Status, TokenCounts
 ERROR_CHARACTERS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenGaps:
     """The row of ``token_events`` of one request. ``tokens_per_chunk``: None where each chunk held
     one token, or where the stream does not say how many each held.

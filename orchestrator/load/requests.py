@@ -69,14 +69,19 @@ class Assignment:
         return session % len(self.point.targets)
 
     def record(
-        self, planned: PlannedRequest, input_tokens: int, output_tokens: int
+        self,
+        planned: PlannedRequest,
+        target: int,
+        phase: str,
+        input_tokens: int,
+        output_tokens: int,
     ) -> RequestRecord:
         """The record of a planned request that asks for so many tokens, before anything is sent."""
         return RequestRecord(
             request_index=planned.index,
             client=self.client,
-            replica=self.point.targets[self.target(planned.session)].replica,
-            phase=self.schedule.phase(planned.due_ns),
+            replica=self.point.targets[target].replica,
+            phase=phase,
             session=planned.session if self.kind.sessions else None,
             turn=planned.turn if self.kind.sessions else None,
             scheduled_ns=planned.due_ns,
@@ -88,7 +93,9 @@ class Assignment:
         """The record of a request that was never sent. ``done_ns``: since the point's start."""
         input_tokens = self.kind.input_tokens(planned.session, planned.turn)
         output_tokens = self.kind.output_tokens(planned.session, planned.turn)
-        record = self.record(planned, input_tokens, output_tokens)
+        target = self.target(planned.session)
+        phase = self.schedule.phase(planned.due_ns)
+        record = self.record(planned, target, phase, input_tokens, output_tokens)
         record.done_ns = done_ns
         return record
 
@@ -145,9 +152,12 @@ class RequestWriter:
         """A planned request, ready to be sent. Written now if it was not written before, or if the
         phase changes its prompt.
         """
-        written = self._written(planned, self._assignment.schedule.phase(planned.due_ns))
-        record = self._assignment.record(planned, written.input_tokens, written.output_tokens)
+        phase = self._assignment.schedule.phase(planned.due_ns)
+        written = self._written(planned, phase)
         target = self._assignment.target(planned.session)
+        record = self._assignment.record(
+            planned, target, phase, written.input_tokens, written.output_tokens
+        )
         return InFlight(planned, record, target, written.wire_bytes, written.prompt)
 
     def _written(self, planned: PlannedRequest, phase: str) -> _Written:

@@ -37,7 +37,7 @@ def count_tokens(
     parsed.settle(running_source)
     # events that were counted while the stream ran stand before earlier ones
     order = np.argsort(at_ns, kind="stable")
-    at_ns = at_ns[order] - start_ns
+    at_ns = at_ns[order]
     tokens_per_event = np.array(parsed.tokens, np.int64)[order]
     has_content = tokens_per_event != 0
     content_ns = at_ns[has_content]
@@ -52,7 +52,9 @@ def count_tokens(
     record.finish_reason = parsed.finish_reason
     if not len(content_ns):
         return
-    record.first_answer_ns = _first_answer_ns(parsed.thoughts, order, has_content, at_ns)
+    first_answer_ns = _first_answer_ns(parsed.thoughts, order, has_content, at_ns)
+    if first_answer_ns is not None:
+        record.first_answer_ns = first_answer_ns - start_ns
     request.coalesced_reads = int(np.count_nonzero(is_shared)) - int(
         np.count_nonzero(is_shared[1:] & is_shared[:-1])
     )
@@ -61,8 +63,8 @@ def count_tokens(
         content_ns, np.abs(tokens_per_event[has_content]), tokens_per_step
     )
     record.chunks = len(chunk_ns)
-    record.first_token_ns = int(chunk_ns[0])
-    record.last_token_ns = int(chunk_ns[-1])
+    record.first_token_ns = int(chunk_ns[0]) - start_ns
+    record.last_token_ns = int(chunk_ns[-1]) - start_ns
     several = None  # tokens of each chunk, where they are known and not all one
     if parsed.source is not None or is_one_token_each:
         record.first_chunk_tokens = int(min(tokens_per_chunk[0], MOST_COUNTED))

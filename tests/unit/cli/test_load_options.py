@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
 from orchestrator.cli.load import _outputs_are_one, _plan, load
-from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
+from orchestrator.cli.load_options import LoadOptions, dialects_of, experiment_of, target_of
 from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.model import Plan
@@ -34,9 +35,11 @@ URL = "https://host"
 LENGTHS = ("--input-tokens", "8", "--output-tokens", "4")
 
 
-def parsed(*args: str) -> dict[str, Any]:
+def parsed(*args: str) -> LoadOptions:
     """What click makes of these arguments."""
-    return load.make_context("load", [URL, *args]).params
+    params = load.make_context("load", [URL, *args]).params
+    names = {field.name for field in fields(LoadOptions)}
+    return LoadOptions(**{name: value for name, value in params.items() if name in names})
 
 
 def experiment(*args: str) -> tuple[dict[str, Any], list[str]]:
@@ -356,7 +359,7 @@ SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
 
 def search(*args: str, results: Path = Path("nowhere")) -> tuple[dict[str, Any], list[str]]:
     problems: list[Problem] = []
-    made = experiment_of(URL, parsed(*SEARCH, *args) | {"results": str(results)}, problems)
+    made = experiment_of(URL, parsed(*SEARCH, *args, "--results", str(results)), problems)
     return made, [problem.message for problem in problems]
 
 
@@ -462,9 +465,7 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
 def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
     owner: str, api: str, extra: str, salted: bool
 ) -> None:
-    asked = dialects_of(
-        {"api": api, "extra_body": extra, "endpoint": None, "natural_lengths": False}, []
-    )
+    asked = dialects_of(parsed("--api", api, "--extra-body", extra), [])
     settings = (
         planned(experiment(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
     )

@@ -39,7 +39,7 @@ def filled() -> Rows:
     rows = Rows(assignment, START)
     for index in (7, 2, 5):
         planned = PlannedRequest(index, index, 0, 10 * index)
-        record = assignment.record(planned, input_tokens=100, output_tokens=4)
+        record = assignment.record(planned, 0, "measure", 100, 4)
         record.sent_ns = 20 * index
         record.done_ns = 1000 * index
         record.chunks = 4
