@@ -20,7 +20,7 @@ from itertools import chain
 import numpy as np
 
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
-from orchestrator.load.tally import MAX_SEND_LAG_MS, Tally
+from orchestrator.load.request_counts import MAX_SEND_DELAY_MS, RequestCounts
 from orchestrator.results.columns import Column, quantiles
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
@@ -59,7 +59,7 @@ NETWORK_BOUND: Limits = (
 )
 CLIENT_BOUND: Limits = (
     ("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
-    ("send_lag_p99_ms", MAX_SEND_LAG_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"),
+    ("send_lag_p99_ms", MAX_SEND_DELAY_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"),
     # any time stamp may be late by as much
     ("loop_lag_p99_ms", 10.0, "p99 of the client's loop lag is {0:.1f} ms (limit {1:g})"),
     # above this, queues build up in the client
@@ -140,23 +140,23 @@ def judge(
     ``hosts``: the hosts of the engines, where they are known; ``was_interrupted``: the user ended
     the point, so that the end of its window is not that of the run.
     """
-    rows = Tally(requests, stats, point, start_ns)
-    evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
+    counts = RequestCounts(requests, stats, point, start_ns)
+    evidence = _evidence(counts, stats, point) | _surroundings(stats, hosts, len(requests))
     if was_interrupted:
         evidence["lost_at_the_end"] = 0.0
     found = {
         Validity.BROKEN_OUTPUT: list(broken),
-        Validity.INVALID: _invalid(rows, evidence),
+        Validity.INVALID: _invalid(counts, evidence),
         Validity.NETWORK_BOUND: _over(NETWORK_BOUND, evidence),
         Validity.DISTURBED: _disturbed(evidence),
         Validity.CLIENT_BOUND: _client_bound(evidence, point),
         Validity.STREAM_BUFFERED: _buffered(evidence),
-        Validity.ENGINE_BOUND_BACKLOG: _backlog(rows, evidence, point),
+        Validity.ENGINE_BOUND_BACKLOG: _backlog(counts, evidence, point),
     }
     if point.dialect.prompt_token_ids:
         found[Validity.INVALID] += _over(LENGTHS, evidence)
     validity = next((name for name, reasons in found.items() if reasons), Validity.VALID)
-    return Verdict(validity, [*chain(*found.values()), *_notes(rows, evidence, point)], evidence)
+    return Verdict(validity, [*chain(*found.values()), *_notes(counts, evidence, point)], evidence)
 
 
 def _quantile(column: Column, probability: float) -> float:
@@ -164,44 +164,48 @@ def _quantile(column: Column, probability: float) -> float:
     return float(quantiles(values, [probability])[0]) if values.size else 0.0
 
 
-def _evidence(rows: Tally, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
+def _evidence(
+    counts: RequestCounts, stats: Sequence[ClientStats], point: LoadPoint
+) -> dict[str, float]:
     """The figures behind the verdict; those of the worst client where there are several."""
-    due_s, sums = rows.due_until_s - rows.due_from_s, rows.sums
+    due_s, sums = counts.due_until_s - counts.due_from_s, counts.sums
     per_s = 1.0 / due_s if due_s > 0 else 0.0  # none where all were due at once
     return {
         "offered_rate": sums["all"] * per_s,
         "achieved_rate": sums["in_time"] * per_s,
-        "achieved_over_offered": rows.share("in_time"),
-        "ok_share": rows.share("ok"),
+        "achieved_over_offered": counts.share("in_time"),
+        "ok_share": counts.share("ok"),
         "lost_requests": float(sums["lost"]),
         "client_errors": float(sums["no_socket"]),
-        "sent_minus_scheduled_p99_ms": _quantile(rows.lag_ms, 0.99) if sums["in_time"] else 0.0,
-        "send_lag_p99_ms": rows.own_lag_ms,
-        "capped_share": rows.share("capped") if point.max_in_flight is not None else 0.0,
+        "sent_minus_scheduled_p99_ms": _quantile(counts.send_delay_ms, 0.99)
+        if sums["in_time"]
+        else 0.0,
+        "send_lag_p99_ms": counts.client_delay_ms,
+        "capped_share": counts.share("capped") if point.max_in_flight is not None else 0.0,
         "loop_lag_p99_ms": max((s.loop_lag_p99_ms for s in stats), default=0.0),
         "loop_lag_max_ms": max((s.loop_lag_max_ms for s in stats), default=0.0),
         "client_cpu_share": max((s.cpu_share for s in stats), default=0.0),
         "sockets_opened": float(sum(s.sockets_opened for s in stats)),
         "sockets_max": float(sum(s.sockets_max for s in stats)),
         "in_flight_max": float(sum(s.in_flight_max for s in stats)),
-        "coalesced_share": rows.share("coalesced", "chunks"),
-        "lump_share": rows.share("in_lumps", "several"),
-        "tokens_per_event": rows.share("events_tokens", "events"),
-        "odd_end_share": sum(rows.odd_ends.values()) / max(rows.sums["ok"], 1),
+        "coalesced_share": counts.share("coalesced", "chunks"),
+        "lump_share": counts.share("in_lumps", "several"),
+        "tokens_per_event": counts.share("events_tokens", "events"),
+        "odd_end_share": sum(counts.odd_ends.values()) / max(counts.sums["ok"], 1),
         "start_error_max_ms": max((s.start_error_ms for s in stats), default=0.0),
-        "count_mismatch_share": rows.share("mismatched", "exact"),
-        "input_length_error": rows.input_error(),
+        "count_mismatch_share": counts.share("mismatched", "exact"),
+        "input_length_error": counts.prompt_lengths.relative_error(),
         # of engines that cannot be told to keep lengths, or whose tokens another tokenizer counts
-        "output_length_error": rows.share("output_off", "output_asked")
+        "output_length_error": counts.share("output_off", "output_asked")
         if point.dialect.length_control != "natural"
         else 0.0,
-        "failed_share": (len(rows) - sums["ok"]) / max(len(rows), 1),
-        "refused_share": rows.share("refused"),
-        "uncounted_share": rows.share("uncounted", "ok"),
-        "hidden_share": rows.share("hidden_tokens", "hidden_tokens_of"),
-        "cached_share": rows.share("cached_tokens", "cached_tokens_of"),
-        "e2e_p95_s": _quantile(rows.stay_s, 0.95),
-        "lost_at_the_end": rows.lost_at_the_end(point.level) if point.duration_s is None else 0.0,
+        "failed_share": (len(counts) - sums["ok"]) / max(len(counts), 1),
+        "refused_share": counts.share("refused"),
+        "uncounted_share": counts.share("uncounted", "ok"),
+        "hidden_share": counts.share("hidden_tokens", "hidden_tokens_of"),
+        "cached_share": counts.share("cached_tokens", "cached_tokens_of"),
+        "e2e_p95_s": _quantile(counts.e2e_from_due_s, 0.95),
+        "lost_at_the_end": counts.lost_at_the_end(point.level) if point.duration_s is None else 0.0,
     }
 
 
@@ -239,8 +243,8 @@ def _over(limits: Iterable[Limit], evidence: dict[str, float]) -> list[str]:
     ]
 
 
-def _invalid(rows: Tally, evidence: dict[str, float]) -> list[str]:
-    if not len(rows):
+def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
+    if not len(counts):
         return ["no request was scheduled in the measured window"]
     failed = ["not one request succeeded"] if evidence["ok_share"] == 0.0 else []
     return _over(INVALID, evidence) + failed
@@ -277,13 +281,13 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
     ]
 
 
-def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """What a reader must know although the point stays valid."""
     notes, capped = (
         _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence),
         evidence["capped_share"],
     )
-    notes += _notes_on_answers(rows, evidence, point)
+    notes += _notes_on_answers(counts, evidence, point)
     if NOTED_SILENT_S < (silent_s := evidence["network_silent_max_s"]) <= MOST_SILENT_S:
         notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
     if capped:
@@ -293,25 +297,25 @@ def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[st
     if not point.dialect.prompt_token_ids:
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
     if np.isinf(point.level.value):
-        late_s = _quantile(rows.lag_ms, 0.5) / 1e3
+        late_s = _quantile(counts.send_delay_ms, 0.5) / 1e3
         notes.append(
             f"all requests were due at once: half of them were sent {late_s:.3f} s later or more"
         )
     if point.duration_s is None:
         return notes
-    if rows.due_from_s == 0:
+    if counts.due_from_s == 0:
         found = (
             "no warm-up"
             if point.warmup_s == 0
             else "no part of the run was steady, so all of it counts"
         )
         notes.append(f"{found}: the window begins before the engine is under load")
-    e2e_s, window_s = evidence["e2e_p95_s"], rows.due_until_s - rows.due_from_s
+    e2e_s, window_s = evidence["e2e_p95_s"], counts.due_until_s - counts.due_from_s
     if window_s < WINDOWS * e2e_s:
         short = f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s)"
         notes.append(f"{short}: its throughput depends on where it begins and ends")
-    quarters = rows.open_by_quarter()
-    if len(rows) >= 8 and np.ptp(quarters[1:]) > max(
+    quarters = counts.open.by_quarter()
+    if len(counts) >= 8 and np.ptp(quarters[1:]) > max(
         0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))
     ):
         said = f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
@@ -319,16 +323,20 @@ def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[st
     return notes
 
 
-def _notes_on_answers(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _notes_on_answers(
+    counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
+) -> list[str]:
     """How answers ended, and what their events held."""
     notes = []
-    if rows.odd_ends:
+    if counts.odd_ends:
         reasons = ", ".join(
             f"{count} by {reason[:MOST_SHOWN]}"
-            for reason, count in rows.odd_ends.most_common(SHOWN)
+            for reason, count in counts.odd_ends.most_common(SHOWN)
         )
         more = (
-            f" and {len(rows.odd_ends) - SHOWN} other reasons" if len(rows.odd_ends) > SHOWN else ""
+            f" and {len(counts.odd_ends) - SHOWN} other reasons"
+            if len(counts.odd_ends) > SHOWN
+            else ""
         )
         notes.append(f"{evidence['odd_end_share']:.1%} of answers ended unusually: {reasons}{more}")
     lumps, each = evidence["lump_share"], evidence["tokens_per_event"]
@@ -344,7 +352,7 @@ def _notes_on_answers(rows: Tally, evidence: dict[str, float], point: LoadPoint)
     return notes
 
 
-def _backlog(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _backlog(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """Open loop: do requests come in faster than they are answered, all through the run, warm-up
     included?
 
@@ -354,24 +362,28 @@ def _backlog(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[
     last requests took far longer than the first. A batch that fills up does not do that below about
     85 % of the engine's capacity. How often this errs: docs/metrics.md.
     """
-    at_once = np.isinf(point.level.value) or rows.due_until_s <= 0
-    if point.level.control != "request_rate" or len(rows) < 8 or at_once:
+    at_once = np.isinf(point.level.value) or counts.due_until_s <= 0
+    if point.level.control != "request_rate" or len(counts) < 8 or at_once:
         return []
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
         reasons.append(
             f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time"
         )
-    (last_due, due, answered), (first_s, last_s) = rows.at_the_end(), rows.first_and_last_s()
-    kept_up = last_due / (rows.due_until_s / 4) * first_s
-    evidence["open_at_end"], evidence["open_if_kept_up"] = float(due - answered), kept_up
-    evidence["e2e_first_tenth_s"], evidence["e2e_last_tenth_s"] = first_s, last_s
+    end = counts.open.at_the_end()
+    first_s, last_s = counts.open.first_and_last_s()
+    still_open = end.due - end.over
+    kept_up = end.due_in_last_quarter / (counts.due_until_s / 4) * first_s
+    evidence["open_at_end"] = float(still_open)
+    evidence["open_if_kept_up"] = kept_up
+    evidence["e2e_first_tenth_s"] = first_s
+    evidence["e2e_last_tenth_s"] = last_s
     if (
-        due - answered - kept_up > BEYOND_CHANCE * np.sqrt(due + answered)
+        still_open - kept_up > BEYOND_CHANCE * np.sqrt(end.due + end.over)
         and last_s > SLOWER * first_s
     ):
         reasons.append(
-            f"{due - answered} of {due} requests were open when the last one was due; {kept_up:.0f} would be if the "
+            f"{still_open} of {end.due} requests were open when the last one was due; {kept_up:.0f} would be if the "
             f"engine kept up, and they took from {first_s:.2f} s to {last_s:.2f} s: it does not keep up with this rate"
         )
     return reasons

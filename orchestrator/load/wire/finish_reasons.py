@@ -2,7 +2,7 @@
 
 import re
 
-# ends that every answer may have; others are counted and shown (load/tally.py)
+# ends that every answer may have; others are counted and shown (load/request_counts.py)
 GOOD_ENDS = frozenset(
     (
         *("stop", "eos", "eos_token", "eot_token", "end_turn", "end_of_text", "stop_token"),

@@ -1,0 +1,335 @@
+"""What is counted of a point's requests, slice by slice, before the point is judged (validity.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.wire.finish_reasons import is_good_end
+from orchestrator.results.columns import Column, came_in_lumps, or_zero
+from orchestrator.results.lazy_rows import Rows, slices
+from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, Status, TokenCounts
+from orchestrator.spec.load import Level
+
+MAX_SEND_DELAY_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
+MAX_TEMPLATE_TOKENS = 64  # that a chat template or a BOS token may add to each message of a prompt
+REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
+NUMBERS = (
+    "scheduled_ns",
+    "sent_ns",
+    "done_ns",
+    "chunks",
+    "coalesced_chunks",
+    "turn",
+    "input_tokens_asked",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens_asked",
+    "output_tokens",
+    "output_tokens_counted",
+    "hidden_tokens",
+)
+TEXTS = ("status", "error_class", "token_count_source", "finish_reason")
+QUARTERS = 4
+INSTANTS_PER_QUARTER = 8  # at which open requests are counted
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestColumns:
+    """Columns of some requests. ``numbers``: with NaN for null. ``codes``: of each text column, a
+    number for each row that says which of its ``texts`` it holds; null is none of them.
+    """
+
+    numbers: dict[str, Floats]
+    codes: dict[str, NDArray[np.int32]]
+    texts: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, rows: Rows) -> RequestColumns:
+        numbers = {}
+        for name in NUMBERS:
+            numbers[name] = rows[name].to_numpy(zero_copy_only=False).astype(np.float64)
+        codes, texts = {}, {}
+        for name in TEXTS:
+            coded = rows[name].combine_chunks().dictionary_encode()
+            indices = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+            codes[name] = indices.to_numpy(zero_copy_only=False)
+            texts[name] = {text: code for code, text in enumerate(coded.dictionary.to_pylist())}
+        return cls(numbers, codes, texts)
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.numbers[name]
+
+    def has_text(self, name: str, *texts: str) -> Bools:
+        """Whether a row holds one of these texts."""
+        code_of, codes = self.texts[name], self.codes[name]
+        has = np.zeros(codes.size, np.bool_)
+        for text in texts:
+            if text in code_of:
+                has |= codes == code_of[text]
+        return has
+
+    def where(self, chosen: Bools) -> RequestColumns:
+        """The chosen rows."""
+        numbers = {name: values[chosen] for name, values in self.numbers.items()}
+        codes = {name: codes[chosen] for name, codes in self.codes.items()}
+        return RequestColumns(numbers, codes, self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfRun:
+    """How many requests were due, and over, when the last one was due."""
+
+    due_in_last_quarter: int
+    due: int
+    over: int
+
+
+class OpenRequests:
+    """How many requests were open while a point ran, warm-up included, and how long they took.
+
+    ``from_s``, ``until_s``: the time in which requests are due, from the begin of the window.
+    """
+
+    def __init__(self, from_s: float, until_s: float) -> None:
+        count = QUARTERS * INSTANTS_PER_QUARTER
+        self._instants_s = np.linspace(from_s, until_s, count + 1)[1:]
+        self._due_by: Ints = np.zeros(count, np.int64)
+        self._over_by: Ints = np.zeros(count, np.int64)
+        self._last_quarter_s = np.array([0.75 * until_s, until_s])  # its begin and end
+        self._due_by_last: Ints = np.zeros(2, np.int64)
+        self._over_by_last: Ints = np.zeros(2, np.int64)
+        # requests that were waited for: other failures may be instant
+        self._waited_due_ns = Column()
+        self._waited_s = Column()
+
+    def add(self, requests: RequestColumns) -> None:
+        due_ns, done_ns = requests["scheduled_ns"], requests["done_ns"]
+        due_s = np.sort(due_ns) / 1e9
+        done_s = np.sort(done_ns) / 1e9
+        self._due_by += np.searchsorted(due_s, self._instants_s)
+        self._over_by += np.searchsorted(done_s, self._instants_s)
+        self._due_by_last += np.searchsorted(due_s, self._last_quarter_s)
+        self._over_by_last += np.searchsorted(done_s, self._last_quarter_s)
+        is_waited = requests.has_text("status", Status.OK, Status.TIMEOUT)
+        self._waited_due_ns.add(due_ns[is_waited])
+        self._waited_s.add((done_ns - due_ns)[is_waited] / 1e9)
+
+    def by_quarter(self) -> Floats:
+        """Mean number of open requests in each quarter of the window."""
+        open_requests = self._due_by - self._over_by
+        means: Floats = open_requests.reshape(QUARTERS, INSTANTS_PER_QUARTER).mean(axis=1)
+        return means
+
+    def at_the_end(self) -> EndOfRun:
+        before, due = self._due_by_last
+        return EndOfRun(int(due - before), int(due), int(self._over_by_last[-1]))
+
+    def first_and_last_s(self) -> tuple[float, float]:
+        """Mean end-to-end time of the first and the last tenth of all requests that were answered
+        or timed out; 0 where there are none.
+        """
+        due_ns = self._waited_due_ns.values()
+        if not due_ns.size:
+            return 0.0, 0.0
+        tenth = max(1, due_ns.size // 10)
+        first_ns, last_ns = np.partition(due_ns, [tenth - 1, -tenth])[[tenth - 1, -tenth]]
+        is_first, is_last = due_ns <= first_ns, due_ns >= last_ns
+        del due_ns
+        took_s = self._waited_s.values()
+        return float(took_s[is_first].mean()), float(took_s[is_last].mean())
+
+
+class PromptLengths:
+    """By how much prompts are longer than asked for."""
+
+    def __init__(self) -> None:
+        self._asked_tokens = 0
+        self._counts: Counter[tuple[float, float]] = Counter()  # by turn and difference in tokens
+
+    def add(self, answered: RequestColumns) -> None:
+        asked, seen = answered["input_tokens_asked"], answered["input_tokens"]
+        turns = or_zero(answered["turn"])
+        is_known = ~np.isnan(seen) & (asked > 0)
+        self._asked_tokens += _sum(asked[is_known])
+        for turn in np.unique(turns[is_known]):
+            differences = (seen - asked)[is_known & (turns == turn)]
+            values, counts = np.unique(differences, return_counts=True)
+            for difference, count in zip(values, counts.tolist(), strict=True):
+                self._counts[turn, difference] += count
+
+    def relative_error(self) -> float:
+        """Relative error of prompt lengths, without what a chat template or a BOS token adds to all
+        of a turn.
+        """
+        if not self._counts:
+            return 0.0
+        least: dict[float, float] = {}
+        for turn, difference in self._counts:
+            least[turn] = min(difference, least.get(turn, difference))
+        template_tokens = {
+            turn: np.clip(difference, 0, MAX_TEMPLATE_TOKENS * (turn + 1))
+            for turn, difference in least.items()
+        }
+        wrong_tokens = sum(
+            count * abs(difference - template_tokens[turn])
+            for (turn, difference), count in self._counts.items()
+        )
+        return float(wrong_tokens / self._asked_tokens)
+
+
+class RequestCounts:
+    """What is counted of the requests that were due from the begin of the steady window on.
+
+    ``sums``: how many there are of each kind, and sums of their columns. ``send_delay_ms``: how
+    late they were sent; ``e2e_from_due_s``: how long they took from when they were due. ``open``
+    and the end of the run are of all requests, warm-up included.
+    """
+
+    def __init__(
+        self, requests: Rows, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int
+    ) -> None:
+        self.client_delay_ms = max((client.send_lag_p99_ms for client in stats), default=0.0)
+        # the time in which requests are due. Throughput has another window, which includes the
+        # answers
+        self.due_from_s = start_ns / 1e9
+        self.due_until_s = _due_until_s(requests, point, start_ns)
+        self.open = OpenRequests(self.due_from_s, self.due_until_s)
+        self.prompt_lengths = PromptLengths()
+        self._over_s = 0.0  # when the last request was over
+        self._rest_s = 0.0  # how long all took after the last one was due
+        self.sums: Counter[str] = Counter()
+        self.odd_ends: Counter[str] = Counter()
+        self.send_delay_ms = Column()
+        self.e2e_from_due_s = Column()
+        for part in slices(requests):
+            columns = RequestColumns.of(part)
+            self.open.add(columns)
+            self._add_end(columns["done_ns"])
+            self._add(columns.where(columns["scheduled_ns"] >= start_ns))
+
+    def _add_end(self, done_ns: Floats) -> None:
+        done_s = or_zero(done_ns / 1e9)
+        self._over_s = max(self._over_s, done_s.max(initial=0.0))
+        self._rest_s += np.clip(done_s - self.due_until_s, 0, None).sum()
+
+    def _add(self, requests: RequestColumns) -> None:
+        is_ok = requests.has_text("status", Status.OK)
+        self._count_outcomes(requests, is_ok)
+        self._count_delays(requests)
+        self._count_tokens(requests, is_ok)
+        self._count_odd_ends(requests, is_ok)
+        self._count_share_of(requests, is_ok, "hidden_tokens", "output_tokens")
+        self._count_share_of(requests, is_ok, "cached_tokens", "input_tokens")
+        self.prompt_lengths.add(requests.where(is_ok))
+
+    def _count_outcomes(self, requests: RequestColumns, is_ok: Bools) -> None:
+        self.sums.update(
+            all=len(is_ok),
+            ok=_sum(is_ok),
+            lost=_sum(requests.has_text("status", Status.LOST)),
+            no_socket=_sum(requests.has_text("error_class", ErrorClass.CLIENT)),
+            refused=_sum(requests.has_text("error_class", *REFUSED)),
+        )
+
+    def _count_delays(self, requests: RequestColumns) -> None:
+        sent_s, due_s = requests["sent_ns"] / 1e9, requests["scheduled_ns"] / 1e9
+        delay_ms = (sent_s - due_s) * 1e3
+        self.send_delay_ms.add(delay_ms[~np.isnan(delay_ms)])
+        self.e2e_from_due_s.add(requests["done_ns"] / 1e9 - due_s)
+        self.sums.update(
+            in_time=_sum(sent_s <= self.due_until_s + MAX_SEND_DELAY_MS / 1e3),
+            # the client was ready, and max_in_flight requests were in flight
+            capped=_sum(~(delay_ms <= self.client_delay_ms + MAX_SEND_DELAY_MS)),
+        )
+
+    def _count_tokens(self, requests: RequestColumns, is_ok: Bools) -> None:
+        chunks, asked = requests["chunks"], requests["output_tokens_asked"]
+        came, counted = requests["output_tokens"], requests["output_tokens_counted"]
+        streamed = came - or_zero(requests["hidden_tokens"])
+        is_by_chunks = requests.has_text("token_count_source", TokenCounts.CHUNKS)
+        is_exact = requests.has_text("token_count_source", *EXACT_SOURCES)
+        is_several = is_ok & ((streamed > 1) | (is_by_chunks & (asked > 1)))
+        is_in_lumps = came_in_lumps(chunks, streamed, asked, is_exact, is_by_chunks)
+        has_length = ~np.isnan(came) & is_ok & ~is_by_chunks
+        has_both = ~np.isnan(counted) & ~np.isnan(came)
+        is_comparable = is_exact & is_ok & has_both
+        # some servers count hidden tokens, some do not
+        length_error = np.minimum(np.abs(came - asked), np.abs(streamed - asked))
+        self.sums.update(
+            chunks=_sum(chunks),
+            coalesced=_sum(requests["coalesced_chunks"]),
+            uncounted=_sum(is_ok & is_by_chunks),
+            several=_sum(is_several),
+            in_lumps=_sum(is_several & is_in_lumps),
+            events=_sum(chunks[has_length]),
+            events_tokens=_sum(streamed[has_length]),
+            output_asked=_sum(asked[has_length]),
+            output_off=_sum(length_error[has_length]),
+            exact=_sum(is_comparable),
+            mismatched=_sum((counted != streamed)[is_comparable]),
+        )
+
+    def _count_share_of(
+        self, requests: RequestColumns, is_ok: Bools, part_name: str, whole_name: str
+    ) -> None:
+        """Sums a column, and the one that it is a part of, over ok answers that tell both."""
+        part, whole = requests[part_name], requests[whole_name]
+        has_both = is_ok & ~np.isnan(part) & ~np.isnan(whole)
+        self.sums[part_name] += _sum(part[has_both])
+        self.sums[f"{part_name}_of"] += _sum(whole[has_both])
+
+    def _count_odd_ends(self, requests: RequestColumns, is_ok: Bools) -> None:
+        """Counts the finish reasons of ok answers that are none of the known good ones."""
+        for reason in requests.texts["finish_reason"]:
+            if is_good_end(reason):
+                continue
+            answers = _sum(is_ok & requests.has_text("finish_reason", reason))
+            if answers:
+                self.odd_ends[reason] += answers
+
+    def __len__(self) -> int:
+        return self.sums["all"]
+
+    def share(self, part: str, whole: str = "all") -> float:
+        """One of the sums over another; 0 where that is 0."""
+        if not self.sums[whole]:
+            return 0.0
+        return float(self.sums[part] / self.sums[whole])
+
+    def lost_at_the_end(self, level: Level) -> float:
+        """By what share throughput is too low: less is in flight when a window that ends with the
+        last answer ends.
+        """
+        end_s = self._over_s - self.due_until_s
+        window_s = self._over_s - self.due_from_s
+        if window_s <= 0 or np.isinf(level.value):
+            return 0.0
+        busy_s = self._rest_s / level.value if level.control == "concurrency" else 0.0
+        return float((end_s - busy_s) / window_s)
+
+
+def _due_until_s(requests: Rows, point: LoadPoint, start_ns: int) -> float:
+    """When the last request is due: as the point says, or as its requests were."""
+    if point.ends_s is not None:
+        return point.ends_s
+    last_ns = max(
+        int(part["scheduled_ns"].to_numpy().max(initial=start_ns)) for part in slices(requests)
+    )
+    return last_ns / 1e9
+
+
+def _sum(values: NDArray[Any]) -> int:
+    """The sum of counts, or how many are true."""
+    if values.dtype == np.bool_:
+        return int(np.count_nonzero(values))
+    return int(values.sum())

@@ -1,0 +1,102 @@
+"""What is counted of a point's requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from orchestrator.load.request_counts import EndOfRun, RequestCounts
+from orchestrator.spec.load import Level
+from tests.unit.load.test_schedule import point
+from tests.unit.results.builders import request, requests
+
+MS = 1_000_000
+
+
+def counted(*rows: dict[str, Any], from_ms: int = 0, **fields: Any) -> RequestCounts:
+    table: pa.Table = requests(*rows)
+    return RequestCounts(table, (), replace(point(), **fields), from_ms * MS)
+
+
+def due_at(index: int, due_ms: float, took_ms: float = 10.0, **more: Any) -> dict[str, Any]:
+    row = request(index, due_ms, first_ms=due_ms + took_ms / 2)
+    return row | {"done_ns": round((due_ms + took_ms) * MS)} | more
+
+
+def test_only_requests_of_the_window_are_counted() -> None:
+    counts = counted(due_at(0, 1.0), due_at(1, 500.0), from_ms=100)
+    assert len(counts) == 1
+
+
+def test_a_share_of_none_is_none() -> None:
+    assert counted().share("ok") == 0.0
+
+
+def test_outcomes_are_counted_by_kind() -> None:
+    counts = counted(
+        due_at(0, 1.0),
+        due_at(1, 2.0, status="lost", error_class="lost"),
+        due_at(2, 3.0, status="error", error_class="http_429"),
+        due_at(3, 4.0, status="error", error_class="client"),
+    )
+    assert counts.sums["ok"] == 1
+    assert counts.sums["lost"] == 1
+    assert counts.sums["refused"] == 1
+    assert counts.sums["no_socket"] == 1
+
+
+def test_the_time_of_a_request_counts_from_when_it_was_due() -> None:
+    late = due_at(0, 100.0, took_ms=40.0) | {"sent_ns": 130 * MS}
+    counts = counted(late)
+    assert counts.send_delay_ms.values().tolist() == [pytest.approx(30.0)]
+    assert counts.e2e_from_due_s.values().tolist() == [pytest.approx(0.04)]
+
+
+def test_finish_reasons_that_are_no_good_end_are_counted_by_name() -> None:
+    ends = ["stop", "content_filter", "content_filter", None]
+    rows = [due_at(index, index, finish_reason=end) for index, end in enumerate(ends)]
+    assert counted(*rows).odd_ends == {"content_filter": 2}
+
+
+def test_requests_that_stay_open_are_known_at_the_end_of_the_run() -> None:
+    rows = [due_at(index, 1_000.0 * index, took_ms=5_000.0) for index in range(9)]
+    counts = counted(*rows, duration_s=None, requests=9)
+    assert counts.due_until_s == 8.0  # the last one is due then, and no more before it
+    assert counts.open.at_the_end() == EndOfRun(due_in_last_quarter=2, due=8, over=3)
+
+
+def test_the_first_and_the_last_tenth_are_compared() -> None:
+    rows = [due_at(index, 10.0 * index, took_ms=10.0 + index) for index in range(20)]
+    first_s, last_s = counted(*rows).open.first_and_last_s()
+    assert first_s == pytest.approx(0.0105)
+    assert last_s == pytest.approx(0.0285)
+
+
+def test_a_failure_that_nobody_waited_for_has_no_part_in_the_tenths() -> None:
+    refused = due_at(0, 1.0, took_ms=0.1, status="error", error_class="http_4xx")
+    assert counted(refused).open.first_and_last_s() == (0.0, 0.0)
+
+
+def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
+    rows = [due_at(index, index, input_tokens_asked=100, input_tokens=110) for index in range(3)]
+    assert counted(*rows).prompt_lengths.relative_error() == 0.0
+
+
+def test_prompts_of_other_lengths_than_asked_for_are_an_error() -> None:
+    lengths = [100, 100, 130]
+    rows = [
+        due_at(index, index, input_tokens_asked=100, input_tokens=tokens)
+        for index, tokens in enumerate(lengths)
+    ]
+    assert counted(*rows).prompt_lengths.relative_error() == pytest.approx(0.1)
+
+
+def test_a_closed_loop_by_number_loses_what_its_slots_idle_at_the_end() -> None:
+    """Two slots; one is idle for the second that the other one takes after the last was due."""
+    level = Level(control="concurrency", value=2.0)
+    rows = [due_at(0, 0.0, took_ms=1_000.0), due_at(1, 1_000.0, took_ms=1_000.0)]
+    counts = counted(*rows, duration_s=None, requests=2)
+    assert counts.lost_at_the_end(level) == pytest.approx(0.25)
