@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.base import Cluster
+    from orchestrator.cluster.protocol import Cluster
     from orchestrator.results.store import Store
 
 LOCAL = "local"  # the address that means: this machine, without Ray

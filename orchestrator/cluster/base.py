@@ -1,29 +1,21 @@
-"""What the runner needs from a cluster: machines, placements, agents that run engines, and clients
-that load them.
-
-Two classes implement it: this machine without Ray (local.py), and Ray (ray_cluster.py). Everything
-here is plain data and protocols, so the runner is tested without either. An agent is an
-``EngineHost`` (engine_host.py) on this or another node; any call to it may raise HostLost.
+"""What crosses between the sweep and a cluster: machines, footprints, allocations, reports, and how
+a host or client is lost. Plain records; what a cluster can do stands in protocol.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.load.point import ClientStats, Reply
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.clients import Clients
-    from orchestrator.cluster.engine_host import EngineHost
     from orchestrator.results.row_writer import RowFile
     from orchestrator.results.store import FilePart
 
-ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # Ray gives it to every node whose GPUs it knows
 # label of the nodes of an autoscaling cluster: the name of their type
 NODE_GROUP = "ray.io/node-group"
@@ -169,7 +161,7 @@ class ClientLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PlacementDeadline:
     """How long to wait for a place: ``timeout_s``, or until ``stopped`` says that the sweep is
     over.
     """
@@ -191,37 +183,6 @@ class Patience:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placement:
-    """The agents of one replica, rank 0 first, and the resources they hold.
-
-    ``release`` ends their engines and gives the resources back; calling it again does nothing.
-    """
-
-    agents: Sequence[EngineHost]
-    release: Callable[[], None]
-
-
-class Probes(Protocol):
-    """Runs checks on every node of a cluster in parallel."""
-
-    machines: Sequence[Machine]
-
-    def ask(
-        self,
-        function: Any,
-        *arguments: Any,
-        limit_s: float = ASK_LIMIT_S,
-        nodes: Sequence[str] = (),
-    ) -> dict[str, Any]:
-        """Call ``function(*arguments)`` on all nodes, or only on ``nodes``; node id -> its result,
-        or NoAnswer.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
     """Why a node gave no answer. ``wrong``: it cannot run this program; otherwise the cause is
@@ -235,76 +196,3 @@ class NoAnswer:
     def of(cls, error: BaseException) -> NoAnswer:
         """That of a check which raised."""
         return cls(f"cannot run this program: {type(error).__name__}: {error}", wrong=True)
-
-
-class Cluster(Protocol):
-    """A cluster that can place replicas and clients. Every wait has a limit.
-
-    ``note``: what the user should know about how it was found.
-    """
-
-    note: str | None
-
-    def machines(self) -> list[Machine]:
-        """Nodes that can take new work: all but those in ``leaving``."""
-        ...
-
-    def leaving(self) -> Mapping[str, float]:
-        """Nodes that drain because they will be taken back: node id -> seconds until then, infinite
-        if unknown.
-        """
-        ...
-
-    def watch(self, tell: Callable[[str], None], stop: Event) -> None:
-        """From now on report when the cluster stops answering and when it answers again.
-
-        When it is lost for good: say so, set ``stop`` and end this process.
-        """
-        ...
-
-    def growth(self) -> Growth:
-        """What its autoscaler reports now."""
-        ...
-
-    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS, beside those that
-        launches hold; replaces the last wish.
-
-        ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed
-        by this: the nodes show up in ``machines`` or they do not. Without footprints only the
-        launches keep nodes up.
-        """
-        ...
-
-    def probes(self) -> Probes:
-        """A way to run checks on every node."""
-        ...
-
-    def check_nodes(self) -> list[str]:
-        """Check, before anything starts, that the nodes can run this program and write results.
-
-        Returns warnings for the user. Raises InputError with everything that is wrong.
-        """
-        ...
-
-    def place(
-        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
-    ) -> Placement:
-        """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are
-        different.
-
-        Waits while others hold the resources. Raises Occupied when ``patience`` is over,
-        PlacementError when these nodes are gone or could not hold the footprint even when idle.
-        """
-        ...
-
-    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher
-        numbers are taken last.
-
-        Raises PlacementError, also when a client's node cannot reach the results.
-        """
-        ...
-
-    def most_clients(self) -> int: ...
-    def close(self) -> None: ...

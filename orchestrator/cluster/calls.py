@@ -5,12 +5,14 @@ our own exceptions.
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.cluster.base import HostLost
 
 CALL_LIMIT_S = 60.0
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 def crossing(error: Exception, method: str) -> Exception:
@@ -22,7 +24,7 @@ def crossing(error: Exception, method: str) -> Exception:
     return HostLost(f"{method} failed on its node: {type(error).__name__}: {error}")
 
 
-def answer(future: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
+def answer(future: Future[T], method: str, limit_s: float = CALL_LIMIT_S) -> T:
     """What the call returned or raised. Raises HostLost when there is no answer within ``limit_s``."""
     try:
         return future.result(max(0.0, limit_s))
@@ -30,13 +32,21 @@ def answer(future: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> A
         raise HostLost(f"no answer to {method} within {limit_s:g} s") from error
 
 
-def in_thread(call: Callable[..., Any], *args: object) -> Future[Any]:
+def answer_or_none(future: Future[T], method: str, limit_s: float = CALL_LIMIT_S) -> T | None:
+    """What the call returned; None from a host that is lost, which its next call will notice."""
+    try:
+        return answer(future, method, limit_s)
+    except HostLost:
+        return None
+
+
+def in_thread(call: Callable[[*Arguments], T], *arguments: *Arguments) -> Future[T]:
     """Call it in a daemon thread of its own."""
-    future: Future[Any] = Future()
+    future: Future[T] = Future()
 
     def work() -> None:
         try:
-            future.set_result(call(*args))
+            future.set_result(call(*arguments))
         except BaseException as error:
             future.set_exception(error)
 

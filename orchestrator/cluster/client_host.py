@@ -100,7 +100,9 @@ class ClientHost(LoadClient):
         return held
 
     def rest(self) -> bool:
-        """The launch needs it no more. It returns true, as only living clients do."""
+        """Release this client for other launches. Returns True, so that the caller can see that it is
+        alive.
+        """
         if self._lease is not None:
             self._lease.release()
         return True

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, TypeVarTuple
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
 from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
-from orchestrator.cluster.calls import CALL_LIMIT_S, answer
+from orchestrator.cluster.calls import CALL_LIMIT_S, answer, answer_or_none
+from orchestrator.cluster.client_host import ClientHost
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.node.leases import Owner
 from orchestrator.results.ids import digest
@@ -34,14 +35,18 @@ REUSE_LIMIT_S = 5.0
 UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
 
 
-class ClientHandle(Protocol):
-    """A ``ClientHost`` (client_host.py), whether it runs in this process, in another one, or on
-    another node.
-    """
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
-        """Call one of its methods without waiting. The future raises HostLost when the client's
-        process is gone.
+
+class ClientHandle(Protocol):
+    """A ``ClientHost``, whether it runs in this process, in another one, or on another node."""
+
+    def begin(
+        self, method: Callable[[ClientHost, *Arguments], T], *arguments: *Arguments
+    ) -> Future[T]:
+        """Call one of its methods without waiting: ``begin(ClientHost.finish, at_ns, drain)``. The
+        future raises HostLost when the client's process is gone.
         """
         ...
 
@@ -49,7 +54,7 @@ class ClientHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Member:
+class PooledClient:
     """A client of the pool and where it runs. ``here``: on the driver's host, so both share one
     wall clock.
     """
@@ -60,15 +65,46 @@ class Member:
     here: bool
 
 
+class _Poll(Generic[T]):
+    """Asks all clients the same question again and again.
+
+    A client that still owes an answer is not asked again: unread questions would pile up in the
+    pipe of a stopped process until sending another one blocks.
+    """
+
+    def __init__(
+        self, handles: Sequence[ClientHandle], question: Callable[[ClientHost], T]
+    ) -> None:
+        self._handles = handles
+        self._question = question
+        self._unanswered: dict[int, Future[T]] = {}
+
+    def answers(self) -> dict[int, T]:
+        """The answers that come within PROGRESS_LIMIT_S, by client."""
+        for index, handle in enumerate(self._handles):
+            if index not in self._unanswered:
+                self._unanswered[index] = handle.begin(self._question)
+        done, _ = wait(self._unanswered.values(), PROGRESS_LIMIT_S)
+        answers: dict[int, T] = {}
+        for index, call in list(self._unanswered.items()):
+            if call in done:
+                del self._unanswered[index]
+                if call.exception() is None:
+                    answers[index] = call.result()
+        return answers
+
+
 class ClientRun:
     """One load point while clients run it."""
 
-    def __init__(self, handles: Sequence[ClientHandle], futures: Sequence[Future[Any]]) -> None:
+    def __init__(
+        self, handles: Sequence[ClientHandle], futures: Sequence[Future[ClientReport]]
+    ) -> None:
         self._handles, self._futures = handles, futures
+        self._progress = _Poll(handles, ClientHost.progress)
+        self._so_far = _Poll(handles, ClientHost.so_far)
         self._reports: dict[int, ClientReport] = {}
         self._lost: dict[int, str] = {}
-        # method -> client -> the answer it still owes
-        self._asked: dict[str, dict[int, Future[Any]]] = {}
         self.full: set[int] = set()  # the clients that could not keep their rows
 
     def wait(self, wait_s: float) -> bool:
@@ -106,8 +142,9 @@ class ClientRun:
                 for handle, future in zip(self._handles, self._futures, strict=True)
                 if not future.done()
             ]
-            told, _ = wait([handle.begin("progress") for handle in late], PROGRESS_LIMIT_S)
-            if all(call.exception() for call in told):
+            calls = [handle.begin(ClientHost.progress) for handle in late]
+            answered, _ = wait(calls, PROGRESS_LIMIT_S)
+            if all(call.exception() for call in answered):
                 break
         try:
             self.wait(0.0)
@@ -116,31 +153,18 @@ class ClientRun:
 
     def progress(self) -> Progress:
         """The sum over the clients that answer promptly."""
-        parts = self._ask("progress")
-        found = sum(parts.values(), Progress())
-        # unless all answer, nobody knows whether a replica is silent: a missing client may have
-        # heard from it
-        silences = found.silences if len(parts) == len(self._handles) else ()
-        return replace(found, silences=silences)
+        parts = self._progress.answers()
+        total = sum(parts.values(), Progress())
+        if len(parts) < len(self._handles):
+            # a replica that seems silent may have answered a missing client
+            return replace(total, silences=())
+        return total
 
     def so_far(self) -> list[SoFar]:
         """What happened in a watched point since the last call; a client that answers late is
         included next time.
         """
-        return [found for found in self._ask("so_far").values() if found is not None]
-
-    def _ask(self, method: str) -> dict[int, Any]:
-        """The answers that come in time, by client. One that still owes an answer is not asked
-        again: unread questions would pile up in the pipe of a stopped process until sending another
-        one blocks.
-        """
-        asked = self._asked.setdefault(method, {})
-        for index, handle in enumerate(self._handles):
-            if index not in asked:
-                asked[index] = handle.begin(method)
-        wait(asked.values(), PROGRESS_LIMIT_S)
-        calls = {index: asked.pop(index) for index, call in list(asked.items()) if call.done()}
-        return {index: call.result() for index, call in calls.items() if call.exception() is None}
+        return [part for part in self._so_far.answers().values() if part is not None]
 
     def finish(self, at_s: float, drain: bool) -> None:
         """End the point on all clients ``at_s`` seconds after its start, as if that had been its
@@ -150,12 +174,12 @@ class ClientRun:
         ``aborted`` rows.
         """
         for handle in self._handles:
-            handle.begin("finish", round(at_s * 1e9), drain)
+            handle.begin(ClientHost.finish, round(at_s * 1e9), drain)
 
     def abort(self, rows: bool = True) -> None:
         """End the point now. ``rows``: also write rows for requests that are open or were not sent."""
         for handle in self._handles:
-            handle.begin("abort", rows)
+            handle.begin(ClientHost.abort, rows)
 
     def unfinished(self) -> bool:
         """Whether a client may still be sending load."""
@@ -166,7 +190,7 @@ class ClientRun:
         return dict(sorted(self._reports.items()))
 
 
-class Clients:
+class BorrowedClients:
     """The clients that one launch borrowed from the pool. ``unfit``: nodes that were found to be
     unfit for others.
     """
@@ -174,7 +198,7 @@ class Clients:
     def __init__(
         self,
         pool: ClientPool,
-        members: Sequence[Member],
+        members: Sequence[PooledClient],
         store: Store | None,
         unfit: Collection[str] = (),
     ) -> None:
@@ -195,10 +219,11 @@ class Clients:
         """
         count = len(self._members)
         calls = [
-            member.handle.begin("prepare", point, at, count)
-            for at, member in enumerate(self._members)
+            member.handle.begin(ClientHost.prepare, point, index, count)
+            for index, member in enumerate(self._members)
         ]
-        end_s, known = time.monotonic() + PREPARE_LIMIT_S, 0
+        end_s = time.monotonic() + PREPARE_LIMIT_S
+        scheduled = 0
         while wait(calls, STOP_LOOK_S).not_done and time.monotonic() < end_s:
             if stopped():
                 return None
@@ -206,7 +231,7 @@ class Clients:
         full: dict[int, str] = {}
         for index, (member, call) in enumerate(zip(self._members, calls, strict=True)):
             try:
-                known += answer(call, "prepare", end_s - time.monotonic())
+                scheduled += answer(call, "prepare", end_s - time.monotonic())
                 self._offsets.append((0, 0) if member.here else _clock_offset(member.handle))
             except HostLost as error:
                 raise ClientLost([index], str(error)) from error
@@ -215,7 +240,7 @@ class Clients:
         self._full = set(full)
         if full:
             raise ClientLost(list(full), "; ".join(sorted(set(full.values()))))
-        return known
+        return scheduled
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
         """Start all clients at one instant, ``lead_s`` from now. ``write=False``: rows come back
@@ -224,7 +249,7 @@ class Clients:
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
         calls = [
-            member.handle.begin("run_and_store", start_ns + offset, offset, error, store)
+            member.handle.begin(ClientHost.run_and_store, start_ns + offset, offset, error, store)
             for member, (offset, error) in zip(self._members, self._offsets, strict=True)
         ]
         self._run = ClientRun([member.handle for member in self._members], calls)
@@ -263,7 +288,7 @@ def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
     best = (1 << 62, 0)
     for _ in range(rounds):
         before = time.time_ns()
-        there = answer(handle.begin("wall_ns"), "wall_ns")
+        there = answer(handle.begin(ClientHost.wall_ns), "wall_ns")
         after = time.time_ns()
         best = min(best, (after - before, there - (before + after) // 2))
     return best[1], best[0] // 2
@@ -285,45 +310,55 @@ class ClientPool:
         self._store, self._address, self._machines, self._start = store, address, machines, start
         self._owner = owner_of(store) if store is not None else Owner()
         self._lock = threading.Lock()
-        self._idle: list[Member] = []
-        self._members: list[Member] = []
+        self._idle: list[PooledClient] = []
+        self._members: list[PooledClient] = []
         self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
 
-    def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
+    def borrow(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts
         that another sweep has for itself, or that have no room for rows, are the last choice.
 
         Raises NoClient, PlacementError.
         """
         avoid = dict(avoid)
-        # else they are the first ones taken
-        self._end_idle(lambda one: avoid.get(one.node_id, 0) >= UNFIT)
+        # idle clients there would be the first ones taken
+        self._end_idle_on({node for node, number in avoid.items() if number >= UNFIT})
         unfit: set[str] = set()
         while True:
             members = self._borrow(count, avoid)
-            calls = [(one.node_id, one.handle.begin("lease", self._owner)) for one in members]
-            found = {node for node, call in calls if _told(call, "lease")} - unfit
-            if not found:
-                return Clients(self, members, self._store, unfit)
+            newly_unfit = self._lease(members) - unfit
+            if not newly_unfit:
+                return BorrowedClients(self, members, self._store, unfit)
             for member in members:
-                self.give_back([member], reusable=member.node_id not in found)
-            unfit.update(found)
-            self._end_idle(lambda one: one.node_id in unfit)  # else they are the next ones taken
-            avoid |= dict.fromkeys(found, UNFIT)
+                self.give_back([member], reusable=member.node_id not in newly_unfit)
+            unfit |= newly_unfit
+            self._end_idle_on(unfit)
+            avoid |= dict.fromkeys(newly_unfit, UNFIT)
 
-    def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
+    def _lease(self, members: Sequence[PooledClient]) -> set[str]:
+        """Lease shares of the clients' hosts. Returns the nodes where clients should rather not
+        run.
+        """
+        calls = [member.handle.begin(ClientHost.lease, self._owner) for member in members]
+        return {
+            member.node_id
+            for member, call in zip(members, calls, strict=True)
+            if answer_or_none(call, "lease")
+        }
+
+    def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[PooledClient]:
         if not (machines := {machine.node_id: machine for machine in self._machines()}):
             raise PlacementError("no node is left that could run a load client")
         self._end_idle(lambda member: member.node_id not in machines)
         with self._lock:
             self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
             taken, self._idle = self._idle[:count], self._idle[count:]
-            new: list[Member] = []
+            new: list[PooledClient] = []
             while len(taken) + len(new) < count:
                 load = [member.node_id for member in self._members + new]
                 where = min(machines.values(), key=lambda one: _distance(one, avoid, load))
                 new.append(
-                    Member(
+                    PooledClient(
                         self._start(where),
                         where.node_id,
                         where.address,
@@ -339,14 +374,12 @@ class ClientPool:
             raise
         return taken + new
 
-    def _await(self, new: Sequence[Member]) -> None:
+    def _await(self, new: Sequence[PooledClient]) -> None:
         """Wait until new clients answer, and check that they can write to the results from their
         node.
         """
-        end_s, calls = (
-            time.monotonic() + CALL_LIMIT_S,
-            [member.handle.begin("process") for member in new],
-        )
+        end_s = time.monotonic() + CALL_LIMIT_S
+        calls = [member.handle.begin(ClientHost.process) for member in new]
         lost: dict[str, str] = {}
         for member, call in zip(new, calls, strict=True):
             try:
@@ -362,26 +395,25 @@ class ClientPool:
             if problem := self._reach_problem(member):
                 raise NoClient(problem, [member.node_id])
 
-    def _reach_problem(self, member: Member) -> str:
+    def _reach_problem(self, member: PooledClient) -> str:
         """Why a client cannot write to the results, or nothing."""
         if self._store is None or (member.here and self._store.is_local):
             return ""
         try:
             problem = answer(
-                member.handle.begin("reach_problem", self._store), "the check of the results"
+                member.handle.begin(ClientHost.reach_problem, self._store),
+                "the check of the results",
             )
         except HostLost as error:
             problem = str(error)
         return f"no client on node {member.address}: {problem}" if problem else ""
 
-    def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:
+    def give_back(self, members: Sequence[PooledClient], reusable: bool = True) -> None:
         """Keep clients that still answer for the next launch; kill the others, and all of them
         unless ``reusable``.
         """
         for member in members:
-            alive = (
-                reusable and _told(member.handle.begin("rest"), "rest", REUSE_LIMIT_S) is not None
-            )
+            alive = reusable and _rests(member)
             if not alive:
                 member.handle.kill()
             with self._lock:
@@ -394,7 +426,10 @@ class ClientPool:
         """End idle clients on other hosts: an autoscaler removes no node on which one waits."""
         self._end_idle(lambda member: not member.here)
 
-    def _end_idle(self, of: Callable[[Member], bool]) -> None:
+    def _end_idle_on(self, nodes: Collection[str]) -> None:
+        self._end_idle(lambda member: member.node_id in nodes)
+
+    def _end_idle(self, of: Callable[[PooledClient], bool]) -> None:
         with self._lock:
             ended = [member for member in self._idle if of(member)]
             self._idle = [member for member in self._idle if member not in ended]
@@ -408,12 +443,10 @@ class ClientPool:
             member.handle.kill()
 
 
-def _told(call: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
-    """What a client answers; None if it is lost, which the next point will notice."""
-    try:
-        return answer(call, method, limit_s)
-    except HostLost:
-        return None
+def _rests(member: PooledClient) -> bool:
+    """Release a client. Returns whether it is alive."""
+    call = member.handle.begin(ClientHost.rest)
+    return answer_or_none(call, "rest", REUSE_LIMIT_S) is not None
 
 
 def owner_of(store: Store) -> Owner:

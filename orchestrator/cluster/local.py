@@ -18,13 +18,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from orchestrator.base.errors import PlacementError
-from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, PlacementDeadline
 from orchestrator.cluster.calls import crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost, check_leases_here
-from orchestrator.cluster.clients import ClientPool, Clients
+from orchestrator.cluster.clients import BorrowedClients, ClientPool
+from orchestrator.cluster.protocol import Placement
 from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.results.pandas_hook import leave_pandas_out
 from orchestrator.results.row_writer import RowFile
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
     from orchestrator.cluster.node_checks import LocalProbes
     from orchestrator.results.store import Store
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 NODE_ID = "local"
 ADDRESS = "127.0.0.1"
@@ -109,7 +113,11 @@ class LocalCluster:
         return []
 
     def place(
-        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+        self,
+        launch_id: str,
+        footprint: Footprint,
+        nodes: Sequence[str],
+        deadline: PlacementDeadline,
     ) -> Placement:
         from orchestrator.cluster.engine_host import EngineHost  # not needed by the load command
 
@@ -119,7 +127,7 @@ class LocalCluster:
             here = f"this machine, with {counted(machine.gpus, 'GPU')} and {counted(machine.cpus, 'CPU')}"
             raise PlacementError(f"{here}, cannot give {footprint}")
         with ExitStack() as undo:
-            gpus = self._take(footprint, patience)
+            gpus = self._take(footprint, deadline)
             undo.callback(self._give_back, gpus, bundle.cpus)
             host = EngineHost(launch_id, NODE_ID, ADDRESS, gpus)
             undo.callback(self._hosts.remove, host)
@@ -127,12 +135,12 @@ class LocalCluster:
             undo.callback(host.stop)
             return Placement([host], undo.pop_all().close)
 
-    def _take(self, footprint: Footprint, patience: Patience) -> tuple[str, ...]:
+    def _take(self, footprint: Footprint, deadline: PlacementDeadline) -> tuple[str, ...]:
         """Reserve the GPUs and CPUs of the footprint's one bundle; returns the GPUs."""
         bundle, began_s = footprint.bundles[0], time.monotonic()
         with self._change:
             while len(free := self._free_gpus()) < bundle.gpus or self._free_cpus < bundle.cpus:
-                patience.check(time.monotonic() - began_s, footprint)
+                deadline.check(time.monotonic() - began_s, footprint)
                 self._change.wait(0.5)
             taken = free[: bundle.gpus]
             self._used_gpus.update(taken)
@@ -148,7 +156,7 @@ class LocalCluster:
             self._free_cpus += cpus
             self._change.notify_all()
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
+    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:
@@ -166,8 +174,10 @@ class ClientThread:
     def __init__(self) -> None:
         self._host = ClientHost()
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
-        return in_thread(_checked, self._host, method, *args)
+    def begin(
+        self, method: Callable[[ClientHost, *Arguments], T], *arguments: *Arguments
+    ) -> Future[T]:
+        return in_thread(_checked, self._host, method, *arguments)
 
     def kill(self) -> None:
         """A thread cannot be killed, so the client is told to stop sending."""
@@ -175,11 +185,13 @@ class ClientThread:
         self._host.rest()
 
 
-def _checked(host: ClientHost, method: str, *args: object) -> Any:
+def _checked(
+    host: ClientHost, method: Callable[[ClientHost, *Arguments], T], *arguments: *Arguments
+) -> T:
     try:
-        return getattr(host, method)(*args)
+        return method(host, *arguments)
     except Exception as error:
-        raise crossing(error, method) from error
+        raise crossing(error, method.__name__) from error
 
 
 class ClientProcess:
@@ -203,8 +215,10 @@ class ClientProcess:
         self._ended = ""
         threading.Thread(target=self._read, name="load client", daemon=True).start()
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
-        future: Future[Any] = Future()
+    def begin(
+        self, method: Callable[[ClientHost, *Arguments], T], *arguments: *Arguments
+    ) -> Future[T]:
+        future: Future[T] = Future()
         with self._lock:
             if self._ended:
                 future.set_exception(HostLost(self._ended))
@@ -212,7 +226,7 @@ class ClientProcess:
             number = next(self._numbers)
             self._calls[number] = future
             with suppress(OSError):  # the process died: the reader thread will notice
-                self._pipe.send((number, method, args))
+                self._pipe.send((number, method, arguments))
         return future
 
     def kill(self) -> None:
@@ -310,11 +324,11 @@ def _serve(pipe: Connection) -> None:
     leave_pandas_out()
     host, lock = ClientHost(), threading.Lock()
 
-    def work(number: int, method: str, *args: object) -> None:
+    def work(number: int, method: Callable[..., object], *arguments: object) -> None:
         try:
-            answer = _Answer(number, None, _checked(host, method, *args))
+            answer = _Answer(number, None, _checked(host, method, *arguments))
         except Exception as error:
-            answer = _Answer(number, crossing(error, method), None)
+            answer = _Answer(number, crossing(error, method.__name__), None)
         with lock:
             try:
                 answer.send(pipe)
@@ -323,5 +337,5 @@ def _serve(pipe: Connection) -> None:
 
     with suppress(EOFError, OSError):
         while True:
-            number, method, args = pipe.recv()
-            threading.Thread(target=work, args=(number, method, *args), daemon=True).start()
+            number, method, arguments = pipe.recv()
+            threading.Thread(target=work, args=(number, method, *arguments), daemon=True).start()

@@ -19,9 +19,10 @@ import psutil
 from orchestrator import __version__
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redact
-from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
+from orchestrator.cluster.base import Machine, NoAnswer
 from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
 from orchestrator.cluster.node_network import unknown_interfaces
+from orchestrator.cluster.protocol import ASK_LIMIT_S
 from orchestrator.engines import ROUTERS
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of

@@ -19,8 +19,8 @@ from orchestrator.base.errors import (
     PlacementError,
     ResultsError,
 )
-from orchestrator.cluster.base import Cluster
-from orchestrator.cluster.clients import UNFIT, Clients, owner_of
+from orchestrator.cluster.clients import UNFIT, BorrowedClients, owner_of
+from orchestrator.cluster.protocol import Cluster
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase, PhaseName
 from orchestrator.results.store import Store
@@ -197,7 +197,7 @@ class SweepContext:
 
     def borrow_clients(
         self, deployment_id: str, count: int | None = None, unfit: Collection[str] = ()
-    ) -> Clients:
+    ) -> BorrowedClients:
         """``count`` load clients, by default as many as a point begins with; on ``unfit`` nodes
         only if there are no others. Raises PlacementError.
         """

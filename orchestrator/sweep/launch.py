@@ -21,7 +21,8 @@ from orchestrator.base.errors import (
     ResultsError,
 )
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import HostLost, Patience, Placement
+from orchestrator.cluster.base import HostLost, PlacementDeadline
+from orchestrator.cluster.protocol import Placement
 from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
@@ -54,7 +55,7 @@ from orchestrator.sweep.replicas import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.engine_host import EngineHost
+    from orchestrator.cluster.protocol import Agent
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
@@ -197,11 +198,11 @@ class Launch:
         """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""
         context, began_s, began_ns = self._context, self._clock.now_s(), self._clock.unix_ns()
         need = need_of(self._deployment, exclusive=False)
-        patience = Patience(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
+        deadline = PlacementDeadline(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
         for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
-            self._phase(PhaseName.PLACE, detail=str(footprint), total_s=patience.timeout_s)
+            self._phase(PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s)
             try:
-                placement = context.cluster.place(self.row.launch_id, footprint, nodes, patience)
+                placement = context.cluster.place(self.row.launch_id, footprint, nodes, deadline)
             except Occupied as error:  # the nodes that are free are left to other launches
                 held = error.nodes or nodes
                 self._rest(
@@ -278,7 +279,7 @@ class Launch:
         return wishes
 
     def _wait_in_line(
-        self, agents: Sequence[EngineHost], wishes: Mapping[int, Wish], held: HeldHost
+        self, agents: Sequence[Agent], wishes: Mapping[int, Wish], held: HeldHost
     ) -> dict[int, tuple[int, ...]]:
         """Wait until its hosts are its own; returns the cores of each agent.
 
@@ -560,7 +561,7 @@ class Launch:
 
 
 def take_all(
-    agents: Sequence[EngineHost], wishes: Mapping[int, Wish]
+    agents: Sequence[Agent], wishes: Mapping[int, Wish]
 ) -> dict[int, tuple[int, ...]] | HeldHost:
     """All hosts of a launch, or none: who waits for one keeps no other from others. Returns the
     cores of each agent, by its id as in ``wishes``, or which host is held.
@@ -577,9 +578,7 @@ def take_all(
     return cores
 
 
-def stand_in_line(
-    agents: Sequence[EngineHost], wishes: Mapping[int, Wish], since_ns: int = 0
-) -> int:
+def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns: int = 0) -> int:
     """Leave a ticket on all hosts of a launch; returns since when it counts as waiting.
 
     The clock of the first host counts on all of them. So each host serves its launches in the same
@@ -590,7 +589,7 @@ def stand_in_line(
     return since_ns
 
 
-def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None:
+def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
     """Check that a known accelerator is the one that NVML names: otherwise results would be stored
     under a wrong name.
 

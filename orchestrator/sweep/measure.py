@@ -28,7 +28,7 @@ from orchestrator.sweep.words import level_words
 
 if TYPE_CHECKING:
     from orchestrator.capacity.strategy import Watch
-    from orchestrator.cluster.clients import ClientRun, Clients
+    from orchestrator.cluster.clients import BorrowedClients, ClientRun
     from orchestrator.results.lazy_rows import Rows
     from orchestrator.results.row_writer import RowFile
     from orchestrator.telemetry.engine_metrics import Sample
@@ -244,7 +244,7 @@ class Measurer:
     """
 
     replicas: Replicas
-    clients: Clients
+    clients: BorrowedClients
     clock: Clock = field(default_factory=Clock)
     stopped: Callable[[], bool] = lambda: False
     tell: Listener = lambda item: None

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import Failure, FailureKind, PlacementError
-from orchestrator.cluster.base import HostLost, Placement
+from orchestrator.cluster.base import HostLost
+from orchestrator.cluster.protocol import Placement
 from orchestrator.engines.networks import NOT_SAID
 from orchestrator.load.point import HostLoad, Target
 from orchestrator.results.outcomes import CacheState
@@ -20,7 +21,7 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROLES, ROUTER
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.engine_host import EngineHost
+    from orchestrator.cluster.protocol import Agent
     from orchestrator.telemetry.engine_metrics import Sample
 
 
@@ -103,7 +104,7 @@ class Replicas:
         names = " ".join(sorted(said - {NOT_SAID})).split()
         return " ".join(dict.fromkeys(names)) or NOT_SAID if said else None
 
-    def _agent_per_host(self) -> list[EngineHost]:
+    def _agent_per_host(self) -> list[Agent]:
         return list(
             {agent.allocation.address: agent for agent in agents_of(self._placements)}.values()
         )
@@ -163,7 +164,7 @@ def _has_work(target: Target) -> bool:
     return sample is not None and sum(sample.values.values()) > 0
 
 
-def agents_of(placements: Sequence[Placement]) -> list[EngineHost]:
+def agents_of(placements: Sequence[Placement]) -> list[Agent]:
     """The agents of all replicas, rank 0 of each first."""
     return [agent for placement in placements for agent in placement.agents]
 
@@ -181,7 +182,7 @@ def of_role(role: str, failure: Failure) -> Failure:
     return replace(failure, sentence=f"{role}: {failure.sentence}") if role else failure
 
 
-def agent_lost(what: str, error: HostLost, agents: Sequence[EngineHost]) -> Failure:
+def agent_lost(what: str, error: HostLost, agents: Sequence[Agent]) -> Failure:
     """The failure of lost agents; its sentence says where their logs are."""
     logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
     text = (

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from orchestrator.cluster.base import Cluster, Footprint, Machine
+from orchestrator.cluster.base import Footprint, Machine
+from orchestrator.cluster.protocol import Cluster
 from orchestrator.results.events import Event, Listener
 
 MOST_NAMED = 8  # nodes in a sentence; all are in the event's data

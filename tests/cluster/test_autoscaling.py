@@ -20,7 +20,7 @@ from orchestrator.cluster.base import (
     Footprint,
     Growth,
     Machine,
-    Patience,
+    PlacementDeadline,
 )
 from orchestrator.cluster.ray.cluster import RayCluster
 from orchestrator.results.store import Store
@@ -91,7 +91,7 @@ def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(
 
     # One launch takes a node that a desire holds; what is still desired is then not on it.
     first = grown(cluster)[0].node_id
-    placement = cluster.place("grown", NODE, [first], Patience(20.0))
+    placement = cluster.place("grown", NODE, [first], PlacementDeadline(20.0))
     assert placement.agents[0].allocation.node_id == first
     assert len(placement.agents[0].allocation.devices) == 8
     cluster.desire([NODE, NODE])

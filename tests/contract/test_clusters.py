@@ -28,9 +28,10 @@ from orchestrator.base.errors import (
     InputError,
     PlacementError,
 )
-from orchestrator.cluster.base import Bundle, ClientLost, Cluster, Footprint, Patience
+from orchestrator.cluster.base import Bundle, ClientLost, Footprint, PlacementDeadline
 from orchestrator.cluster.engine_host import EngineHost
 from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.protocol import Cluster
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.load.point import LoadPoint, Target
@@ -94,7 +95,7 @@ def place(
         launch_id,
         footprint,
         [node] if node else nodes[: len(footprint.bundles)],
-        Patience(timeout_s),
+        PlacementDeadline(timeout_s),
     )
 
 
@@ -225,7 +226,7 @@ def test_a_full_cluster_is_waited_for_as_long_as_was_said_and_until_somebody_sto
         place(cluster, "late", timeout_s=1.5)
     with pytest.raises(PlacementError, match="stopped"):
         cluster.place(
-            "late", ONE_CPU, [cluster.machines()[0].node_id], Patience(60.0, lambda: True)
+            "late", ONE_CPU, [cluster.machines()[0].node_id], PlacementDeadline(60.0, lambda: True)
         )
     everything[0].release()
     place(cluster, "late").release()

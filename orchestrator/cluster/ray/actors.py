@@ -3,24 +3,35 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from orchestrator.cluster.base import Allocation, HostLost
-from orchestrator.cluster.calls import CALL_LIMIT_S, answer, crossing
+from orchestrator.base.errors import Failure
+from orchestrator.cluster.base import Allocation, HostLost, Stopped
+from orchestrator.cluster.calls import answer, crossing
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, assigned_gpus
 from orchestrator.cluster.notices import watch
 from orchestrator.cluster.ray.private import cluster_id, drain
+from orchestrator.engines.command import Node
+from orchestrator.load.point import HostLoad
 from orchestrator.load.priority import lower_niceness
+from orchestrator.node.leases import Wish
+from orchestrator.node.readiness import Ready
+from orchestrator.spec.settings import Hardware
+from orchestrator.spec.stages import PlannedSettings
+from orchestrator.telemetry.engine_metrics import Sample
 
-LIMITS_S = {"stop": 120.0}  # methods for which CALL_LIMIT_S is too short
+Host = TypeVar("Host")
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+STOP_LIMIT_S = 120.0  # an engine's grace and the release of its memory take longer than other calls
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
 # a raylet waits as long for its head, and then needs two more minutes to end its workers
 SILENT_LIMIT_S = 60.0
@@ -125,34 +136,39 @@ AGENT_ACTOR: Any = ray.remote(**ACTOR)(RayEngineHost)
 CLIENT_ACTOR: Any = ray.remote(**ACTOR)(RayClientHost)
 
 
-class RayHandle:
-    """The driver's handle of an actor (``ClientHandle``)."""
+class RayHandle(Generic[Host]):
+    """The driver's handle of an actor; of a client it is a ``ClientHandle``."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
-        ours: Future[Any] = Future()
+    def begin(self, method: Callable[[Host, *Arguments], T], *arguments: *Arguments) -> Future[T]:
+        """Call one of its methods without waiting. The future raises HostLost when the actor is
+        gone.
+        """
+        future: Future[T] = Future()
+        name = method.__name__
 
-        def done(theirs: Future[Any]) -> None:
-            error = theirs.exception()
+        def done(remote: Future[T]) -> None:
+            error = remote.exception()
             if error is None:
-                ours.set_result(theirs.result())
+                future.set_result(remote.result())
             else:
-                ours.set_exception(_ours(error, method))
+                future.set_exception(_own_error(error, name))
 
         try:
-            getattr(self._actor, method).remote(*args).future().add_done_callback(done)
+            call = getattr(self._actor, name).remote(*arguments)
+            call.future().add_done_callback(done)
         except RayError as error:
-            ours.set_exception(_ours(error, method))
-        return ours
+            future.set_exception(_own_error(error, name))
+        return future
 
     def kill(self) -> None:
         with suppress(RayError):
             ray.kill(self._actor)
 
 
-def _ours(error: BaseException, method: str) -> Exception:
+def _own_error(error: BaseException, method: str) -> Exception:
     """Our exception for one that Ray raised: the actor's own, or that the actor is gone."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         return crossing(error.cause, method)
@@ -169,22 +185,80 @@ def first_line(error: BaseException) -> str:
     return f"it did not start: {lines[-1]}" if "creation task" in lines[0] else lines[0]
 
 
-class _RayAgent:
-    """An EngineHost on another node: each method is a remote call."""
+class RayAgent:
+    """The driver's view of an EngineHost on another node (``Agent``): each method calls the
+    actor's, waits for its answer and raises HostLost when there is none. Making one waits until the
+    actor has started.
+    """
 
-    def __init__(self, handle: RayHandle, allocation: Allocation) -> None:
-        self.allocation = allocation
+    def __init__(self, handle: RayHandle[RayEngineHost]) -> None:
         self._handle = handle
+        self.allocation = self._call(RayEngineHost.describe)
 
-    def __getattr__(self, method: str) -> Any:
-        return partial(call, self._handle, method)
+    def _call(self, method: Callable[[RayEngineHost, *Arguments], T], *arguments: *Arguments) -> T:
+        return answer(self._handle.begin(method, *arguments), method.__name__)
 
+    def lease(self, wish: Wish) -> tuple[int, ...]:
+        return self._call(RayEngineHost.lease, wish)
 
-def call(handle: RayHandle, method: str, *args: object) -> Any:
-    """Call a method and wait for its answer. Raises HostLost."""
-    return answer(handle.begin(method, *args), method, LIMITS_S.get(method, CALL_LIMIT_S))
+    def queue(self, wish: Wish, since_ns: int = 0) -> int:
+        return self._call(RayEngineHost.queue, wish, since_ns)
 
+    def put_back(self) -> None:
+        self._call(RayEngineHost.put_back)
 
-def agent(handle: RayHandle) -> EngineHost:
-    """The driver's view of an EngineHost on its node; waits until the actor has started."""
-    return cast(EngineHost, _RayAgent(handle, call(handle, "describe")))
+    def dead_logs(self) -> list[tuple[str, str, bytes]]:
+        return self._call(RayEngineHost.dead_logs)
+
+    def drop_dead(self, folder: str) -> None:
+        self._call(RayEngineHost.drop_dead, folder)
+
+    def reserve_ports(self, count: int) -> list[int]:
+        return self._call(RayEngineHost.reserve_ports, count)
+
+    def start(
+        self, settings: PlannedSettings, hardware: Hardware, node: Node, api_key: str
+    ) -> tuple[str, ...]:
+        return self._call(RayEngineHost.start, settings, hardware, node, api_key)
+
+    def begin_ready(self, timeout_s: float) -> None:
+        self._call(RayEngineHost.begin_ready, timeout_s)
+
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None:
+        return self._call(RayEngineHost.poll_ready, wait_s)
+
+    def downloaded(self) -> int:
+        return self._call(RayEngineHost.downloaded)
+
+    def hear_downloaded(self, elsewhere: int) -> None:
+        self._call(RayEngineHost.hear_downloaded, elsewhere)
+
+    def saying(self) -> str:
+        return self._call(RayEngineHost.saying)
+
+    def kv_transport(self) -> str:
+        return self._call(RayEngineHost.kv_transport)
+
+    def failure(self) -> Failure | None:
+        return self._call(RayEngineHost.failure)
+
+    def empty_cache(self) -> bool:
+        return self._call(RayEngineHost.empty_cache)
+
+    def begin_metrics(self) -> None:
+        self._call(RayEngineHost.begin_metrics)
+
+    def has_work(self) -> bool:
+        return self._call(RayEngineHost.has_work)
+
+    def end_metrics(self) -> list[Sample]:
+        return self._call(RayEngineHost.end_metrics)
+
+    def begin_host(self) -> None:
+        self._call(RayEngineHost.begin_host)
+
+    def end_host(self, ours: Collection[int]) -> HostLoad:
+        return self._call(RayEngineHost.end_host, ours)
+
+    def stop(self) -> Stopped:
+        return answer(self._handle.begin(RayEngineHost.stop), "stop", STOP_LIMIT_S)

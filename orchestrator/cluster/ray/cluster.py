@@ -22,11 +22,20 @@ from ray.util.scheduling_strategies import (
 )
 
 from orchestrator.base.errors import InputError, PlacementError
-from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, PlacementDeadline
 from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.cluster.client_host import check_leases_here
-from orchestrator.cluster.clients import ClientPool, Clients
-from orchestrator.cluster.ray.actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
+from orchestrator.cluster.clients import BorrowedClients, ClientPool
+from orchestrator.cluster.protocol import Placement
+from orchestrator.cluster.ray.actors import (
+    AGENT_ACTOR,
+    CLIENT_ACTOR,
+    RayAgent,
+    RayClientHost,
+    RayEngineHost,
+    RayHandle,
+    first_line,
+)
 from orchestrator.cluster.ray.address import live_address, watch_head
 from orchestrator.cluster.ray.growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray.nodes import HeadMonitor, RayProbes, check_nodes, shipped_package
@@ -128,7 +137,11 @@ class RayCluster:
             self._pool.end_idle()
 
     def place(
-        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+        self,
+        launch_id: str,
+        footprint: Footprint,
+        nodes: Sequence[str],
+        deadline: PlacementDeadline,
     ) -> Placement:
         try:
             with ExitStack() as undo:
@@ -136,7 +149,7 @@ class RayCluster:
                 self._desired.hold(nodes)
                 group = group_of(footprint, [{NODE_ID: node} for node in nodes])
                 undo.callback(remove, group)
-                _await(group, footprint, nodes, patience)
+                _await(group, footprint, nodes, deadline)
                 if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
                     raise PlacementError(f"node {', '.join(gone)} is being taken back")
                 handles = [
@@ -145,13 +158,13 @@ class RayCluster:
                 ]
                 for handle in handles:
                     undo.callback(handle.kill)  # the guard then ends its engine
-                return Placement([agent(handle) for handle in handles], undo.pop_all().close)
+                return Placement([RayAgent(handle) for handle in handles], undo.pop_all().close)
         except HostLost as error:
             raise PlacementError(f"a node agent did not start: {error}") from error
 
     def _agent(
         self, group: PlacementGroup, rank: int, launch_id: str, footprint: Footprint
-    ) -> RayHandle:
+    ) -> RayHandle[RayEngineHost]:
         strategy = PlacementGroupSchedulingStrategy(
             group, rank, placement_group_capture_child_tasks=False
         )
@@ -161,12 +174,12 @@ class RayCluster:
             AGENT_ACTOR.options(scheduling_strategy=strategy, **options).remote(launch_id, gpus)
         )
 
-    def _client(self, machine: Machine) -> RayHandle:
+    def _client(self, machine: Machine) -> RayHandle[RayClientHost]:
         strategy = NodeAffinitySchedulingStrategy(machine.node_id, soft=False)
         options = {"num_cpus": CLIENT_CPUS, "runtime_env": self._package_environment()}
         return RayHandle(CLIENT_ACTOR.options(scheduling_strategy=strategy, **options).remote())
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
+    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:
@@ -194,13 +207,13 @@ def _alive() -> list[Machine]:
 
 
 def _await(
-    group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], patience: Patience
+    group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], deadline: PlacementDeadline
 ) -> None:
     """Wait until the group is placed. Raises PlacementError: see ``Cluster.place``."""
     began, held = time.monotonic(), partial(_held, footprint, nodes)
     while not group.wait(1):
         waited_s = time.monotonic() - began
-        patience.check(waited_s, footprint, held)
+        deadline.check(waited_s, footprint, held)
         if waited_s >= INFEASIBLE_S and _infeasible(group):
             raise PlacementError(f"the nodes chosen for {footprint} are gone or cannot hold it")
 

@@ -12,9 +12,10 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
-from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
+from orchestrator.cluster.base import Machine, NoAnswer
 from orchestrator.cluster.calls import CALL_LIMIT_S
 from orchestrator.cluster.client_host import reach_problem
+from orchestrator.cluster.protocol import ASK_LIMIT_S
 from orchestrator.cluster.ray.actors import first_line
 from orchestrator.cluster.ray.private import head_node, monitor_has_configuration, uploaded
 from orchestrator.results.store import Store

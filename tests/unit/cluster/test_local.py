@@ -287,12 +287,17 @@ class Sitting:
     def __init__(self, held: bool, kill: Callable[[], None], broken: bool) -> None:
         self._held, self.kill, self._broken = held, kill, broken
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
+    def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
         made: Future[Any] = Future()
         if self._broken:
             made.set_exception(HostLost("its process ended"))
             return made
-        made.set_result({"lease": self._held, "rest": True, "process": ("here", 1)}[method])
+        answers: dict[Callable[..., Any], object] = {
+            ClientHost.lease: self._held,
+            ClientHost.rest: True,
+            ClientHost.process: ("here", 1),
+        }
+        made.set_result(answers[method])
         return made
 
 
@@ -362,10 +367,10 @@ class Direct:
     def __init__(self) -> None:
         self._client = ClientHost()
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
+    def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
         made: Future[Any] = Future()
         try:
-            made.set_result(getattr(self._client, method)(*args))
+            made.set_result(method(self._client, *arguments))
         except Exception as error:
             made.set_exception(error)
         return made
@@ -446,10 +451,10 @@ def test_a_client_process_ignores_signals_from_its_very_beginning() -> None:
         assert client.process.pid is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(client.process.pid, number)
-        assert client.begin("wall_ns").result(30) > 0
+        assert client.begin(ClientHost.wall_ns).result(30) > 0
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(client.process.pid, number)
-        assert client.begin("wall_ns").result(30) > 0
+        assert client.begin(ClientHost.wall_ns).result(30) > 0
     finally:
         client.kill()
 
@@ -458,10 +463,10 @@ class Counting:
     """A client that still counts replies: it reports at the third question, or never answers."""
 
     def __init__(self, answers: bool) -> None:
-        self.report: Future[str] = Future()
+        self.report: Future[Any] = Future()
         self.asked, self.answers, self.progress = 0, answers, Progress()
 
-    def begin(self, method: str, *args: object) -> Future[Any]:
+    def begin(self, method: Callable[..., Any], *arguments: object) -> Future[Any]:
         made: Future[Any] = Future()
         self.asked += 1
         if self.answers:
@@ -508,9 +513,8 @@ def reported(client: ClientProcess) -> ClientReport:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         point = point_for(f"http://127.0.0.1:{gone.getsockname()[1]}")
     try:
-        client.begin("prepare", point).result(30)
-        report: ClientReport = client.begin("run_and_store", time.time_ns(), 0, 0, None).result(30)
-        return report
+        client.begin(ClientHost.prepare, point, 0, 1).result(30)
+        return client.begin(ClientHost.run_and_store, time.time_ns(), 0, 0, None).result(30)
     finally:
         client.kill()
 
@@ -553,18 +557,22 @@ def test_an_answer_that_the_driver_cannot_read_says_why(monkeypatch: pytest.Monk
         reported(ClientProcess())
 
 
+def lock_of(_: ClientHost) -> object:
+    """An answer that cannot be pickled."""
+    return threading.Lock()
+
+
 def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a thread of this process: what a client's own process lacks cannot be patched there."""
     ours, theirs = Pipe()
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(ClientHost, "wall_ns", lambda _: threading.Lock())
     threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
-    ours.send((3, "wall_ns", ()))
+    ours.send((3, lock_of, ()))
     assert ours.poll(10)
     number, error, _ = _received(ours)
     assert (number, str(error)) == (
         3,
-        "wall_ns failed on its node: TypeError: cannot pickle '_thread.lock' object",
+        "lock_of failed on its node: TypeError: cannot pickle '_thread.lock' object",
     )
     ours.close()
 

@@ -24,9 +24,10 @@ from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
 from orchestrator.cluster import node_checks, node_network
-from orchestrator.cluster.base import ASK_LIMIT_S, Growth, Machine, NoAnswer, NodeType
+from orchestrator.cluster.base import Growth, Machine, NoAnswer, NodeType
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, try_results
+from orchestrator.cluster.protocol import ASK_LIMIT_S
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import Failure, FailureKind, Occupied, ResultsError
-from orchestrator.cluster.base import Bundle, Footprint, Growth, Machine, NodeType, Patience
+from orchestrator.cluster.base import (
+    Bundle,
+    Footprint,
+    Growth,
+    Machine,
+    NodeType,
+    PlacementDeadline,
+)
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results import blobs
@@ -95,7 +102,7 @@ class Packing(World):
     def place(
         self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object
     ) -> Placed:
-        assert isinstance(patience, Patience)
+        assert isinstance(patience, PlacementDeadline)
         began_s = self.clock.now_s()
         while (held := self.others.intersection(nodes or ())) and self.clock.now_s() < self.freed_s:
             self.clock.sleep(1.0)

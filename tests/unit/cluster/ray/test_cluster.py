@@ -5,6 +5,7 @@ fake.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import PlacementError
-from orchestrator.cluster.base import Bundle, Footprint, Machine, Patience
+from orchestrator.cluster.base import Bundle, Footprint, Machine, PlacementDeadline
+from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.ray import cluster as ray_cluster
 from orchestrator.cluster.ray import growth as ray_growth
 from orchestrator.cluster.ray.cluster import RayCluster
@@ -57,9 +59,14 @@ class Fake:
         raise PlacementError("it would hang")
 
     def client(self, cluster: RayCluster, machine: Machine) -> Any:
-        def begin(method: str, *_: object) -> Future[Any]:
+        def begin(method: Callable[..., Any], *_: object) -> Future[Any]:
+            answers: dict[Callable[..., Any], object] = {
+                ClientHost.lease: False,
+                ClientHost.rest: True,
+                ClientHost.process: (machine.node_id, 1),
+            }
             made: Future[Any] = Future()
-            made.set_result({"lease": False, "rest": True, "process": (machine.node_id, 1)}[method])
+            made.set_result(answers[method])
             return made
 
         return SimpleNamespace(begin=begin, kill=lambda: self.killed.append(machine.node_id))
@@ -82,7 +89,7 @@ def test_no_agent_starts_on_a_node_that_drained_while_it_was_waited_for(
 ) -> None:
     monkeypatch.setattr(ray_cluster, "_await", lambda *_: fake.drains.update(n1=0))
     with pytest.raises(PlacementError, match="node n1 is being taken back"):
-        RayCluster(None).place("launch", ONE, ["n1"], Patience(60.0))
+        RayCluster(None).place("launch", ONE, ["n1"], PlacementDeadline(60.0))
     assert (fake.agents, fake.groups) == ([], [])
 
 

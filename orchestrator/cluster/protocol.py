@@ -1,0 +1,176 @@
+"""What the sweep needs from a cluster: machines, placements, agents that run engines, and clients
+that load them.
+
+Two classes implement it: this machine without Ray (local.py), and Ray (ray/cluster.py). Everything
+here is a protocol, so the sweep is tested without either. Any call to an agent may raise HostLost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.cluster.base import (
+    Allocation,
+    Footprint,
+    Growth,
+    Machine,
+    PlacementDeadline,
+    Stopped,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.base.errors import Failure
+    from orchestrator.cluster.clients import BorrowedClients
+    from orchestrator.engines.command import Node
+    from orchestrator.load.point import HostLoad
+    from orchestrator.node.leases import Wish
+    from orchestrator.node.readiness import Ready
+    from orchestrator.spec.settings import Hardware
+    from orchestrator.spec.stages import PlannedSettings
+    from orchestrator.telemetry.engine_metrics import Sample
+
+ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
+
+
+class Agent(Protocol):
+    """Runs one rank of a replica on its node. What each method does stands in ``EngineHost``, which
+    is one; on another node a proxy calls it there.
+    """
+
+    @property
+    def allocation(self) -> Allocation: ...
+
+    def lease(self, wish: Wish) -> tuple[int, ...]: ...
+    def queue(self, wish: Wish, since_ns: int = 0) -> int: ...
+    def put_back(self) -> None: ...
+    def dead_logs(self) -> list[tuple[str, str, bytes]]: ...
+    def drop_dead(self, folder: str) -> None: ...
+    def reserve_ports(self, count: int) -> list[int]: ...
+    def start(
+        self, settings: PlannedSettings, hardware: Hardware, node: Node, api_key: str
+    ) -> tuple[str, ...]: ...
+    def begin_ready(self, timeout_s: float) -> None: ...
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None: ...
+    def downloaded(self) -> int: ...
+    def hear_downloaded(self, elsewhere: int) -> None: ...
+    def saying(self) -> str: ...
+    def kv_transport(self) -> str: ...
+    def failure(self) -> Failure | None: ...
+    def empty_cache(self) -> bool: ...
+    def begin_metrics(self) -> None: ...
+    def has_work(self) -> bool: ...
+    def end_metrics(self) -> list[Sample]: ...
+    def begin_host(self) -> None: ...
+    def end_host(self, ours: Collection[int]) -> HostLoad: ...
+    def stop(self) -> Stopped: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """The agents of one replica, rank 0 first, and the resources they hold.
+
+    ``release`` ends their engines and gives the resources back; calling it again does nothing.
+    """
+
+    agents: Sequence[Agent]
+    release: Callable[[], None]
+
+
+class Probes(Protocol):
+    """Runs checks on every node of a cluster in parallel."""
+
+    machines: Sequence[Machine]
+
+    def ask(
+        self,
+        function: Any,
+        *arguments: Any,
+        limit_s: float = ASK_LIMIT_S,
+        nodes: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Call ``function(*arguments)`` on all nodes, or only on ``nodes``; node id -> its result,
+        or NoAnswer.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Cluster(Protocol):
+    """A cluster that can place replicas and clients. Every wait has a limit.
+
+    ``note``: what the user should know about how it was found.
+    """
+
+    note: str | None
+
+    def machines(self) -> list[Machine]:
+        """Nodes that can take new work: all but those in ``leaving``."""
+        ...
+
+    def leaving(self) -> Mapping[str, float]:
+        """Nodes that drain because they will be taken back: node id -> seconds until then, infinite
+        if unknown.
+        """
+        ...
+
+    def watch(self, tell: Callable[[str], None], stop: Event) -> None:
+        """From now on report when the cluster stops answering and when it answers again.
+
+        When it is lost for good: say so, set ``stop`` and end this process.
+        """
+        ...
+
+    def growth(self) -> Growth:
+        """What its autoscaler reports now."""
+        ...
+
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS, beside those that
+        launches hold; replaces the last wish.
+
+        ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed
+        by this: the nodes show up in ``machines`` or they do not. Without footprints only the
+        launches keep nodes up.
+        """
+        ...
+
+    def probes(self) -> Probes:
+        """A way to run checks on every node."""
+        ...
+
+    def check_nodes(self) -> list[str]:
+        """Check, before anything starts, that the nodes can run this program and write results.
+
+        Returns warnings for the user. Raises InputError with everything that is wrong.
+        """
+        ...
+
+    def place(
+        self,
+        launch_id: str,
+        footprint: Footprint,
+        nodes: Sequence[str],
+        deadline: PlacementDeadline,
+    ) -> Placement:
+        """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are
+        different.
+
+        Waits while others hold the resources. Raises Occupied when ``deadline`` is over,
+        PlacementError when these nodes are gone or could not hold the footprint even when idle.
+        """
+        ...
+
+    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
+        """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher
+        numbers are taken last.
+
+        Raises PlacementError, also when a client's node cannot reach the results.
+        """
+        ...
+
+    def most_clients(self) -> int: ...
+    def close(self) -> None: ...
