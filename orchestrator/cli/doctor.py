@@ -51,8 +51,8 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
     Finds what would make the sweep fail or distort its numbers, with the reason and a remedy.
     """
-    from orchestrator.cluster import LOCAL, open_cluster
     from orchestrator.cluster.node_checks import versions
+    from orchestrator.cluster.open_cluster import LOCAL, open_cluster
     from orchestrator.plan.make import load_plan
     from orchestrator.report.formats import json_text
     from orchestrator.results.location import check_answers

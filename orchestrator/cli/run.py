@@ -144,7 +144,7 @@ def run(
     store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
-    from orchestrator.cluster import open_cluster
+    from orchestrator.cluster.open_cluster import open_cluster
     from orchestrator.report.live import LiveSweep
     from orchestrator.results.events import SWEEP, Phase, SweepStep
     from orchestrator.results.runs import ActiveRun, Runs

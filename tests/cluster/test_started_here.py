@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 STARTS = """
 import json, time, psutil
-from orchestrator.cluster import open_cluster
+from orchestrator.cluster.open_cluster import open_cluster
 cluster = open_cluster(None)
 probes = cluster.probes()
 probes.ask(time.time)  # a worker is there

@@ -38,7 +38,8 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
 
     report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
     monkeypatch.setattr(
-        "orchestrator.cluster.open_cluster", lambda *_: SimpleNamespace(note="", close=lambda: None)
+        "orchestrator.cluster.open_cluster.open_cluster",
+        lambda *_: SimpleNamespace(note="", close=lambda: None),
     )
     monkeypatch.setattr(
         "orchestrator.sweep.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report)
