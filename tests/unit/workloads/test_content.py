@@ -17,6 +17,7 @@ from orchestrator.workloads.content import (
     Words,
     ids_within,
     load_tokenizer,
+    local_tokenizer,
     prompter,
 )
 
@@ -122,3 +123,26 @@ def test_truncation_and_padding_of_the_file_are_not_ours(folder: Path, tmp_path:
     found = [len(code.ids) for code in loaded.encode_batch_fast(texts)]
     assert found == [len(plain.encode(text).ids) for text in texts]
     assert found[1] > 4
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (None, None),
+        ("folder", "folder"),
+        ("folder/tokenizer.json", "folder/tokenizer.json"),
+        ("folder/tokens", "folder/tokens"),
+        ("x.gguf", None),
+        ("acme/x:Q4_K_M", None),
+        ("acme/x", None),
+        ("/nowhere/x.gguf", None),
+    ],
+)
+def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
+    name: str | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file in ("folder/tokenizer.json", "folder/tokens", "x.gguf"):
+        (tmp_path / file).write_bytes(b"GGUF")
+    assert local_tokenizer(name) == found

@@ -1,0 +1,51 @@
+"""A load client on its node: its lease, and rows that the storage does not take."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.base.errors import Occupied, ResultsError
+from orchestrator.cluster.client_host import ClientHost
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.node.leases import Lease, Owner, Wish, living
+from tests.unit.cluster.points import point_for
+
+
+def test_no_other_sweep_gets_the_host_of_a_client_that_a_launch_has() -> None:
+    cluster, other = LocalCluster(None, 1, watched=False), Lease("a")
+    clients = cluster.clients(1, {})
+    with pytest.raises(Occupied, match="held by a load client"):
+        other.take(Wish(Owner("another"), True))
+    clients.release()
+    other.take(Wish(Owner("another"), True))
+    again = cluster.clients(1, {})  # there is no other host
+    assert sorted(one.client for one in living()) == [False, True]
+    other.release()
+    again.release()
+    cluster.close()
+    assert living() == []
+
+
+def test_a_client_gives_the_driver_the_rows_that_the_storage_does_not_take_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ResultsError("the storage refuses")
+
+    def never(*_: object, **__: object) -> None:
+        over.wait()
+
+    over, host = threading.Event(), ClientHost()
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)
+    for put_part, limit_s in ((refuse, 60.0), (never, 0.0)):
+        monkeypatch.setattr("orchestrator.cluster.client_host.STORE_LIMIT_S", limit_s)
+        host.prepare(point_for("http://127.0.0.1:9"))
+        report = host.run_and_store(time.time_ns(), 0, 0, SimpleNamespace(put_part=put_part))
+        assert (report.stored, report.requests.rows, report.token_events is None) == ((), 3, False)
+    over.set()
