@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.base.errors import Occupied, ResultsError
-from orchestrator.cluster.client_host import ClientHost
+from orchestrator.base.errors import InputError, Occupied, ResultsError
+from orchestrator.cluster.client_host import ClientHost, reach_problem
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.node.leases import Lease, Owner, Wish, living
+from orchestrator.results.store import Store
 from tests.unit.cluster.points import point_for
 
 
@@ -49,3 +51,32 @@ def test_a_client_gives_the_driver_the_rows_that_the_storage_does_not_take_in_ti
         report = host.run_and_store(time.time_ns(), 0, 0, SimpleNamespace(put_part=put_part))
         assert (report.stored, report.requests.rows, report.token_events is None) == ((), 3, False)
     over.set()
+
+
+def test_a_node_that_sees_the_drivers_plan_and_may_write_has_no_problem(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    store.write_plan("{}")
+    assert reach_problem(store) is None
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["plan.json"]  # the probe is gone
+
+
+def test_a_folder_that_only_the_driver_sees_is_named_with_what_to_do(tmp_path: Path) -> None:
+    problem = reach_problem(Store.open(str(tmp_path), "x"))
+    assert problem is not None
+    assert "s3://" in problem
+
+
+def test_a_bucket_that_cannot_be_written_says_whose_credentials_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store.open("s3://bucket/x?region=us-east-1", "x")
+
+    def denied() -> None:
+        raise InputError("results cannot be written to s3://bucket/x: ACCESS_DENIED")
+
+    monkeypatch.setattr(store, "plan", lambda: "{}")
+    monkeypatch.setattr(store, "check_writable", denied)
+    problem = reach_problem(store)
+    assert problem is not None
+    assert "ACCESS_DENIED" in problem
+    assert "credentials of its own" in problem

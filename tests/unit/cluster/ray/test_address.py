@@ -145,3 +145,8 @@ def test_a_driver_that_stood_still_does_not_take_the_head_for_lost(
     stop = Event()
     assert told_of([(0, True), (300, False), (0, True)], stop, monkeypatch) == []
     assert not stop.is_set()
+
+
+def test_the_address_for_jobs_is_told_from_the_clusters() -> None:
+    with pytest.raises(InputError, match="give the cluster's own, head:6379"):
+        live_address("http://head:8265")

@@ -10,38 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.cluster.client_host import reach_problem
 from orchestrator.cluster.ray import nodes as ray_nodes
-from orchestrator.results.store import Store
-
-
-def test_a_node_that_sees_the_drivers_plan_and_may_write_has_no_problem(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path), "x")
-    store.write_plan("{}")
-    assert reach_problem(store) is None
-    assert [path.name for path in (tmp_path / "x").iterdir()] == ["plan.json"]  # the probe is gone
-
-
-def test_a_folder_that_only_the_driver_sees_is_named_with_what_to_do(tmp_path: Path) -> None:
-    problem = reach_problem(Store.open(str(tmp_path), "x"))
-    assert problem is not None
-    assert "s3://" in problem
-
-
-def test_a_bucket_that_cannot_be_written_says_whose_credentials_are_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store.open("s3://bucket/x?region=us-east-1", "x")
-
-    def denied() -> None:
-        raise InputError("results cannot be written to s3://bucket/x: ACCESS_DENIED")
-
-    monkeypatch.setattr(store, "plan", lambda: "{}")
-    monkeypatch.setattr(store, "check_writable", denied)
-    problem = reach_problem(store)
-    assert problem is not None
-    assert "ACCESS_DENIED" in problem
-    assert "credentials of its own" in problem
 
 
 @pytest.mark.parametrize(
