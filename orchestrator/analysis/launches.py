@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
 from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# a figure's name in engine_reported_json (of Engine.reported): its name in predicted_json (of
-# plan/feasibility.py)
+# a figure's name in engine_reported_json (of Engine.reported): its name in Prediction.memory
 FIGURES = {
     "weight_bytes": "weight_bytes",  # on the fullest rank
     "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
@@ -42,7 +42,7 @@ class StoredLaunch:
     """
 
     row: LaunchRow
-    deployment: DeploymentRow | None
+    deployment: StoredDeployment | None
     figures: dict[str, Predicted]
     reported: dict[str, Any]
 
@@ -57,11 +57,11 @@ def load_launches(store: Store) -> list[StoredLaunch]:
     described = rows_of(
         store.read_manifests("deployments", committed, leave_out=True), DeploymentRow
     )
-    deployments = {row.deployment_id: row for row in described}
+    deployments = {row.deployment_id: stored_deployment(row) for row in described}
     found = []
     for row in rows_of(store.read_manifests("launches", committed, leave_out=True), LaunchRow):
         deployment = deployments.get(row.deployment_id)
-        predicted = json.loads(deployment.predicted_json or "{}") if deployment else {}
+        predicted = deployment.prediction.memory if deployment else {}
         reported = json.loads(row.engine_reported_json or "{}")
         found.append(StoredLaunch(row, deployment, compared(predicted, reported), reported))
     return sorted(found, key=lambda one: (one.label, one.row.started_unix_ns))
@@ -75,7 +75,7 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
-    """All figures of FIGURES, from the contents of ``predicted_json`` and ``engine_reported_json``."""
+    """All figures of FIGURES, from ``Prediction.memory`` and the content of ``engine_reported_json``."""
     found = {}
     for name, in_prediction in FIGURES.items():
         promised, told = predicted.get(in_prediction), reported.get(name)

@@ -5,15 +5,14 @@ This does not evaluate quality: it tells a fast engine from one that computes so
 answers of one model to the same prompt through the same API are compared (docs/metrics.md).
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
 from orchestrator.base.text import grouped
-from orchestrator.results.ids import one_model
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
@@ -77,7 +76,7 @@ class Answered:
     """One launch and what it answered."""
 
     launch: LaunchRow
-    deployment: DeploymentRow
+    deployment: StoredDeployment
     answers: Answers
 
     @property
@@ -85,19 +84,16 @@ class Answered:
         """Answers are compared within a family: one model, in any checkpoint, asked through one
         API.
         """
-        return model_of(self.deployment), self.answers[0].api
+        return self.deployment.one_model, self.answers[0].api
 
 
-def model_of(row: DeploymentRow) -> str:
-    return one_model(row.model, json.loads(row.predicted_json or "{}"))
-
-
-def called(rows: Sequence[DeploymentRow]) -> str:
+def called(deployments: Sequence[StoredDeployment]) -> str:
     """One model in a few words: its unquantized checkpoint, and how many other checkpoints there
     are.
     """
-    names = {row.model for row in rows}
-    first = min({row.model for row in rows if not _quantized(row)} or names)
+    names = {deployment.model for deployment in deployments}
+    unquantized = {deployment.model for deployment in deployments if not deployment.is_quantized}
+    first = min(unquantized or names)
     others = len(names) - 1
     return first + (f" and {others} more checkpoint{'s' * (others > 1)} of it" if others else "")
 
@@ -149,12 +145,12 @@ def _repeated(text: str) -> str | None:
 
 def agreements(
     store: Store,
-    described: Callable[[DeploymentRow], DeploymentRow] = lambda row: row,
+    described: Callable[[StoredDeployment], StoredDeployment] = lambda deployment: deployment,
     planned: Iterable[str] = (),
 ) -> dict[str, Agreement]:
     """By deployment id, for deployments whose answers are stored.
 
-    ``described``: turns a row into the one that is shown; ``planned``: deployment ids in the order
+    ``described``: turns a deployment into the one that is shown; ``planned``: deployment ids in the order
     of the file.
     """
     manifests = [
@@ -167,7 +163,7 @@ def agreements(
     answered = rows_of(store.read_manifests("answers", manifests, leave_out=True), AnswerRow)
     answers = grouped((row.launch_id, row) for row in answered)
     rows = rows_of(store.read_manifests("deployments", manifests, leave_out=True), DeploymentRow)
-    deployments = {row.deployment_id: described(row) for row in rows}
+    deployments = {row.deployment_id: described(stored_deployment(row)) for row in rows}
     launches = rows_of(store.read_manifests("launches", manifests, leave_out=True), LaunchRow)
     found = (
         Answered(one, deployments[one.deployment_id], answers[one.launch_id])
@@ -213,28 +209,21 @@ def reference(family: Sequence[Answered], planned: Sequence[str] = ()) -> Answer
     the first launch of all. ``family``: in the order of the file, then of time.
     """
     good = [one for one in family if not broken(one.answers)]
-    unquantized = [one for one in good if not _quantized(one.deployment)]
+    unquantized = [one for one in good if not one.deployment.is_quantized]
     asked = [one for one in unquantized if one.deployment.deployment_id in planned]
     return min(asked or unquantized, key=_plainness, default=good[0] if good else None)
-
-
-def _quantized(row: DeploymentRow) -> bool:
-    """By its settings, or by its checkpoint."""
-    return bool(
-        row.quantization or json.loads(row.predicted_json or "{}").get("checkpoint_quantization")
-    )
 
 
 def _plainness(one: Answered) -> tuple[bool, bool, int, int]:
     """Lower is plainer: token ids are told, the KV cache has the model's type, few devices, few
     settings.
     """
-    row, told = one.deployment, all(answer.token_ids for answer in one.answers)
+    deployment = one.deployment
     return (
-        not told,
-        row.kv_cache_dtype not in (None, "auto"),
-        row.devices,
-        len(json.loads(row.settings_json)),
+        not all(answer.token_ids for answer in one.answers),
+        deployment.kv_cache_dtype not in (None, "auto"),
+        deployment.devices,
+        len(deployment.settings),
     )
 
 

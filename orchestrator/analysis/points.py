@@ -18,6 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis.attempt_summary import computed, pool_key, pooled
+from orchestrator.analysis.deployments import (
+    StoredDeployment,
+    stored_deployment,
+    unknown_deployment,
+)
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
@@ -116,7 +121,7 @@ def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[
 class Point:
     """One load level of one workload on one deployment, over all its repeats."""
 
-    deployment: DeploymentRow
+    deployment: StoredDeployment
     repeats: tuple[Measurement, ...]
     _figures: Callable[[], Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
@@ -265,7 +270,9 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
             store.read_manifests("deployments", store.manifests("launch")), DeploymentRow
         )
         attempts.deployments |= {
-            one.deployment_id: one for one in launched if one.deployment_id in unknown
+            row.deployment_id: stored_deployment(row)
+            for row in launched
+            if row.deployment_id in unknown
         }
     groups = grouped((one.point.point_id, one) for one in attempts.measurements())
     together = _together(store, [_used(group) or group for group in groups.values()])
@@ -307,7 +314,7 @@ class _Attempts:
             *limits,
         ]
         self.columns = [*arrow_schema(Committed).names, *needed]
-        self.deployments: dict[str, DeploymentRow] = {}
+        self.deployments: dict[str, StoredDeployment] = {}
         # by deployment: creation time of the attempt that its row came with
         self._described: dict[str, int] = {}
         self._rows: list[tuple[PointHead, Batches, tuple[Verdicts, ...]]] = []
@@ -332,17 +339,18 @@ class _Attempts:
                 )
         described = rows["deployment"].take(pa.array(new.values(), pa.int64())).drop_null()
         self.deployments |= {
-            one.deployment_id: one for one in rows_of(_unnested(described), DeploymentRow)
+            row.deployment_id: stored_deployment(row)
+            for row in rows_of(_unnested(described), DeploymentRow)
         }
 
     def undescribed(self) -> set[str]:
         """Ids of deployments whose row came with none of the attempts."""
         return {point.deployment_id for point, _, _ in self._rows} - set(self.deployments)
 
-    def deployment(self, point: PointHead) -> DeploymentRow:
+    def deployment(self, point: PointHead) -> StoredDeployment:
         """The deployment of a point; where its row was never stored, one that has only the id."""
-        found = self.deployments.get(point.deployment_id)
-        return found or _nothing_known(point.deployment_id, point.experiment)
+        known = self.deployments.get(point.deployment_id)
+        return known or unknown_deployment(point.deployment_id)
 
     def measurements(self) -> list[Measurement]:
         """Sorted by deployment, load and repeat."""
@@ -419,25 +427,6 @@ def _used(repeats: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """The repeats that count; without any, those that ran at all."""
     counting = tuple(one for one in repeats if one.counts)
     return counting or tuple(one for one in repeats if one.ok)
-
-
-def _nothing_known(deployment_id: str, experiment: str) -> DeploymentRow:
-    return DeploymentRow(
-        deployment_id=deployment_id,
-        experiment=experiment,
-        label=deployment_id,
-        engine="",
-        model="",
-        hardware="",
-        accelerator="",
-        devices=0,
-        nodes=0,
-        replicas=0,
-        tensor_parallel_size=0,
-        pipeline_parallel_size=0,
-        data_parallel_size=0,
-        settings_json="{}",
-    )
 
 
 def _unnested(column: pa.ChunkedArray) -> pa.Table:

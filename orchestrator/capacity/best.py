@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
-from orchestrator.analysis.output_agreement import NEAR_CHANCE, called, disagreement, model_of
+from orchestrator.analysis.output_agreement import NEAR_CHANCE, called, disagreement
 from orchestrator.analysis.points import Point
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.capacities import (
@@ -157,7 +157,7 @@ def group_of(point: Point) -> Group:
     """The group that a point is shown in: all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
     return Group(
-        head.experiment, head.workload, model_of(deployment), deployment.hardware, point.emulated
+        head.experiment, head.workload, deployment.one_model, deployment.hardware, point.emulated
     )
 
 

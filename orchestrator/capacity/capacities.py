@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
 from orchestrator.analysis.output_agreement import Disagreement
@@ -25,7 +26,6 @@ from orchestrator.capacity.choose_level import PRECISION
 from orchestrator.capacity.claim import POINTLESS, Claim, Probed, at_levels, claim_of, shown_by
 from orchestrator.capacity.dominance import SETTLED, against, lead_of, worth
 from orchestrator.capacity.outcomes import targets
-from orchestrator.results.records import DeploymentRow
 from orchestrator.spec.load import Level, Limit, Per, Slo
 
 # fields of Figures by latency; itl_ms is missing because it pools the gaps of all requests
@@ -137,7 +137,7 @@ class Excluded:
     reason, where one does.
     """
 
-    deployment: DeploymentRow
+    deployment: StoredDeployment
     reason: Exclusion
     level: Point | None = None
     evidence: Point | None = None
@@ -323,7 +323,7 @@ def claims(
 
 
 def claims_among_rivals(
-    searches: Sequence[tuple[DeploymentRow, Mapping[str, Claim]]], per: Per
+    searches: Sequence[tuple[StoredDeployment, Mapping[str, Claim]]], per: Per
 ) -> list[dict[str, Claim]]:
     """What searches of deployments that are compared show, as ``claims``, with the status
     ``outraced`` for those that are beaten.
@@ -492,7 +492,7 @@ def reason_to_exclude(point: Point) -> Exclusion | None:
     return None
 
 
-def divisor_of_capacity(deployment: DeploymentRow, per: Per, control: str) -> float | None:
+def divisor_of_capacity(deployment: StoredDeployment, per: Per, control: str) -> float | None:
     """What a capacity is divided by; None where that means nothing: requests in flight are not
     bought by the dollar.
     """
@@ -559,14 +559,14 @@ def tests_that_may_miss(point: Point) -> list[Attained]:
     return [test for test in point.tests if test.share.lower < test.target]
 
 
-def per_or_default(per: Per | None, deployments: Sequence[DeploymentRow]) -> Per:
+def per_or_default(per: Per | None, deployments: Sequence[StoredDeployment]) -> Per:
     """What deployments are compared per. ``per`` None: per GPU, if all of them have some."""
     if per is not None:
         return per
     return "gpu" if all(deployment.devices for deployment in deployments) else "deployment"
 
 
-def _divisor(deployment: DeploymentRow, per: Per) -> float | None:
+def _divisor(deployment: StoredDeployment, per: Per) -> float | None:
     """What tokens/s are divided by: GPUs, USD per second, or 1; None where it is not known."""
     if per == "deployment":
         return 1.0
@@ -575,7 +575,7 @@ def _divisor(deployment: DeploymentRow, per: Per) -> float | None:
     return float(deployment.devices) or None
 
 
-def _reason_without_divisor(deployment: DeploymentRow) -> Exclusion:
+def _reason_without_divisor(deployment: StoredDeployment) -> Exclusion:
     return Exclusion.PRICE_UNKNOWN if deployment.devices else Exclusion.GPUS_UNKNOWN
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from orchestrator import __version__
+from orchestrator.analysis.deployments import Prediction, StoredDeployment, prediction_of
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.points import Point, load_points
@@ -20,7 +21,7 @@ from orchestrator.capacity.choose_level import PRECISION
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.results.ids import one_model
-from orchestrator.results.records import DeploymentRow, PointHead
+from orchestrator.results.records import PointHead
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import Level, Per, Slo
@@ -306,20 +307,20 @@ class StoredExperiment:
             label = self.name if self.is_load_run else deployment.label
             yield MissingLevel(group, deployment.id, label, model, planned.level)
 
-    def _described(self, row: DeploymentRow) -> DeploymentRow:
-        """The row as the plan has it now: label, price, model and prediction."""
-        planned = self._planned.get(row.deployment_id)
+    def _described(self, stored: StoredDeployment) -> StoredDeployment:
+        """The deployment as the plan has it now: label, price, model and prediction."""
+        planned = self._planned.get(stored.deployment_id)
         planned_price = planned.hardware.usd_per_gpu_hour if planned else None
-        price = self._prices.get(row.hardware, planned_price)
+        price = self._prices.get(stored.hardware, planned_price)
         if price is not None:
-            row = replace(row, usd_per_hour=price * row.devices)
+            stored = replace(stored, usd_per_hour=price * stored.devices)
         if planned is not None:
-            row = replace(row, label=planned.label, model=planned.settings.model)
+            stored = replace(stored, label=planned.label, model=planned.settings.model)
             if planned.predicted:
-                row = replace(row, predicted_json=json.dumps(planned.predicted))
+                stored = replace(stored, prediction=self._predictions[stored.deployment_id])
         if self.is_load_run:
-            row = replace(row, label=self.name)
-        return replace(row, model=shown_path(row.model))
+            stored = replace(stored, label=self.name)
+        return replace(stored, model=shown_path(stored.model))
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:
@@ -336,6 +337,15 @@ class StoredExperiment:
         }
 
     @cached_property
+    def _predictions(self) -> dict[str, Prediction]:
+        """What the plan predicts now, by deployment id."""
+        return {
+            deployment_id: prediction_of(deployment.predicted)
+            for deployment_id, deployment in self._planned.items()
+            if deployment.predicted
+        }
+
+    @cached_property
     def _planned(self) -> dict[str, Deployment]:
         """The deployments of the plan by id."""
         if self.plan is None:
@@ -343,10 +353,8 @@ class StoredExperiment:
         return {deployment.id: deployment for deployment in self.plan.deployments}
 
 
-def _without_predicted_levels(row: DeploymentRow) -> DeploymentRow:
-    predicted = json.loads(row.predicted_json or "{}")
-    predicted.pop("levels", None)
-    return replace(row, predicted_json=json.dumps(predicted))
+def _without_predicted_levels(deployment: StoredDeployment) -> StoredDeployment:
+    return replace(deployment, prediction=replace(deployment.prediction, levels=()))
 
 
 def _load_of(head: PointHead) -> str:

@@ -1,8 +1,8 @@
 """Documents as JSON values. The order and names of fields are a promise to readers of the output."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
 from orchestrator.analysis.launches import StoredLaunch
 from orchestrator.analysis.slo import format_slo
@@ -105,7 +105,7 @@ def point_json(document: PointDocument) -> Document:
         **fields_of(head, "experiment", "point_id", "deployment_id"),
         "label": deployment.label,
         **fields_of(described, "engine", "model", "hardware", "devices", "usd_per_hour"),
-        "settings": json.loads(deployment.settings_json),
+        "settings": deployment.settings,
         **fields_of(head, "workload", "control", "level", "arrivals"),
         "knee": document.is_knee,
         "emulated": point.emulated,
@@ -194,7 +194,7 @@ def capacity_json(document: CapacityDocument) -> Document:
         **claim_document(document.claim),
         **_bounds_json("gpu", document.per_gpu),
         **_bounds_json("usd", document.per_usd),
-        "predicted": document.predicted,
+        "predicted": None if document.predicted is None else asdict(document.predicted),
         "measured_over_predicted": document.measured_over_predicted,
         "worse_than_predicted": document.is_worse_than_predicted,
         "levels": [
@@ -258,7 +258,7 @@ def ranked_json(document: RankedDocument) -> Document:
         # a list of levels claims none
         "capacity": None if ranked.capacity is None else claim_document(ranked.capacity),
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
-        "settings": json.loads(deployment.settings_json),
+        "settings": deployment.settings,
         **fields_of(point.figures, *_FIGURES_OF_RANKED),
         **agreement_fields(point),
         "repeats": len(point.used),

@@ -66,7 +66,7 @@ def _bounds_text(
 def _prediction_text(document: CapacityDocument) -> Iterator[str]:
     """What was predicted, and how much of it is claimed."""
     if document.predicted is not None:
-        level = document.predicted["level"]
+        level = document.predicted.level
         if level:
             yield f"predicted {load_text(document.control, float(f'{level:.3g}'))}"
         else:

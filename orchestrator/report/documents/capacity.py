@@ -1,10 +1,9 @@
 """The capacity of one deployment under one SLO, as a search found it."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator.analysis.deployments import PredictedCapacity
 from orchestrator.analysis.points import Point
 from orchestrator.analysis.slo import format_limits
 from orchestrator.base.text import grouped
@@ -42,14 +41,14 @@ class CapacityDocument:
     slo: Slo
     control: str
     claim: Claim
-    predicted: Mapping[str, Any] | None
+    predicted: PredictedCapacity | None
     per_gpu: CapacityBounds | None
     per_usd: CapacityBounds | None
 
     @property
     def measured_over_predicted(self) -> float | None:
         """None where the claim or the predicted capacity is missing, or 0."""
-        level = self.predicted["level"] if self.predicted else None
+        level = self.predicted.level if self.predicted else None
         if not level or self.claim.claim is None:
             return None
         return float(self.claim.claim / level)
@@ -62,9 +61,9 @@ class CapacityDocument:
         """
         if self.predicted is None or self.control != "request_rate":
             return None
-        expected = self.predicted["output_throughput_per_gpu"]
-        lowest, _ = self.predicted["interval_per_gpu"]
-        return bool(expected) and self.claim.high < self.predicted["level"] * lowest / expected
+        expected = self.predicted.output_throughput_per_gpu
+        lowest, _ = self.predicted.interval_per_gpu
+        return bool(expected) and self.claim.high < self.predicted.level * lowest / expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +124,14 @@ def _bounds(probe: Point, claim: Claim, per: Per, control: str) -> CapacityBound
 
 def _predicted(
     experiment: StoredExperiment, probe: Point, slo: Slo, control: str
-) -> Mapping[str, Any] | None:
+) -> PredictedCapacity | None:
     """What the plan predicts under the same limits, whatever they are called."""
-    capacities = json.loads(probe.deployment.predicted_json or "{}").get("capacity", {})
+    capacities = probe.deployment.prediction.capacities
     for planned_slo in experiment.slos:
         if format_limits(planned_slo) != format_limits(slo) or planned_slo.name not in capacities:
             continue
-        found: Mapping[str, Any] | None = capacities[planned_slo.name].get(probe.head.workload)
-        return found if found and found["control"] == control else None
+        predicted = capacities[planned_slo.name].get(probe.head.workload)
+        return predicted if predicted and predicted.control == control else None
     return None
 
 

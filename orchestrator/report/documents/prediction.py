@@ -1,11 +1,11 @@
 """What the plan predicts for a point beside what was measured."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.analysis.deployments import PredictedLevel
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.analysis.points import Point
 
@@ -30,10 +30,10 @@ class PredictionComparison:
 
 def compare_with_prediction(point: Point) -> PredictionComparison | None:
     """None if the plan predicted nothing for this level, or nothing was measured."""
-    if not point.used or not point.deployment.predicted_json:
+    factors = point.deployment.prediction.error_factors
+    if not point.used or factors is None:
         return None
-    stored = json.loads(point.deployment.predicted_json)
-    predicted = _predicted_at(point, stored.get("levels", ()))
+    predicted = _predicted_at(point, point.deployment.prediction.levels)
     if predicted is None:
         return None
     figures = point.figures
@@ -43,11 +43,10 @@ def compare_with_prediction(point: Point) -> PredictionComparison | None:
         "output_throughput": figures.output_token_throughput,
     }
     ratio = {name: _ratio(measured[name], predicted[name]) for name in FIGURES}
-    within = stored["error"]["within"]
     error_factors = {
-        "ttft_ms": within["ttft"],
-        "tpot_ms": within["tpot"],
-        "output_throughput": within["tpot"],
+        "ttft_ms": factors.ttft,
+        "tpot_ms": factors.tpot,
+        "output_throughput": factors.tpot,
     }
     worse: dict[str, float] = {}
     for name in _telling_figures(point, predicted):
@@ -80,16 +79,20 @@ def _telling_figures(point: Point, predicted: Values) -> tuple[str, ...]:
     return FIGURES
 
 
-def _predicted_at(point: Point, levels: Sequence[Mapping[str, object]]) -> Values | None:
+def _predicted_at(point: Point, levels: Sequence[PredictedLevel]) -> Values | None:
     """What was predicted at the point's level, interpolated over the logarithm of the level; None
     outside the range.
     """
     head = point.head
     by_level: dict[float, Values] = {}
     for prediction in levels:
-        if (prediction["workload"], prediction["control"]) == (head.workload, head.control):
-            values = {name: prediction[name] for name in FIGURES}
-            by_level.setdefault(float(prediction["level"]), values)  # type: ignore[arg-type]
+        if prediction.workload == head.workload and prediction.control == head.control:
+            values = {
+                "ttft_ms": prediction.ttft_ms,
+                "tpot_ms": prediction.tpot_ms,
+                "output_throughput": prediction.output_throughput,
+            }
+            by_level.setdefault(prediction.level, values)
     if head.level in by_level:
         return by_level[head.level]
     lower = max((level for level in by_level if level < head.level), default=None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.deployments import stored_deployment
 from orchestrator.analysis.output_agreement import (
     ALONE,
     IS_REFERENCE,
@@ -60,7 +61,7 @@ def answered(
     described = DeploymentRow(
         **{**deployment_row(name, predicted_json=json.dumps(predicted)), "label": name, **row}
     )
-    return Answered(launch, described, answers)
+    return Answered(launch, stored_deployment(described), answers)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ explains.
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.analysis.deployments import prediction_of
 from orchestrator.report.as_json import _prediction_fields
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.documents.prediction import compare_with_prediction
@@ -35,13 +35,13 @@ def a_point(
     level: float = 4, control: str = "concurrency", ttft: float = 40.0, tpot: float | None = 9.0, rate: float = 400.0,
     **changes: Any,
 ) -> Any:  # fmt: skip
-    predicted = json.dumps({"weight_bytes": 1, "levels": LEVELS, "error": ERROR})
+    predicted = prediction_of({"weight_bytes": 1, "levels": LEVELS, "error": ERROR})
     medians = {
         "ttft_ms": SimpleNamespace(p50=ttft),
         "tpot_ms": None if tpot is None else SimpleNamespace(p50=tpot),
     }
     values: dict[str, Any] = {
-        "deployment": SimpleNamespace(predicted_json=predicted, label="tp=2"),
+        "deployment": SimpleNamespace(prediction=predicted, label="tp=2"),
         "head": SimpleNamespace(workload="chat", control=control, level=level),
         "figures": SimpleNamespace(**medians, output_token_throughput=rate),
         "used": (1,), "validity": "valid", "emulated": False,
@@ -149,9 +149,9 @@ def test_falling_behind_by_as_little_as_the_known_error_or_in_a_probe_that_ended
 
 
 def test_where_nothing_was_predicted_there_is_no_column() -> None:
-    bare = a_point(deployment=SimpleNamespace(predicted_json=None, label="x"))
+    bare = a_point(deployment=SimpleNamespace(prediction=prediction_of({}), label="x"))
     unknown = a_point(
-        deployment=SimpleNamespace(predicted_json='{"not_predicted": "why"}', label="x")
+        deployment=SimpleNamespace(prediction=prediction_of({"not_predicted": "why"}), label="x")
     )
     failed = a_point(used=())
     assert predicted_vs_measured_column(documents([bare, unknown, failed])) == ([], [[], [], []])

@@ -1,0 +1,182 @@
+"""Deployments as they are stored, with their settings and what the plan predicted of them, parsed
+once.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.results.ids import one_model
+from orchestrator.results.records import DeploymentRow
+
+_MEMORY_FIGURES = (
+    "weight_bytes",
+    "kv_cache_memory_bytes",
+    "kv_cache_tokens",
+    "max_concurrency",
+    "max_model_len",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedLevel:
+    """Predicted at one load level: median latencies in ms, and output tokens/s. None: not known."""
+
+    workload: str
+    control: str
+    level: float
+    ttft_ms: float | None
+    tpot_ms: float | None
+    output_throughput: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFactors:
+    """The factor that nine in ten predictions are right to."""
+
+    ttft: float
+    tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCapacity:
+    """The highest load that is predicted to hold, and the output throughput there."""
+
+    control: str
+    level: float
+    output_throughput: float
+    output_throughput_per_gpu: float
+    interval_per_gpu: tuple[float, float]
+    usd_per_million_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the plan predicts of a deployment.
+
+    ``parameters``: of the model. ``memory``: figures of the engine's start, as
+    ``plan/feasibility.py`` names them. ``capacities``: by SLO, then by workload.
+    """
+
+    parameters: int | None
+    checkpoint_quantization: str | None
+    memory: Mapping[str, float]
+    levels: tuple[PredictedLevel, ...]
+    error_factors: ErrorFactors | None
+    capacities: Mapping[str, Mapping[str, PredictedCapacity]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeployment:
+    """One engine configuration; ``settings`` is empty if its row was never stored."""
+
+    deployment_id: str
+    label: str
+    engine: str
+    engine_version: str | None
+    model: str
+    hardware: str
+    accelerator: str
+    devices: int
+    quantization: str | None
+    kv_cache_dtype: str | None
+    usd_per_hour: float | None
+    settings: Mapping[str, object]
+    prediction: Prediction
+
+    @property
+    def launched(self) -> bool:
+        """False for an endpoint, which somebody else started."""
+        return self.engine != "endpoint"
+
+    @property
+    def one_model(self) -> str:
+        """The same for all checkpoints of one model."""
+        return one_model(self.model, {"parameters": self.prediction.parameters})
+
+    @property
+    def is_quantized(self) -> bool:
+        """By its settings, or by its checkpoint."""
+        return bool(self.quantization or self.prediction.checkpoint_quantization)
+
+
+def stored_deployment(row: DeploymentRow) -> StoredDeployment:
+    return StoredDeployment(
+        deployment_id=row.deployment_id,
+        label=row.label,
+        engine=row.engine,
+        engine_version=row.engine_version,
+        model=row.model,
+        hardware=row.hardware,
+        accelerator=row.accelerator,
+        devices=row.devices,
+        quantization=row.quantization,
+        kv_cache_dtype=row.kv_cache_dtype,
+        usd_per_hour=row.usd_per_hour,
+        settings=json.loads(row.settings_json),
+        prediction=prediction_of(json.loads(row.predicted_json or "{}")),
+    )
+
+
+def unknown_deployment(deployment_id: str) -> StoredDeployment:
+    """A deployment of which nothing but the id is stored."""
+    return StoredDeployment(
+        deployment_id=deployment_id,
+        label=deployment_id,
+        engine="",
+        engine_version=None,
+        model="",
+        hardware="",
+        accelerator="",
+        devices=0,
+        quantization=None,
+        kv_cache_dtype=None,
+        usd_per_hour=None,
+        settings={},
+        prediction=prediction_of({}),
+    )
+
+
+def prediction_of(predicted: Mapping[str, Any]) -> Prediction:
+    """``predicted``: as plan.json and ``predicted_json`` have it."""
+    factors = predicted.get("error", {}).get("within")
+    capacities = predicted.get("capacity", {})
+    return Prediction(
+        parameters=predicted.get("parameters"),
+        checkpoint_quantization=predicted.get("checkpoint_quantization"),
+        memory={name: predicted[name] for name in _MEMORY_FIGURES if name in predicted},
+        levels=tuple(_level(level) for level in predicted.get("levels", ())),
+        error_factors=ErrorFactors(factors["ttft"], factors["tpot"]) if factors else None,
+        capacities={
+            slo: {
+                workload: _capacity(capacity)
+                for workload, capacity in by_workload.items()
+                if capacity
+            }
+            for slo, by_workload in capacities.items()
+        },
+    )
+
+
+def _level(level: Mapping[str, Any]) -> PredictedLevel:
+    return PredictedLevel(
+        workload=level["workload"],
+        control=level["control"],
+        level=float(level["level"]),
+        ttft_ms=level["ttft_ms"],
+        tpot_ms=level["tpot_ms"],
+        output_throughput=level["output_throughput"],
+    )
+
+
+def _capacity(capacity: Mapping[str, Any]) -> PredictedCapacity:
+    lowest, highest = capacity["interval_per_gpu"]
+    return PredictedCapacity(
+        control=capacity["control"],
+        level=capacity["level"],
+        output_throughput=capacity["output_throughput"],
+        output_throughput_per_gpu=capacity["output_throughput_per_gpu"],
+        interval_per_gpu=(lowest, highest),
+        usd_per_million_tokens=capacity["usd_per_million_tokens"],
+    )
