@@ -27,9 +27,9 @@ from orchestrator.analysis.requests import (
     within,
 )
 from orchestrator.analysis.steady import steady_from_ns
-from orchestrator.results.columns import Column, quantiles
+from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.records import Counts, Distribution, Figures
+from orchestrator.results.records import Distribution, Figures, RequestTotals
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 FAILING = "failing"  # one more verdict, beside those of load/validity.py
@@ -50,7 +50,7 @@ class Observed:
     scheduled: int
     ok: int
     errors: Counter[str]
-    samples: tuple[Mapping[str, Column], ...]
+    samples: tuple[Mapping[str, NumberColumn], ...]
     gaps: GapCounts
     delivered: dict[str, float]
     token_batches: tuple[throughput.Batches, ...]
@@ -98,7 +98,7 @@ def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
     due = columns.scheduled_in(window_ns)
     chosen = due & columns.ok
     batches = throughput.token_batches(columns, window_ns)
-    samples = defaultdict[str, Column](Column)
+    samples = defaultdict[str, NumberColumn](NumberColumn)
     for name, values in _samples(columns, chosen):
         samples[name].add(values[~np.isnan(values)])
     return Observed(
@@ -159,7 +159,7 @@ def figures(observed: Observed) -> Figures:
     """
     delivered, window_s = observed.delivered, observed.window_s
     return Figures(
-        requests=Counts(
+        requests=RequestTotals(
             scheduled=observed.scheduled, ok=observed.ok, failed=observed.scheduled - observed.ok
         ),
         errors=dict(sorted(observed.errors.items())),
@@ -178,7 +178,7 @@ def figures(observed: Observed) -> Figures:
     )
 
 
-def validity_of(measured: str, requests: Sequence[Counts]) -> str:
+def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
     """The verdict; ``failing`` in place of valid where more than FAILING_SHARE of the requests
     failed, since the latencies of the others are then no answer.
     """

@@ -34,12 +34,12 @@ from orchestrator.base.text import grouped
 from orchestrator.results.records import (
     AttemptData,
     Committed,
-    Counts,
     DeploymentRow,
     EngineSide,
     Figures,
     PointHead,
     PooledFigures,
+    RequestTotals,
 )
 from orchestrator.results.schemas import LazyRecords, arrow_schema, rows_of
 from orchestrator.results.store import Store
@@ -60,7 +60,7 @@ class Measurement:
     output_tokens: Batches  # over the steady window
     verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
     attempts: int  # all attempts at this measurement, failed ones included
-    requests: Counts
+    requests: RequestTotals
     _figures: Callable[[], Figures]  # these two are decoded only when needed
     _engine_side: Callable[[], EngineSide | None]
 
@@ -364,7 +364,7 @@ class _Attempts:
             _handles(columns["figures"], Figures),
             _handles(columns["engine_side"], EngineSide),
         )
-        counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), Counts)
+        counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
         rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
         return [
             Measurement(

@@ -20,7 +20,7 @@ from orchestrator.analysis.requests import (
 )
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import unknown_name
-from orchestrator.results.columns import Column
+from orchestrator.results.columns import NumberColumn
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import (
@@ -176,8 +176,8 @@ class LimitColumns:
 
     def __init__(self, window_ns: WindowNs) -> None:
         self._window_ns = window_ns
-        self._found = defaultdict[str, Column](Column)
-        self._index, self._ok = Column(np.int32), Column(np.bool_)
+        self._found = defaultdict[str, NumberColumn](NumberColumn)
+        self._index, self._ok = NumberColumn(np.int32), NumberColumn(np.bool_)
 
     def add(self, columns: RequestArrays) -> None:
         due = columns.scheduled_in(self._window_ns)

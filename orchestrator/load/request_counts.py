@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.wire.finish_reasons import is_good_end
-from orchestrator.results.columns import Column, came_in_lumps, or_zero
+from orchestrator.results.columns import NumberColumn, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, Status, TokenCounts
 from orchestrator.spec.load import Level
@@ -109,8 +109,8 @@ class OpenRequests:
         self._due_by_last: Ints = np.zeros(2, np.int64)
         self._over_by_last: Ints = np.zeros(2, np.int64)
         # requests that were waited for: other failures may be instant
-        self._waited_due_ns = Column()
-        self._waited_s = Column()
+        self._waited_due_ns = NumberColumn()
+        self._waited_s = NumberColumn()
 
     def add(self, requests: RequestColumns) -> None:
         due_ns, done_ns = requests["scheduled_ns"], requests["done_ns"]
@@ -209,8 +209,8 @@ class RequestCounts:
         self._rest_s = 0.0  # how long all took after the last one was due
         self.sums: Counter[str] = Counter()
         self.odd_ends: Counter[str] = Counter()
-        self.send_delay_ms = Column()
-        self.e2e_from_due_s = Column()
+        self.send_delay_ms = NumberColumn()
+        self.e2e_from_due_s = NumberColumn()
         for part in slices(requests):
             columns = RequestColumns.of(part)
             self.open.add(columns)

@@ -21,7 +21,7 @@ import numpy as np
 
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.request_counts import MAX_SEND_DELAY_MS, RequestCounts
-from orchestrator.results.columns import Column, quantiles
+from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.validity import Validity
@@ -159,7 +159,7 @@ def judge(
     return Verdict(validity, [*chain(*found.values()), *_notes(counts, evidence, point)], evidence)
 
 
-def _quantile(column: Column, probability: float) -> float:
+def _quantile(column: NumberColumn, probability: float) -> float:
     values = column.values()
     return float(quantiles(values, [probability])[0]) if values.size else 0.0
 

@@ -21,7 +21,7 @@ from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import point_document
 from orchestrator.report.formats import Document, flat
 from orchestrator.report.selection import answers, experiments, limits, with_limits
-from orchestrator.results.records import Counts, Distribution
+from orchestrator.results.records import Distribution, RequestTotals
 from orchestrator.results.root import open_results
 from orchestrator.spec.load import INFINITE, Per
 from orchestrator.spec.settings import EngineSettings
@@ -58,7 +58,7 @@ BEST_COLUMNS = (
     *("censored", "capacity.claim", "capacity.low", "capacity.high", "capacity.status"),
     *("engine", "devices", "usd_per_hour"),
     *(f"settings.{name}" for name, one in _FIELDS if one.default_factory is None),
-    *(f"requests.{one.name}" for one in fields(Counts)),
+    *(f"requests.{one.name}" for one in fields(RequestTotals)),
     *("request_throughput", "output_token_throughput"),
     *(
         f"{latency}.{figure}"

@@ -30,7 +30,7 @@ def came_in_lumps(
     return found
 
 
-class Column:
+class NumberColumn:
     """Numbers of one type, kept in memory; they are added one slice of rows after the other."""
 
     def __init__(self, dtype: npt.DTypeLike = np.float64) -> None:

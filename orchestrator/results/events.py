@@ -147,7 +147,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestCounts:
+class RequestProgress:
     """Requests of a running point that are over, in flight and failed; ``total``: all it will send,
     0 if unknown.
     """
@@ -169,7 +169,7 @@ class Phase:
     detail: str = ""
     elapsed_s: float = 0.0
     total_s: float = 0.0
-    requests: RequestCounts | None = None
+    requests: RequestProgress | None = None
     says: str = ""
 
     @property

@@ -322,7 +322,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class RequestTotals:
     """Numbers of measured requests that were due in the steady window."""
 
     scheduled: int
@@ -336,7 +336,7 @@ class Figures:
     for it.
     """
 
-    requests: Counts
+    requests: RequestTotals
     errors: Mapping[str, int]  # error class -> requests
     window_s: float
     request_throughput: float | None

@@ -230,30 +230,39 @@ class Store:
         those without computed rows and those at measurements with several ok attempts (named only
         where none is whole). The others are in ``lost``.
         """
-        columns = arrow_schema(Committed).names
-        known = {
-            one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)
-        }
-        there = self.attempts() - self.damage.keys()
-        others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
-        computed = [known[ids] for ids in there if ids in known]
-        ok = Counter(one.measurement_id for one in (*computed, *others) if one.status == "ok")
+        computed, others = self._committed()
+        attempts = [*computed, *others]
         torn = self._torn([*others, *computed])
-        self.lost = {
-            ids: why for ids, why in torn.items() if ids in known and not checked and ok[ids[0]] < 2
-        }
-        whole = {
-            one.measurement_id
-            for one in (*computed, *others)
-            if one.status == "ok" and one.ids not in torn
-        }
-        for ids in (left_out := torn.keys() - self.lost.keys()):
-            if ids[0] not in whole:  # else it was measured again since
+        ok = [attempt for attempt in attempts if attempt.status == "ok"]
+        ok_tries = Counter(attempt.measurement_id for attempt in ok)
+        has_figures = {attempt.ids for attempt in computed}
+        self.lost = {}
+        if not checked:
+            for ids, reason in torn.items():
+                measurement_id, _ = ids
+                if ids in has_figures and ok_tries[measurement_id] < 2:
+                    self.lost[ids] = reason
+        left_out = torn.keys() - self.lost.keys()
+        whole = {attempt.measurement_id for attempt in ok if attempt.ids not in torn}
+        for ids in left_out:
+            measurement_id, _ = ids
+            if measurement_id not in whole:  # else it was measured again since
                 self.leave_out(ids, torn[ids])
-        return sorted(
-            (one for one in (*computed, *others) if one.ids not in left_out),
-            key=lambda one: one.age,
-        )
+        remaining = [attempt for attempt in attempts if attempt.ids not in left_out]
+        return sorted(remaining, key=lambda attempt: attempt.age)
+
+    def _committed(self) -> tuple[list[Committed], list[Manifest]]:
+        """Committed attempts that are not known to be damaged: those with computed rows, and the
+        manifests of the others.
+        """
+        columns = arrow_schema(Committed).names
+        known: dict[tuple[str, str], Committed] = {}
+        for rows in self.computed.scan(columns):
+            known |= {attempt.ids: attempt for attempt in rows_of(rows, Committed)}
+        there = self.attempts() - self.damage.keys()
+        computed = [known[ids] for ids in there if ids in known]
+        others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
+        return computed, others
 
     def winners(self) -> dict[str, Committed]:
         """Measurement id -> the attempt that counts, of those with all their files: see

@@ -18,7 +18,7 @@ from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
-from orchestrator.results.events import Event, Listener, Phase, PhaseName, RequestCounts
+from orchestrator.results.events import Event, Listener, Phase, PhaseName, RequestProgress
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.spec.load import counted
 from orchestrator.sweep.early_end import Early, EarlyEnd
@@ -473,7 +473,7 @@ class Measurer:
 
     def _show_load(self, point: LoadPoint, early_end: EarlyEnd | None, look: Look) -> None:
         progress = look.progress
-        counts = RequestCounts(
+        counts = RequestProgress(
             progress.done, progress.in_flight, progress.failed, point.requests or 0
         )
         length_s = _length_s(point, early_end)

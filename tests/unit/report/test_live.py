@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.report.live import LiveSweep, live_load
-from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, RequestCounts, SweepStep
+from orchestrator.results.events import SWEEP, Event, Phase, PhaseName, RequestProgress, SweepStep
 from tests.harness import wait_for
 
 LONG = "vllm tp=8 pp=2 quantization=fp8_per_tensor max_num_seqs=512"
@@ -99,7 +99,7 @@ def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(
 
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
-    counts = RequestCounts(done=41, in_flight=6, failed=2)
+    counts = RequestProgress(done=41, in_flight=6, failed=2)
     lines = shown(
         width,
         Event("sweep", "36 measurements to do", data={"total": 36}),
@@ -128,7 +128,8 @@ def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
 
 def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
     lines = shown(
-        80, Phase("", PhaseName.MEASURE, "load 4 in flight", 3.0, 0.0, RequestCounts(30, 4, 0, 40))
+        80,
+        Phase("", PhaseName.MEASURE, "load 4 in flight", 3.0, 0.0, RequestProgress(30, 4, 0, 40)),
     )
     assert lines == [
         "measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"
@@ -141,7 +142,7 @@ def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
     monkeypatch.setattr("orchestrator.report.live.LOAD_STILL_S", 0.05)
     said = ""
     with live_load() as live:
-        live(Phase("", PhaseName.MEASURE, "load 4 req/s", 12.0, 60.0, RequestCounts(48, 3, 1)))
+        live(Phase("", PhaseName.MEASURE, "load 4 req/s", 12.0, 60.0, RequestProgress(48, 3, 1)))
         end = time.monotonic() + 20
         while "measure" not in said and time.monotonic() < end:
             said += capsys.readouterr().err

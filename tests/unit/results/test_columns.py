@@ -5,36 +5,36 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.results.columns import Column, or_zero, quantiles
+from orchestrator.results.columns import NumberColumn, or_zero, quantiles
 
 
 def test_a_column_without_rows_is_empty() -> None:
-    assert Column(np.int64).values().tolist() == []
+    assert NumberColumn(np.int64).values().tolist() == []
 
 
 def test_a_column_keeps_the_order_in_which_slices_were_added() -> None:
-    column = Column(np.int64)
+    column = NumberColumn(np.int64)
     column.add(np.array([3, 1]))
     column.add(np.array([2]))
     assert column.values().tolist() == [3, 1, 2]
 
 
 def test_a_column_is_read_in_another_order() -> None:
-    column = Column(np.int64)
+    column = NumberColumn(np.int64)
     column.add(np.array([3, 1]))
     column.add(np.array([2]))
     assert column.taken(np.array([2, 0, 1])).tolist() == [2, 3, 1]
 
 
 def test_a_change_of_values_does_not_change_the_column() -> None:
-    column = Column()
+    column = NumberColumn()
     column.add(np.array([1.0, 2.0]))
     column.values()[0] = 9.0
     assert column.values().tolist() == [1.0, 2.0]
 
 
 def test_a_column_has_one_type() -> None:
-    column = Column(np.int32)
+    column = NumberColumn(np.int32)
     column.add(np.array([1.0, 2.0]))
     assert column.values().dtype == np.int32
 
