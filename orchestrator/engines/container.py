@@ -34,21 +34,24 @@ ROCM = (
 # Variables that apptainer itself needs. The container inherits all others too, where the node's
 # paths mean nothing and the node's values would override the image's.
 OF_APPTAINER = (
-    *(
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "LANG",
-        "LC_",
-        "XDG_",
-        "APPTAINER",
-        "SINGULARITY",
-        "DOCKER_",
-        *FROM_THE_NODE,
-    ),
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_",
+    "XDG_",
+    "APPTAINER",
+    "SINGULARITY",
+    "DOCKER_",
+    *FROM_THE_NODE,
     *NETWORK,
-    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
 )
 SHM = "16g"  # for NCCL and the engines' queues; tensor parallelism fails with docker's 64 MB
 
@@ -65,19 +68,20 @@ def in_container(
     """
     if settings.image is None:
         return command
-    node_has = {
-        name: os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE") if os.environ.get(name)
-    }
-    env = {"HF_HOME": os.path.expanduser(CACHE)} | node_has | command.env
+    env = {"HF_HOME": os.path.expanduser(CACHE)}
+    for name in ("HF_HOME", "HF_HUB_CACHE"):
+        if os.environ.get(name):
+            env[name] = os.environ[name]
+    env |= command.env
     caches = tuple(env[name] for name in CACHES if os.path.isabs(env.get(name, "")))
     # podman and apptainer mount only what exists
     command = replace(command, env=env, folders=caches)
-    writable = dict.fromkeys((*caches, node.workdir), "rw")
-    mounts = dict.fromkeys(local_paths(settings, node), "ro") | writable
-    own = (*hardware.container_args, *settings.container_args)
+    mounts = dict.fromkeys(local_paths(settings, node), "ro")
+    mounts |= dict.fromkeys((*caches, node.workdir), "rw")
+    options = (*hardware.container_args, *settings.container_args)
     if settings.container_runtime == "apptainer":
-        return _apptainer(command, settings.image, hardware, node, mounts, own)
-    return _docker(command, settings, hardware, node, mounts, own)
+        return _apptainer(command, settings.image, hardware, node, mounts, options)
+    return _docker(command, settings, hardware, node, mounts, options)
 
 
 def is_docker(settings: EngineSettings) -> bool:
@@ -108,58 +112,31 @@ def _docker(
     hardware: Hardware,
     node: Node,
     mounts: Mapping[str, str],
-    own: Sequence[str],
+    options: Sequence[str],
 ) -> Command:
-    name, runtime, image = (
-        container_name(node),
-        settings.container_runtime or "docker",
-        settings.image or "",
-    )
+    """The command line of docker or podman. ``mounts``: path -> ro or rw. ``options``: those of the
+    user.
+    """
+    runtime = settings.container_runtime or "docker"
+    image = settings.image or ""
+    name = container_name(node)
     # see _gpus
     env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}
-    argv = [
-        runtime,
-        "run",
-        "--rm",
-        "--init",
-        "--name",
-        name,
-        "--label",
-        f"{LOCKS_LABEL}={node_path('locks')}",
-    ]
-    argv += [
-        "--network",
-        "host",
-        "--ipc",
-        "private",
-        "--shm-size",
-        SHM,
-        *_gpus(runtime, hardware, node),
-    ]
+    argv = [runtime, "run", "--rm", "--init", "--name", name]
+    argv += ["--label", f"{LOCKS_LABEL}={node_path('locks')}"]
+    argv += ["--network", "host", "--ipc", "private", "--shm-size", SHM]
+    argv += _gpus(runtime, hardware, node)
     if runtime == "docker" and node.cores:  # the daemon's child does not inherit our affinity
         argv += ["--cpuset-cpus", ",".join(map(str, node.cores))]
     # we read its output; the runtime would keep a copy of its own, without a limit
     argv += ["--log-driver", "none"]
     for path, mode in mounts.items():
         argv += ["--volume", f"{path}:{path}:{mode}"]
-    for key in sorted(
-        {
-            *env,
-            *command.secrets,
-            *FROM_THE_NODE,
-            *(key for key in os.environ if key.startswith(NETWORK)),
-        }
-    ):
-        argv += ["--env", key]
-    argv += [
-        *own,
-        "--workdir",
-        node.workdir,
-        "--entrypoint",
-        command.argv[0],
-        image,
-        *command.argv[1:],
-    ]
+    of_network = [variable for variable in os.environ if variable.startswith(NETWORK)]
+    for variable in sorted({*env, *command.secrets, *FROM_THE_NODE, *of_network}):
+        argv += ["--env", variable]
+    argv += [*options, "--workdir", node.workdir]
+    argv += ["--entrypoint", command.argv[0], image, *command.argv[1:]]
     return replace(command, argv=tuple(argv), env=env, after=(runtime, "rm", "--force", name))
 
 
@@ -173,10 +150,10 @@ def _gpus(runtime: str, hardware: Hardware, node: Node) -> list[str]:
     if hardware.is_amd:
         return [*ROCM, *rdma]
     if runtime == "podman":
-        return [
-            *(word for device in node.devices for word in ("--device", f"nvidia.com/gpu={device}")),
-            *rdma,
-        ]
+        words = []
+        for device in node.devices:
+            words += ["--device", f"nvidia.com/gpu={device}"]
+        return [*words, *rdma]
     return ["--gpus", f'"device={",".join(node.devices)}"', *rdma]
 
 
@@ -186,16 +163,18 @@ def _apptainer(
     hardware: Hardware,
     node: Node,
     mounts: Mapping[str, str],
-    own: Sequence[str],
+    options: Sequence[str],
 ) -> Command:
-    """The container's processes are children of the client and see the node's devices, /dev/shm and
+    """The command line of apptainer. The container's processes are children of the client and see the node's devices, /dev/shm and
     home folder.
 
     They need the home folder: images are read-only, and engines cache compiled code there. Python
     packages that the user installed there are hidden, since they would override the image's own.
     """
-    gpus = [] if hardware.is_cpu else ["--rocm" if hardware.is_amd else "--nv"]
-    argv = ["apptainer", "exec", *gpus, "--pwd", node.workdir]
+    argv = ["apptainer", "exec"]
+    if not hardware.is_cpu:
+        argv.append("--rocm" if hardware.is_amd else "--nv")
+    argv += ["--pwd", node.workdir]
     for path, mode in mounts.items():
         argv += ["--bind", f"{path}:{path}:{mode}"]
     # a folder is a sandbox
@@ -203,5 +182,5 @@ def _apptainer(
     where = image if is_place else f"docker://{image}"
     env = {"PYTHONNOUSERSITE": "1"} | command.env
     return replace(
-        command, argv=(*argv, *own, where, *command.argv), env=env, inherits=OF_APPTAINER
+        command, argv=(*argv, *options, where, *command.argv), env=env, inherits=OF_APPTAINER
     )

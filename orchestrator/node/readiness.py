@@ -10,6 +10,7 @@ below our guard.
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,38 +80,75 @@ def wait_ready(
     it is loading. ``downloaded``: bytes of the model that are on the nodes of all ranks; while they
     become more, no time counts.
     """
-    started, watch = clock(), _Watch(expected, ask, clock)
-    last_log, last_change = "", started
-    looked, size = started, downloaded()
+    times = _StartTimes(clock, downloaded)
+    watch = _Watch(expected, ask, clock)
     while True:
         ready = watch.check()
         if ready is not None:
             if expected.process is not None:
                 expected.process.mark_ready()
             return ready
-        if (log := watch.log(TAIL_LINES)) != last_log or watch.loading:
-            last_log, last_change = log, clock()
-        if (since_s := clock() - looked) >= LOOK_S:
-            before, size, looked = size, downloaded(), looked + since_s
-            if size > before:
-                started, last_change = started + since_s, looked
-        waited_s, silent_s = clock() - started, clock() - last_change
-        refuses = expected.process is None and watch.is_silent
-        if waited_s >= (min(timeout_s, REFUSED_S) if refuses else timeout_s):
+        times.note_log(watch.log(TAIL_LINES), watch.is_loading)
+        times.leave_out_downloads()
+        limit_s = timeout_s
+        if expected.process is None and watch.is_silent:
+            limit_s = min(timeout_s, REFUSED_S)
+        waited_s = times.waited_s()
+        if waited_s >= limit_s:
             raise watch.failed(FailureKind.NEVER_READY, watch.never_ready(waited_s))
+        silent_s = times.silent_s()
         if expected.process is not None and silent_s >= silence_s:
             text = f"the engine hangs: not ready, and its log has been silent for {silent_s:.0f} s"
             raise watch.failed(FailureKind.SILENT, text)
         sleep(POLL_S)
 
 
+class _StartTimes:
+    """How long a start takes, and how long its log is silent, in seconds. Time in which the model
+    is downloaded does not count.
+    """
+
+    def __init__(self, clock: Callable[[], float], downloaded: Callable[[], int]) -> None:
+        self._clock = clock
+        self._downloaded = downloaded
+        self._began_s = clock()
+        self._log_changed_s = self._began_s
+        self._looked_s = self._began_s  # at the download
+        self._log = ""
+        self._downloaded_bytes = downloaded()
+
+    def note_log(self, log: str, is_loading: bool) -> None:
+        """Note the end of the log, and whether the server says that it is loading."""
+        if log != self._log or is_loading:
+            self._log = log
+            self._log_changed_s = self._clock()
+
+    def leave_out_downloads(self) -> None:
+        """Look every LOOK_S whether more of the model is there, and if so leave that time out."""
+        now_s = self._clock()
+        since_s = now_s - self._looked_s
+        if since_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        before = self._downloaded_bytes
+        self._downloaded_bytes = self._downloaded()
+        if self._downloaded_bytes > before:
+            self._began_s += since_s
+            self._log_changed_s = now_s
+
+    def waited_s(self) -> float:
+        return self._clock() - self._began_s
+
+    def silent_s(self) -> float:
+        return self._clock() - self._log_changed_s
+
+
 def listeners(port: int) -> set[int]:
     """Pids that listen on ``port`` on this host; 0 stands for a process that we may not inspect."""
-    found = psutil.net_connections(kind="tcp")
     return {
-        each.pid or 0
-        for each in found
-        if each.status == psutil.CONN_LISTEN and each.laddr[1:2] == (port,)
+        connection.pid or 0
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
     }
 
 
@@ -118,22 +156,27 @@ def tree_of(pid: int) -> set[int]:
     """A process and all children of its guard, which include descendants that it has left."""
     try:
         guard = psutil.Process(pid).parent()
-        return {pid} | ({child.pid for child in guard.children(recursive=True)} if guard else set())
+        children = guard.children(recursive=True) if guard else []
     except psutil.Error:
         return {pid}
+    return {pid, *(child.pid for child in children)}
 
 
 class _Watch:
     """The checks of one wait: what the server answers, and whether it is ours."""
 
     def __init__(self, expected: Expected, ask: Ask, clock: Callable[[], float]) -> None:
-        self.engine, self.settings, self.node = expected.engine, expected.settings, expected.node
-        self.api_key, self.process = expected.api_key, expected.process
+        self.engine = expected.engine
+        self.settings = expected.settings
+        self.node = expected.node
+        self.api_key = expected.api_key
+        self.process = expected.process
         self.name = self.engine.served_name(self.settings, self.node)
-        self._base_url, self._ask = expected.base_url.rstrip("/"), ask
+        self._base_url = expected.base_url.rstrip("/")
+        self._ask = ask
         self._last_words = LastWords(self.engine.log, clock)
-        self.loading = False  # as the server says
-        self._said = Answer(0)  # the last answer whether it is ready
+        self.is_loading = False  # as the server says
+        self._last_answer = Answer(0)  # whether it is ready
         self._route = self.engine.ready_path  # that was answered last
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
@@ -141,29 +184,32 @@ class _Watch:
         launch.
         """
         answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
-        return replace(
-            answer, body=mask_secrets(answer.body.decode(errors="replace"), [self.api_key]).encode()
-        )
+        body = mask_secrets(answer.body.decode(errors="replace"), [self.api_key])
+        return replace(answer, body=body.encode())
 
     @property
     def is_silent(self) -> bool:
         """Whether nobody answered the last question."""
-        return self._said.status == 0
+        return self._last_answer.status == 0
 
     def log(self, lines: int = LOG_LINES) -> str:
+        """The end of the engine's log; "" for an endpoint."""
         return self.process.log_tail(lines) if self.process else ""
 
     def never_ready(self, waited_s: float) -> str:
+        """The sentence for a server that was not ready in time."""
+        outcome = self._last_answer.outcome
         if self.process is not None:
-            last = f"; {self._route} answered {self._said.outcome}" if self._said.status else ""
-            return f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s){last}"
+            sentence = f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s)"
+            return sentence if self.is_silent else f"{sentence}; {self._route} answered {outcome}"
         if self.is_silent:
-            said = f"no server answers at {self._base_url}: {self._said.outcome}"
-            return f"{said}; is it up, and is the url right?"
-        return f"the endpoint did not list its models within {waited_s:.0f} s: {self._said.outcome}"
+            return (
+                f"no server answers at {self._base_url}: {outcome}; is it up, and is the url right?"
+            )
+        return f"the endpoint did not list its models within {waited_s:.0f} s: {outcome}"
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
-        """``sentence`` may hold what a server said."""
+        """A failure with the end of the log. ``sentence`` may hold what a server said."""
         return EngineFailure(Failure(kind, redact(sentence, [self.api_key]), self.log(TAIL_LINES)))
 
     def check(self) -> Ready | None:
@@ -172,8 +218,9 @@ class _Watch:
             status = self.process.poll()
             if status is not None or self._last_words.spoken("start", self.process.new_lines()):
                 raise self._died(status)
-        answer = self._said = self._ask_whether_ready()
-        self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
+        answer = self._ask_whether_ready()
+        self._last_answer = answer
+        self.is_loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
         if self.process is None:
@@ -185,14 +232,11 @@ class _Watch:
         if listing.status == 0:
             return None
         names, card = self._served(listing)
-        proofs += ["name"] if self.name in names else []
+        if self.name in names:
+            proofs.append("name")
         if not {"name", "socket"} & set(proofs):
             raise self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}")
-        reported = self._reported()
-        if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
-            reported["vocab_size"] = size
-        if isinstance(length := card.get("max_model_len"), int):
-            reported["max_model_len"] = length
+        reported = self._reported() | _figures_of(card)
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
     def _endpoint(self, listing: Answer) -> Ready:
@@ -207,11 +251,9 @@ class _Watch:
             reported["note"] = f"the endpoint lists {listed(names, 10)}, not {self.name!r}"
         else:
             reported["proofs"] = "name"
-        if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
-            reported["vocab_size"] = size
-        if isinstance(length := card.get("max_model_len"), int):
-            reported["max_model_len"] = length
-        if isinstance(owner := card.get("owned_by"), str):
+        reported |= _figures_of(card)
+        owner = card.get("owned_by")
+        if isinstance(owner, str):
             reported["owned_by"] = owner
         return Ready(reported, self._version(reported))
 
@@ -226,11 +268,12 @@ class _Watch:
         return answer
 
     def _died(self, status: int | None) -> EngineFailure:
+        """Why the engine died, by its log; a stranger on its port explains most deaths."""
         failure = classify(self.engine.log, "start", self.log(), status)
-        if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (
-            owners := self._strangers()
-        ):
-            return self._port_taken(owners)
+        if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START):
+            strangers = self._strangers()
+            if strangers:
+                return self._port_taken(strangers)
         return EngineFailure(failure)
 
     def _proofs(self) -> list[str] | None:
@@ -239,16 +282,14 @@ class _Watch:
         """
         if self.process is None:
             return []
-        proofs = []
-        if strangers := self._strangers():
+        strangers = self._strangers()
+        if strangers:
             raise self._port_taken(strangers)
+        proofs = []
         if self.process.pid is not None and listeners(self.node.port) & tree_of(self.process.pid):
             proofs.append("socket")
-        if (
-            self.engine.guarded
-            and self.api_key
-            and self.api_key in self.process.command.secrets.values()
-        ):
+        has_key = bool(self.api_key) and self.api_key in self.process.command.secrets.values()
+        if self.engine.guarded and has_key:
             # A path that generates: some engines list their models to anyone.
             path = next(iter(self.engine.dialects(self.settings).values())).path
             status = self.ask(path, "POST", keyed=False).status
@@ -256,7 +297,8 @@ class _Watch:
                 return None
             if status not in (401, 403, UNAVAILABLE):
                 raise self._wrong_server("it answers requests that carry no key")
-            proofs += ["key"] if status != UNAVAILABLE else []
+            if status != UNAVAILABLE:
+                proofs.append("key")
         return proofs
 
     def _strangers(self) -> set[int]:
@@ -272,15 +314,14 @@ class _Watch:
         """The models that the server lists, and the entry of ours."""
         document = listed.json()
         entries = document.get("data") if isinstance(document, dict) else None
-        cards = (
-            [entry for entry in entries if isinstance(entry, dict)]
-            if isinstance(entries, list)
-            else []
-        )
+        if not isinstance(entries, list):
+            return (), {}
+        cards = [entry for entry in entries if isinstance(entry, dict)]
         ours = (card for card in cards if card.get("id") == self.name)
         return tuple(str(card.get("id")) for card in cards), next(ours, {})
 
     def _reported(self) -> Reported:
+        """What the engine's log says of itself."""
         try:
             return self.engine.reported(self.log()) | self._network()
         except Exception as error:  # an unreadable log is no reason to end an engine that serves
@@ -288,6 +329,7 @@ class _Watch:
             return {"unreadable": repr(error)}  # kept with the launch
 
     def _network(self) -> Reported:
+        """Over which network the ranks of several nodes talk, as the log says."""
         if self.settings.nnodes == 1 or self.engine.emulated:
             return {}
         return {"network": between_nodes(self.log())}
@@ -296,13 +338,18 @@ class _Watch:
         """The engine's version from the server, else from its log, else from its virtual
         environment.
         """
-        said = (self._field(path, name) for path, name in self.engine.version_at.items())
-        found = next(filter(None, said), None) or reported.get("engine_version")
-        if not found and self.settings.executable:
-            found = installed_version(self.settings.executable, self.engine.name)
-        return str(found) if found else None
+        version: Any = None
+        for path, name in self.engine.version_at.items():
+            version = self._field(path, name)
+            if version:
+                break
+        version = version or reported.get("engine_version")
+        if not version and self.settings.executable:
+            version = installed_version(self.settings.executable, self.engine.name)
+        return str(version) if version else None
 
     def _field(self, path: str, name: str) -> Any:
+        """One field of an answer; None if the server does not have it."""
         answer = self.ask(path)
         document = answer.json() if answer.status == 200 else None
         return document.get(name) if isinstance(document, dict) else None
@@ -322,13 +369,25 @@ class _Watch:
         )
 
 
+def _figures_of(card: dict[str, Any]) -> Reported:
+    """What a server's list says of its model: the size of the vocabulary and the longest sequence."""
+    figures: Reported = {}
+    vocab_size = mapping(card, "meta").get("n_vocab")
+    if isinstance(vocab_size, int):
+        figures["vocab_size"] = vocab_size
+    max_model_len = card.get("max_model_len")
+    if isinstance(max_model_len, int):
+        figures["max_model_len"] = max_model_len
+    return figures
+
+
 def _names(pids: set[int]) -> str:
-    found = []
+    """Processes by their names and pids; 0 is one that may not be inspected."""
+    names = []
     for pid in sorted(pids):
-        try:
-            found.append(
-                f"{psutil.Process(pid).name()} (pid {pid})" if pid else "a process of another user"
-            )
-        except psutil.Error:
+        if pid == 0:
+            names.append("a process of another user")
             continue
-    return ", ".join(found) or "another program"
+        with suppress(psutil.Error):
+            names.append(f"{psutil.Process(pid).name()} (pid {pid})")
+    return ", ".join(names) or "another program"

@@ -47,11 +47,10 @@ def leftovers(locks: Path | None = None) -> list[Leftover]:
     folder = locks or node_folder("locks")
     # before looking at processes, since a living owner may start more
     abandoned = _abandoned(folder)
-    found = [
-        *_processes(folder),
-        *(each for runtime in RUNTIMES for each in _containers(runtime, folder)),
-    ]
-    return [each for each in found if each.launch_id in abandoned]
+    candidates = _processes(folder)
+    for runtime in RUNTIMES:
+        candidates += _containers(runtime, folder)
+    return [candidate for candidate in candidates if candidate.launch_id in abandoned]
 
 
 def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
@@ -61,46 +60,58 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
     ``work``: folder with the launches' work folders.
     """
     folder = locks or node_folder("locks")
-    abandoned, found = _abandoned(folder), leftovers(folder)
-    for launch_id in {leftover.launch_id for leftover in found if leftover.pid}:
+    abandoned = _abandoned(folder)
+    ended = leftovers(folder)
+    for launch_id in {leftover.launch_id for leftover in ended if leftover.pid}:
         kill_tagged({LAUNCH: launch_id, LOCKS: str(folder)})
-    for name in (leftover.name for leftover in found if not leftover.pid):
-        runtime, _, container = name.partition(" ")
-        output_of(runtime, "rm", "--force", container)
-    for launch_id in abandoned - {leftover.launch_id for leftover in _processes(folder)}:
+    for leftover in ended:
+        if not leftover.pid:
+            runtime, _, container = leftover.name.partition(" ")
+            output_of(runtime, "rm", "--force", container)
+    for launch_id in abandoned - {process.launch_id for process in _processes(folder)}:
         forget(folder / f"{launch_id}.lock")
-    for left in dead_work(folder, work or node_folder("work")):
+    for work_folder in dead_work(folder, work or node_folder("work")):
         with suppress(OSError):  # another agent removes it too
-            if (
-                time.time() - max(path.lstat().st_mtime for path in (left, *left.iterdir()))
-                > WORK_KEPT_S
-            ):
-                shutil.rmtree(left, ignore_errors=True)
-    return found
+            if _age_s(work_folder) > WORK_KEPT_S:
+                shutil.rmtree(work_folder, ignore_errors=True)
+    return ended
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since a folder or a file in it was written. Raises OSError."""
+    return time.time() - max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
 
 
 def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]:
     """Pids of our launches: engines, their guards and, with ``in_docker``, what docker's daemon
     runs for them. Children of these belong to the launches too.
     """
-    found, folder = set[int](), node_folder("locks")
-    for process, environ in tagged({LOCKS: str(folder)}):
-        if environ.get(LAUNCH) in launches:
-            found.add(process.pid)
-            with suppress(psutil.Error):
-                parent = process.parent()  # podman's containers are untagged children of the guard
-                if parent is not None and any(guard.__name__ in word for word in parent.cmdline()):
-                    found.add(parent.pid)
-    containers = (
-        [one for one in _containers("docker", folder) if one.launch_id in launches]
-        if in_docker
-        else []
-    )
-    if containers:
-        names = [one.name.partition(" ")[2] for one in containers]
-        said = output_of("docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
-        found |= {int(pid) for pid in said if pid.isdigit() and pid != "0"}  # 0: it ended
-    return found
+    pids: set[int] = set()
+    folder = node_folder("locks")
+    for process, environment in tagged({LOCKS: str(folder)}):
+        if environment.get(LAUNCH) not in launches:
+            continue
+        pids.add(process.pid)
+        with suppress(psutil.Error):
+            parent = process.parent()  # podman's containers are untagged children of the guard
+            if parent is not None and any(guard.__name__ in word for word in parent.cmdline()):
+                pids.add(parent.pid)
+    if in_docker:
+        pids |= _pids_in_docker(launches, folder)
+    return pids
+
+
+def _pids_in_docker(launches: Collection[str], folder: Path) -> set[int]:
+    """Pids of what docker's daemon runs for these launches."""
+    names = [
+        container.name.partition(" ")[2]
+        for container in _containers("docker", folder)
+        if container.launch_id in launches
+    ]
+    if not names:
+        return set()
+    output = output_of("docker", "inspect", "--format", "{{.State.Pid}}", *names)
+    return {int(pid) for pid in output.split() if pid.isdigit() and pid != "0"}  # 0: it ended
 
 
 def dead_work(locks: Path, work: Path) -> list[Path]:
@@ -113,17 +124,18 @@ def dead_work(locks: Path, work: Path) -> list[Path]:
 
 
 def _abandoned(folder: Path) -> set[str]:
+    """Ids of the launches whose owners are gone."""
     return {path.name.removesuffix(".lock") for path in folder.glob("*.lock") if is_abandoned(path)}
 
 
 def _processes(folder: Path) -> list[Leftover]:
-    found = []
-    for process, environ in tagged({LOCKS: str(folder)}):
-        try:
-            found.append(Leftover(process.pid, environ.get(LAUNCH, ""), process.name()))
-        except psutil.Error:
-            continue
-    return found
+    """The tagged processes of all launches, living and dead."""
+    processes = []
+    for process, environment in tagged({LOCKS: str(folder)}):
+        with suppress(psutil.Error):
+            launch_id = environment.get(LAUNCH, "")
+            processes.append(Leftover(process.pid, launch_id, process.name()))
+    return processes
 
 
 def _containers(runtime: str, folder: Path) -> list[Leftover]:
