@@ -19,7 +19,7 @@ MOST_MEAN_GAP_S = 30.0  # between whole times of a trace, until somebody says th
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ArrivalRequest:
     """Arrivals as the file has them, at a mean rate in requests/s. ``horizon_s``, ``count`` or both
     are given.
     """
@@ -32,48 +32,52 @@ class Asked:
     @property
     def expected(self) -> float:
         """Roughly how many arrivals there will be at most."""
-        by_time = (
-            np.inf
-            if self.horizon_s is None
-            else self.horizon_s * max(self.rate, self.arrivals.to or 0.0)
-        )
-        return min(by_time, np.inf if self.count is None else self.count)
+        limits = [np.inf]
+        if self.horizon_s is not None:
+            limits.append(self.horizon_s * max(self.rate, self.arrivals.to or 0.0))
+        if self.count is not None:
+            limits.append(self.count)
+        return min(limits)
 
 
-Process = Callable[[Asked, np.random.Generator], Offsets]
+Process = Callable[[ArrivalRequest, np.random.Generator], Offsets]
 
 
 # -- processes with independent gaps of one distribution
 
 
-def constant(asked: Asked, rng: np.random.Generator) -> Offsets:
+def constant(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """One arrival every 1/rate seconds, the first at 0."""
-    fits = np.inf if asked.horizon_s is None else np.ceil(asked.horizon_s * asked.rate - 1e-9)
-    return (
-        np.arange(int(min(fits, np.inf if asked.count is None else asked.count)), dtype=np.float64)
-        / asked.rate
-    )
+    limits = []
+    if request.horizon_s is not None:
+        limits.append(int(np.ceil(request.horizon_s * request.rate - 1e-9)))
+    if request.count is not None:
+        limits.append(request.count)
+    return np.arange(min(limits), dtype=np.float64) / request.rate
 
 
-def poisson(asked: Asked, rng: np.random.Generator) -> Offsets:
+def poisson(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """Exponential gaps, as many independent users make them. Dispersion index 1."""
     return renewal(
-        lambda n: rng.exponential(1.0 / asked.rate, n), asked.rate, asked.horizon_s, asked.count
+        lambda n: rng.exponential(1.0 / request.rate, n),
+        request.rate,
+        request.horizon_s,
+        request.count,
     )
 
 
-def gamma(asked: Asked, rng: np.random.Generator) -> Offsets:
+def gamma(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """Gamma gaps of shape ``burstiness``, as vLLM defines it: 1 is Poisson, below 1 burstier, above
     1 steadier.
 
     The dispersion index of the counts tends to 1/burstiness.
     """
-    shape = asked.arrivals.burstiness
+    shape = request.arrivals.burstiness
     return renewal(
-        lambda n: rng.gamma(shape, 1.0 / (asked.rate * shape), n),
-        asked.rate,
-        asked.horizon_s,
-        asked.count,
+        lambda n: rng.gamma(shape, 1.0 / (request.rate * shape), n),
+        request.rate,
+        request.horizon_s,
+        request.count,
     )
 
 
@@ -96,21 +100,23 @@ def renewal(
 # is exact for any rate function.
 
 
-def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
+def ramp(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """The rate changes linearly from the level's rate to ``to`` at the horizon.
 
     Without a horizon the ramp takes as long as ``count`` arrivals do on average; arrivals after it
     come at rate ``to``.
     """
-    rate, end_rate, ramp_s, expected = asked.rate, asked.arrivals.to, asked.horizon_s, None
+    rate, end_rate = request.rate, request.arrivals.to
     assert end_rate is not None
     mean_rate = (rate + end_rate) / 2.0
-    if ramp_s is None:
-        assert asked.count is not None
-        ramp_s = asked.count / mean_rate
+    if request.horizon_s is None:
+        assert request.count is not None
+        ramp_s = request.count / mean_rate
+        expected = None
     else:
+        ramp_s = request.horizon_s
         expected = ramp_s * mean_rate
-    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, asked.count)
+    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, request.count)
     slope = (end_rate - rate) / ramp_s
     inside = np.minimum(units, ramp_s * mean_rate)
     # t solves rate * t + slope * t^2 / 2 = units; in this form slope 0 is no special case
@@ -118,13 +124,13 @@ def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
     return offsets + (units - inside) / end_rate
 
 
-def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
+def steps(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """Stretches of constant rate, each (factor of the level's rate, seconds), repeated until the
     end.
     """
-    assert asked.arrivals.steps is not None
-    factors, lengths = np.array(asked.arrivals.steps, dtype=np.float64).T
-    per_cycle = float(np.sum(factors * lengths)) * asked.rate
+    assert request.arrivals.steps is not None
+    factors, lengths = np.array(request.arrivals.steps, dtype=np.float64).T
+    per_cycle = float(np.sum(factors * lengths)) * request.rate
     if per_cycle <= 0.0:
         return np.empty(0)
 
@@ -132,18 +138,17 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
         """The instants between the steps of ``number`` cycles, and the arrivals expected until
         each.
         """
-        times, arrivals = np.tile(lengths, number), np.tile(factors * lengths * asked.rate, number)
-        return np.concatenate([[0.0], np.cumsum(times)]), np.concatenate(
-            [[0.0], np.cumsum(arrivals)]
-        )
+        times = np.cumsum(np.tile(lengths, number))
+        arrivals = np.cumsum(np.tile(factors * lengths * request.rate, number))
+        return np.concatenate([[0.0], times]), np.concatenate([[0.0], arrivals])
 
     expected = None
-    if asked.horizon_s is not None:
-        expected = float(
-            np.interp(asked.horizon_s, *cycles(int(asked.horizon_s // lengths.sum()) + 1))
-        )
-    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, asked.count)
-    times, counts = cycles(int(units[-1] // per_cycle) + 1 if len(units) else 1)
+    if request.horizon_s is not None:
+        cycles_begun = int(request.horizon_s // lengths.sum()) + 1
+        expected = float(np.interp(request.horizon_s, *cycles(cycles_begun)))
+    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, request.count)
+    cycles_needed = int(units[-1] // per_cycle) + 1 if len(units) else 1
+    times, counts = cycles(cycles_needed)
     offsets: Offsets = np.interp(units, counts, times)
     return offsets
 
@@ -151,17 +156,14 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
 # -- recorded arrivals: one number of seconds per line, or JSON lines with ``timestamp``
 
 
-def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
+def trace(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """The recorded offsets, whatever the level's rate is. Raises ProblemsError as ``recorded``
     does.
     """
-    offsets = recorded(asked.arrivals)
-    end = (
-        len(offsets)
-        if asked.horizon_s is None
-        else int(np.searchsorted(offsets, asked.horizon_s, side="left"))
-    )
-    return offsets[:end][: asked.count]
+    offsets = recorded(request.arrivals)
+    if request.horizon_s is not None:
+        offsets = offsets[offsets < request.horizon_s]
+    return offsets[: request.count]
 
 
 def mean_rate(offsets: Offsets, ends_s: float | None, requests: int | None) -> float:

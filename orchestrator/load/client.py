@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import chain, takewhile
 
-from orchestrator.load.client_stats import Listening, StatsRecorder
+from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
 from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, Silence, SoFar
+from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar, TargetSilence
 from orchestrator.load.priority import How, Priority, quiet_memory, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response.reader import ResponseReader
@@ -143,9 +143,9 @@ class ClientLoop:
         self._long: list[InFlight] = []  # running streams of which a part can be counted
         self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
-        self._listening = Listening(len(point.targets))
+        self._silence_tracker = TargetSilenceTracker(len(point.targets))
         self._listen_ns = 0  # when to look for silent targets again
-        self._silences: tuple[Silence, ...] = ()
+        self._silences: tuple[TargetSilence, ...] = ()
         # rows must be flushed even while bytes wait (conversations make rows at any time)
         self._crowded = False
         self._priority = Priority("normal")
@@ -184,7 +184,7 @@ class ClientLoop:
         if (now := time.monotonic_ns()) >= self._listen_ns:
             self._listen_ns, self._silences = (
                 now + LISTEN_NS,
-                tuple(self._listening.silences(list(self._open), now)),
+                tuple(self._silence_tracker.silences(list(self._open), now)),
             )
         return Progress(
             self._queue.scheduled,
@@ -327,7 +327,7 @@ class ClientLoop:
         ended, self._transport.ended = self._transport.ended, []
         for request in ended:
             del self._open[request]
-            self._listening.over(request)
+            self._silence_tracker.over(request)
             self._done += 1
             if self._waiting:
                 self._send(self._waiting.popleft(), request.ended_ns)

@@ -1,5 +1,7 @@
 """What a client measures about itself while it runs: evidence for a point's validity."""
 
+from __future__ import annotations
+
 import os
 import socket
 import time
@@ -7,9 +9,10 @@ from array import array
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.point import ClientStats, Silence
+from orchestrator.load.point import ClientStats, TargetSilence
 from orchestrator.load.transport import Transport
 
 
@@ -18,8 +21,8 @@ class StatsRecorder:
 
     def __init__(self, client: int) -> None:
         self._client = client
-        self._lags_ns = array("q")
-        self._send_lags_ns = array("q")
+        self._loop_delays_ns = array("q")
+        self._send_delays_ns = array("q")
         self._start_ns = 0
         self._start_error_ns = 0
         self._cpu_start_ns = 0
@@ -47,35 +50,32 @@ class StatsRecorder:
             self._loaded = self._loaded or self._used()
             return
         self._loaded = None  # a conversation went on after all
-        self._lags_ns.append(late_ns)
+        self._loop_delays_ns.append(late_ns)
         self.in_flight_max = max(self.in_flight_max, in_flight)
 
     def sent(self, late_ns: int) -> None:
         """One request, sent ``late_ns`` after it was due and max_in_flight allowed it."""
-        self._send_lags_ns.append(late_ns)
+        self._send_delays_ns.append(late_ns)
 
     def _used(self) -> tuple[int, int]:
         """Wall and CPU time since the start, ns."""
-        return max(
-            0, time.monotonic_ns() - self._start_ns
-        ), time.thread_time_ns() - self._cpu_start_ns
+        wall_ns = max(0, time.monotonic_ns() - self._start_ns)
+        return wall_ns, time.thread_time_ns() - self._cpu_start_ns
 
     def stats(self, transport: Transport, priority: str) -> ClientStats:
         wall_ns, cpu_ns = self._used()
         loaded_ns, loaded_cpu_ns = self._loaded or (wall_ns, cpu_ns)
-        lag_ms = np.frombuffer(self._lags_ns, np.int64) / 1e6 if self._lags_ns else np.zeros(1)
-        send_ms = (
-            np.frombuffer(self._send_lags_ns, np.int64) / 1e6 if self._send_lags_ns else np.zeros(1)
-        )
+        loop_delay_ms = _milliseconds(self._loop_delays_ns)
+        send_delay_ms = _milliseconds(self._send_delays_ns)
         return ClientStats(
             client=self._client,
             wall_s=wall_ns / 1e9,
             cpu_s=cpu_ns / 1e9,
             cpu_share=loaded_cpu_ns / loaded_ns if loaded_ns else 0.0,
-            loop_lag_p99_ms=float(np.quantile(lag_ms, 0.99)),
-            loop_lag_max_ms=float(lag_ms.max()),
-            send_lag_p50_ms=float(np.quantile(send_ms, 0.5)),
-            send_lag_p99_ms=float(np.quantile(send_ms, 0.99)),
+            loop_lag_p99_ms=float(np.quantile(loop_delay_ms, 0.99)),
+            loop_lag_max_ms=float(loop_delay_ms.max()),
+            send_lag_p50_ms=float(np.quantile(send_delay_ms, 0.5)),
+            send_lag_p99_ms=float(np.quantile(send_delay_ms, 0.99)),
             sockets_opened=transport.sockets_opened,
             sockets_max=transport.sockets_max,
             reads=transport.reads,
@@ -92,35 +92,50 @@ class StatsRecorder:
         )
 
 
-class Listening:
+def _milliseconds(delays_ns: array[int]) -> NDArray[np.float64]:
+    """The delays in milliseconds; a single 0 where there are none."""
+    if not delays_ns:
+        return np.zeros(1)
+    return np.frombuffer(delays_ns, np.int64) / 1e6
+
+
+class TargetSilenceTracker:
     """When this client last heard from each target. Instants are ``time.monotonic_ns``."""
 
     def __init__(self, targets: int) -> None:
-        self._heard: list[int | None] = [None] * targets  # last byte of the requests that are over
-        # start of the first request since then that got no byte
-        self._unheard: list[int | None] = [None] * targets
+        # by target: the last byte of the requests that are over
+        self._heard_ns: list[int | None] = [None] * targets
+        # by target: the start of the first request since then that got no byte
+        self._unanswered_since_ns: list[int | None] = [None] * targets
 
     def over(self, request: InFlight) -> None:
         """A request is over; its response is not read yet."""
         target = request.target
         if request.times:
-            self._heard[target], self._unheard[target] = request.times[-1], None
-        elif self._unheard[target] is None:
-            self._unheard[target] = request.started_ns
+            self._heard_ns[target] = request.times[-1]
+            self._unanswered_since_ns[target] = None
+        elif self._unanswered_since_ns[target] is None:
+            self._unanswered_since_ns[target] = request.started_ns
 
-    def silences(self, open_flights: Iterable[InFlight], now_ns: int) -> list[Silence]:
+    def silences(self, open_requests: Iterable[InFlight], now_ns: int) -> list[TargetSilence]:
         """For each target: how long its open requests have received no byte; without open ones, how
         long ago the last byte came. Targets that were never asked are left out.
         """
-        last, since, counts = list(self._heard), list(self._unheard), [0] * len(self._heard)
-        for request in open_flights:
-            target, times = request.target, request.times[-1:]
-            counts[target] += 1
-            last[target] = max([*times, last[target] or 0]) or None
-            since[target] = min(request.started_ns, since[target] or now_ns)
-        begins = [max(filter(None, pair), default=None) for pair in zip(last, since, strict=True)]
-        return [
-            Silence(target, count, (now_ns - begin) / 1e9)
-            for target, (count, begin) in enumerate(zip(counts, begins, strict=True))
-            if begin is not None
-        ]
+        heard_ns = list(self._heard_ns)
+        unanswered_since_ns = list(self._unanswered_since_ns)
+        open_counts = [0] * len(heard_ns)
+        for request in open_requests:
+            target = request.target
+            open_counts[target] += 1
+            started_ns = unanswered_since_ns[target] or now_ns
+            unanswered_since_ns[target] = min(request.started_ns, started_ns)
+            # the transport may take the last one out meanwhile
+            for read_ns in request.times[-1:]:
+                heard_ns[target] = max(read_ns, heard_ns[target] or 0)
+        silences = []
+        for target, count in enumerate(open_counts):
+            instants = (heard_ns[target], unanswered_since_ns[target])
+            begin_ns = max((instant for instant in instants if instant is not None), default=None)
+            if begin_ns is not None:
+                silences.append(TargetSilence(target, count, (now_ns - begin_ns) / 1e9))
+        return silences

@@ -36,11 +36,10 @@ class Target:
         """What no error text may show, even where a server repeats it: the key, header values,
         their last words.
         """
-        said = [
-            self.api_key or "",
-            *(part for _, value in self.headers for part in (value, value.split(" ")[-1])),
-        ]
-        return [one for one in said if len(one) >= SHORTEST]
+        words = [self.api_key or ""]
+        for _, value in self.headers:
+            words += [value, value.split(" ")[-1]]
+        return [word for word in words if len(word) >= SHORTEST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class HostLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class TargetSilence:
     """How long a target has sent nothing to a client. ``open``: how many of its requests wait for
     an answer there.
     """
@@ -158,7 +157,7 @@ class Progress:
     done: int = 0
     failed: int = 0
     in_flight: int = 0
-    silences: tuple[Silence, ...] = ()
+    silences: tuple[TargetSilence, ...] = ()
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(
@@ -167,12 +166,14 @@ class Progress:
 
     def silent(self, limit_s: float) -> list[int]:
         """Targets with open requests that no client has heard from for ``limit_s``."""
-        every = grouped((one.target, one) for one in self.silences)
-        return [
-            target
-            for target, found in sorted(every.items())
-            if any(one.open for one in found) and min(one.seconds for one in found) >= limit_s
-        ]
+        by_target = grouped((silence.target, silence) for silence in self.silences)
+        silent_targets = []
+        for target, silences in sorted(by_target.items()):
+            has_open_requests = any(silence.open for silence in silences)
+            shortest_s = min(silence.seconds for silence in silences)
+            if has_open_requests and shortest_s >= limit_s:
+                silent_targets.append(target)
+        return silent_targets
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.base.errors import InputError
-from orchestrator.load.arrivals import Asked, Offsets
+from orchestrator.load.arrivals import ArrivalRequest, Offsets
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 from orchestrator.workloads.kind import ARRIVAL_STREAM, Kind, stream
@@ -109,12 +109,16 @@ class Schedule:
             return np.zeros(self.sessions, np.int64)
         if arrivals.to is not None:
             arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
-        asked = Asked(arrivals, point.level.value / turns, point.ends_s, self.sessions)
-        if asked.expected > MOST_REQUESTS:
+        arrival_request = ArrivalRequest(
+            arrivals, point.level.value / turns, point.ends_s, self.sessions
+        )
+        if arrival_request.expected > MOST_REQUESTS:
             raise InputError(
-                f"{asked.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}"
+                f"{arrival_request.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}"
             )
-        offsets_s: Offsets = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
+        offsets_s: Offsets = ARRIVALS[arrivals.process](
+            arrival_request, stream(point.seed, ARRIVAL_STREAM)
+        )
         if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
             said = f"the last request would be due after {offsets_s[-1]:.3g} s"
             raise InputError(f"{said}; a point may take {MOST_SECONDS:g} s")

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.http import look_up, tls_context
@@ -79,6 +80,14 @@ def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     return Endpoint(origin, addresses, context)
 
 
+class Handshake(Enum):
+    """How far a TLS handshake is."""
+
+    DONE = "done"
+    WANTS_TO_READ = "wants to read"
+    WANTS_TO_WRITE = "wants to write"
+
+
 @dataclass(slots=True, eq=False)
 class Connection:
     """A non-blocking socket to one endpoint, with at most one request on it."""
@@ -101,7 +110,8 @@ class Connection:
     def connect(self) -> None:
         """Starts connecting to the next address. Raises OSError where that fails at once."""
         family, address = self.addresses.pop(0)
-        self.connecting, self.handshaking = True, False
+        self.connecting = True
+        self.handshaking = False
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.fd = self.sock.fileno()
         self.sock.setblocking(False)
@@ -128,19 +138,17 @@ class Connection:
             )
             self.handshaking = True
 
-    def handshake(self) -> bool | None:
-        """Continues the TLS handshake. True: done; False: wants to read; None: wants to write.
-        Raises OSError.
-        """
+    def handshake(self) -> Handshake:
+        """Continues the TLS handshake. Raises OSError."""
         assert isinstance(self.sock, ssl.SSLSocket)
         try:
             self.sock.do_handshake()
         except ssl.SSLWantReadError:
-            return False
+            return Handshake.WANTS_TO_READ
         except ssl.SSLWantWriteError:
-            return None
+            return Handshake.WANTS_TO_WRITE
         self.handshaking = False
-        return True
+        return Handshake.DONE
 
     def send(self) -> bool:
         """Sends as much as the socket takes. True: all of it. Raises OSError."""
@@ -211,7 +219,9 @@ class Poller:
         self._wake_in.setblocking(False)
         self._set_at = 0
         self._put_first: set[int] = set()
-        self._epoll, self._first_epoll, self._timer = select.epoll(), select.epoll(), Timer()
+        self._epoll = select.epoll()
+        self._first_epoll = select.epoll()
+        self._timer = Timer()
         self.first_fd = self._first_epoll.fileno()
         for fd in (self._wake_out.fileno(), self._timer.fd, self.first_fd):
             self._epoll.register(fd, READ)
@@ -260,5 +270,8 @@ class Poller:
             return  # full: a wake-up is pending anyway; closed: nobody waits
 
     def close(self) -> None:
-        for one in (self._epoll, self._first_epoll, self._timer, self._wake_in, self._wake_out):
-            one.close()
+        self._epoll.close()
+        self._first_epoll.close()
+        self._timer.close()
+        self._wake_in.close()
+        self._wake_out.close()

@@ -13,6 +13,7 @@ from orchestrator.load.response.http import (
     END_MARK,
     TRAILERS_MARK,
     BadHttp,
+    Head,
     since_event_chunk,
     unwrap_chunks,
 )
@@ -23,6 +24,7 @@ from orchestrator.load.sockets import (
     WRITE,
     Connection,
     Endpoint,
+    Handshake,
     Poller,
 )
 from orchestrator.results.outcomes import ErrorClass
@@ -244,13 +246,14 @@ class Transport:
         try:
             if connection.connecting:
                 connection.connected()
-            ready = connection.handshake() if connection.handshaking else True
+            handshake = connection.handshake() if connection.handshaking else Handshake.DONE
         except OSError as error:
             self._drop(connection)
             self._not_connected(connection, error)
             return
-        if not ready:
-            self._poller.modify(connection.fd, READ if ready is False else WRITE)
+        if handshake is not Handshake.DONE:
+            wanted = READ if handshake is Handshake.WANTS_TO_READ else WRITE
+            self._poller.modify(connection.fd, wanted)
             return
         self._poller.modify(connection.fd, READ)
         self._give(connection, request)
@@ -285,15 +288,7 @@ class Transport:
             request.received += len(data)
         if len(request.parts) >= EARLY_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
-            # the last chunk, perhaps with trailers; a stream whose own lines end like the shorter
-            # mark needs the longer
-            request.end_marker = (
-                b""
-                if not head.chunked
-                else END_MARK
-                if data.endswith(b"\r\n\r\n\r\n")
-                else TRAILERS_MARK
-            )
+            request.end_marker = _end_marker(head, data)
         if head.chunked:
             if request.may_end():
                 self._finish_if_whole(fd, request)
@@ -383,3 +378,15 @@ class Transport:
             self._poller.unregister(connection.fd)
             self._sent_again += 0 if connection.connecting else connection.retransmitted()
             connection.sock.close()
+
+
+def _end_marker(head: Head, data: bytes) -> bytes:
+    """The bytes that the last read of a response may end with: the last chunk, perhaps with
+    trailers. A stream whose own lines end like the shorter mark needs the longer. ``data``: a read
+    within the stream.
+    """
+    if not head.chunked:
+        return b""
+    if data.endswith(b"\r\n\r\n\r\n"):
+        return END_MARK
+    return TRAILERS_MARK

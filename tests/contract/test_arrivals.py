@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from orchestrator.base.errors import InputError, ProblemsError
-from orchestrator.load.arrivals import Asked, recorded
+from orchestrator.load.arrivals import ArrivalRequest, recorded
 from orchestrator.spec.load import ARRIVALS, Arrivals
 from orchestrator.workloads import files
 
@@ -30,7 +30,7 @@ def draw(
     name: str, rate: float, horizon_s: float | None, count: int | None, seed: int = 0
 ) -> Floats:
     return ARRIVALS[name](
-        Asked(EXAMPLES[name], rate, horizon_s, count), np.random.default_rng(seed)
+        ArrivalRequest(EXAMPLES[name], rate, horizon_s, count), np.random.default_rng(seed)
     )
 
 
@@ -99,7 +99,8 @@ def test_gaps_of_poisson_are_exponential() -> None:
 
 def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
     offsets = ARRIVALS["ramp"](
-        Asked(Arrivals(process="ramp", to=300.0), 100.0, 100.0, None), np.random.default_rng(1)
+        ArrivalRequest(Arrivals(process="ramp", to=300.0), 100.0, 100.0, None),
+        np.random.default_rng(1),
     )
     first, last = np.sum(offsets < 10.0), np.sum(offsets >= 90.0)
     assert first == pytest.approx(1100, rel=0.1)  # 110/s on average
@@ -123,7 +124,7 @@ def play(
     arrivals: Arrivals, horizon_s: float | None = None, count: int | None = None
 ) -> list[float]:
     return ARRIVALS["trace"](
-        Asked(arrivals, 1.0, horizon_s, count), np.random.default_rng(0)
+        ArrivalRequest(arrivals, 1.0, horizon_s, count), np.random.default_rng(0)
     ).tolist()
 
 

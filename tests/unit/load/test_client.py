@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.load.client import ClientLoop, LoadClient
-from orchestrator.load.point import ClientResult, LoadPoint, Silence
+from orchestrator.load.point import ClientResult, LoadPoint, TargetSilence
 from orchestrator.load.requests import Assignment, RequestWriter, parse_url
 from orchestrator.load.response.reader import ResponseReader
 from orchestrator.load.rows import Rows
@@ -73,10 +73,10 @@ def client_loop(given: LoadPoint) -> Iterator[ClientLoop]:
 
 def test_progress_looks_for_silences_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look goes over all that is open, and the loop waits meanwhile."""
-    found = [[Silence(0, 1, 5.0)]]
+    found = [[TargetSilence(0, 1, 5.0)]]
     with client_loop(point()) as made:
-        monkeypatch.setattr(made._listening, "silences", lambda *_: found.pop())
-        assert [made.progress().silences for _ in range(3)] == [(Silence(0, 1, 5.0),)] * 3
+        monkeypatch.setattr(made._silence_tracker, "silences", lambda *_: found.pop())
+        assert [made.progress().silences for _ in range(3)] == [(TargetSilence(0, 1, 5.0),)] * 3
 
 
 def test_a_run_that_ends_while_it_is_asked_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

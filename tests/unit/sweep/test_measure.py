@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import Failure, FailureKind, InputError
-from orchestrator.load.point import LoadPoint, Progress, Silence, Target
+from orchestrator.load.point import LoadPoint, Progress, Target, TargetSilence
 from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
@@ -202,7 +202,7 @@ def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wante
 def test_a_replica_that_lives_and_says_nothing_ends_the_launch(
     timeout_s: float, silent_s: float, found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silences = (Silence(0, 4, silent_s),)
+    silences = (TargetSilence(0, 4, silent_s),)
     monkeypatch.setattr(FakeRun, "progress", lambda run: Progress(silences=silences))
     attempt, world = measured(request_timeout_s=timeout_s)
     assert attempt.launch_over is found
