@@ -1,0 +1,90 @@
+"""Stored deployments with their settings and predictions as records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.analysis.deployments import (
+    ErrorFactors,
+    prediction_of,
+    stored_deployment,
+    unknown_deployment,
+)
+from orchestrator.results.records import DeploymentRow
+from tests.unit.results.builders import deployment_row
+
+CAPACITY = {
+    "control": "request_rate",
+    "level": 24,
+    "output_throughput": 192.0,
+    "output_throughput_per_gpu": 96.0,
+    "interval_per_gpu": [80.0, 120.0],
+    "usd_per_million_tokens": None,
+}
+LEVEL = {
+    "workload": "chat",
+    "control": "concurrency",
+    "level": 4,
+    "ttft_ms": 40.0,
+    "tpot_ms": None,
+    "output_throughput": 400.0,
+}
+
+
+def deployment(**row: Any) -> Any:
+    return stored_deployment(DeploymentRow(**deployment_row("d0", **row)))
+
+
+def test_settings_are_those_of_the_row() -> None:
+    assert deployment(settings_json='{"engine": "vllm", "seed": 1}').settings == {
+        "engine": "vllm",
+        "seed": 1,
+    }
+
+
+def test_an_endpoint_was_not_launched() -> None:
+    assert deployment(engine="vllm").launched
+    assert not deployment(engine="endpoint").launched
+
+
+def test_checkpoints_with_as_many_parameters_are_one_model() -> None:
+    first = deployment(model="some/model", predicted_json='{"parameters": 8000}')
+    second = deployment(model="some/model-awq", predicted_json='{"parameters": 8000}')
+    assert first.one_model == second.one_model == "8000"
+    assert deployment(model="some/model").one_model == "some/model"
+
+
+def test_a_deployment_is_quantized_by_its_settings_or_its_checkpoint() -> None:
+    assert not deployment().is_quantized
+    assert deployment(quantization="fp8").is_quantized
+    assert deployment(predicted_json='{"checkpoint_quantization": "awq"}').is_quantized
+
+
+def test_of_an_unknown_deployment_only_the_id_is_known() -> None:
+    unknown = unknown_deployment("d9")
+    assert unknown.label == "d9"
+    assert unknown.settings == {}
+    assert unknown.prediction == prediction_of({})
+
+
+def test_predicted_levels_capacities_and_errors_are_records() -> None:
+    prediction = prediction_of(
+        {
+            "weight_bytes": 10,
+            "levels": [LEVEL],
+            "error": {"ttft": 0.5, "within": {"ttft": 2.7, "tpot": 1.25}},
+            "capacity": {"interactive": {"chat": CAPACITY, "batch": None}},
+        }
+    )
+    assert prediction.memory == {"weight_bytes": 10}
+    assert prediction.levels[0].level == 4.0
+    assert prediction.levels[0].tpot_ms is None
+    assert prediction.error_factors == ErrorFactors(ttft=2.7, tpot=1.25)
+    assert list(prediction.capacities["interactive"]) == ["chat"]
+    assert prediction.capacities["interactive"]["chat"].interval_per_gpu == (80.0, 120.0)
+
+
+def test_a_plan_that_predicts_no_load_has_no_levels() -> None:
+    prediction = prediction_of({"weight_bytes": 10, "not_predicted": "why"})
+    assert prediction.levels == ()
+    assert prediction.error_factors is None

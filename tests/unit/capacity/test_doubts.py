@@ -1,0 +1,170 @@
+"""Why an answer is not certain, as facts; ``test_best`` has whole answers of stored points."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.capacity.capacities import (
+    DeploymentAnswer,
+    Exclusion,
+    RankedDeployment,
+    SearchedClaim,
+)
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.doubts import (
+    DoubtKind,
+    Remedy,
+    lasting_verdicts,
+    no_level_doubts,
+    ranking_doubts,
+    unsettled_doubts,
+)
+from orchestrator.spec.load import Level
+
+LEVEL = Level(control="request_rate", value=8)
+
+
+def answer(label: str, **changes: Any) -> DeploymentAnswer:
+    fields: dict[str, Any] = {"measured": True, "ranked": None, "excluded": ()}
+    return DeploymentAnswer(label, **fields | changes)
+
+
+def ranked(label: str, rate: float, starts: int = 2, **changes: Any) -> RankedDeployment:
+    point: Any = SimpleNamespace(
+        deployment=SimpleNamespace(label=label, launched=True),
+        head=SimpleNamespace(control="request_rate", level=8.0),
+        repeats=[repeat(start) for start in range(starts)],
+        used=[repeat(start) for start in range(starts)],
+        tests=(),
+    )
+    throughput = Interval(rate, rate - 1, rate + 1, starts=starts, standard_error=0.1)
+    share = Interval(1.0, 1.0, 1.0)
+    fields: dict[str, Any] = {"lower_bound_only": False, "notes": (), "rank": rate}
+    return RankedDeployment(point, share, throughput, **fields | changes)
+
+
+def repeat(start: int, **changes: Any) -> Any:
+    return SimpleNamespace(point=SimpleNamespace(steady=True, start=start), valid=True, **changes)
+
+
+def claim(status: Any, level: float = 8.0, high: float = 9.0) -> Claim:
+    return Claim(level, level, high, status, ())
+
+
+def kinds(doubts: Any) -> list[DoubtKind]:
+    return [doubt.kind for doubt in doubts]
+
+
+def test_nothing_is_in_doubt_where_all_is_measured() -> None:
+    assert list(unsettled_doubts([answer("a")], None)) == []
+
+
+def test_a_deployment_that_was_not_measured_is_run_if_it_may_be_started() -> None:
+    for startable, remedy in ((None, Remedy.RUN_AGAIN), (1, Remedy.RUN_AGAIN)):
+        (doubt,) = unsettled_doubts([answer("a", measured=False)], startable)
+        assert doubt.kind is DoubtKind.NOT_MEASURED
+        assert doubt.remedy is remedy
+    (doubt,) = unsettled_doubts([answer("a", measured=False)], 0)
+    assert doubt.remedy is Remedy.MORE_DEPLOYMENTS
+
+
+def test_open_and_near_levels_are_named_with_their_deployment() -> None:
+    answers = [answer("a", open_levels=(LEVEL,)), answer("b", near_levels=(LEVEL,))]
+    open_doubt, near_doubt = unsettled_doubts(answers, None)
+    assert open_doubt.kind is DoubtKind.OPEN_LEVELS
+    assert open_doubt.levels[0].label == "a"
+    assert near_doubt.kind is DoubtKind.NEAR_THE_LIMIT
+    assert near_doubt.levels[0].levels == (LEVEL,)
+
+
+def test_a_search_that_ended_early_can_go_on() -> None:
+    unsettled = (SearchedClaim("request_rate", claim("budget")),)
+    (doubt,) = unsettled_doubts([answer("a", unsettled=unsettled)], None)
+    assert doubt.kind is DoubtKind.NOT_SETTLED
+    assert doubt.remedy is Remedy.SEARCH_LONGER
+
+
+def test_a_capacity_that_was_not_reached_is_in_doubt_unless_levels_are_open() -> None:
+    lower_bound = ranked("a", 100, lower_bound_only=True)
+    (doubt,) = unsettled_doubts([answer("a", ranked=lower_bound)], None)
+    assert doubt.kind is DoubtKind.CAPACITY_NOT_REACHED
+    with_open = answer("a", ranked=lower_bound, open_levels=(LEVEL,))
+    assert kinds(unsettled_doubts([with_open], None)) == [DoubtKind.OPEN_LEVELS]
+
+
+def test_no_measurement_makes_deployments_comparable() -> None:
+    (doubt,) = unsettled_doubts([answer("a", incomparable=Exclusion.PRICE_UNKNOWN)], None)
+    assert doubt.kind is DoubtKind.INCOMPARABLE
+    assert doubt.remedy is None
+
+
+def test_two_starts_far_apart_leave_no_doubt() -> None:
+    assert list(ranking_doubts([ranked("a", 100), ranked("b", 50)])) == []
+
+
+def test_with_one_start_each_is_to_be_started_again() -> None:
+    (doubt,) = ranking_doubts([ranked("a", 100, starts=1), ranked("b", 50)])
+    assert doubt.kind is DoubtKind.ONE_START
+    assert doubt.to_remedy == ("a",)
+
+
+def test_a_difference_smaller_than_that_of_starts_asks_for_more_starts() -> None:
+    (doubt,) = ranking_doubts([ranked("a", 100.1), ranked("b", 100.0)])
+    assert doubt.kind is DoubtKind.STARTS_DIFFER
+    assert [deployment.label for deployment in doubt.levels] == ["a", "b"]
+
+
+def test_bounds_that_overlap_ask_for_a_smaller_precision_while_levels_lie_between() -> None:
+    first = ranked("a", 100, capacity=claim("converged", 10.0, 10.1))
+    second = ranked("b", 90, capacity=claim("converged", 9.0, 12.0))
+    (doubt,) = ranking_doubts([first, second])
+    assert doubt.kind is DoubtKind.BOUNDS_OVERLAP
+    assert doubt.to_remedy == ("b",)
+    assert round(doubt.excess, 6) == 0.2
+    narrow = ranked("b", 90, capacity=claim("converged", 10.0, 10.1))
+    (doubt,) = ranking_doubts([first, narrow])
+    assert doubt.remedy is None
+
+
+def test_more_that_is_claimed_of_another_is_in_doubt() -> None:
+    first = ranked("a", 100, capacity=claim("converged", 10.0, 10.1))
+    second = ranked("b", 90, capacity=claim("converged", 11.0, 11.1))
+    (doubt,) = ranking_doubts([first, second])
+    assert doubt.kind is DoubtKind.MORE_IS_CLAIMED
+    assert doubt.leader == "a"
+    assert doubt.to_remedy == ("a", "b")
+
+
+def test_outraced_deployments_need_no_more_starts() -> None:
+    outraced = ranked("b", 50, starts=1, capacity=claim("outraced", 4.0, 5.0))
+    assert DoubtKind.ONE_START not in kinds(ranking_doubts([ranked("a", 100), outraced]))
+
+
+def judged(label: str, validity: str, level: float = 8.0) -> Any:
+    """A point that misses its only test."""
+    share = Interval(0.5, 0.4, 0.6)
+    return SimpleNamespace(
+        deployment=SimpleNamespace(label=label),
+        validity=validity,
+        head=SimpleNamespace(control="request_rate", level=level),
+        tests=(SimpleNamespace(share=share, target=0.9),),
+        repeats=[SimpleNamespace(counts=True)],
+    )
+
+
+def test_below_the_lowest_level_that_failed_something_may_hold() -> None:
+    (doubt,) = no_level_doubts([judged("a", "valid", 8.0), judged("a", "valid", 4.0)])
+    assert doubt.remedy is Remedy.LOWER_LEVELS
+    assert doubt.levels[0].levels[0].value == 4.0
+
+
+def test_a_verdict_lasts_only_if_all_points_of_a_deployment_have_it() -> None:
+    points = [
+        judged("noise", "broken_output"),
+        judged("mixed", "broken_output"),
+        judged("mixed", "valid"),
+    ]
+    assert lasting_verdicts(points) == {"noise": "broken_output"}
+    assert DoubtKind.NO_LOAD_HELPS in kinds(no_level_doubts(points))

@@ -1,0 +1,164 @@
+"""The sentences about an answer: one for each verdict, doubt, remedy, exclusion and note."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.output_agreement import Agreement, Disagreement
+from orchestrator.analysis.points import Attained
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.capacity.best import Comparison, Verdict
+from orchestrator.capacity.capacities import (
+    ExceededPercentile,
+    Exclusion,
+    MissedLimit,
+    Note,
+    NoteKind,
+    Shortfall,
+)
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.doubts import DeploymentLevels, Doubt, DoubtKind, Remedy
+from orchestrator.report.words import (
+    claim_text,
+    disagreement_text,
+    doubt_text,
+    note_texts,
+    remedy_texts,
+    shortfall_text,
+    unit_text,
+    verdict_text,
+)
+from orchestrator.results.validity import Validity
+from orchestrator.spec.load import Level
+
+SLO = parse_slo("ttft<=500ms,attainment>=0.9")
+AT_8 = (DeploymentLevels("a", (Level(control="request_rate", value=8),)),)
+
+
+def comparison(verdict: Verdict = Verdict.DOUBTED, **changes: Any) -> Comparison:
+    fields: dict[str, Any] = {
+        "experiment": "exp",
+        "workload": "chat",
+        "model": "m",
+        "hardware": "h100",
+        "slo": SLO,
+        "per": "gpu",
+        "devices_are_cores": False,
+        "ranking": (),
+        "excluded": (),
+        "verdict": verdict,
+        "doubts": (),
+        "emulated": False,
+        "measured": True,
+        "run_again": None,
+    }
+    return Comparison(**fields | changes)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_each_verdict_has_a_sentence(verdict: Verdict) -> None:
+    text = verdict_text(comparison(verdict, incomparable=Exclusion.PRICE_UNKNOWN))
+    assert text.startswith("certain") is comparison(verdict).certain
+
+
+def doubt(kind: DoubtKind, remedy: Remedy | None = None) -> Doubt:
+    """With all the facts that any sentence needs."""
+    test = Attained("attainment", Interval(0.92, 0.88, 0.96), 0.9)
+    validity = Validity.BROKEN_OUTPUT
+    return Doubt(kind, ("a",), remedy, ("a",), AT_8, leader="b", test=test, validity=validity)
+
+
+def test_each_doubt_of_a_ranking_has_a_sentence() -> None:
+    of_no_ranking = {DoubtKind.NO_LEVEL_HOLDS, DoubtKind.NO_LOAD_HELPS}
+    kinds = set(DoubtKind) - of_no_ranking
+    assert len({doubt_text(doubt(kind)) for kind in kinds}) == len(kinds)
+
+
+def test_each_remedy_has_a_sentence() -> None:
+    doubts = tuple(doubt(DoubtKind.ONE_START, remedy) for remedy in Remedy)
+    assert len(set(remedy_texts(comparison(doubts=doubts)))) == len(Remedy)
+
+
+def test_doubts_are_joined_to_one_verdict() -> None:
+    doubts = (Doubt(DoubtKind.ONE_START, ("a",)), Doubt(DoubtKind.INCOMPARABLE, ("b",)))
+    text = verdict_text(comparison(doubts=doubts))
+    assert text == ("not certain: one start: spread unknown; b cannot be compared with the others")
+
+
+def test_a_doubt_without_a_remedy_advises_nothing() -> None:
+    assert remedy_texts(comparison(doubts=(Doubt(DoubtKind.INCOMPARABLE, ("b",)),))) == []
+
+
+def test_the_command_follows_the_advice_to_run_again() -> None:
+    open_levels = doubt(DoubtKind.OPEN_LEVELS, Remedy.RUN_AGAIN)
+    (text,) = remedy_texts(comparison(doubts=(open_levels,), run_command="orchestrator run x"))
+    assert text == (
+        "run the experiment again: it measures a at 8 req/s as far as that was spoilt, failed or is"
+        " missing: orchestrator run x"
+    )
+
+
+def test_bounds_that_no_search_can_narrow_say_so() -> None:
+    overlap = Doubt(DoubtKind.BOUNDS_OVERLAP, ("b",), leader="a", excess=0.02)
+    assert doubt_text(overlap).startswith("bounds overlap: b could hold up to 2.0% more")
+    assert "no search tells more" in doubt_text(overlap)
+
+
+def test_the_unit_names_cores_where_there_are_no_gpus() -> None:
+    assert unit_text(comparison()) == "output tokens/s per GPU"
+    assert unit_text(comparison(devices_are_cores=True)) == "output tokens/s per core"
+    assert unit_text(comparison(per="usd")) == "output tokens/USD"
+    assert unit_text(comparison(per="deployment")) == "output tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (6.9, 7.9, "between 6.9 and 7.9 req/s"),
+        (6.9, math.inf, "at least 6.9 req/s"),
+        (0.0, math.inf, "unknown"),
+    ],
+)
+def test_a_claim_lies_between_bounds(low: float, high: float, text: str) -> None:
+    assert claim_text("request_rate", Claim(None, low, high, "budget", ())) == text
+
+
+def test_a_shortfall_is_told_by_the_percentile_if_that_says_it_all() -> None:
+    point: Any = SimpleNamespace(
+        figures=SimpleNamespace(requests=SimpleNamespace(failed=2, scheduled=10))
+    )
+    test = Attained("attainment", Interval(0.5, 0.4, 0.6), 0.9)
+    (limit,) = SLO.limits
+    by_percentile = Shortfall(test, ExceededPercentile(limit, "p90", 640.0))
+    assert shortfall_text(point, by_percentile) == "ttft p90 there: 640 ms, limit 500ms"
+    by_share = Shortfall(test, None, (MissedLimit(limit, 0.7),))
+    assert shortfall_text(point, by_share) == (
+        "ttft<=500ms was met by 0.700 there; 2 of 10 requests failed there"
+    )
+
+
+def test_an_agreement_that_is_not_known_says_why() -> None:
+    unknown = Disagreement(Agreement(note="no answers of it are stored"), 0.9)
+    assert disagreement_text(unknown).endswith("no answers of it are stored")
+    known = Disagreement(Agreement(0.5, 256, "tokens", "ref"), 0.9)
+    assert disagreement_text(known) == ("its agreement with ref is 0.500 (n=256 tokens), not 0.9")
+
+
+def test_each_note_has_a_sentence() -> None:
+    test = Attained("ttft_p95", Interval(0.96, 0.9, 1.0), 0.95)
+    point = SimpleNamespace(
+        repeats=[1, 2],
+        used=[SimpleNamespace(valid=False)],
+        figures=SimpleNamespace(requests=SimpleNamespace(failed=1, scheduled=10)),
+        agreement=Agreement(0.01, 256, "tokens", "ref"),
+    )
+    notes = [Note(kind, test, ("b",)) for kind in NoteKind]
+    ranked: Any = SimpleNamespace(notes=notes, point=point)
+    texts = note_texts(ranked)
+    assert len(set(texts)) == len(NoteKind)
+    assert "the share within ttft_p95 0.960 is not certain to be at least 0.95" in texts
