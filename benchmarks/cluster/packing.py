@@ -24,7 +24,7 @@ import numpy as np
 from orchestrator.cluster.base import Bundle, Machine
 from orchestrator.plan.order import FRONT
 from orchestrator.sweep.admission import Queue, Running, Waiting, choose
-from orchestrator.sweep.need import Need
+from orchestrator.sweep.resource_request import ResourceRequest
 
 PER_NODE = 8
 SIZES, SHARES = (1, 2, 4, 8, 16), (0.1, 0.2, 0.3, 0.3, 0.1)
@@ -52,7 +52,7 @@ def makespan_s(jobs: list[Waiting], took_s: dict[str, float], nodes: int) -> flo
             job, chosen, _ = found
             queue.remove(job)
             left -= 1
-            running[job.key] = Running(job.need, chosen, now_s + job.estimate_s)
+            running[job.key] = Running(job.resources, chosen, now_s + job.estimate_s)
             heapq.heappush(ends, (now_s + took_s[job.key], job.key))
         now_s, key = heapq.heappop(ends)
         del running[key]
@@ -69,8 +69,10 @@ def share(seed: int, count: int, nodes: int, exclusive: bool, predicted: bool) -
     front = (rng.random(count) >= FRONT) & predicted
     jobs = []
     for at, (size, spread, estimate_s) in enumerate(zip(sizes, whole, estimates_s, strict=True)):
-        need = Need(((Bundle(int(size // spread), 1.0),) * int(spread),), exclusive=exclusive)
-        jobs.append(Waiting(f"{at:04}", need, float(estimate_s), promise=float(front[at])))
+        need = ResourceRequest(
+            ((Bundle(int(size // spread), 1.0),) * int(spread),), exclusive=exclusive
+        )
+        jobs.append(Waiting(f"{at:04}", need, float(estimate_s), priority=float(front[at])))
     taken = whole * PER_NODE if exclusive else sizes
     bounds = [float(np.sum(taken * took_s)) / (nodes * PER_NODE), float(np.max(took_s))]
     for least in (PER_NODE, PER_NODE // 2 + 1):  # of these, one a node

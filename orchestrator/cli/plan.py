@@ -113,10 +113,10 @@ def plan(
     if allow_impossible:
         made = made.allowing()
     if predict:
-        from orchestrator.plan.order import by_promise
+        from orchestrator.plan.order import by_predicted_share
         from orchestrator.plan.predictions import with_predictions
 
-        made = by_promise(with_predictions(made))
+        made = by_predicted_share(with_predictions(made))
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)
@@ -147,7 +147,7 @@ def _already_measured(uri: str, made: Plan) -> str:
     """How many of the plan's measurements are stored at ``uri``, and what of them is open again."""
     from orchestrator.results.store import Store
     from orchestrator.results.validity import MOST_AGAIN
-    from orchestrator.sweep.todo import spoilt_of
+    from orchestrator.sweep.earlier_attempts import spoilt_of
 
     store = Store.open(uri, made.name)
     commits = store.commits()

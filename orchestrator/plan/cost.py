@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.plan.model import Deployment, Plan, Status
-from orchestrator.plan.order import RISKY, place, promises
+from orchestrator.plan.order import QueueClass, place, queue_priority
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import counted, hours
 
@@ -102,17 +102,17 @@ class Estimate:
         """
         if self.nodes is None:
             return None
-        free_s, shares = [0.0] * self.nodes, promises(self.plan)
+        free_s, shares = [0.0] * self.nodes, queue_priority(self.plan)
         # counted: of 100,000 many are alike
-        jobs = Counter[tuple[tuple[int, bool, float, float], int, float]]()
+        jobs = Counter[tuple[tuple[QueueClass, bool, float, float], int, float]]()
         for one in self.started:
             gang, seconds = (
                 any(part.nnodes > 1 for part in one.settings.engines.values()),
                 self.cost(one).seconds,
             )
             nodes = min(self.nodes, one.settings.least_nodes(one.hardware.gpus_per_node))
-            late = RISKY * (one.status == "risky")
-            jobs[place(late, gang, shares.get(one.id, 0.0), seconds), nodes, seconds] += 1
+            queue_class = QueueClass.RISKY if one.status == "risky" else QueueClass.NORMAL
+            jobs[place(queue_class, gang, shares.get(one.id, 0.0), seconds), nodes, seconds] += 1
         for _, nodes, seconds in sorted(jobs.elements()):
             free_s.sort()
             free_s[:nodes] = [free_s[nodes - 1] + seconds] * nodes if nodes else []

@@ -2,39 +2,50 @@
 
 import statistics
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any
 
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import Per
 
 FRONT = 0.9  # of the best prediction: predictions are no better than that
-RISKY, BEGUN = 1, 2  # values of ``late`` below; 0: all others
 
 
-def place(late: int, gang: bool, promise: float, seconds: float) -> tuple[int, bool, float, float]:
+class QueueClass(IntEnum):
+    """Launches of a lower class run first."""
+
+    NORMAL = 0
+    RISKY = 1  # the plan says that it may not fit
+    CONTINUED = 2  # of a race, and probed already: what was never probed goes first
+
+
+def place(
+    queue_class: QueueClass, gang: bool, priority: float, seconds: float
+) -> tuple[QueueClass, bool, float, float]:
     """Sort key of a launch in the queue; the smallest runs first.
 
-    ``late``: 0 first, then ``RISKY`` deployments, then those of a race that were probed already
-    (``BEGUN``). ``gang``: a replica spans several nodes. ``promise``: see below; in a race, how far
-    the deployment may still come. ``seconds``: how long it is expected to take.
+    ``gang``: a replica spans several nodes. ``priority``: see ``queue_priority``; in a race, how
+    far the deployment may still come. ``seconds``: how long it is expected to take.
     """
-    return late, late < BEGUN and not gang, -promise, -seconds
+    goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED
+    return queue_class, goes_after_gangs, -priority, -seconds
 
 
-def promises(plan: Plan) -> dict[str, float]:
-    """``promise`` of every deployment, empty when the experiment wants the longest first.
+def queue_priority(plan: Plan) -> dict[str, float]:
+    """Deployment id -> its priority in the queue, the highest first; empty when the experiment wants
+    the longest first.
 
     Where all will be measured, 1 for those in FRONT and 0 for the others, so that of each the
     longest come first: all in the order of their predictions would take up to a quarter longer
     (``benchmarks/cluster/packing.py``).
     """
-    shares = promise(plan) if plan.predictions.order else {}
+    shares = predicted_share(plan) if plan.predictions.order else {}
     if plan.budget is not None or any(load.searches for load in plan.loads):
         return shares
     return {name: float(share >= FRONT) for name, share in shares.items()}
 
 
-def promise(plan: Plan) -> dict[str, float]:
+def predicted_share(plan: Plan) -> dict[str, float]:
     """Predicted capacity of every deployment as a share of the best it is compared with: 1 is the
     predicted front.
 
@@ -55,9 +66,9 @@ def promise(plan: Plan) -> dict[str, float]:
     return {one.id: shares.get(one.id, middle) for one in runnable} if shares else {}
 
 
-def by_promise(plan: Plan) -> Plan:
-    """The plan with its deployments sorted by ``promise``; those that do not run come last."""
-    shares = promise(plan)
+def by_predicted_share(plan: Plan) -> Plan:
+    """The plan with its deployments sorted by ``predicted_share``; those that do not run come last."""
+    shares = predicted_share(plan)
     return plan.with_deployments(
         sorted(plan.deployments, key=lambda one: -shares.get(one.id, -1.0))
     )

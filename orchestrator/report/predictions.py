@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped, listed
 from orchestrator.plan.model import Plan
-from orchestrator.plan.order import promise
+from orchestrator.plan.order import predicted_share
 from orchestrator.plan.predictions import DEFAULT_SLO, limits_of
 from orchestrator.report.text import Column, figure, say, table
 from orchestrator.spec.load import Slo, load_text
@@ -41,7 +41,7 @@ def predictions_text(plan: Plan) -> Iterator[str]:
         )
         for why, labels in grouped(found).items():
             yield f"{said}: {why}: {listed(labels, most=8)}"
-    if promise(plan):
+    if predicted_share(plan):
         order = (
             "'run' starts with those predicted best (predictions: {order: false}: with the longest)"
         )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, cast
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import (
@@ -28,11 +27,8 @@ from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.sweep.admission import Cost
 from orchestrator.sweep.breakers import Breakers
 from orchestrator.sweep.last_events import commit_events
+from orchestrator.sweep.node_events import ClusterWithEvents
 from orchestrator.sweep.state import SweepState, cost_of, used_up
-from orchestrator.sweep.watched import WatchedCluster
-
-if TYPE_CHECKING:
-    from orchestrator.sweep.todo import Todo
 
 NOTHING = Cost()
 CLIENT_TRIES = 3  # to start clients; after a failure that is not the storage's on other nodes
@@ -60,20 +56,16 @@ class SweepContext:
     clock: Clock = field(default_factory=Clock)
     state: SweepState = field(default_factory=SweepState)
     stop: threading.Event = field(default_factory=threading.Event)
-    left_s: Callable[[], float] = lambda: 0.0  # estimated rest of the sweep
-    # whether its launch should end for others of its race
-    gives_way: Callable[[Todo], bool] = lambda todo: False
-    # whether nodes that a launch's wait for a host keeps idle would do for others, or others for it
-    better_off: Callable[[Deployment], bool] = lambda deployment: False
 
     def __post_init__(self) -> None:
         self.began_s = self.clock.now_s()
         self.owner = owner_of(self.store)
-        self._lock, self._admits = threading.Lock(), threading.Lock()
+        self._events_lock = threading.Lock()
+        self._budget_lock = threading.Lock()
         self._unwritten: list[Event] = []
-        self._waited: set[str] = set()  # labels of deployments whose wait for nodes was reported
-        self.watched = WatchedCluster(self.cluster, self.tell)
-        self.cluster = cast(Cluster, self.watched)
+        self._announced_waits: set[str] = set()  # labels of deployments that wait for nodes
+        self.node_events = ClusterWithEvents(self.cluster, self.tell)
+        self.cluster = self.node_events
         self.breakers = Breakers(self.clock.now_s, self.tell)
         self._storage = self.store.patience
         self._storage.now_s = self.clock.now_s
@@ -82,34 +74,36 @@ class SweepContext:
         self._storage.given_up = ""
 
     def tell(self, item: Event | Phase) -> None:
-        """Pass an event or phase on, and keep events for the store. A first phase "wait for nodes"
-        is an event, too.
+        """Pass an event or phase on, and keep events for the store. A first phase WAIT_FOR_NODES is
+        an event, too.
         """
-        if (
-            isinstance(item, Phase)
-            and item.name == PhaseName.WAIT_FOR_NODES
-            and item.deployment not in self._waited
-        ):
-            self._waited.add(item.deployment)
-            text = (
-                f"there is no room for {item.detail} now: waits up to {item.total_s:g} s for others"
-            )
-            self.tell(Event("waiting", text, item.deployment))
         if isinstance(item, Event):
-            with self._lock:
+            with self._events_lock:
                 self._unwritten.append(item)
+        elif item.name is PhaseName.WAIT_FOR_NODES:
+            self._announce_wait(item)
         if self.listener:
             self.listener(item)  # outside the lock: the listener has its own
 
+    def _announce_wait(self, phase: Phase) -> None:
+        """Tell, once for each deployment, that it waits for nodes."""
+        if phase.deployment in self._announced_waits:
+            return
+        self._announced_waits.add(phase.deployment)
+        limit = f"waits up to {phase.total_s:g} s for others"
+        text = f"there is no room for {phase.detail} now: {limit}"
+        self.tell(Event("waiting", text, phase.deployment))
+
     def take_events(self) -> list[Event]:
         """The events since the last call, for the launch that stores them."""
-        with self._lock:
-            events, self._unwritten = self._unwritten, []
+        with self._events_lock:
+            events = self._unwritten
+            self._unwritten = []
         return events
 
     def give_back_events(self, events: list[Event]) -> None:
         """Events that could not be stored: the next launch takes them."""
-        with self._lock:
+        with self._events_lock:
             self._unwritten[:0] = events
 
     def over_budget(
@@ -127,14 +121,16 @@ class SweepContext:
         if self.plan.budget is None:
             return None
         now_s = self.clock.now_s()
-        spent = self.state.spent(now_s) if spent is None else spent
+        if spent is None:
+            spent = self.state.spent(now_s)
         wall_s = now_s - self.began_s
-        if over := used_up(self.plan.budget, spent, wall_s):
+        over = used_up(self.plan.budget, spent, wall_s)
+        if over is not None:
             return f"{over} is used up"
         ahead_s = next_s + self.state.overrun_s
-        if over := used_up(
-            self.plan.budget, spent + others + cost_of(deployment, ahead_s), wall_s + ahead_s
-        ):
+        then_spent = spent + others + cost_of(deployment, ahead_s)
+        over = used_up(self.plan.budget, then_spent, wall_s + ahead_s)
+        if over is not None:
             return f"{over} would be exceeded by the next point"
         return None
 
@@ -144,7 +140,7 @@ class SweepContext:
         """
         if self.plan.budget is None:
             return None
-        with self._admits:  # of two that ask at once the second sees what the first one got
+        with self._budget_lock:  # of two that ask at once the second sees what the first one got
             now_s = self.clock.now_s()
             over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
             if over is None:
@@ -182,14 +178,16 @@ class SweepContext:
         """A failure if one of these nodes will be gone within ``needs_s``, or if that is infinite,
         ever.
         """
-        if not (leaving := self.cluster.leaving()):
+        leaving = self.cluster.leaving()
+        if not leaving:
             return None
-        first = min(
-            (node for node in nodes if node in leaving), key=leaving.__getitem__, default=None
-        )
-        if first is None or leaving[first] >= needs_s != math.inf:
+        draining = [node for node in nodes if node in leaving]
+        if not draining:
             return None
+        first = min(draining, key=lambda node: leaving[node])
         left_s = leaving[first]
+        if left_s >= needs_s and math.isfinite(needs_s):
+            return None
         when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "at an unknown time"
         return Failure(
             FailureKind.PREEMPTED, f"Its node {first[:12]} is being taken back {when} (it drains)."

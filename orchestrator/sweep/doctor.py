@@ -12,7 +12,7 @@ from orchestrator.node.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.load import counted
 from orchestrator.sweep.examine import REPORT_S, ExaminedNode, Finding, Requirements, Severity
-from orchestrator.sweep.need import need_of
+from orchestrator.sweep.resource_request import resources_of
 
 GIB = 2**30
 # open files that an engine needs, and a client with many streams: both raise their own soft limit
@@ -343,7 +343,7 @@ def _fabric(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Iterat
     """
     spanning = []
     for deployment in _deployments(requirements):
-        need = need_of(deployment, exclusive=False)
+        need = resources_of(deployment, exclusive=False)
         if need.gang and need.gpus:
             spanning.append(deployment)
     for node in nodes:
@@ -430,8 +430,8 @@ def _autoscaler(growth: Growth, requirements: Requirements) -> Iterator[Finding]
             "nodes that a sweep needs may never come",
             "look at its log on the head (monitor.log), or the operator's",
         )
-    needs = {need_of(deployment, exclusive=False) for deployment in _deployments(requirements)}
-    sentences = {need.unclear(growth.types) for need in needs}
+    needs = {resources_of(deployment, exclusive=False) for deployment in _deployments(requirements)}
+    sentences = {need.ambiguous_types(growth.types) for need in needs}
     for sentence in sorted(sentences - {""}):
         what, _, do = sentence.partition("; ")
         yield Finding(
@@ -452,10 +452,10 @@ def _room(
     has_gpus = any(node.machine.gpus for node in nodes)
     may_have_gpus = grows or any(kind.gpus and kind.most > 0 for kind in growth.types)
     for deployment in _deployments(requirements):
-        need = need_of(deployment, exclusive=False)
+        need = resources_of(deployment, exclusive=False)
         widest = max(map(len, need.replicas), default=0)
         places: float = sum(_holds(node.machine, deployment) for node in nodes)
-        places += sum(kind.most for kind in growth.types if need.may_be_on(kind))
+        places += sum(kind.most for kind in growth.types if need.could_use_type(kind))
         if places >= widest:
             continue
         if need.gpus and not has_gpus and not may_have_gpus:
@@ -488,5 +488,5 @@ def _deployments(requirements: Requirements) -> list[Deployment]:
 
 def _holds(machine: Machine, deployment: Deployment) -> bool:
     """Whether a machine has the devices, the cores and the labels for a part of a deployment."""
-    need = need_of(deployment, exclusive=False)
-    return machine.gpus >= need.gpus and machine.cpus >= need.cpus and need.suits(machine)
+    need = resources_of(deployment, exclusive=False)
+    return machine.gpus >= need.gpus and machine.cpus >= need.cpus and need.accepts(machine)

@@ -19,11 +19,12 @@ from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, best_ok
 from orchestrator.results.validity import MOST_AGAIN, Validity
 from orchestrator.spec.load import Level, hours, load_text
+from orchestrator.sweep.deployment_work import DeploymentWork
+from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
 from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.probe import Probed
 from orchestrator.sweep.replicas import Replicas
-from orchestrator.sweep.todo import Todo, spoilt_of
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
 DRAIN_S = 60.0  # for requests in flight when the budget ends
@@ -99,25 +100,27 @@ class CapacitySearch:
         tries = Counter(one.measurement_id for one in commits if one.status != "ok")
         tries.update(spoilt.tries)
         done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
-        todo = Todo(self.plan, deployment, done)
+        work = DeploymentWork(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)
         failure: Failure | None = None
         try:
             measurer = self._measurer(cluster, self.clients)
             while not self._over():
-                todo.hurry(self._ends_s - self.clock.now_s())
-                if (found := todo.next()) is None:
+                work.hurry(self._ends_s - self.clock.now_s())
+                following = work.next
+                if following is None:
                     break
-                asked = found[1].tried(tries[found[1].measurement_id])
-                run = EndpointRun(self.plan, found[0], self.target, self.probed, asked)
+                point = following.point
+                measurement_id = following.measurement.measurement_id
+                asked = following.measurement.tried(tries[measurement_id])
+                run = EndpointRun(self.plan, point, self.target, self.probed, asked)
                 few = len(measurer.clients.addresses) == self.clients
-                watch = todo.watch
+                watch = work.watch
                 attempt = measurer.measure(run.load, few, watch and replace(watch, over=self._over))
                 failure = attempt.failure
                 if failure is not None and self._over():  # it might not have failed, had it gone on
-                    self.tell(
-                        Event("stopping", f"{level_words(found[0])}: left out: {failure.sentence}")
-                    )
+                    text = f"{level_words(point)}: left out: {failure.sentence}"
+                    self.tell(Event("stopping", text))
                     failure = None
                     break
                 if attempt.loaded is None:
@@ -130,25 +133,25 @@ class CapacitySearch:
                     measurer.clients.release()
                     measurer = self._measurer(cluster, 2 * self.clients)
                     continue
-                done |= {
-                    one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)
-                }
+                if isinstance(outcome, AttemptData):
+                    done[outcome.measurement_id] = outcome
                 if failure is not None:  # the load may have caused it, or the server may be gone
                     break
-                todo.close(outcome)
-                known = claim_words(found[0].level.control, todo.claims(load.workload.name))
-                said = measured_words(outcome, self.plan.slos)
-                ahead = f"; next {ahead.words}" if (ahead := _ahead(todo)) is not None else ""
-                left = {"left": todo.left, "left_s": self._ends_s - self.clock.now_s()}
-                self.tell(
-                    Event("measured", f"{level_words(found[0])}: {said}; {known}{ahead}", data=left)
-                )
+                work.close(outcome)
+                claim = claim_words(point.level.control, work.claims(load.workload.name))
+                figures = measured_words(outcome, self.plan.slos)
+                text = f"{level_words(point)}: {figures}; {claim}"
+                ahead = _ahead(work)
+                if ahead is not None:
+                    text = f"{text}; next {ahead.words}"
+                left = {"left": work.left, "left_s": self._ends_s - self.clock.now_s()}
+                self.tell(Event("measured", text, data=left))
         finally:
             cluster.close()
-        todo.hurry(self._budget_s)
+        work.hurry(self._budget_s)
         probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
         return Found(
-            todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped()
+            work.claims(load.workload.name)[slo.name], probes, _ahead(work), failure, self.stopped()
         )
 
     def _over(self) -> bool:
@@ -173,12 +176,14 @@ class CapacitySearch:
         )
 
 
-def _ahead(todo: Todo) -> NextProbe | None:
+def _ahead(work: DeploymentWork) -> NextProbe | None:
     """What it would probe next."""
-    found, watch = todo.next(), todo.watch
-    if found is None or watch is None:
+    following = work.next
+    watch = work.watch
+    if following is None or watch is None:
         return None
-    level, length_s = found[0].level, found[0].load.duration_s or math.inf
+    level = following.point.level
+    length_s = following.point.load.duration_s or math.inf
     if level.control != "request_rate":  # how fast a closed loop is answered nobody knows
         return NextProbe(level, length_s)
     return NextProbe(level, min(watch.expected / level.value, length_s))

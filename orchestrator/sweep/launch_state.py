@@ -76,6 +76,34 @@ class Announced(StrEnum):
     WAIT = "wait"  # that others hold one of its hosts
 
 
+class AdmissionReason(StrEnum):
+    """Why a launch was the next."""
+
+    FIRST = "first"  # of the queue
+    RESERVED = "reserved"  # nodes were kept for it while others overtook it
+    BACKFILL = "backfill"  # it overtakes another launch without delaying it
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How a launch was admitted. ``ahead``: label of the deployment that it overtakes; ``avoided``:
+    nodes whose infrastructure failed it before.
+    """
+
+    reason: AdmissionReason = AdmissionReason.FIRST
+    ahead: str = ""
+    avoided: frozenset[str] = frozenset()
+
+    def data(self) -> dict[str, object]:
+        """Its part of the event that tells of the launch."""
+        data: dict[str, object] = {"why": str(self.reason)}
+        if self.ahead:
+            data["ahead"] = self.ahead
+        if self.avoided:
+            data["avoided"] = sorted(self.avoided)
+        return data
+
+
 @dataclass(slots=True, eq=False)
 class LaunchRecord:
     """What is known of one launch while the sweep runs. ``advance`` alone changes its state.
@@ -86,9 +114,29 @@ class LaunchRecord:
     deployment: Deployment
     state: LaunchState = field(default=LaunchState.QUEUED, init=False)
     announced: Announced = field(default=Announced.NOTHING, init=False)
+    is_overtaken: bool = False  # while it is in the queue: nodes are kept for it
+    admission: Admission = Admission()
     running: Running | None = None  # its nodes and expected end, from admission on
     held_since_s: float | None = None  # since when its devices cost money
     held_host: str = ""  # address of the host that others hold, in the state OCCUPIED
+
+    def admit(
+        self, running: Running, avoid: frozenset[str], overtaken: LaunchRecord | None
+    ) -> None:
+        """Give it nodes. ``overtaken``: the launch that it overtakes and does not delay. Raises
+        ImpossibleTransition.
+        """
+        self.advance(LaunchEvent.ADMITTED)
+        self.running = running
+        if overtaken is not None:
+            label = overtaken.deployment.label
+            self.admission = Admission(AdmissionReason.BACKFILL, label, avoid)
+            overtaken.is_overtaken = True
+        elif self.is_overtaken:
+            self.admission = Admission(AdmissionReason.RESERVED, avoided=avoid)
+        else:
+            self.admission = Admission(AdmissionReason.FIRST, avoided=avoid)
+        self.is_overtaken = False
 
     def advance(self, event: LaunchEvent) -> None:
         """Change the state. Raises ImpossibleTransition."""

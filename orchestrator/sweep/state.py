@@ -121,12 +121,19 @@ class SweepState:
         with self._lock:
             self._launch(deployment).advance(event)
 
-    def admitted(self, deployment: Deployment, running: Running) -> None:
-        """The deployment's launch leaves the queue and gets these nodes."""
+    def admitted(
+        self,
+        deployment: Deployment,
+        running: Running,
+        avoid: frozenset[str] = frozenset(),
+        overtaken: Deployment | None = None,
+    ) -> None:
+        """The deployment's launch leaves the queue and gets these nodes. ``avoid``: nodes that
+        failed it before; ``overtaken``: whose launch it overtakes and does not delay.
+        """
         with self._lock:
-            launch = self._launch(deployment)
-            launch.advance(LaunchEvent.ADMITTED)
-            launch.running = running
+            ahead = self._launch(overtaken) if overtaken is not None else None
+            self._launch(deployment).admit(running, avoid, ahead)
 
     def ended(self, deployment: Deployment) -> None:
         """The deployment's launch is over, or in the queue again: its nodes are free."""

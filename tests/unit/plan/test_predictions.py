@@ -16,7 +16,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.profile import typical
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.order import FRONT, promise, promises
+from orchestrator.plan.order import FRONT, predicted_share, queue_priority
 from orchestrator.plan.predictions import DEFAULT_SLO, with_predictions
 from orchestrator.predict import predictor
 from orchestrator.predict.predictor import LADDER, Error
@@ -158,7 +158,7 @@ def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
     plan = foretold(slos={"never": {"ttft": "1us"}})
     assert {capacity(one, "never")["level"] for one in plan.deployments} == {0.0}
     assert "none holds" in "\n".join(predictions_text(plan))
-    assert set(promise(plan).values()) == {0.0}
+    assert set(predicted_share(plan).values()) == {0.0}
 
 
 def test_a_file_without_limits_is_held_against_stated_ones_and_says_so() -> None:
@@ -206,7 +206,7 @@ def test_what_the_model_knows_nothing_of_is_not_predicted_and_says_why(
     plan = foretold(**changes)
     (found,) = why_not(plan)
     assert reason in found
-    assert promise(plan) == {}
+    assert predicted_share(plan) == {}
     assert f"not predicted: {found}" in "\n".join(predictions_text(plan))
 
 
@@ -251,7 +251,7 @@ def test_the_front_of_every_limit_promises_most_and_the_unknown_the_median() -> 
         }
     ]
     plan = foretold(deployments=deployments(vary=vary))
-    shares = promise(plan)
+    shares = predicted_share(plan)
     for slo in ("fast", "slow"):
         known = [one for one in plan.deployments if "capacity" in (one.predicted or {})]
         best = max(known, key=lambda one: capacity(one, slo)["output_throughput_per_gpu"])
@@ -265,12 +265,16 @@ def test_where_all_is_measured_the_front_comes_first_and_the_rest_by_length_alon
     """In the order of their predictions all would take up to a quarter longer."""
     vary = [{"cases": [{"tensor_parallel_size": size} for size in (1, 2, 4)]}]
     plan = foretold(deployments=deployments(vary=vary))
-    shares = promise(plan)
+    shares = predicted_share(plan)
     assert {share >= FRONT for share in shares.values()} == {True, False}
-    assert promises(plan) == {name: float(share >= FRONT) for name, share in shares.items()}
-    assert promises(foretold(deployments=deployments(vary=vary), budget={"gpu_hours": 1})) == shares
+    assert queue_priority(plan) == {name: float(share >= FRONT) for name, share in shares.items()}
     assert (
-        promises(foretold(deployments=deployments(vary=vary), predictions={"order": False})) == {}
+        queue_priority(foretold(deployments=deployments(vary=vary), budget={"gpu_hours": 1}))
+        == shares
+    )
+    assert (
+        queue_priority(foretold(deployments=deployments(vary=vary), predictions={"order": False}))
+        == {}
     )
 
 
@@ -293,7 +297,7 @@ def test_checkpoints_of_one_model_have_one_front_per_gpu_unless_dollars_are_aske
             for one in plan.deployments
         }
         copies = [one.model_copy(update={"settings": settings[one.id]}) for one in plan.deployments]
-        return sorted(promise(plan.with_deployments(copies)).values())
+        return sorted(predicted_share(plan.with_deployments(copies)).values())
 
     assert [one == 1.0 for one in shares("")] == [False, False, True, True]  # of each hardware one
     assert [one == 1.0 for one in shares("usd")] == [False, False, False, True]

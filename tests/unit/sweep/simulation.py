@@ -137,6 +137,7 @@ class World:
 
     clock: VirtualClock
     nodes: list[Machine]
+    note: str | None = None
     fails: dict[str, list[Any]] = field(default_factory=dict)
     grows_by: list[Machine] = field(default_factory=list)  # what an autoscaler adds, in this order
     grow_after_s: float = 60.0

@@ -18,7 +18,7 @@ from orchestrator.cluster.base import (
     Machine,
     NodeType,
 )
-from orchestrator.plan.order import BEGUN, RISKY
+from orchestrator.plan.order import QueueClass
 from orchestrator.sweep.admission import (
     Cost,
     Pick,
@@ -30,13 +30,13 @@ from orchestrator.sweep.admission import (
     fit,
     worth_adding,
 )
-from orchestrator.sweep.need import Need
+from orchestrator.sweep.resource_request import ResourceRequest
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
 
-def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> Need:
-    return Need(((Bundle(gpus, float(gpus)),) * nodes,) * replicas, **more)  # type: ignore[arg-type]
+def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> ResourceRequest:
+    return ResourceRequest(((Bundle(gpus, float(gpus)),) * nodes,) * replicas, **more)  # type: ignore[arg-type]
 
 
 def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
@@ -44,7 +44,7 @@ def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
         Waiting("short", gpu_need(1), 10),
         Waiting("long", gpu_need(1), 100),
         Waiting("gang", gpu_need(8, 2), 5),
-        Waiting("risky", gpu_need(8, 2), 500, late=RISKY),
+        Waiting("risky", gpu_need(8, 2), 500, queue_class=QueueClass.RISKY),
     ]
     assert [job.key for job in Queue(jobs)] == ["gang", "long", "short", "risky"]
 
@@ -53,11 +53,11 @@ def test_what_is_predicted_best_goes_before_the_longest_but_not_before_gangs_nor
     None
 ):
     jobs = [
-        Waiting("long", gpu_need(1), 100, promise=0.4),
-        Waiting("front", gpu_need(1), 10, promise=1.0),
-        Waiting("as good", gpu_need(1), 90, promise=0.4),
-        Waiting("gang", gpu_need(8, 2), 5, promise=0.1),
-        Waiting("risky", gpu_need(1), 500, late=RISKY, promise=1.0),
+        Waiting("long", gpu_need(1), 100, priority=0.4),
+        Waiting("front", gpu_need(1), 10, priority=1.0),
+        Waiting("as good", gpu_need(1), 90, priority=0.4),
+        Waiting("gang", gpu_need(8, 2), 5, priority=0.1),
+        Waiting("risky", gpu_need(1), 500, queue_class=QueueClass.RISKY, priority=1.0),
     ]
     assert [job.key for job in Queue(jobs)] == ["gang", "front", "long", "as good", "risky"]
 
@@ -66,9 +66,9 @@ def test_those_of_a_race_that_were_probed_wait_for_all_others_and_go_on_by_how_f
     None
 ):
     jobs = [
-        Waiting("probed gang", gpu_need(8, 2), 5, late=BEGUN, promise=0.5),
-        Waiting("probed", gpu_need(1), 10, late=BEGUN, promise=2.0),
-        Waiting("risky", gpu_need(1), 5, late=RISKY, promise=0.1),
+        Waiting("probed gang", gpu_need(8, 2), 5, queue_class=QueueClass.CONTINUED, priority=0.5),
+        Waiting("probed", gpu_need(1), 10, queue_class=QueueClass.CONTINUED, priority=2.0),
+        Waiting("risky", gpu_need(1), 5, queue_class=QueueClass.RISKY, priority=0.1),
     ]
     assert [one.key for one in Queue(jobs)] == ["risky", "probed", "probed gang"]
 
@@ -78,7 +78,7 @@ def test_of_those_that_end_before_the_reservation_the_one_predicted_best_overtak
     gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
     waiting = [(10.0, 0.2), (25.0, 0.9), (500.0, 1.0)]  # the last would hold the gang up
     jobs = [
-        Waiting(f"{length:g}", gpu_need(1, exclusive=False), length, promise=share)
+        Waiting(f"{length:g}", gpu_need(1, exclusive=False), length, priority=share)
         for length, share in waiting
     ]
     picked = choose(Queue([gang, *jobs]), GPU8, running, now_s=0.0)
@@ -98,7 +98,7 @@ def test_nothing_joins_a_host_that_an_exclusive_launch_holds() -> None:
 
 def test_two_raylets_on_one_machine_count_as_one_host() -> None:
     machines = [Machine("a", "10.0.0.1", cpus=4), Machine("b", "10.0.0.1", cpus=4)]
-    need = Need(((Bundle(0, 1.0),),), exclusive=True)
+    need = ResourceRequest(((Bundle(0, 1.0),),), exclusive=True)
     running = [Running(need, (("a",),), 10.0)]
     assert fit(need, machines, running) is None
 
@@ -140,9 +140,9 @@ def test_a_node_that_its_label_gives_to_another_accelerator_is_not_taken_and_not
 
 
 def test_one_endpoint_is_never_loaded_by_two_launches_at_once() -> None:
-    need = Need((), endpoint="http://x")
+    need = ResourceRequest((), endpoint="http://x")
     assert fit(need, [], [Running(need, (), 1.0)]) is None
-    assert fit(Need((), endpoint="http://y"), [], [Running(need, (), 1.0)]) == ()
+    assert fit(ResourceRequest((), endpoint="http://y"), [], [Running(need, (), 1.0)]) == ()
 
 
 def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> None:
@@ -168,7 +168,7 @@ replicas = st.builds(
     lambda gpus, nodes: (Bundle(gpus, float(gpus)),) * nodes, st.integers(0, 8), st.integers(1, 3)
 )
 needs = st.builds(
-    lambda different, exclusive: Need(tuple(different), exclusive=exclusive),
+    lambda different, exclusive: ResourceRequest(tuple(different), exclusive=exclusive),
     st.lists(replicas, min_size=1, max_size=3), st.booleans(),
 )  # fmt: skip
 
@@ -176,10 +176,10 @@ needs = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(needs, min_size=1, max_size=12))
 def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_cluster(
-    jobs: list[Need],
+    jobs: list[ResourceRequest],
 ) -> None:
     queue = {str(index): Waiting(str(index), need, 10.0 + index) for index, need in enumerate(jobs)}
-    possible = {key for key, job in queue.items() if fit(job.need, GPU8, ()) is not None}
+    possible = {key for key, job in queue.items() if fit(job.resources, GPU8, ()) is not None}
     running: list[Running] = []
     started: set[str] = set()
     now = 0.0
@@ -195,10 +195,10 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
         job, nodes, _ = picked
         del queue[job.key]
         started.add(job.key)
-        running.append(Running(job.need, nodes, now + job.estimate_s))
+        running.append(Running(job.resources, nodes, now + job.estimate_s))
         used: dict[str, int] = {}
         for launch in running:
-            for replica, bundles in zip(launch.nodes, launch.need.replicas, strict=True):
+            for replica, bundles in zip(launch.nodes, launch.resources.replicas, strict=True):
                 assert len(set(replica)) == len(replica), (
                     "ranks of one replica sit on distinct nodes"
                 )
@@ -243,7 +243,7 @@ def test_nodes_are_asked_for_in_turn_so_that_those_of_one_kind_do_not_wait_for_a
     asked = [job.key for job in worth_adding(Queue(MANY), [], [], LOTS, most_launches=64)]
     assert asked[:4] == ["a000", "b0", "a001", "b1"]
     assert Counter(key[0] for key in asked) == {"a": 54, "b": 10}
-    risky = [Waiting("risky", gpu_need(1), 10**6, late=RISKY), *MANY[98:102]]
+    risky = [Waiting("risky", gpu_need(1), 10**6, queue_class=QueueClass.RISKY), *MANY[98:102]]
     assert [job.key for job in worth_adding(Queue(risky), [], [], LOTS)] == [
         "a098",
         "b0",
@@ -284,12 +284,12 @@ def test_of_many_footprints_only_as_many_as_ray_can_look_at_are_asked_for_and_sa
 
 
 def test_of_10000_launches_as_few_are_looked_at_as_are_asked_for() -> None:
-    looked_at = list[Need]()
+    looked_at = list[ResourceRequest]()
 
     class Looking(Queue):
-        def in_turn(self, closed: Collection[Need]) -> Iterator[Waiting]:
+        def in_turn(self, closed: Collection[ResourceRequest]) -> Iterator[Waiting]:
             for job in super().in_turn(closed):
-                looked_at.append(job.need)
+                looked_at.append(job.resources)
                 yield job
 
     queue = Looking(Waiting(f"{at:05}", POOLS[at % 2], 10) for at in range(10_000))
@@ -298,7 +298,12 @@ def test_of_10000_launches_as_few_are_looked_at_as_are_asked_for() -> None:
 
 
 def test_an_endpoint_needs_no_node_and_a_shared_node_is_not_asked_for_twice() -> None:
-    assert worth_adding(Queue([Waiting("e", Need((), endpoint="http://x"), 1)]), [], [], LOTS) == []
+    assert (
+        worth_adding(
+            Queue([Waiting("e", ResourceRequest((), endpoint="http://x"), 1)]), [], [], LOTS
+        )
+        == []
+    )
     shared = [Waiting(str(at), gpu_need(4, exclusive=False), 10) for at in range(3)]
     assert len(worth_adding(Queue(shared), GPU8[:1], [], LOTS)) == 1
 
@@ -334,28 +339,28 @@ def test_launches_that_share_nodes_ask_for_what_they_take() -> None:
 
 def test_replicas_of_several_sizes_and_their_router_take_together_what_each_takes() -> None:
     prefill, decode, router = (Bundle(2, 2.0),), (Bundle(4, 4.0),), (Bundle(0, 0.0),)
-    need = Need((prefill, prefill, decode, router))
+    need = ResourceRequest((prefill, prefill, decode, router))
     assert fit(need, GPU8[:1], ()) == (("n0",),) * 4
-    assert fit(Need((prefill, prefill, prefill, decode, router)), GPU8[:1], ()) is None
+    assert fit(ResourceRequest((prefill, prefill, prefill, decode, router)), GPU8[:1], ()) is None
     assert str(need) == "2 x one node with 2 GPUs + one node with 4 GPUs + one node for a router"
     assert [one.bundles[0].gpus for one in need.nodes_worth_adding(GPU8)] == [8], (
         "one node holds all"
     )
     assert need.least_nodes(GPU8) == 1
-    gang = Need(((Bundle(8, 8.0),) * 2, (Bundle(0, 0.0),)))
+    gang = ResourceRequest(((Bundle(8, 8.0),) * 2, (Bundle(0, 0.0),)))
     assert [len(one.bundles) for one in gang.nodes_worth_adding(GPU8)] == [2], (
         "a router asks for no node of its own"
     )
 
 
 def test_a_router_joins_the_fullest_node_of_its_launch() -> None:
-    need = Need(((Bundle(8, 8.0),), (Bundle(0, 0.0),)))
+    need = ResourceRequest(((Bundle(8, 8.0),), (Bundle(0, 0.0),)))
     assert fit(need, GPU8, ()) == (("n0",), ("n0",))
 
 
 def test_a_router_needs_no_node_beside_those_of_its_replicas() -> None:
     machines = [Machine("head", "a", cpus=8.0), Machine("gpu", "b", gpus=8, cpus=8.0)]
-    need = Need((*[(Bundle(4, 4.0),)] * 2, (Bundle(0, 0.0),)))
+    need = ResourceRequest((*[(Bundle(4, 4.0),)] * 2, (Bundle(0, 0.0),)))
     assert fit(need, machines, (), most_nodes=1) == (("gpu",),) * 3
 
 
@@ -373,5 +378,5 @@ def test_a_router_needs_no_node_beside_those_of_its_replicas() -> None:
 def test_a_type_of_node_may_hold_what_its_known_labels_do_not_deny(
     label: tuple[str, str], told: dict[str, str] | None, may: bool
 ) -> None:
-    assert gpu_need(8, labels=(label,)).may_be_on(NodeType("h", 8, 96.0, 4, told)) == may
-    assert not gpu_need(8, labels=(label,)).may_be_on(NodeType("h", 4, 96.0, 4, told))
+    assert gpu_need(8, labels=(label,)).could_use_type(NodeType("h", 8, 96.0, 4, told)) == may
+    assert not gpu_need(8, labels=(label,)).could_use_type(NodeType("h", 4, 96.0, 4, told))

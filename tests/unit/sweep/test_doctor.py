@@ -36,7 +36,7 @@ from orchestrator.spec.settings import Speculative
 from orchestrator.sweep import examine as asking
 from orchestrator.sweep.doctor import diagnose
 from orchestrator.sweep.examine import ExaminedNode, Finding, Requirements, examine, requirements_of
-from orchestrator.sweep.need import Need, need_of
+from orchestrator.sweep.resource_request import ResourceRequest, resources_of
 from orchestrator.telemetry.gpus import health
 
 GIB = 2**30
@@ -403,13 +403,13 @@ def test_a_laptop_with_20000_open_files_is_fine() -> None:
 
 def test_addresses_of_one_server_are_the_same_endpoint() -> None:
     urls = ("http://h", "http://H:80/v1", "http://h/v1/chat/completions", "http://h?api-version=1")
-    same, other = set[Need](), set[Need]()
+    same, other = set[ResourceRequest](), set[ResourceRequest]()
     for url in urls:
         (one,) = deployments(f"engine: endpoint, url: '{url}'", api=api_of(url))
-        same.add(need_of(one, exclusive=True))
+        same.add(resources_of(one, exclusive=True))
     for url in ("http://h:8000", "http://h/other"):
         (one,) = deployments(f"engine: endpoint, url: '{url}'")
-        other.add(need_of(one, exclusive=True))
+        other.add(resources_of(one, exclusive=True))
     assert (len(same), len(other | same)) == (1, 3)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.cluster.base import ClientLost, HostLost
 from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
 from orchestrator.results.store import Store
+from orchestrator.sweep.admission import Running
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.launch_state import (
     TRANSITIONS,
@@ -18,6 +19,7 @@ from orchestrator.sweep.launch_state import (
     LaunchEvent,
     LaunchRecord,
 )
+from orchestrator.sweep.resource_request import ResourceRequest
 from orchestrator.sweep.state import SweepState
 from orchestrator.sweep.sweep import Sweep
 from tests.unit.sweep.simulation import plan_of, world_of
@@ -137,3 +139,20 @@ def test_what_a_launch_is_shown_to_do_is_of_the_state_that_it_is_in(
     context = SweepContext(PLAN, world, store, listen, clock=world.clock, state=state)
     Sweep(context).run()
     assert {PhaseName.PLACE, PhaseName.START, PhaseName.STOP, PhaseName.ENDED} <= shown
+
+
+def test_a_launch_knows_why_it_was_admitted() -> None:
+    plan = plan_of("{tensor_parallel_size: 8}, {tensor_parallel_size: 4}")
+    running = Running(ResourceRequest(), (), 0.0)
+    head, other = (LaunchRecord(deployment) for deployment in plan.deployments)
+    other.admit(running, frozenset({"b", "a"}), head)
+    assert other.admission.data() == {
+        "why": "backfill",
+        "ahead": head.deployment.label,
+        "avoided": ["a", "b"],
+    }
+    head.admit(running, frozenset(), None)
+    assert head.admission.data() == {"why": "reserved"}
+    again = LaunchRecord(head.deployment)
+    again.admit(running, frozenset(), None)
+    assert again.admission.data() == {"why": "first"}

@@ -12,7 +12,7 @@ from orchestrator.cluster.base import Bundle, Machine
 from orchestrator.results.store import Store
 from orchestrator.sweep import sweep as sweep_module
 from orchestrator.sweep.admission import Cost, Queue, Running, Waiting, choose, worth_adding
-from orchestrator.sweep.need import Need
+from orchestrator.sweep.resource_request import ResourceRequest
 from tests.unit.sweep.simulation import node, plan_of, sweep, world_of
 from tests.unit.sweep.test_sweep import EIGHT, launches
 
@@ -24,8 +24,8 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "x")
 
 
-def need(gpus: int, nodes: int = 1) -> Need:
-    return Need(((Bundle(gpus, float(gpus)),) * nodes,))
+def need(gpus: int, nodes: int = 1) -> ResourceRequest:
+    return ResourceRequest(((Bundle(gpus, float(gpus)),) * nodes,))
 
 
 def picked(

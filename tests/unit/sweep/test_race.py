@@ -32,9 +32,10 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
 from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.competition import race_of
 from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.sweep import Sweep
-from orchestrator.sweep.todo import Todo, race_of
 from tests.unit.sweep import simulation
 from tests.unit.sweep.simulation import FakeAgent, FakeRun, World, node, steps, sweep, world_of
 from tests.unit.sweep.test_find_capacity import QueueRun
@@ -211,14 +212,14 @@ def level_of(level: float, verdict: Outcome | None, share: float, whole: int = 1
     )
 
 
-def showing(todo: Todo, *levels: AtLevel) -> None:
+def showing(work: DeploymentWork, *levels: AtLevel) -> None:
     """As if these had been probed."""
-    search = todo._searches[0]
+    search = work._searches[0]
     strategy = cast("Capacity", search.strategy)
     search.told.add((Level(control="request_rate", value=levels[0].level), 0))
     strategy._tiers[0]._claim, strategy._wants = claim_of(levels, 0.8), None
     strategy._tiers[0]._over = None
-    todo._go_on()
+    work._go_on()
 
 
 def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(
@@ -230,30 +231,30 @@ def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(
             plan, world, Store.open(str(tmp_path), "x"), world.told.append, clock=world.clock
         )
     )  # type: ignore[arg-type]
-    todos = [Todo(plan, one, {}, race=sweeping._race) for one in plan.runnable()]
-    sweeping._queue = {one.deployment.id: one for one in todos}
-    for todo, high in zip(todos, (10.99, 12.34, 15.54), strict=True):
-        showing(todo, level_of(8.0, "holds", 0.99), level_of(high, "fails", 0.6))
+    works = [DeploymentWork(plan, one, {}, race=sweeping._race) for one in plan.runnable()]
+    sweeping._queued = {one.deployment.id: one for one in works}
+    for work, high in zip(works, (10.99, 12.34, 15.54), strict=True):
+        showing(work, level_of(8.0, "holds", 0.99), level_of(high, "fails", 0.6))
     sweeping._follow_race()
-    assert [one.key for one in sweeping._waiting] == [one.deployment.id for one in todos[::-1]]
-    showing(todos[0], level_of(10.08, "holds", 0.99), level_of(10.99, "fails", 0.6))
+    assert [one.key for one in sweeping._queue] == [one.deployment.id for one in works[::-1]]
+    showing(works[0], level_of(10.08, "holds", 0.99), level_of(10.99, "fails", 0.6))
     sweeping._follow_race()
-    assert [one.key for one in sweeping._waiting] == [todos[at].deployment.id for at in (2, 0, 1)]
+    assert [one.key for one in sweeping._queue] == [works[at].deployment.id for at in (2, 0, 1)]
     assert not world.told
     # the first could hold more than the second knows it does, and there the second was probed
     # enough; the third fails
-    showing(todos[0], level_of(8.98, "holds", 0.99), level_of(17.45, None, 0.81))
+    showing(works[0], level_of(8.98, "holds", 0.99), level_of(17.45, None, 0.81))
     showing(
-        todos[1],
+        works[1],
         level_of(8.0, "holds", 0.99),
         level_of(15.54, None, 0.79, whole=8),
         level_of(16.0, "fails", 0.6),
     )
-    showing(todos[2], level_of(8.0, None, 0.81), level_of(8.98, "fails", 0.6))
+    showing(works[2], level_of(8.0, None, 0.81), level_of(8.98, "fails", 0.6))
     sweeping._follow_race()
-    assert list(sweeping._idle) == [one.deployment.id for one in todos[1:]]
+    assert list(sweeping._idle) == [one.deployment.id for one in works[1:]]
     assert [(one.kind, one.deployment) for one in world.told] == [
-        ("outraced", todos[2].deployment.label)
+        ("outraced", works[2].deployment.label)
     ]
 
 
@@ -265,8 +266,8 @@ def test_what_others_tell_in_between_does_not_end_a_sweep(
     first, second, _ = plan.runnable()
     race = race_of(plan)
     assert race is not None
-    todo = Todo(plan, first, {}, race=race)
-    strategy = cast("Capacity", todo._searches[0].strategy)
+    work = DeploymentWork(plan, first, {}, race=race)
+    strategy = cast("Capacity", work._searches[0].strategy)
     failing = AtLevel(16.0, 1, "fails", False, 0.1, 100, (), 0, False, False, True, 20.0)
     strategy._tiers[0]._claim, strategy._wants = Claim(None, 0.0, 16.0, "budget", (failing,)), None
     looks, view = itertools.count(1), race.view
@@ -279,10 +280,11 @@ def test_what_others_tell_in_between_does_not_end_a_sweep(
     monkeypatch.setattr(race, "view", looked)
     for level in (1.0, 2.0, 3.0, 4.0):  # each is news
         race.tell(second.id, "w", "fast", Claim(None, level, math.inf, "budget", ()), level)
-        todo.next()
+        work.follow_race()
     assert next(looks) > 3
     race.tell(second.id, "w", "fast", Claim(None, 16.0, math.inf, "budget", ()), 16.0)
-    assert todo.next() is None
+    work.follow_race()
+    assert work.next is None
 
 
 TWO_SIZES = "{tensor_parallel_size: 1}, {tensor_parallel_size: 4}"
@@ -371,8 +373,8 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
     assert race is not None
     first, second = plan.runnable()
     race.tell(second.id, "w", "fast", Claim(None, 8.0, math.inf, "budget", ()), 17.45)
-    todo = Todo(plan, first, {}, race=race)
-    search = todo._searches[0]
+    work = DeploymentWork(plan, first, {}, race=race)
+    search = work._searches[0]
     strategy = cast("Capacity", search.strategy)
     search.told.add((Level(control="request_rate", value=8.98), 0))
     fails = level_of(10.99, "fails", 0.6)
@@ -381,11 +383,12 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
     ):
         tier._claim, tier._over = claim_of(levels, 0.8), None
     strategy._wants, strategy._told = None, 1
-    todo._go_on()
+    work._go_on()
     assert strategy.asking() == {"slow"}  # of the other one it waits for what the second holds
     assert race.view(second.id, "w", "fast") == (0.0, 0.0)
     race.tell(second.id, "w", "fast", Claim(None, 8.0, 9.0, "budget", ()), 8.0)
-    assert todo.next() is not None
+    work.follow_race()
+    assert work.next is not None
     assert strategy.asking() == {"fast", "slow"}
 
 
@@ -397,5 +400,5 @@ def test_a_race_is_estimated_as_one_search_and_a_few_probes_of_each_of_the_other
 ) -> None:
     plan = racing(load)
     race = race_of(plan)
-    assert [Todo(plan, one, {}, race=race).left for one in plan.deployments] == expected
+    assert [DeploymentWork(plan, one, {}, race=race).left for one in plan.deployments] == expected
     assert Estimate(plan).totals().measurements == sum(expected)

@@ -30,7 +30,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.admission import Cost, Queue, Waiting, worth_adding
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.need import Need
+from orchestrator.sweep.resource_request import ResourceRequest
 from tests.unit.sweep.simulation import (
     EXPERIMENT,
     Placed,
@@ -173,7 +173,7 @@ def test_nodes_with_gpus_are_as_large_as_the_type_that_may_be_added(store: Store
 def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_not_allowed() -> (
     None
 ):
-    need = Need(((Bundle(1, 1.0),),) * 8)
+    need = ResourceRequest(((Bundle(1, 1.0),),) * 8)
     small, large = NodeType("g1", 1, 8.0, 99, {}), NodeType("h8", 8, 96.0, 9, {})
     assert [need.least_nodes([], (large, small), most) for most in (8, 2, 0.5)] == [8, 1, 1]
     assert need.nodes_worth_adding([], (large, small)) == [Footprint((Bundle(1, 1.0),))] * 8
@@ -187,7 +187,7 @@ def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_n
 
 
 def test_a_standing_node_larger_than_all_types_does_not_set_the_size_of_nodes() -> None:
-    need = Need(((Bundle(2, 1.0),),))
+    need = ResourceRequest(((Bundle(2, 1.0),),))
     standing = [node("large", 16), node("other", 2, pool="a")]
     assert need.nodes_worth_adding(standing[:1], H8.types) == [Footprint((Bundle(8, 1.0),))]
     assert need.nodes_worth_adding(standing[:1]) == [Footprint((Bundle(16, 1.0),))]
@@ -201,7 +201,7 @@ def test_a_type_that_is_never_added_or_a_large_head_does_not_set_the_size_of_nod
     world = packing([node("large", 0, 96.0)], gpus=0, cpus=8.0, says=Growth(types=types))
     sweep(world, on_cores(6), store)
     assert world.joined_s == [JOINS_S] * 5
-    need = Need(((Bundle(0, 4.0),),))
+    need = ResourceRequest(((Bundle(0, 4.0),),))
     assert need.nodes_worth_adding([node("large", 0, 96.0)]) == [Footprint((Bundle(0, 4.0),))], (
         "others may not hold more"
     )
@@ -224,7 +224,7 @@ def test_launches_that_share_nodes_count_as_the_nodes_they_share(store: Store) -
 
 def test_launches_for_other_accelerators_count_as_other_nodes() -> None:
     h100, a100 = (
-        Need(((Bundle(4, 1.0),),), exclusive=False, gpus_per_node=8, accelerator=name)
+        ResourceRequest(((Bundle(4, 1.0),),), exclusive=False, gpus_per_node=8, accelerator=name)
         for name in ("H100-80GB", "A100-80GB")
     )
     queue = Queue([Waiting("a", h100, 1.0), Waiting("b", a100, 1.0), Waiting("c", h100, 1.0)])

@@ -9,7 +9,7 @@ from orchestrator.spec.experiment import Budget
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import Cost, Running
 from orchestrator.sweep.launch_state import LaunchEvent
-from orchestrator.sweep.need import Need
+from orchestrator.sweep.resource_request import ResourceRequest
 from orchestrator.sweep.state import SweepState, left_of, used_up
 from tests.unit.sweep.simulation import node
 
@@ -50,7 +50,7 @@ def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
     state, machines = SweepState(), [node("a"), node("b")]
     first, second = deployment(name="d"), deployment(name="e")
     for waiting in (first, second):
-        state.admitted(waiting, Running(Need(), (), 0.0))
+        state.admitted(waiting, Running(ResourceRequest(), (), 0.0))
         state.waits_for(waiting, "10.0.0.a")
     state.advance(first, LaunchEvent.HOSTS_TAKEN)
     assert state.rested(machines, 1e9) == [machines[1]]
@@ -61,7 +61,7 @@ def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
 
 def test_devices_cost_nothing_while_their_launch_waits_for_its_host() -> None:
     state, gpus = SweepState(), deployment("H100-80GB", "g")
-    state.admitted(gpus, Running(Need(), (), 0.0))
+    state.admitted(gpus, Running(ResourceRequest(), (), 0.0))
     state.placed(gpus, 0.0)
     state.waits_for(gpus, "10.0.0.a")
     assert state.spent(1000.0) == Cost()
@@ -100,7 +100,7 @@ def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
         SweepState(),
         *(deployment("H100-80GB", name, tensor_parallel_size=2) for name in "ab"),
     )
-    state.admitted(first, Running(Need(), (), 0.0))
+    state.admitted(first, Running(ResourceRequest(), (), 0.0))
     state.set_aside(first, 100.0, 10.0)
     assert state.aside(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"
     state.placed(first, 60.0)
@@ -114,7 +114,7 @@ def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
 
 
 def test_clients_keep_off_nodes_of_engines_most_of_all_off_those_of_other_launches() -> None:
-    state, need = SweepState(), Need(())
+    state, need = SweepState(), ResourceRequest(())
     state.admitted(deployment(name="mine"), Running(need, (("a", "b"),), 0.0))
     state.admitted(deployment(name="other"), Running(need, (("b",), ("c",)), 0.0))
     assert state.avoid("mine") == {"a": 1, "b": 2, "c": 2}

@@ -23,6 +23,7 @@ from orchestrator.base.errors import (
     PlacementError,
 )
 from orchestrator.capacity.best import best
+from orchestrator.capacity.doubts import Remedy
 from orchestrator.cluster.base import (
     ACCELERATOR_LABEL,
     Bundle,
@@ -41,10 +42,10 @@ from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import Budget, parse_experiment
-from orchestrator.sweep import launch
+from orchestrator.sweep import engine_start
 from orchestrator.sweep import sweep as sweep_module
 from orchestrator.sweep.admission import choose
-from orchestrator.sweep.need import RETURN_S, ROOM_S
+from orchestrator.sweep.resource_request import RETURN_S, ROOM_S
 from orchestrator.sweep.state import SweepState, used_up
 from tests.unit.sweep.simulation import (
     EXPERIMENT,
@@ -718,7 +719,7 @@ def test_an_endpoint_gets_a_salt_where_it_says_that_an_engine_with_one_owns_its_
     owner: str | None, refuses: bool, state: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"proofs": "name"} | ({"owned_by": owner} if owner else {})
-    monkeypatch.setattr(launch, "wait_ready", lambda *given: Ready(said, "1.0"))
+    monkeypatch.setattr(engine_start, "wait_ready", lambda *given: Ready(said, "1.0"))
     world = world_of(fails={"first": ["refused", "refused", None]} if refuses else {})
     sweep(
         world,
@@ -758,7 +759,7 @@ def test_every_api_of_a_server_says_for_itself_what_it_takes(
 def test_an_endpoint_that_redirects_every_request_is_not_loaded_at_all(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "wait_ready", lambda *given: Ready({"proofs": "name"}, "1.0"))
+    monkeypatch.setattr(engine_start, "wait_ready", lambda *given: Ready({"proofs": "name"}, "1.0"))
     world = world_of(fails={"first": ["redirected"]})
     sweep(
         world,
@@ -1254,9 +1255,8 @@ def test_what_a_broken_engine_serves_is_measured_and_never_valid(
     (comparison,) = best(load_points(store), parse_slo("ttft<=1h,attainment>=0.5"))
     assert not comparison.ranking
     assert "broken_output" in exclusion_text(comparison.excluded[0])
-    assert [one.partition(":")[0] for one in comparison.decide] == ["change vllm"], (
-        "measuring it again decides nothing"
-    )
+    remedies = [doubt.remedy for doubt in comparison.doubts]
+    assert remedies == [Remedy.REPAIR], "measuring it again decides nothing"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.node.leases import Lease, Owner, Wish
-from orchestrator.sweep.launch import HeldHost, stand_in_line, take_all
+from orchestrator.sweep.engine_start import HeldHost, stand_in_line, take_all
 
 HOSTS = ("a", "b", "c")
 

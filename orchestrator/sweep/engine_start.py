@@ -44,7 +44,6 @@ from orchestrator.sweep.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
 from orchestrator.sweep.launch_state import LaunchEvent
-from orchestrator.sweep.need import need_of, units_of
 from orchestrator.sweep.probe import TrialFailed
 from orchestrator.sweep.replicas import (
     Replicas,
@@ -53,6 +52,7 @@ from orchestrator.sweep.replicas import (
     of_role,
     tell_first_of_downloads,
 )
+from orchestrator.sweep.resource_request import replicas_to_start, resources_of
 
 if TYPE_CHECKING:
     from orchestrator.cluster.protocol import Agent
@@ -75,12 +75,24 @@ class HeldHost:
     text: str
 
 
-class Launch:
+@dataclass(frozen=True, slots=True)
+class LaunchHooks:
+    """What a launch calls while it takes its hosts.
+
+    ``on_hosts``: when they are its own. ``on_wait``: with who is in the way.
+    ``is_better_off_elsewhere``: whether it should queue again instead of waiting longer.
+    """
+
+    on_hosts: Callable[[], None] = lambda: None
+    on_wait: Callable[[str], None] = lambda text: None
+    is_better_off_elsewhere: Callable[[], bool] = lambda: False
+
+
+class EngineStart:
     """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``,
     whatever it returned.
 
-    ``on_hosts`` is called when they are its own, ``on_wait`` with who is in the way. ``row``: what is known about it so far;
-    ``answers``: those to the fixed prompts.
+    ``row``: what is known about it so far; ``answers``: those to the fixed prompts.
     """
 
     def __init__(
@@ -88,13 +100,15 @@ class Launch:
         context: SweepContext,
         deployment: Deployment,
         nodes: Nodes,
-        on_hosts: Callable[[], None] = lambda: None,
-        on_wait: Callable[[str], None] = lambda text: None,
+        hooks: LaunchHooks | None = None,
     ) -> None:
         self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
-        self._context, self._deployment, self._nodes = context, deployment, nodes
-        self._clock, self._on_hosts, self._on_wait = context.clock, on_hosts, on_wait
-        self._units = units_of(deployment.settings)
+        self._context = context
+        self._deployment = deployment
+        self._nodes = nodes
+        self._clock = context.clock
+        self._hooks = hooks or LaunchHooks()
+        self._units = replicas_to_start(deployment.settings)
         # one for all parts, because a router passes requests on with their key
         self._key = random_key()
         self._workers: list[Worker] = []
@@ -197,7 +211,7 @@ class Launch:
     def _place(self) -> None:
         """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""
         context, began_s, began_ns = self._context, self._clock.now_s(), self._clock.unix_ns()
-        need = need_of(self._deployment, exclusive=False)
+        need = resources_of(self._deployment, exclusive=False)
         deadline = PlacementDeadline(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
         for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
             self._phase(PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s)
@@ -230,7 +244,7 @@ class Launch:
         cores = self._lease()
         state = self._context.state
         state.advance(self._deployment, LaunchEvent.HOSTS_TAKEN)
-        self._on_hosts()
+        self._hooks.on_hosts()
         self._fetch_dead_logs()
         began_s = self._clock.now_s()
         began_unix_ns = self._clock.unix_ns()
@@ -296,7 +310,7 @@ class Launch:
         try:
             while True:
                 state.waits_for(self._deployment, held.address)
-                self._on_wait(held.text)
+                self._hooks.on_wait(held.text)
                 waited_s = self._clock.now_s() - began_s
                 self._phase(PhaseName.WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
                 look = self._clock.now_s() >= look_s
@@ -327,7 +341,7 @@ class Launch:
         if not look:
             return False
         over_budget = context.over_budget(self._deployment, 0.0) is not None
-        return over_budget or context.better_off(self._deployment)
+        return over_budget or self._hooks.is_better_off_elsewhere()
 
     def _fetch_dead_logs(self) -> None:
         """Store the logs that launches of this experiment left on these nodes when their driver or

@@ -9,14 +9,14 @@ from orchestrator.cluster.base import Bundle, Footprint
 from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.watched import WatchedCluster
+from orchestrator.sweep.node_events import ClusterWithEvents
 from tests.unit.sweep.simulation import node
 
 
 def test_nodes_that_come_and_go_and_what_is_asked_for_are_told_as_they_change() -> None:
     told: list[Event] = []
     there, desired = [node("1")], list[object]()
-    watched = WatchedCluster(
+    watched = ClusterWithEvents(
         SimpleNamespace(
             machines=lambda: list(there), desire=lambda wanted, _: desired.append(wanted), note="n"
         ),
@@ -45,7 +45,9 @@ def test_nodes_that_come_and_go_and_what_is_asked_for_are_told_as_they_change() 
 
 def test_a_deployment_that_waits_for_nodes_is_an_event_once(tmp_path: Path) -> None:
     shown: list[Event | Phase] = []
-    context = SweepContext(None, SimpleNamespace(), Store.open(str(tmp_path), "x"), shown.append)
+    context = SweepContext(
+        None, SimpleNamespace(note=None), Store.open(str(tmp_path), "x"), shown.append
+    )
     for waited_s in (0.0, 1.0):
         context.tell(
             Phase("tp=16", PhaseName.WAIT_FOR_NODES, "2 nodes with 8 GPUs each", waited_s, 900.0)

@@ -14,14 +14,14 @@ from orchestrator.cluster.base import Allocation, Bundle, HostLost
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.settings import EngineSettings, Hardware
-from orchestrator.sweep.launch import (
-    Launch,
+from orchestrator.sweep.engine_start import (
+    EngineStart,
     cache_of,
     check_accelerators,
     endpoint_key,
 )
-from orchestrator.sweep.need import need_of
 from orchestrator.sweep.replicas import Replicas
+from orchestrator.sweep.resource_request import resources_of
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
 
@@ -120,7 +120,7 @@ def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
 ) -> None:
     settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
     heard = Heard(Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned"))
-    Launch._heard(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
+    EngineStart._heard(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
     assert [kind for kind, _ in heard.told] == kinds
     reported = json.loads(heard.noted["engine_reported_json"])
     assert reported["network"] == network
@@ -137,7 +137,7 @@ def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
         engine="vllm", model="m", tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2
     )
     deployment = Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
-    need = need_of(deployment, exclusive=True)
+    need = resources_of(deployment, exclusive=True)
     assert need.replicas == ((Bundle(8, 8.0),) * 2,)
     assert need.labels == (("pool", "a"),)
 

@@ -35,7 +35,7 @@ SET_UP = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ResourceRequest:
     """What one launch takes: the bundles of every replica. An endpoint has none, because it is not
     placed.
     """
@@ -47,7 +47,7 @@ class Need:
     gpus_per_node: int = 0  # of its hardware; 0: unknown
     accelerator: str = ""  # that its nodes must not deny by their label; empty: any
 
-    def suits(self, machine: Machine) -> bool:
+    def accepts(self, machine: Machine) -> bool:
         """Whether a machine has the labels, and no label of another accelerator."""
         labels = machine.labels
         return all(labels.get(key) == value for key, value in self.labels) and not self._denied(
@@ -111,7 +111,7 @@ class Need:
         labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({others})"))
         return [Footprint(one.bundles, labels) for one in asked]
 
-    def may_be_on(self, kind: NodeType) -> bool:
+    def could_use_type(self, kind: NodeType) -> bool:
         """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as
         they are known.
 
@@ -135,19 +135,21 @@ class Need:
         """The types of node that may be added for it, and how many more of them: infinite where
         that is not known.
         """
-        fitting = [one for one in types if one.most > 0 and self.may_be_on(one)]
+        fitting = [one for one in types if one.most > 0 and self.could_use_type(one)]
         names = tuple(one.name for one in fitting)
         there = sum(one.labels.get(NODE_GROUP) in names for one in machines)
         return names, sum(one.most for one in fitting) - there if fitting else math.inf
 
-    def unclear(self, types: Sequence[NodeType]) -> str:
+    def ambiguous_types(self, types: Sequence[NodeType]) -> str:
         """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not,
         or nobody knows.
 
         It is asked by size and labels alone. What it adds in vain leaves when it is idle, and is
         added again.
         """
-        fitting = [one for one in types if self.gpus and self.accelerator and self.may_be_on(one)]
+        fitting = [
+            one for one in types if self.gpus and self.accelerator and self.could_use_type(one)
+        ]
         named = {
             _accelerator_of(one) for one in fitting if one.labels is not None or not self.labels
         }
@@ -224,21 +226,21 @@ class Need:
         fewest. Without GPUs, of the smallest type. Where none is known, as large as its bundles.
         """
         if self.gpus and self.gpus_per_node:
-            return self._packed(max(self.gpus, self.gpus_per_node), math.inf)
+            return self._pack_onto_nodes(max(self.gpus, self.gpus_per_node), math.inf)
         added = sorted(
-            {(one.gpus, one.cpus) for one in types if one.most > 0 and self.may_be_on(one)}
+            {(one.gpus, one.cpus) for one in types if one.most > 0 and self.could_use_type(one)}
         )
         if not self.gpus:
-            return self._packed(0, min(added, default=(0, 0.0))[1])
+            return self._pack_onto_nodes(0, min(added, default=(0, 0.0))[1])
         largest = max(added)[0] if added else math.inf
         seen = sorted(
-            {one.gpus for one in machines if self.gpus <= one.gpus <= largest and self.suits(one)}
+            {one.gpus for one in machines if self.gpus <= one.gpus <= largest and self.accepts(one)}
         )
         sizes = [(gpus, math.inf) for gpus in seen] + added or [(self.gpus, math.inf)]
-        ways = (self._packed(*size) for size in (sizes[:1] if most == math.inf else sizes))
+        ways = (self._pack_onto_nodes(*size) for size in (sizes[:1] if most == math.inf else sizes))
         return min(ways, key=lambda way: max(most, sum(len(one.bundles) for one in way)))
 
-    def _packed(self, gpus: int, cpus: float) -> list[Footprint]:
+    def _pack_onto_nodes(self, gpus: int, cpus: float) -> list[Footprint]:
         """Whole nodes of this size that hold all replicas. Those without GPUs are asked for with
         all their cores.
         """
@@ -269,16 +271,16 @@ def _accelerator_of(kind: NodeType) -> str:
     return next((one.name for one in named if one), "")
 
 
-def need_of(deployment: Deployment, exclusive: bool) -> Need:
+def resources_of(deployment: Deployment, exclusive: bool) -> ResourceRequest:
     """What a deployment takes: nodes x devices of every replica. A router takes nothing, like
     clients.
     """
     settings, hardware = deployment.settings, deployment.hardware
     if not ENGINES[settings.engine].launches:
-        return Need(endpoint=_server_of(settings.url or ""))
+        return ResourceRequest(endpoint=_server_of(settings.url or ""))
     each = hardware.cpus_per_device if hardware.cpus_per_device is not None else 1.0
     replicas = []
-    for role, part in units_of(settings):
+    for role, part in replicas_to_start(settings):
         devices = part.devices_per_node
         bundle = (
             Bundle(0, 0.0)
@@ -288,7 +290,7 @@ def need_of(deployment: Deployment, exclusive: bool) -> Need:
         replicas.append((bundle,) * part.nnodes)
     labels = tuple(sorted(hardware.labels.items()))
     named = "" if hardware.is_cpu or find(hardware.accelerator) is None else hardware.accelerator
-    return Need(
+    return ResourceRequest(
         tuple(replicas),
         labels,
         exclusive,
@@ -303,7 +305,7 @@ def _server_of(url: str) -> str:
     return f"{origin.host}:{origin.port}{origin.prefix}"
 
 
-def units_of(settings: PlannedSettings) -> list[tuple[str, PlannedSettings]]:
+def replicas_to_start(settings: PlannedSettings) -> list[tuple[str, PlannedSettings]]:
     """Role and settings of every replica and router of a launch, in the order in which they are
     started.
     """

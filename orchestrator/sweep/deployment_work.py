@@ -1,0 +1,431 @@
+"""What is left to measure of one deployment: its search strategies, earlier commits, and how often
+things failed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from itertools import count
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from orchestrator.base.errors import Failure, FailureClass, FailureKind, InputError
+from orchestrator.capacity.race import Race
+from orchestrator.capacity.search import Capacity
+from orchestrator.capacity.strategy import Strategy, Watch
+from orchestrator.plan.cost import estimated_start_s
+from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
+from orchestrator.plan.order import QueueClass
+from orchestrator.results.records import AttemptData, Committed
+from orchestrator.spec.load import Control, Level
+
+if TYPE_CHECKING:
+    from orchestrator.capacity.claim import Claim
+
+OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
+# key under which failures of a start are counted; for a measurement its id is the key
+START = "start {}"
+NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
+
+
+class WorkStage(StrEnum):
+    """How far the work on one deployment is."""
+
+    NEW = "new"  # nothing was measured yet
+    BEGUN = "begun"
+    YIELDED = "yielded"  # as BEGUN, but it has let others be probed first, and will not again
+    DONE = "done"  # nothing is left, as far as is known now
+    DOMINATED = "dominated"  # as DONE, since others hold more load than it can
+
+
+@dataclass(frozen=True, slots=True)
+class NextMeasurement:
+    """One measurement that is open, and the point that it measures."""
+
+    point: Point
+    measurement: Measurement
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Sort key among what several strategies ask for: the smallest first."""
+        return self.measurement.start, self.measurement.repeat
+
+
+@dataclass(eq=False)
+class _Search:
+    """One workload's strategy, and the repeats of each level that it was told of."""
+
+    load: PlannedLoad
+    strategy: Strategy
+    told: set[tuple[Level, int]] = field(default_factory=set)
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """The strategy, if it searches for capacities."""
+        return self.strategy if isinstance(self.strategy, Capacity) else None
+
+    def tell(self, level: Level, repeat: int, attempt: Committed) -> None:
+        self.told.add((level, repeat))
+        self.strategy.tell(level, attempt)
+
+    @property
+    def start(self) -> int | None:
+        """Which start of the deployment its next measurement belongs to; None if the strategy does
+        not say.
+        """
+        return self.capacity.start if self.capacity is not None else None
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether it searches for a capacity and knows enough to let others be probed first."""
+        return self.capacity is not None and self.capacity.may_wait
+
+    def repeats_of(self, level: Level) -> Iterator[int]:
+        """The repeats that it was not told of, in order."""
+        return (repeat for repeat in count() if (level, repeat) not in self.told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What one search asks for."""
+
+    search: _Search
+    what: NextMeasurement
+
+
+class DeploymentWork:
+    """The open measurements of one deployment. ``committed``: measurement id -> its outcome in
+    earlier sweeps.
+
+    Of those that it needs (``done``, their ids), ``skipped`` are measured, and ``refused`` failed
+    and are not tried again. ``starts``: see ``SweepState``. ``race``: what other deployments'
+    searches found, which may change or end this one's once it is followed. ``spoilt_tries``: how
+    many attempts at a measurement earlier sweeps saw spoilt.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        deployment: Deployment,
+        committed: Mapping[str, Committed],
+        starts: Mapping[str, float] = MappingProxyType({}),
+        race: Race | None = None,
+        spoilt_tries: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self.deployment = deployment
+        self.avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it
+        self._plan = plan
+        self._committed = committed
+        self._starts = starts
+        self._race = race
+        self._followed_version = -1  # of the race
+        self._has_yielded = False
+        self._searches = [
+            _Search(load, plan.strategy(load, deployment.id, race))
+            for load in plan.loads_of(deployment.id)
+        ]
+        self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
+        self._spoilt_tries = spoilt_tries
+        self._next: _Asked | None = None
+        self._open: list[NextMeasurement] = []
+        self._open_load_s = 0.0
+        self._later_starts = 0
+        self._estimated_start_s = estimated_start_s(deployment)
+        # ids are hashes, and each is needed again and again
+        self._measurement_at = cache(self._make_measurement)
+        self._point = cache(lambda search, level: plan.point(deployment.id, search.load, level))
+        earlier = [attempt for search in self._searches for attempt in self._tell_all(search)]
+        for ahead in self._ahead():
+            attempt = committed.get(ahead.measurement.measurement_id)
+            if attempt is not None:
+                earlier.append(attempt)
+        self.done = frozenset(attempt.measurement_id for attempt in earlier)
+        self.skipped = sum(attempt.status == "ok" for attempt in earlier)
+        self.refused = len(earlier) - self.skipped
+        self._go_on()
+
+    # --- queries: none of them changes anything
+
+    @property
+    def next(self) -> NextMeasurement | None:
+        """What to measure next: of all that the strategies ask for, the lowest start, then the
+        lowest repeat. It stays the same until it is closed or the race is followed.
+        """
+        return self._next.what if self._next is not None else None
+
+    @property
+    def start(self) -> int:
+        """Which start of the deployment the next measurement belongs to; -1 if nothing is left."""
+        following = self.next  # read once: other threads may change it
+        return following.measurement.start if following is not None else -1
+
+    @property
+    def left(self) -> int:
+        """How many measurements are left, as far as is known now."""
+        return len(self._open)
+
+    @property
+    def open(self) -> frozenset[str]:
+        """The ids of the measurements that are left, as far as is known now."""
+        return frozenset(what.measurement.measurement_id for what in self._open)
+
+    @property
+    def watch(self) -> Watch | None:
+        """If the next measurement is a probe: what it must find out, after which it may end early."""
+        search = self._next.search.capacity if self._next is not None else None
+        if search is None:
+            return None
+        return Watch(self._plan.slos, search.before, search.expected)
+
+    def claims(self, workload: str) -> Mapping[str, Claim]:
+        """SLO name -> what is known of its capacity under a workload; empty if its strategy does
+        not search for one.
+        """
+        for search in self._searches:
+            if search.load.workload.name == workload and search.capacity is not None:
+                return search.capacity.claims()
+        return {}
+
+    @property
+    def stage(self) -> WorkStage:
+        """How far it is."""
+        if not self._open:
+            return WorkStage.DOMINATED if self._is_dominated() else WorkStage.DONE
+        if not self.has_begun:
+            return WorkStage.NEW
+        return WorkStage.YIELDED if self._has_yielded else WorkStage.BEGUN
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything has been measured."""
+        return any(search.told for search in self._searches)
+
+    def _is_dominated(self) -> bool:
+        """Whether others hold more load than it can."""
+        searches = [search.capacity for search in self._searches if search.capacity is not None]
+        claims = [claim for search in searches for claim in search.claims().values()]
+        return any(claim.status == "outraced" for claim in claims)
+
+    @property
+    def can_yield(self) -> bool:
+        """Whether its searches know enough to let others be probed first. It yields only once."""
+        if self._has_yielded or not self.races:
+            return False
+        return all(search.can_wait for search in self._searches)
+
+    @property
+    def races(self) -> bool:
+        """Whether others may beat it."""
+        return self._race is not None and not self._race.full_grid
+
+    @property
+    def standing(self) -> float:
+        """How much it may still hold, compared with others: see ``Race``."""
+        return self._race.standing(self.deployment.id) if self._race is not None else 0.0
+
+    @property
+    def queue_class(self) -> QueueClass:
+        """Which launches of the queue go before those of this deployment."""
+        if self.races and self.has_begun:
+            return QueueClass.CONTINUED
+        if self.deployment.status == "risky":
+            return QueueClass.RISKY
+        return QueueClass.NORMAL
+
+    @property
+    def start_estimate_s(self) -> float:
+        """Seconds its engine takes to start: as the last time, or the estimate scaled by the
+        engine's other starts.
+        """
+        factor = self._starts.get(self.deployment.settings.engine, 1.0)
+        return self._starts.get(self.deployment.id, factor * self._estimated_start_s)
+
+    def estimate_s(self) -> float:
+        """Seconds the next launch will take, start included, as far as is known now."""
+        start = self.start
+        load_s = sum(
+            expected_s(what.point) for what in self._open if what.measurement.start == start
+        )
+        return self.start_estimate_s + load_s
+
+    def first_s(self) -> float:
+        """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is
+        left.
+        """
+        following = self.next
+        return self.start_estimate_s + expected_s(following.point) if following is not None else 0.0
+
+    def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
+        """Seconds for all that is left, the next launch's start not included. ``slowness``: see
+        ``SweepState``.
+        """
+        starts = self._later_starts + more_starts
+        start_s = starts * self.start_estimate_s
+        return start_s + self._open_load_s * slowness
+
+    def tries(self, key: str) -> int:
+        """How often it has failed or was spoilt, for whatever reason: each try sends other
+        prompts.
+        """
+        failures = sum(number for (name, _), number in self._failures.items() if name == key)
+        return failures + self._spoilt_tries.get(key, 0)
+
+    # --- commands
+
+    def follow_race(self) -> None:
+        """Look at what others hold by now: what is next, and what is left, may depend on it."""
+        if self._race is None or self._race.version == self._followed_version:
+            return
+        if self._look_at_race():
+            self._go_on()
+
+    def yield_to_others(self) -> None:
+        """Its launch ends so that others are probed first."""
+        self._has_yielded = True
+
+    def hurry(self, left_s: float) -> None:
+        """So many seconds are left for its searches."""
+        for search in self._searches:
+            if search.capacity is not None:
+                search.capacity.hurry(left_s)
+        self._go_on()
+
+    def close(self, attempt: Committed, given_up: bool = False) -> None:
+        """Tell the outcome of the next measurement. ``given_up``: nothing more comes of it here; a
+        search for a capacity is over.
+        """
+        assert self._next is not None
+        search = self._next.search
+        what = self._next.what
+        search.tell(what.point.level, what.measurement.repeat, attempt)
+        if given_up and search.capacity is not None:
+            self._tell_race(search, over=True)
+            self._searches.remove(search)
+        self._look_at_race()
+        self._go_on()
+
+    def drop(self) -> None:
+        """Measure nothing more of this deployment."""
+        for search in self._searches:
+            self._tell_race(search, over=True)
+        self._searches = []
+        self._next = None
+        self._open = []
+
+    def count_failure(self, key: str, failure: Failure) -> bool:
+        """Count a failure under ``key``. Returns whether its class allows another try; each class
+        is counted separately.
+
+        There is no limit for preemptions, nor for points that the clients slowed down: those fail
+        only as long as the cluster has more clients (measure.py: ``judged``).
+        """
+        if failure.kind in NOT_COUNTED:
+            self._failures[key, failure.kind] += 1
+            return True
+        self._failures[key, failure.failure_class] += 1
+        return self._failures[key, failure.failure_class] <= failure.failure_class.retries
+
+    def _look_at_race(self) -> bool:
+        """Let every search look at the race; whether any of them saw something new."""
+        if self._race is not None:
+            # read first: what changes meanwhile is seen next time
+            self._followed_version = self._race.version
+        news = [search.capacity.look() for search in self._searches if search.capacity is not None]
+        return any(news)
+
+    def _go_on(self) -> None:
+        """Tell the strategies what is committed already until each asks for something new; list
+        what will follow.
+        """
+        asked: list[_Asked] = []
+        for search in self._searches:
+            what = self._next_of(search)
+            if what is not None:
+                asked.append(_Asked(search, what))
+            self._tell_race(search)
+        self._next = min(asked, key=lambda ask: ask.what.turn, default=None)
+        self._open = [
+            what for what in self._ahead() if what.measurement.measurement_id not in self._committed
+        ]
+        if self._next is not None and not self._open:
+            raise InputError(
+                f"the search {self._next.search.load.search!r} asks for a level that its `ahead` "
+                "does not name"
+            )
+        self._open_load_s = sum(expected_s(what.point) for what in self._open)
+        self._later_starts = len({what.measurement.start for what in self._open} - {self.start})
+
+    def _next_of(self, search: _Search) -> NextMeasurement | None:
+        """What one strategy asks for that is not committed; None once it is satisfied."""
+        while (level := search.strategy.ask()) is not None:
+            repeat = next(search.repeats_of(level))
+            what = self._measurement_at(search, level, repeat, search.start)
+            attempt = self._committed.get(what.measurement.measurement_id)
+            if attempt is None:
+                return what
+            search.tell(level, what.measurement.repeat, attempt)
+        return None
+
+    def _tell_race(self, search: _Search, over: bool = False) -> None:
+        """Tell the race what one search knows now. ``over``: it asks for nothing more."""
+        if self._race is None or search.capacity is None:
+            return
+        asking = search.capacity.asking()
+        reaches = search.capacity.reaches()
+        workload = search.load.workload.name
+        for slo, claim in search.capacity.claims().items():
+            reach = 0.0 if over else reaches[slo]
+            asks = slo in asking and not over
+            self._race.tell(self.deployment.id, workload, slo, claim, reach, asks)
+
+    def _ahead(self) -> list[NextMeasurement]:
+        """Everything that the strategies will ask for, as far as they know."""
+        ahead: list[NextMeasurement] = []
+        for search in self._searches:
+            levels = search.strategy.ahead()
+            repeats = {level: search.repeats_of(level) for level in levels}
+            for level in levels:
+                repeat = next(repeats[level])
+                ahead.append(self._measurement_at(search, level, repeat, search.start))
+        return ahead
+
+    def _tell_all(self, search: _Search) -> list[Committed]:
+        """Tell a search that decides by figures everything that is committed of it, oldest first;
+        returns that.
+
+        Asking it what it wants would not find all: its first level may follow from predictions that
+        have changed.
+        """
+        told: list[Committed] = []
+        if not search.strategy.needs_figures:
+            return told
+        own = [one for one in self._committed.values() if one.deployment_id == self.deployment.id]
+        for attempt in sorted(own, key=lambda attempt: attempt.created_unix_ns):
+            if not isinstance(attempt, AttemptData):
+                continue
+            point = attempt.point
+            level = Level(control=cast("Control", point.control), value=point.level)
+            what = self._measurement_at(search, level, point.repeat, point.start)
+            # else it belongs to another search
+            if what.measurement.measurement_id == attempt.measurement_id:
+                search.tell(level, point.repeat, attempt)
+                told.append(attempt)
+        return told
+
+    def _make_measurement(
+        self, search: _Search, level: Level, repeat: int, start: int | None
+    ) -> NextMeasurement:
+        """``start``: used only if the search's strategy decides on starts."""
+        point = self._point(search, level)
+        if search.start is None:
+            start = None
+        return NextMeasurement(point, self._plan.measurement(point, repeat, start))
+
+
+def expected_s(point: Point) -> float:
+    """Expected seconds of one attempt, from barrier to commit."""
+    return point.load.estimated_s(point.level) + OVERHEAD_S
