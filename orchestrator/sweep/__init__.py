@@ -1,16 +1,18 @@
 """Runs a sweep. To follow one, read in this order:
 
-1. ``sweep``: decides which deployment starts next, and when the sweep is over. It uses ``todo``
-   (what is left to measure of a deployment), ``race`` (which deployments compete), ``admission``
-   (what fits where, and which nodes to ask for) and ``breakers`` (which nodes rest, and when the
-   sweep pauses).
-2. ``run_launch``: one launch from placement to release. ``launch`` places, starts and stops its
-   engines; ``replicas`` are those engines while they are loaded.
+1. ``sweep``: decides which deployment starts next, and when the sweep is over. It uses
+   ``deployment_work`` (what is left to measure of a deployment), ``earlier_attempts`` (what earlier
+   sweeps left), ``competition`` (which deployments race, and which are started), ``admission``
+   (what fits where, and which nodes to ask for), ``resource_request`` (what a launch takes) and
+   ``breakers`` (which nodes rest, and when the sweep pauses).
+2. ``launch_lifecycle``: one launch from placement to release. ``launch_state`` has its states and
+   what leads from one to the next; ``engine_start`` places, starts and stops its engines;
+   ``replicas`` are those engines while they are loaded; ``outlook`` is what it asks about others.
 3. ``measure``: one attempt at a load point; ``early_end`` ends it once a probe knows enough.
 4. ``commit``: what is stored of attempts and launches.
 
-All of these share a ``context`` (plan, cluster, store) with its ``state`` (nodes, time and money in
-use).
+All of these share a ``context`` (plan, cluster, store) with its ``state`` (launches, nodes, time and
+money in use); ``node_events`` tells when nodes come and go.
 
 Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up, ``probe``
 finds out how to talk to it. ``examine`` and ``doctor`` check a cluster before a sweep.

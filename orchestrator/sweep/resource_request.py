@@ -49,15 +49,15 @@ class ResourceRequest:
 
     def accepts(self, machine: Machine) -> bool:
         """Whether a machine has the labels, and no label of another accelerator."""
-        labels = machine.labels
-        return all(labels.get(key) == value for key, value in self.labels) and not self._denied(
-            machine
-        )
+        has_labels = all(machine.labels.get(key) == value for key, value in self.labels)
+        return has_labels and not self._other_accelerator(machine)
 
-    def _denied(self, machine: Machine) -> str:
-        """The machine's label of another accelerator, or nothing."""
+    def _other_accelerator(self, machine: Machine) -> str:
+        """The machine's label of another accelerator; empty if it has none."""
         label = machine.labels.get(ACCELERATOR_LABEL, "")
-        return label if label and self.accelerator and not may_be(self.accelerator, label) else ""
+        if label and self.accelerator and not may_be(self.accelerator, label):
+            return label
+        return ""
 
     def footprints(self) -> list[Footprint]:
         """One footprint per replica."""
@@ -65,10 +65,12 @@ class ResourceRequest:
 
     def by_size(self) -> list[int]:
         """Indices of the replicas, the hardest to place first."""
-        return sorted(
-            range(len(self.replicas)),
-            key=lambda at: (-len(self.replicas[at]), -self.replicas[at][0].gpus),
-        )
+
+        def largest_first(index: int) -> tuple[int, int]:
+            bundles = self.replicas[index]
+            return -len(bundles), -bundles[0].gpus
+
+        return sorted(range(len(self.replicas)), key=largest_first)
 
     @property
     def gang(self) -> bool:
@@ -87,14 +89,13 @@ class ResourceRequest:
 
     def __str__(self) -> str:
         """In words, equal replicas counted."""
-        counted = Counter(map(str, self.footprints()))
-        sizes = " + ".join(
-            one if times == 1 else f"{times} x {one}" for one, times in counted.items()
-        )
-        kind = ", ".join(
-            filter(None, (self.accelerator, *(f"{key}={value}" for key, value in self.labels)))
-        )
-        return f"{sizes} ({kind})" if kind else sizes
+        sizes = []
+        for footprint, number in Counter(map(str, self.footprints())).items():
+            sizes.append(footprint if number == 1 else f"{number} x {footprint}")
+        kinds = [self.accelerator] if self.accelerator else []
+        kinds += [f"{key}={value}" for key, value in self.labels]
+        text = " + ".join(sizes)
+        return f"{text} ({', '.join(kinds)})" if kinds else text
 
     def nodes_worth_adding(
         self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
@@ -104,12 +105,12 @@ class ResourceRequest:
 
         Nodes with another accelerator must not hold them: none would be added.
         """
-        asked = self._whole_nodes(machines, types, most) if self.exclusive else self.footprints()
-        others = ",".join(sorted({label for one in machines if (label := self._denied(one))}))
+        nodes = self._whole_nodes(machines, types, most) if self.exclusive else self.footprints()
+        others = {self._other_accelerator(machine) for machine in machines} - {""}
         if not others or ACCELERATOR_LABEL in dict(self.labels):
-            return asked
-        labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({others})"))
-        return [Footprint(one.bundles, labels) for one in asked]
+            return nodes
+        labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({','.join(sorted(others))})"))
+        return [Footprint(node.bundles, labels) for node in nodes]
 
     def could_use_type(self, kind: NodeType) -> bool:
         """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as
@@ -117,17 +118,18 @@ class ResourceRequest:
 
         Labels that Ray gives nodes itself when they start stand in no type.
         """
-        asked = [bundle for one in self.nodes_worth_adding(()) for bundle in one.bundles]
-        gpus, cpus = max(one.gpus for one in asked), max(one.cpus for one in asked)
-        large = kind.gpus >= gpus and kind.cpus >= cpus
-        if kind.labels is None or not large:
-            return large
-        said = [
-            (key, value)
-            for key, value in self.labels
-            if key in kind.labels or not key.startswith("ray.io/")
-        ]
-        return all(kind.labels.get(key) == value for key, value in said)
+        bundles = [bundle for node in self.nodes_worth_adding(()) for bundle in node.bundles]
+        if kind.gpus < max(bundle.gpus for bundle in bundles):
+            return False
+        if kind.cpus < max(bundle.cpus for bundle in bundles):
+            return False
+        if kind.labels is None:
+            return True
+        for key, value in self.labels:
+            is_given_by_ray = key.startswith("ray.io/") and key not in kind.labels
+            if not is_given_by_ray and kind.labels.get(key) != value:
+                return False
+        return True
 
     def may_come(
         self, machines: Sequence[Machine], types: Sequence[NodeType]
@@ -135,29 +137,38 @@ class ResourceRequest:
         """The types of node that may be added for it, and how many more of them: infinite where
         that is not known.
         """
-        fitting = [one for one in types if one.most > 0 and self.could_use_type(one)]
-        names = tuple(one.name for one in fitting)
-        there = sum(one.labels.get(NODE_GROUP) in names for one in machines)
-        return names, sum(one.most for one in fitting) - there if fitting else math.inf
+        fitting = self._addable(types)
+        names = tuple(kind.name for kind in fitting)
+        if not fitting:
+            return names, math.inf
+        there = sum(machine.labels.get(NODE_GROUP) in names for machine in machines)
+        return names, sum(kind.most for kind in fitting) - there
+
+    def _addable(self, types: Sequence[NodeType]) -> list[NodeType]:
+        """The types of which an autoscaler may add nodes for it."""
+        return [kind for kind in types if kind.most > 0 and self.could_use_type(kind)]
 
     def ambiguous_types(self, types: Sequence[NodeType]) -> str:
         """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not,
-        or nobody knows.
+        or if that is unknown.
 
         It is asked by size and labels alone. What it adds in vain leaves when it is idle, and is
         added again.
         """
-        fitting = [
-            one for one in types if self.gpus and self.accelerator and self.could_use_type(one)
-        ]
-        named = {
-            _accelerator_of(one) for one in fitting if one.labels is not None or not self.labels
-        }
-        if len(fitting) < 2 or not named or (len(named) == 1 and "" not in named):
+        if not (self.gpus and self.accelerator):
             return ""
-        kinds = listed([one.name for one in fitting], 5)
-        label = "no label of the hardware tells them apart; give 'labels' one that only the right ones have"
-        return f"for {self.accelerator} the autoscaler may add nodes of {kinds}: {label}"
+        fitting = [kind for kind in types if self.could_use_type(kind)]
+        accelerators = {
+            _accelerator_of(kind) for kind in fitting if kind.labels is not None or not self.labels
+        }
+        are_all_the_same = len(accelerators) == 1 and "" not in accelerators
+        if len(fitting) < 2 or not accelerators or are_all_the_same:
+            return ""
+        kinds = listed([kind.name for kind in fitting], 5)
+        return (
+            f"for {self.accelerator} the autoscaler may add nodes of {kinds}: no label of the "
+            "hardware tells them apart; give 'labels' one that only the right ones have"
+        )
 
     def least_nodes(
         self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
@@ -177,42 +188,39 @@ class ResourceRequest:
         """The ``least_nodes`` that it takes, with all the cores that others may want who share
         them.
         """
-        sizes = [
-            one.bundles[0].gpus
-            for one in self._whole_nodes(machines, types, most)
-            for _ in one.bundles
-        ]
+        sizes: list[int] = []
+        for footprint in self._whole_nodes(machines, types, most):
+            sizes += [footprint.bundles[0].gpus] * len(footprint.bundles)
         if not self.gpus:
             del sizes[max(map(len, self.replicas), default=0) :]
-        labels = ({ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}) | dict(
-            self.labels
-        )
-        names = (f"{name}.{at}" for at in range(len(sizes)))
-        return [
-            Machine(one, one, size, math.inf, labels)
-            for one, size in zip(names, sizes, strict=True)
-        ]
+        labels = {ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}
+        labels |= dict(self.labels)
+        nodes = []
+        for index, gpus in enumerate(sizes):
+            node = f"{name}.{index}"
+            nodes.append(Machine(node, node, gpus, math.inf, labels))
+        return nodes
 
     def patience(
         self,
         machines: Sequence[Machine],
         growth: Growth,
-        roomy: bool,
+        was_placeable: bool,
         most_nodes: float,
         timeout_s: float,
     ) -> tuple[float, str]:
         """How many seconds to wait for nodes that can hold it, and why there are none after that.
 
-        ``roomy``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
+        ``was_placeable``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
         """
-        if (nodes := self.least_nodes(machines, growth.types, most_nodes)) > most_nodes:
+        nodes = self.least_nodes(machines, growth.types, most_nodes)
+        if nodes > most_nodes:
             return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
         if not growth.may:
-            return RETURN_S if roomy else ROOM_S, "it has no autoscaler"
+            return RETURN_S if was_placeable else ROOM_S, "it has no autoscaler"
         says = f" ({growth})" if str(growth) else ""
-        if growth.impossible.intersection(
-            self.nodes_worth_adding(machines, growth.types, most_nodes)
-        ):
+        wanted = self.nodes_worth_adding(machines, growth.types, most_nodes)
+        if growth.impossible.intersection(wanted):
             return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
         limit_s = timeout_s * SET_UP if growth.coming else timeout_s
         return limit_s, f"none was added within {limit_s:g} s{says}"
@@ -227,75 +235,102 @@ class ResourceRequest:
         """
         if self.gpus and self.gpus_per_node:
             return self._pack_onto_nodes(max(self.gpus, self.gpus_per_node), math.inf)
-        added = sorted(
-            {(one.gpus, one.cpus) for one in types if one.most > 0 and self.could_use_type(one)}
-        )
+        addable = sorted({(kind.gpus, kind.cpus) for kind in self._addable(types)})
         if not self.gpus:
-            return self._pack_onto_nodes(0, min(added, default=(0, 0.0))[1])
-        largest = max(added)[0] if added else math.inf
-        seen = sorted(
-            {one.gpus for one in machines if self.gpus <= one.gpus <= largest and self.accepts(one)}
-        )
-        sizes = [(gpus, math.inf) for gpus in seen] + added or [(self.gpus, math.inf)]
-        ways = (self._pack_onto_nodes(*size) for size in (sizes[:1] if most == math.inf else sizes))
-        return min(ways, key=lambda way: max(most, sum(len(one.bundles) for one in way)))
+            _, cpus = min(addable, default=(0, 0.0))
+            return self._pack_onto_nodes(0, cpus)
+        largest = addable[-1][0] if addable else math.inf
+        standing = {
+            machine.gpus
+            for machine in machines
+            if self.gpus <= machine.gpus <= largest and self.accepts(machine)
+        }
+        sizes = [(gpus, math.inf) for gpus in sorted(standing)] + addable
+        if not sizes:
+            sizes = [(self.gpus, math.inf)]
+        if most == math.inf:
+            sizes = sizes[:1]
+
+        def nodes_beyond_most(footprints: list[Footprint]) -> float:
+            return max(most, sum(len(footprint.bundles) for footprint in footprints))
+
+        return min((self._pack_onto_nodes(*size) for size in sizes), key=nodes_beyond_most)
 
     def _pack_onto_nodes(self, gpus: int, cpus: float) -> list[Footprint]:
         """Whole nodes of this size that hold all replicas. Those without GPUs are asked for with
         all their cores.
         """
-        # nodes side by side; GPUs left and CPUs taken on each of them
-        shelves: list[tuple[int, int, float]] = []
-        for bundles in (self.replicas[at] for at in self.by_size()):
-            width, each = len(bundles), bundles[0]
-            fitting = (
-                at
-                for at, (nodes, left, taken) in enumerate(shelves)
-                if nodes >= width and left >= each.gpus and taken + each.cpus <= cpus
-            )
-            if (at := next(fitting, None)) is None:
-                at = len(shelves)
-                shelves.append((width, gpus, 0.0))
-            nodes, left, taken = shelves[at]
-            shelves[at] = nodes, left - each.gpus, taken + each.cpus
-        least = 0.0 if gpus else cpus
-        return [
-            Footprint((Bundle(gpus, max(least, taken)),) * nodes, self.labels)
-            for nodes, _, taken in shelves
-        ]
+        open_nodes: list[_OpenNodes] = []
+        for index in self.by_size():
+            bundles = self.replicas[index]
+            fitting = [nodes for nodes in open_nodes if nodes.hold(bundles, cpus)]
+            if fitting:
+                nodes = fitting[0]
+            else:
+                nodes = _OpenNodes(len(bundles), gpus)
+                open_nodes.append(nodes)
+            nodes.take(bundles[0])
+        least_cpus = 0.0 if gpus else cpus
+        footprints = []
+        for nodes in open_nodes:
+            bundle = Bundle(gpus, max(least_cpus, nodes.cpus_taken))
+            footprints.append(Footprint((bundle,) * nodes.number, self.labels))
+        return footprints
+
+
+@dataclass(slots=True)
+class _OpenNodes:
+    """Nodes side by side that replicas are packed onto; what is left and taken is of each node."""
+
+    number: int
+    gpus_left: int
+    cpus_taken: float = 0.0
+
+    def hold(self, bundles: Sequence[Bundle], cpus: float) -> bool:
+        """Whether there is room for a replica, each node with so many CPUs."""
+        each = bundles[0]
+        if self.number < len(bundles) or self.gpus_left < each.gpus:
+            return False
+        return self.cpus_taken + each.cpus <= cpus
+
+    def take(self, bundle: Bundle) -> None:
+        """Put a bundle on each of the nodes."""
+        self.gpus_left -= bundle.gpus
+        self.cpus_taken += bundle.cpus
 
 
 def _accelerator_of(kind: NodeType) -> str:
     """What some label of a node type names; empty if none does."""
-    named = (find(value) for value in (kind.labels or {}).values())
-    return next((one.name for one in named if one), "")
+    for value in (kind.labels or {}).values():
+        accelerator = find(value)
+        if accelerator is not None:
+            return accelerator.name
+    return ""
 
 
 def resources_of(deployment: Deployment, exclusive: bool) -> ResourceRequest:
     """What a deployment takes: nodes x devices of every replica. A router takes nothing, like
     clients.
     """
-    settings, hardware = deployment.settings, deployment.hardware
+    settings = deployment.settings
+    hardware = deployment.hardware
     if not ENGINES[settings.engine].launches:
         return ResourceRequest(endpoint=_server_of(settings.url or ""))
-    each = hardware.cpus_per_device if hardware.cpus_per_device is not None else 1.0
+    cpus_per_device = 1.0 if hardware.cpus_per_device is None else hardware.cpus_per_device
     replicas = []
     for role, part in replicas_to_start(settings):
         devices = part.devices_per_node
-        bundle = (
-            Bundle(0, 0.0)
-            if role == ROUTER
-            else Bundle(0 if hardware.is_cpu else devices, devices * each)
-        )
+        bundle = Bundle(0 if hardware.is_cpu else devices, devices * cpus_per_device)
+        if role == ROUTER:
+            bundle = Bundle(0, 0.0)
         replicas.append((bundle,) * part.nnodes)
-    labels = tuple(sorted(hardware.labels.items()))
-    named = "" if hardware.is_cpu or find(hardware.accelerator) is None else hardware.accelerator
+    is_known = not hardware.is_cpu and find(hardware.accelerator) is not None
     return ResourceRequest(
         tuple(replicas),
-        labels,
+        tuple(sorted(hardware.labels.items())),
         exclusive,
         gpus_per_node=hardware.gpus_per_node or 0,
-        accelerator=named,
+        accelerator=hardware.accelerator if is_known else "",
     )
 
 
