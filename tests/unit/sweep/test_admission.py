@@ -14,7 +14,6 @@ from orchestrator.cluster.base import (
     MOST_GROUPS,
     NODE_GROUP,
     Bundle,
-    Footprint,
     Machine,
     NodeType,
 )
@@ -37,40 +36,6 @@ GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
 def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> ResourceRequest:
     return ResourceRequest(((Bundle(gpus, float(gpus)),) * nodes,) * replicas, **more)  # type: ignore[arg-type]
-
-
-def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
-    jobs = [
-        Waiting("short", gpu_need(1), 10),
-        Waiting("long", gpu_need(1), 100),
-        Waiting("gang", gpu_need(8, 2), 5),
-        Waiting("risky", gpu_need(8, 2), 500, queue_class=QueueClass.RISKY),
-    ]
-    assert [job.key for job in Queue(jobs)] == ["gang", "long", "short", "risky"]
-
-
-def test_what_is_predicted_best_goes_before_the_longest_but_not_before_gangs_nor_risky_ones_before_others() -> (
-    None
-):
-    jobs = [
-        Waiting("long", gpu_need(1), 100, priority=0.4),
-        Waiting("front", gpu_need(1), 10, priority=1.0),
-        Waiting("as good", gpu_need(1), 90, priority=0.4),
-        Waiting("gang", gpu_need(8, 2), 5, priority=0.1),
-        Waiting("risky", gpu_need(1), 500, queue_class=QueueClass.RISKY, priority=1.0),
-    ]
-    assert [job.key for job in Queue(jobs)] == ["gang", "front", "long", "as good", "risky"]
-
-
-def test_those_of_a_race_that_were_probed_wait_for_all_others_and_go_on_by_how_far_they_may_come() -> (
-    None
-):
-    jobs = [
-        Waiting("probed gang", gpu_need(8, 2), 5, queue_class=QueueClass.CONTINUED, priority=0.5),
-        Waiting("probed", gpu_need(1), 10, queue_class=QueueClass.CONTINUED, priority=2.0),
-        Waiting("risky", gpu_need(1), 5, queue_class=QueueClass.RISKY, priority=0.1),
-    ]
-    assert [one.key for one in Queue(jobs)] == ["risky", "probed", "probed gang"]
 
 
 def test_of_those_that_end_before_the_reservation_the_one_predicted_best_overtakes() -> None:
@@ -317,42 +282,6 @@ def test_nothing_is_worth_adding_that_would_begin_after_the_budget_is_spent() ->
     assert len(worth_adding(Queue(jobs), GPU8[:1], [], Cost(100.0, 100.0))) == 1
 
 
-def test_a_launch_that_shares_no_node_asks_for_whole_nodes_as_large_as_they_are_known_to_be() -> (
-    None
-):
-    need = gpu_need(2, replicas=2, gpus_per_node=4)
-    assert need.footprints() == [Footprint((Bundle(2, 2.0),))] * 2
-    assert need.nodes_worth_adding(GPU8) == [Footprint((Bundle(4, 4.0),))]  # one for both
-    assert gpu_need(3, 2, replicas=2).nodes_worth_adding(GPU8) == [Footprint((Bundle(8, 6.0),) * 2)]
-    assert gpu_need(2).nodes_worth_adding([]) == [Footprint((Bundle(2, 2.0),))]
-    assert gpu_need(2).nodes_worth_adding(GPU8) == [Footprint((Bundle(8, 2.0),))]
-    assert gpu_need(2, labels=(("pool", "a"),)).nodes_worth_adding(GPU8)[0].bundles == (
-        Bundle(2, 2.0),
-    )
-
-
-def test_launches_that_share_nodes_ask_for_what_they_take() -> None:
-    assert gpu_need(2, exclusive=False, gpus_per_node=8).nodes_worth_adding(GPU8) == [
-        Footprint((Bundle(2, 2.0),))
-    ]
-
-
-def test_replicas_of_several_sizes_and_their_router_take_together_what_each_takes() -> None:
-    prefill, decode, router = (Bundle(2, 2.0),), (Bundle(4, 4.0),), (Bundle(0, 0.0),)
-    need = ResourceRequest((prefill, prefill, decode, router))
-    assert fit(need, GPU8[:1], ()) == (("n0",),) * 4
-    assert fit(ResourceRequest((prefill, prefill, prefill, decode, router)), GPU8[:1], ()) is None
-    assert str(need) == "2 x one node with 2 GPUs + one node with 4 GPUs + one node for a router"
-    assert [one.bundles[0].gpus for one in need.nodes_worth_adding(GPU8)] == [8], (
-        "one node holds all"
-    )
-    assert need.least_nodes(GPU8) == 1
-    gang = ResourceRequest(((Bundle(8, 8.0),) * 2, (Bundle(0, 0.0),)))
-    assert [len(one.bundles) for one in gang.nodes_worth_adding(GPU8)] == [2], (
-        "a router asks for no node of its own"
-    )
-
-
 def test_a_router_joins_the_fullest_node_of_its_launch() -> None:
     need = ResourceRequest(((Bundle(8, 8.0),), (Bundle(0, 0.0),)))
     assert fit(need, GPU8, ()) == (("n0",), ("n0",))
@@ -362,21 +291,3 @@ def test_a_router_needs_no_node_beside_those_of_its_replicas() -> None:
     machines = [Machine("head", "a", cpus=8.0), Machine("gpu", "b", gpus=8, cpus=8.0)]
     need = ResourceRequest((*[(Bundle(4, 4.0),)] * 2, (Bundle(0, 0.0),)))
     assert fit(need, machines, (), most_nodes=1) == (("gpu",),) * 3
-
-
-@pytest.mark.parametrize(
-    ("label", "told", "may"),
-    [
-        # Ray labels the node itself when it starts
-        (("ray.io/accelerator-type", "H100"), {}, True),
-        (("ray.io/accelerator-type", "H100"), {"ray.io/accelerator-type": "A100"}, False),
-        (("pool", "a"), {}, False),
-        (("pool", "a"), None, True),
-        (("pool", "a"), {"pool": "a"}, True),
-    ],
-)
-def test_a_type_of_node_may_hold_what_its_known_labels_do_not_deny(
-    label: tuple[str, str], told: dict[str, str] | None, may: bool
-) -> None:
-    assert gpu_need(8, labels=(label,)).could_use_type(NodeType("h", 8, 96.0, 4, told)) == may
-    assert not gpu_need(8, labels=(label,)).could_use_type(NodeType("h", 4, 96.0, 4, told))

@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import EngineFailure, FailureClass
+from orchestrator.base.errors import (
+    EngineFailure,
+    FailureClass,
+)
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import Allocation, Bundle, HostLost
+from orchestrator.cluster.base import (
+    Allocation,
+    HostLost,
+)
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.model import Deployment
+from orchestrator.results.store import Store
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.engine_start import (
     EngineStart,
@@ -21,7 +28,13 @@ from orchestrator.sweep.engine_start import (
     endpoint_key,
 )
 from orchestrator.sweep.replicas import Replicas
-from orchestrator.sweep.resource_request import resources_of
+from tests.unit.sweep.simulation import (
+    FakeAgent,
+    node,
+    plan_of,
+    sweep,
+    world_of,
+)
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
 
@@ -132,16 +145,6 @@ def test_an_accelerator_nobody_knows_is_not_judged() -> None:
     check_accelerators(Hardware(name="x", accelerator="prototype-9"), hosts)
 
 
-def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
-    settings = EngineSettings(
-        engine="vllm", model="m", tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2
-    )
-    deployment = Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
-    need = resources_of(deployment, exclusive=True)
-    assert need.replicas == ((Bundle(8, 8.0),) * 2,)
-    assert need.labels == (("pool", "a"),)
-
-
 def test_the_key_of_an_endpoint_comes_from_the_environment_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,3 +161,48 @@ def test_what_is_known_of_a_prefix_cache_before_anybody_empties_it() -> None:
     settings = EngineSettings(engine="vllm", model="m")
     assert cache_of(settings) == "unknown"
     assert cache_of(settings.model_copy(update={"enable_prefix_caching": False})) == "off"
+
+
+def test_every_rank_listens_at_its_own_address_and_meets_at_the_firsts(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"), store)
+    first, second = world.ranks
+    assert (first.bind, second.bind) == (first.host, second.host)
+    assert first.bind != second.bind
+    assert first.master_host == second.master_host == first.host
+    assert len({first.port, first.master_port, first.rpc_port, *first.extra_ports}) == 7
+
+
+def test_the_first_rank_hears_how_the_others_download_and_waits_for_them(store: Store) -> None:
+    world = world_of([node("a"), node("b"), node("c")], ready_after_s=40.0)
+    sweep(
+        world,
+        plan_of(
+            "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}, {max_num_seqs: 8}"
+        ),
+        store,
+    )
+    assert {name for name, _ in world.heard} == {world.ranks[0].host.removeprefix("10.0.0.")}
+    sizes = [size for _, size in world.heard]
+    assert len(sizes) >= 2 and sizes == sorted(set(sizes))
+
+
+def test_a_node_that_does_not_say_what_it_has_of_the_model_ends_no_start(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_: object) -> int:
+        raise HostLost("no answer")
+
+    monkeypatch.setattr(FakeAgent, "downloaded", silent)
+    world = world_of([node("a"), node("b")], ready_after_s=40.0)
+    report = sweep(
+        world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"), store
+    )
+    assert (report.counts.measured, world.heard) == (1, [])
+
+
+def test_logs_that_the_dead_left_on_a_node_are_stored_and_then_dropped(store: Store) -> None:
+    world = world_of(fails={"dead_logs": [None]})
+    sweep(world, plan_of(), store)
+    assert store.read_log(store.log_uri("01ABC/rank0.log")) == b"its last words"
+    assert "drop 01ABC-x" in world.log

@@ -23,7 +23,7 @@ from orchestrator.sweep.resource_request import ResourceRequest
 from orchestrator.sweep.state import SweepState
 from orchestrator.sweep.sweep import Sweep
 from tests.unit.sweep.simulation import plan_of, world_of
-from tests.unit.sweep.test_sweep import DIED, OOM
+from tests.unit.sweep.sweeps import DIED, OOM
 
 # What each event (column) makes of each state (row); a point: it cannot happen there
 TABLE = """

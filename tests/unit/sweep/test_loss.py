@@ -20,13 +20,11 @@ from orchestrator.base.errors import (
     PlacementError,
     ResultsError,
 )
-from orchestrator.cluster.base import ClientLost, HostLost
+from orchestrator.cluster.base import ClientLost
 from orchestrator.cluster.clients import UNFIT
 from orchestrator.node.readiness import Ready
 from orchestrator.results import blobs
-from orchestrator.results.events import Event
 from orchestrator.results.store import Store
-from orchestrator.sweep.breakers import FIRST_WAIT_S, Breakers
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.sweep import Sweep
 from tests.unit.sweep.simulation import (
@@ -39,23 +37,16 @@ from tests.unit.sweep.simulation import (
     sweep,
     world_of,
 )
-from tests.unit.sweep.test_sweep import OOM, PORT, launches, points
+from tests.unit.sweep.sweeps import (
+    OOM,
+    TWO,
+    launches,
+    points,
+    told,
+)
 
 DIED = Failure(FailureKind.DIED_AT_START, "It ended before it was ready.")
-TWO = "{tensor_parallel_size: 4}, {tensor_parallel_size: 4, max_num_seqs: 8}"
 THREE = TWO + ", {tensor_parallel_size: 4, max_num_seqs: 16}"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(str(tmp_path), "x")
-
-
-def told(world: World, kind: str) -> list[str]:
-    return [one.text for one in world.told if isinstance(one, Event) and one.kind == kind]
-
-
-# --- the storage ---
 
 
 @pytest.fixture
@@ -182,9 +173,6 @@ def test_where_no_client_starts_others_are_tried_and_then_the_launch_fails(store
     assert "did not start on node z" in told(world, "retry")[0]
 
 
-# --- disks of load clients that are full ---
-
-
 @pytest.mark.parametrize(
     "fails", [{"prepare": [None, ClientLost([0], FULL_DISK)]}, {"load": ["full"]}]
 )
@@ -262,9 +250,6 @@ def test_what_waiting_does_not_change_is_not_waited_for(
     with pytest.raises(ResultsError):
         sweep(world, plan_of(), store)
     assert world.clock.now_s() == 0
-
-
-# --- nodes that are taken back ---
 
 
 def test_a_point_that_ends_before_its_node_is_gone_ends_and_the_next_is_measured_elsewhere(
@@ -402,120 +387,3 @@ def test_a_point_that_nodes_taken_back_end_again_and_again_is_measured_on_the_la
     report = sweep(world, plan_of(), store)
     assert (report.counts.measured, report.counts.failed) == (1, 0)
     assert outcomes(store) == [("failed", "infra")] * 6 + [("ok", None)]
-
-
-# --- circuit breakers ---
-
-
-def placed_on(store: Store) -> list[str]:
-    return [row.placement_json.partition('"node_id": "')[2][:1] for row in launches(store)]
-
-
-def test_a_node_that_failed_two_launches_rests_and_is_tried_again_after_a_stated_time(
-    store: Store,
-) -> None:
-    world = world_of([node("a")], fails={"ready": [PORT, PORT]})
-    report = sweep(world, plan_of(), store)
-    assert report.counts.measured == 1
-    began = [(row.started_unix_ns - 10**18) / 1e9 for row in launches(store)]
-    assert began[1] - began[0] < 30
-    assert began[2] - began[1] >= FIRST_WAIT_S
-    assert "rests for 120 s: 2 launches on it failed" in told(world, "node_rests")[0]
-
-
-def test_a_node_rests_whose_gpu_memory_is_not_free_after_a_launch(store: Store) -> None:
-    world = world_of([node("a")], fails={"stop": [("GPU-1",), None]})
-    report = sweep(world, plan_of(TWO), store)
-    assert (report.counts.measured, report.counts.failed) == (2, 0)
-    assert told(world, "gpu_dirty") == ["memory is still in use on GPU-1"]
-    (rests,) = told(world, "node_rests")
-    assert "a rests for 120 s: memory is still in use on GPU-1" in rests
-    first, second = sorted(launches(store), key=lambda row: row.started_unix_ns)
-    assert second.started_unix_ns - first.started_unix_ns >= (82 + 120) * 10**9  # held for 82 s
-
-
-def test_each_further_failure_makes_it_rest_twice_as_long(store: Store) -> None:
-    world = world_of([node("a")], fails={"ready": [PORT] * 4})
-    assert sweep(world, plan_of(), store).counts.failed == 1
-    assert [text.split()[4] for text in told(world, "node_rests")] == ["120", "240", "480"]
-
-
-def test_only_nodes_that_rest_are_left_out() -> None:
-    now_s, heard = [0.0], list[Event]()
-    breakers = Breakers(lambda: now_s[0], heard.append)
-    nodes = [node("a"), node("b")]
-    breakers.failed(PORT, "ab")
-    assert breakers.usable(nodes) == nodes
-    breakers.failed(PORT, "a")
-    breakers.failed(PORT, "a")  # of a launch that was under way: the rest is not longer by it
-    assert breakers.usable(nodes) == nodes[1:]
-    now_s[0] = FIRST_WAIT_S
-    assert breakers.usable(nodes) == nodes
-    breakers.rest("b", "memory is still in use on GPU-1")
-    assert breakers.usable(nodes) == nodes[:1]
-    assert [one.data["node"] for one in heard] == ["a", "b"]
-
-
-def test_a_point_measured_on_a_node_clears_what_it_failed_before(store: Store) -> None:
-    world = world_of([node("a")], fails={"ready": [PORT, None, PORT]})
-    sweep(world, plan_of(TWO), store)
-    assert told(world, "node_rests") == []
-
-
-def test_a_wrong_configuration_is_held_against_no_node(store: Store) -> None:
-    world = world_of([node(name) for name in "abc"], fails={"ready": [OOM] * 9})
-    sweep(world, plan_of(THREE), store)
-    assert told(world, "node_rests") == told(world, "paused") == []
-
-
-def test_the_same_failure_on_three_nodes_pauses_the_sweep_and_a_probe_lets_it_go_on(
-    store: Store,
-) -> None:
-    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3})
-    report = sweep(world, plan_of(THREE), store)
-    assert report.counts.measured == 3
-    (text,) = told(world, "paused")
-    assert "engine_crash" in text
-    assert "no new one for 120 s, then one as a probe" in text
-    began = sorted((row.started_unix_ns - 10**18) / 1e9 for row in launches(store))
-    assert began[3] - began[2] >= FIRST_WAIT_S
-    assert began[4] - began[3] > 70  # the probe went alone
-    assert began[5] - began[4] < 5
-    assert told(world, "goes_on")
-
-
-def test_no_nodes_are_asked_for_while_the_sweep_pauses(store: Store) -> None:
-    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3}, autoscaler=True)
-    asked: dict[float, int] = {}
-    for when_s in (5.0, 60.0, 300.0):
-        world.clock.at(when_s, lambda when_s=when_s: asked.update({when_s: len(world.desired)}))  # type: ignore[misc]
-    five = ", ".join(f"{{tensor_parallel_size: 4, max_num_seqs: {at}}}" for at in range(8, 13))
-    assert sweep(world, plan_of(five), store).counts.measured == 5
-    assert asked == {5.0: 2, 60.0: 0, 300.0: 0}
-    assert told(world, "paused")
-
-
-def test_one_launch_on_many_nodes_that_fails_is_one_failure() -> None:
-    heard: list[Event] = []
-    breakers = Breakers(lambda: 0.0, heard.append)
-    for nodes in ("abcd", "abcd", "efgh", "abcd"):
-        breakers.failed(DIED, nodes)
-    assert not breakers.paused()
-    breakers.failed(DIED, "a")
-    assert breakers.paused()
-    assert "on 8 nodes" in heard[0].text
-
-
-def test_a_probe_that_fails_the_same_way_pauses_it_for_twice_as_long(store: Store) -> None:
-    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 4})
-    sweep(world, plan_of(THREE), store)
-    assert [text.partition("no new one for ")[2].split()[0] for text in told(world, "paused")] == [
-        "120",
-        "240",
-    ]
-
-
-def test_lost_hosts_of_one_node_rest_and_do_not_pause(store: Store) -> None:
-    world = world_of([node("a"), node("b")], fails={"start": [HostLost("gone"), HostLost("gone")]})
-    sweep(world, plan_of(), store)
-    assert told(world, "paused") == []

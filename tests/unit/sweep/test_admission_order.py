@@ -1,27 +1,21 @@
-"""Who starts next: by what is known of starts, and within the most nodes and launches that are
-allowed.
+"""The order in which a sweep admits launches: one table guards it. Below it: what reorders the
+queue, and that nothing overtakes where it would delay another launch.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from orchestrator.cluster.base import Bundle, Machine
+from orchestrator.plan.order import QueueClass
 from orchestrator.results.store import Store
 from orchestrator.sweep import sweep as sweep_module
 from orchestrator.sweep.admission import Cost, Queue, Running, Waiting, choose, worth_adding
 from orchestrator.sweep.resource_request import ResourceRequest
 from tests.unit.sweep.simulation import node, plan_of, sweep, world_of
-from tests.unit.sweep.test_sweep import EIGHT, launches
+from tests.unit.sweep.sweeps import EIGHT, launches
 
 HOSTS = [node(name) for name in "abcd"]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(str(tmp_path), "x")
 
 
 def need(gpus: int, nodes: int = 1) -> ResourceRequest:
@@ -34,6 +28,41 @@ def picked(
     """Key of the launch that starts next, empty if none does."""
     pick = choose(Queue(jobs), machines, running, 0.0, most_nodes)
     return pick.job.key if pick else ""
+
+
+NORMAL, RISKY, CONTINUED = QueueClass
+
+# Launches in the order of admission. The class comes first: what may not fit waits for all that
+# fits, and what was probed already for all that was not. Within a class: launches with a replica
+# over several nodes, then the best prediction, then the longest; of those that were probed, how far
+# they may still come, whatever nodes they take.
+#  name                  class      nodes  priority  seconds
+ADMISSION_ORDER = [
+    ("gang, long",        NORMAL,    2,     0.1,      9.0),
+    ("gang",              NORMAL,    2,     0.1,      5.0),
+    ("best prediction",   NORMAL,    1,     1.0,      10.0),
+    ("long",              NORMAL,    1,     0.4,      100.0),
+    ("short",             NORMAL,    1,     0.4,      90.0),
+    ("no prediction",     NORMAL,    1,     0.0,      500.0),
+    ("risky gang",        RISKY,     2,     0.0,      5.0),
+    ("risky, best",       RISKY,     1,     1.0,      500.0),
+    ("risky",             RISKY,     1,     0.1,      5.0),
+    ("probed, far",       CONTINUED, 1,     2.0,      10.0),
+    ("probed gang",       CONTINUED, 2,     0.5,      5.0),
+    ("probed, near, long", CONTINUED, 1,    0.1,      50.0),
+    ("probed, near",      CONTINUED, 1,     0.1,      5.0),
+]  # fmt: skip
+
+
+def test_launches_are_admitted_in_the_order_of_this_table() -> None:
+    jobs = [
+        Waiting(name, need(1, nodes), seconds, queue_class=queue_class, priority=priority)
+        for name, queue_class, nodes, priority, seconds in ADMISSION_ORDER
+    ]
+    in_order = [job.key for job in jobs]
+    assert [job.key for job in Queue(jobs)] == in_order
+    assert [job.key for job in Queue(reversed(jobs))] == in_order
+    assert [job.key for job in Queue(sorted(jobs, key=lambda job: job.key))] == in_order
 
 
 def test_starts_that_take_less_than_expected_reorder_the_queue(store: Store) -> None:
