@@ -64,6 +64,27 @@ class Patience:
     _open: dict[int, tuple[float, str]] = field(default_factory=dict)
     _listens: bool = False
 
+    def attach(
+        self,
+        now_s: Callable[[], float],
+        wait: Callable[[float], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Let a sweep wait for it: by the sweep's clock, until its user stops it."""
+        self.now_s = now_s
+        self.wait = wait
+        self.tell = tell
+        self.given_up = ""
+
+    @contextmanager
+    def lasting(self, limit_s: float) -> Iterator[None]:
+        """Inside the block refused calls are tried again for so long."""
+        self.limit_s = limit_s
+        try:
+            yield
+        finally:
+            self.limit_s = 0.0
+
     def refused(self, caller: int, text: str) -> float:
         """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread
         waits longest.

@@ -68,10 +68,12 @@ class SweepContext:
         self.cluster = self.node_events
         self.breakers = Breakers(self.clock.now_s, self.tell)
         self._storage = self.store.patience
-        self._storage.now_s = self.clock.now_s
-        self._storage.wait = partial(self.clock.wait, self.stop)
-        self._storage.tell = lambda text: self.tell(Event("storage", text))
-        self._storage.given_up = ""
+        self._storage.attach(
+            self.clock.now_s, partial(self.clock.wait, self.stop), self._tell_storage
+        )
+
+    def _tell_storage(self, text: str) -> None:
+        self.tell(Event("storage", text))
 
     def tell(self, item: Event | Phase) -> None:
         """Pass an event or phase on, and keep events for the store. A first phase WAIT_FOR_NODES is
@@ -154,11 +156,10 @@ class SweepContext:
         events are stored that no launch took.
         """
         with self.store.computed.buffered(FIGURES_EVERY_S, self.clock.now_s):
-            self._storage.limit_s = self.storage_timeout_s
             try:
-                yield
+                with self._storage.lasting(self.storage_timeout_s):
+                    yield
             finally:
-                self._storage.limit_s = 0.0
                 with suppress(ResultsError):  # they were printed
                     commit_events(self.store, self.take_events())
 

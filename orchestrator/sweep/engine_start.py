@@ -21,7 +21,7 @@ from orchestrator.base.errors import (
     ResultsError,
 )
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import HostLost, PlacementDeadline
+from orchestrator.cluster.base import HostLost, PlacementDeadline, Stopped
 from orchestrator.cluster.protocol import Placement
 from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
@@ -210,19 +210,19 @@ class EngineStart:
 
     def _place(self) -> None:
         """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""
-        context, began_s, began_ns = self._context, self._clock.now_s(), self._clock.unix_ns()
-        need = resources_of(self._deployment, exclusive=False)
+        context = self._context
+        began_s = self._clock.now_s()
+        began_ns = self._clock.unix_ns()
+        footprints = resources_of(self._deployment, exclusive=False).footprints()
         deadline = PlacementDeadline(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
-        for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
+        for footprint, nodes in zip(footprints, self._nodes, strict=True):
             self._phase(PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s)
             try:
                 placement = context.cluster.place(self.row.launch_id, footprint, nodes, deadline)
             except Occupied as error:  # the nodes that are free are left to other launches
-                held = error.nodes or nodes
-                self._rest(
-                    {one.address for one in context.cluster.machines() if one.node_id in held},
-                    began_ns,
-                )
+                occupied = error.nodes or nodes
+                machines = context.cluster.machines()
+                self._rest({one.address for one in machines if one.node_id in occupied}, began_ns)
                 raise
             if not self._placements:
                 context.state.placed(self._deployment, self._clock.now_s())
@@ -233,8 +233,10 @@ class EngineStart:
         """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to
         wait for them.
         """
-        state, may_grow = self._context.state, self._context.cluster.growth().may
-        now_s, rest_s = self._clock.now_s(), 0.0
+        state = self._context.state
+        may_grow = self._context.cluster.growth().may
+        now_s = self._clock.now_s()
+        rest_s = 0.0
         for address in addresses:
             rest_s = max(rest_s, state.rest(address, now_s, longer=may_grow))
         state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
@@ -249,12 +251,13 @@ class EngineStart:
         began_s = self._clock.now_s()
         began_unix_ns = self._clock.unix_ns()
         try:
-            engines = [at for at, (role, _) in enumerate(self._units) if role != ROUTER]
+            engines = [index for index, (role, _) in enumerate(self._units) if role != ROUTER]
             routers = range(len(engines), len(self._units))
             targets: list[Target] = []
-            # routers last: they must find replicas that serve
-            for wave in filter(None, (engines, routers)):
-                targets = [self._start_replica(at, cores[at]) for at in wave]
+            for wave in (engines, routers):  # routers last: they must find replicas that serve
+                if not wave:
+                    continue
+                targets = [self._start_replica(index, cores[index]) for index in wave]
                 if not self._await_ready(wave, began_s):
                     return None
         finally:
@@ -358,21 +361,23 @@ class EngineStart:
         return size if isinstance(size, int) else None
 
     def _start_replica(self, index: int, cores: Sequence[tuple[int, ...]]) -> Target:
-        (role, settings), placement = self._units[index], self._placements[index]
+        """Start every rank of a replica or a router; returns where it will serve. ``cores``: of
+        each rank.
+        """
+        role, settings = self._units[index]
+        placement = self._placements[index]
         hardware = self._deployment.hardware
         first = placement.agents[0]
         port, master_port, rpc_port, *extra = first.reserve_ports(7)
-        address, cluster = first.allocation.address, self._context.cluster
-        one_host = {machine.address for machine in cluster.machines()} <= {
-            address
-        } and not cluster.growth().may
+        address = first.allocation.address
+        is_one_host = self._is_the_only_host(address)
         base = Node(
             port=port,
             master_host=address,
             master_port=master_port,
             rpc_port=rpc_port,
             # clients may run on any node, even one that joins later
-            bind=LOOPBACK if one_host else address,
+            bind=LOOPBACK if is_one_host else address,
             launch_id=self.row.launch_id,
             model_path=settings.model,
             role="" if role == ROUTER else role,
@@ -387,22 +392,20 @@ class EngineStart:
                 base,
                 rank=rank,
                 host=allocation.address,
-                bind=LOOPBACK if one_host else allocation.address,
+                bind=LOOPBACK if is_one_host else allocation.address,
                 devices=allocation.devices,
                 cores=cores[rank],
                 extra_ports=extra_ports,
             )
             self._argv.append(agent.start(settings, hardware, node, self._key))
-            where = {
-                "rank": rank,
-                "replica": index,
-                "role": role,
-                "engine_cores": list(cores[rank]),
-            }
-            self._allocations.append(asdict(allocation) | where)
-            self._note(
-                argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations)
-            )
+            place = asdict(allocation)
+            place["rank"] = rank
+            place["replica"] = index
+            place["role"] = role
+            place["engine_cores"] = list(cores[rank])
+            self._allocations.append(place)
+            self._note(argv_json=json.dumps(self._argv))
+            self._note(placement_json=json.dumps(self._allocations))
         tell_first_of_downloads(placement)  # what there is already is no progress
         first.begin_ready(settings.startup_timeout_s)
         # a router serves its replicas' model name
@@ -410,104 +413,111 @@ class EngineStart:
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
 
+    def _is_the_only_host(self, address: str) -> bool:
+        """Whether the cluster has no other host, and will get none."""
+        cluster = self._context.cluster
+        addresses = {machine.address for machine in cluster.machines()}
+        return addresses <= {address} and not cluster.growth().may
+
     def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
         """Wait until these replicas serve; false when the user stopped the sweep. Raises
         EngineFailure.
         """
-        waiting, said_s, says = list(wave), began_s, ""
+        waiting = list(wave)
+        asked_s = began_s
+        says = ""
         while waiting:
             now_s = self._clock.now_s()
-            if now_s - said_s >= SAYS_S:
-                said_s, says = now_s, self._placements[waiting[0]].agents[0].saying()
-                for at in waiting:
-                    tell_first_of_downloads(self._placements[at])
-            waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
-            # later: it downloads
-            self._phase(
-                PhaseName.START, elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says
-            )
+            if now_s - asked_s >= SAYS_S:
+                asked_s = now_s
+                says = self._placements[waiting[0]].agents[0].saying()
+                for index in waiting:
+                    tell_first_of_downloads(self._placements[index])
+            self._show_start(now_s - began_s, says)
             if self._context.stop.is_set():
                 return False
-            if (
-                failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)
-            ) is not None:
+            failure = self._context.taken_back(itertools.chain(*self._nodes), math.inf)
+            if failure is not None:
                 raise EngineFailure(failure)
-            for at in list(waiting):
-                placement, (role, _) = self._placements[at], self._units[at]
-                outcome = placement.agents[0].poll_ready(1.0 / len(waiting))
-                if isinstance(outcome, Failure):
-                    raise EngineFailure(of_role(role, outcome))
-                if isinstance(outcome, Ready):
-                    self._heard(role, outcome)
-                    waiting.remove(at)
-                    continue
-                # if another rank dies, rank 0 waits for it for ever
-                for agent in placement.agents[1:]:
-                    if (failure := agent.failure()) is not None:
-                        raise EngineFailure(of_role(role, failure))
+            for index in list(waiting):
+                if self._poll_ready(index, 1.0 / len(waiting)):
+                    waiting.remove(index)
         return True
 
-    def _heard(self, role: str, ready: Ready) -> None:
+    def _show_start(self, waited_s: float, says: str) -> None:
+        limit_s = float(self._deployment.settings.startup_timeout_s)
+        total_s = max(limit_s, waited_s)  # later than the limit: it downloads
+        self._phase(PhaseName.START, elapsed_s=waited_s, total_s=total_s, says=says)
+
+    def _poll_ready(self, index: int, wait_s: float) -> bool:
+        """Whether a replica serves by now. Raises EngineFailure."""
+        role, _ = self._units[index]
+        first, *others = self._placements[index].agents
+        outcome = first.poll_ready(wait_s)
+        if isinstance(outcome, Failure):
+            raise EngineFailure(of_role(role, outcome))
+        if isinstance(outcome, Ready):
+            self._note_ready(role, outcome)
+            return True
+        for agent in others:  # if another rank dies, rank 0 waits for it for ever
+            failure = agent.failure()
+            if failure is not None:
+                raise EngineFailure(of_role(role, failure))
+        return False
+
+    def _note_ready(self, role: str, ready: Ready) -> None:
         """Note what a replica reported once it served, under names prefixed with its role, and tell
         any surprises.
         """
-        settings, reported = self._deployment.settings.parts[role], dict(ready.reported)
+        settings = self._deployment.settings.parts[role]
+        reported = dict(ready.reported)
         engine = program_of(settings.engine)
-        known = engine.version
-        if known and ready.version and not engine.knows(ready.version):
-            reported["flags_known_as_of"] = known
+        if engine.version and ready.version and not engine.knows(ready.version):
+            reported["flags_known_as_of"] = engine.version
             self._tell(
                 "other_version",
-                f"{engine.title} {ready.version} runs, but its flags, metrics and log are known for {known}: a setting "
-                "whose meaning has changed would go unnoticed",
+                f"{engine.title} {ready.version} runs, but its flags, metrics and log are known "
+                f"for {engine.version}: a setting whose meaning has changed would go unnoticed",
             )
-        if over := "network" in reported and doubt(
-            str(reported["network"]), self._deployment.hardware.is_cpu
-        ):
-            self._tell(
-                "network",
-                f"its {settings.nnodes} nodes talk {over}: the results depend on that network, too",
-            )
-        if role == ROUTER:
-            reported |= {"version": ready.version} if ready.version else {}
-        else:
+        if "network" in reported:
+            over = doubt(str(reported["network"]), self._deployment.hardware.is_cpu)
+            if over:
+                self._tell(
+                    "network",
+                    f"its {settings.nnodes} nodes talk {over}: "
+                    "the results depend on that network, too",
+                )
+        if role != ROUTER:
             self._note(engine_version=ready.version)
-        self._reported |= {
-            f"{role}.{name}" if role else name: value for name, value in reported.items()
-        }
+        elif ready.version:
+            reported["version"] = ready.version
+        for name, value in reported.items():
+            self._reported[f"{role}.{name}" if role else name] = value
         self._note(engine_reported_json=json.dumps(self._reported))
 
-    def heard_transport(self, transport: str) -> None:
+    def note_transport(self, transport: str) -> None:
         """Note what KV caches travel over between its roles, and tell if that may be slow."""
         self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
-        if over := doubt(transport, self._deployment.hardware.is_cpu):
-            self._tell(
-                "network", f"KV caches travel {over}: the results depend on that network, too"
-            )
+        over = doubt(transport, self._deployment.hardware.is_cpu)
+        if over:
+            text = f"KV caches travel {over}: the results depend on that network, too"
+            self._tell("network", text)
 
     def stop(self) -> None:
         """End every rank that was started, release its nodes and store the logs."""
         began_s = self._clock.now_s()
         self._phase(PhaseName.STOP)
-        logs, left_over = [], 0
-        indices = {id(agent): index for index, agent in enumerate(agents_of(self._placements))}
+        logs: list[tuple[int, bytes]] = []
+        left_over = 0
+        ranks = {id(agent): rank for rank, agent in enumerate(agents_of(self._placements))}
         try:
             self._release_lost()
             for agent in agents_of(self._placements):
-                index = indices[id(agent)]
-                try:
-                    stopped = agent.stop()
-                except HostLost:
-                    continue  # the guard ends its engine
-                except Exception as error:  # the others must be stopped all the same
-                    self._tell("stop_failed", f"rank {index} could not be stopped cleanly: {error}")
-                    continue
-                left_over += stopped.left_over
-                if stopped.dirty_gpus:
-                    dirty = f"memory is still in use on {', '.join(stopped.dirty_gpus)}"
-                    self._tell("gpu_dirty", dirty)
-                    self._context.breakers.rest(agent.allocation.node_id, dirty)
-                logs.append((index, stopped.log))
+                rank = ranks[id(agent)]
+                stopped = self._stop_rank(rank, agent)
+                if stopped is not None:
+                    left_over += stopped.left_over
+                    logs.append((rank, stopped.log))
         finally:
             for placement in self._placements:
                 try:
@@ -521,13 +531,29 @@ class EngineStart:
             self._tell("left_over", f"processes that outlived their launch: {left_over}")
         self._keep(logs)
 
+    def _stop_rank(self, rank: int, agent: Agent) -> Stopped | None:
+        """Stop one rank, and let its node rest if GPU memory stays in use; None if it could not be
+        stopped cleanly.
+        """
+        try:
+            stopped = agent.stop()
+        except HostLost:
+            return None  # the guard ends its engine
+        except Exception as error:  # the others must be stopped all the same
+            self._tell("stop_failed", f"rank {rank} could not be stopped cleanly: {error}")
+            return None
+        if stopped.dirty_gpus:
+            dirty = f"memory is still in use on {', '.join(stopped.dirty_gpus)}"
+            self._tell("gpu_dirty", dirty)
+            self._context.breakers.rest(agent.allocation.node_id, dirty)
+        return stopped
+
     def _release_lost(self) -> None:
         """First release replicas that lost a node; guards end their other ranks."""
-        there = {
-            one.node_id for one in self._context.cluster.machines()
-        } | self._context.cluster.leaving().keys()
+        cluster = self._context.cluster
+        present = {machine.node_id for machine in cluster.machines()} | cluster.leaving().keys()
         for placement in list(self._placements):
-            if {agent.allocation.node_id for agent in placement.agents} - there:
+            if {agent.allocation.node_id for agent in placement.agents} - present:
                 placement.release()
                 self._placements.remove(placement)
 
@@ -613,21 +639,20 @@ def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
     if known is None or hardware.is_cpu:
         return
     for agent in agents:
-        wrong = [
-            gpu for gpu in agent.allocation.gpus if not is_named(known, gpu.rpartition(" ")[0])
-        ]
-        if wrong:
-            text = f"{agent.allocation.hostname} has {wrong[0]}, but hardware {hardware.name!r} says {known.name}."
+        for gpu in agent.allocation.gpus:
+            driver_name, _, _ = gpu.rpartition(" ")  # the UUID follows
+            if is_named(known, driver_name):
+                continue
+            host = agent.allocation.hostname
+            text = f"{host} has {gpu}, but hardware {hardware.name!r} says {known.name}."
             raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))
 
 
 def cache_of(settings: EngineSettings) -> CacheState:
     """The state of its prefix cache if nobody empties it."""
-    return (
-        "off"
-        if all(one.enable_prefix_caching is False for one in settings.engines.values())
-        else "unknown"
-    )
+    engines = settings.engines.values()
+    is_off = all(engine.enable_prefix_caching is False for engine in engines)
+    return "off" if is_off else "unknown"
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:

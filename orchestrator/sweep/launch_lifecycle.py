@@ -273,7 +273,7 @@ class LaunchLifecycle:
             return None
         transport = measurer.replicas.kv_transport()
         if transport is not None:
-            self._launch.heard_transport(transport)
+            self._launch.note_transport(transport)
         self._launch.answers = self._answers(answers.replies, asked) if answers is not None else []
         measurer.broken = broken(self._launch.answers)
         measurer.notes = () if self._launch.answers else (NOT_KNOWN,)

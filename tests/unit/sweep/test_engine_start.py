@@ -103,7 +103,7 @@ def test_a_uuid_is_no_part_of_a_name() -> None:
 
 @dataclass
 class Heard:
-    """What of a launch `_heard` needs."""
+    """What of a launch `_note_ready` needs."""
 
     _deployment: Deployment
     _reported: dict[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
 ) -> None:
     settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
     heard = Heard(Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned"))
-    EngineStart._heard(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
+    EngineStart._note_ready(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
     assert [kind for kind, _ in heard.told] == kinds
     reported = json.loads(heard.noted["engine_reported_json"])
     assert reported["network"] == network
