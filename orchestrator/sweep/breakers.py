@@ -6,7 +6,7 @@ further failure the wait is twice as long.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.errors import Failure, FailureClass, FailureKind
@@ -39,7 +39,8 @@ class _Wait:
     def begin(self, now_s: float) -> float:
         """Begin the next wait; returns its length."""
         length_s = self.wait_s
-        self.until_s, self.wait_s = now_s + length_s, min(LONGEST_WAIT_S, 2 * length_s)
+        self.until_s = now_s + length_s
+        self.wait_s = min(LONGEST_WAIT_S, 2 * length_s)
         return length_s
 
 
@@ -61,32 +62,41 @@ class Breakers:
 
     def failed(self, failure: Failure, nodes: Iterable[str]) -> None:
         """A launch on these nodes failed."""
-        kind, found = failure.kind, frozenset(nodes)
-        if kind in NOT_OF_THE_NODE or kind.failure_class in OF_THE_CONFIGURATION or not found:
+        kind = failure.kind
+        launch_nodes = frozenset(nodes)
+        is_node_fault = kind not in NOT_OF_THE_NODE
+        if kind.failure_class in OF_THE_CONFIGURATION or not is_node_fault or not launch_nodes:
             return
         with self._lock:
             if kind.failure_class is FailureClass.INFRA:
-                for node in found:
-                    self._failures[node] = self._failures.get(node, 0) + 1
-                    if self._failures[node] >= NODE_FAILURES:
-                        self.rest(
-                            node,
-                            f"{self._failures[node]} launches on it failed; the last: {failure.sentence}",
-                        )
+                self._count_on_nodes(failure, launch_nodes)
             launches = self._same.setdefault(kind.failure_class, set())
-            launches.add(found)
-            same = frozenset[str]().union(*launches)
+            launches.add(launch_nodes)
+            failed_nodes = frozenset[str]().union(*launches)
             # a launch on many nodes is still one failure
-            enough = min(len(launches), len(same)) >= SAME_NODES
-            if enough and (self._pause is None or self._probe is not None):
-                self._pause, self._probe = self._pause or _Wait(), None
-                wait_s = self._pause.begin(self._now_s())
-                where = (
-                    f"launches failed in the same way ({kind.failure_class}) on {len(same)} nodes"
-                )
-                then = f"no new one for {wait_s:g} s, then one as a probe; the last: {failure.sentence}"
-                text = f"{where}, nothing was measured meanwhile: {then}"
-                self._tell(Event("paused", text, data={"nodes": sorted(same), "wait_s": wait_s}))
+            is_everywhere = min(len(launches), len(failed_nodes)) >= SAME_NODES
+            if is_everywhere and (self._pause is None or self._probe is not None):
+                self._begin_pause(failure, failed_nodes)
+
+    def _count_on_nodes(self, failure: Failure, nodes: Iterable[str]) -> None:
+        """Let nodes rest that have failed too often in a row."""
+        for node in nodes:
+            failures = self._failures.get(node, 0) + 1
+            self._failures[node] = failures
+            if failures >= NODE_FAILURES:
+                self.rest(node, f"{failures} launches on it failed; the last: {failure.sentence}")
+
+    def _begin_pause(self, failure: Failure, nodes: Collection[str]) -> None:
+        """Pause the sweep, after a failed probe for longer than before."""
+        self._pause = self._pause or _Wait()
+        self._probe = None
+        wait_s = self._pause.begin(self._now_s())
+        text = (
+            f"launches failed in the same way ({failure.failure_class}) on {len(nodes)} nodes, "
+            f"nothing was measured meanwhile: no new one for {wait_s:g} s, "
+            f"then one as a probe; the last: {failure.sentence}"
+        )
+        self._tell(Event("paused", text, data={"nodes": sorted(nodes), "wait_s": wait_s}))
 
     def rest(self, node: str, why: str) -> None:
         """Start no launch on a node for a while."""
@@ -106,7 +116,8 @@ class Breakers:
                 self._rests.pop(node, None)
             self._same.clear()
             if self._pause is not None:
-                self._pause = self._probe = None
+                self._pause = None
+                self._probe = None
                 self._tell(Event("goes_on", "a point was measured: the sweep goes on"))
 
     def admitted(self, deployment_id: str) -> None:
@@ -127,15 +138,11 @@ class Breakers:
         with self._lock:
             now_s = self._now_s()
             resting = {node for node, rest in self._rests.items() if rest.until_s > now_s}
-            return (
-                [one for one in machines if one.node_id not in resting]
-                if resting
-                else list(machines)
-            )
+        return [machine for machine in machines if machine.node_id not in resting]
 
     def paused(self) -> bool:
         """Whether no launch may begin, because the sweep pauses or its probe is running."""
         with self._lock:
-            return self._pause is not None and (
-                self._probe is not None or self._now_s() < self._pause.until_s
-            )
+            if self._pause is None:
+                return False
+            return self._probe is not None or self._now_s() < self._pause.until_s

@@ -156,16 +156,14 @@ def judged(
         loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts, loaded.interrupted
     )
     if loaded.interrupted:
-        verdict = replace(
-            verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons]
-        )
+        reasons = [_interrupted(point, loaded), *verdict.reasons]
+        verdict = replace(verdict, validity="interrupted", reasons=reasons)
     if loaded.early:
         verdict = replace(verdict, reasons=[loaded.early.says, *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
-        failure = Failure(
-            FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit"
-        )
+        sentence = "; ".join(verdict.reasons) or "the client was the limit"
+        failure = Failure(FailureKind.CLIENT_BOUND, sentence)
     if failure is not None and verdict.validity == "valid":
         # well measured until then, but not the point
         verdict = replace(verdict, validity=UNMEASURED.validity)
@@ -173,33 +171,37 @@ def judged(
 
 
 def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
+    """How far the point came, as a sentence."""
     start_ns, end_ns = loaded.span_unix_ns
-    asked = f" of {point.ends_s:g} s" if point.ends_s is not None else ""
-    left = sum(one.left_out for one in loaded.stats)
-    those = f"; left out: {counted(left, 'request')} in flight then" if left else ""
-    return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then{those}"
+    text = f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s"
+    if point.ends_s is not None:
+        text = f"{text} of {point.ends_s:g} s"
+    text = f"{text}: these are its figures until then"
+    left_out = sum(stats.left_out for stats in loaded.stats)
+    if left_out:
+        text = f"{text}; left out: {counted(left_out, 'request')} in flight then"
+    return text
 
 
 def _nothing_ok(requests: Rows) -> Failure | None:
     """A failure with the commonest error, if no request succeeded; but not for a probe that was
     ended for that.
     """
-    if {Status.OK} & (found := set(requests["status"].unique().to_pylist())) or found == {
-        Status.ABORTED
-    }:
+    statuses = set(requests["status"].unique().to_pylist())
+    if Status.OK in statuses or statuses == {Status.ABORTED}:
         return None
+    commonest = "no request was sent"
     classes = requests["error_class"].drop_null().value_counts().to_pylist()
-    commonest = (
-        max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
-    )
+    if classes:
+        commonest = max(classes, key=lambda entry: entry["counts"])["values"]
     if commonest == ErrorClass.ABORTED:  # a probe that failed its limits
         return None
-    refused = commonest == ErrorClass.HTTP_4XX or _redirected(requests)
-    kind = FailureKind.REQUESTS_REFUSED if refused else FailureKind.NO_REQUEST_OK
-    example = next(
-        (f": {text[:200]}" for text in requests["error"].drop_null().slice(0, 1).to_pylist()), ""
-    )
-    return Failure(kind, f"None of {len(requests)} requests succeeded ({commonest}){example}.")
+    is_refused = commonest == ErrorClass.HTTP_4XX or _redirected(requests)
+    kind = FailureKind.REQUESTS_REFUSED if is_refused else FailureKind.NO_REQUEST_OK
+    text = f"None of {len(requests)} requests succeeded ({commonest})"
+    for error in requests["error"].drop_null().slice(0, 1).to_pylist():
+        text = f"{text}: {error[:200]}"
+    return Failure(kind, f"{text}.")
 
 
 def _redirected(requests: Rows) -> bool:
@@ -296,15 +298,17 @@ class Measurer:
                 loaded = self.load_once(fixed_prompts(asked, logprobs), lead_s=0.0, store=False)
                 classes = set(loaded.requests["error_class"].to_pylist())
                 if loaded.ended is not None or not classes or classes - REFUSALS:
-                    self.unsalted |= set() if salts else {point.dialect.path}
+                    if not salts:
+                        self.unsalted.add(point.dialect.path)
                     break
         except (InputError, ClientLost):
             return None
-        ended = loaded.ended or (
-            _nothing_ok(loaded.requests) if _redirected(loaded.requests) else None
-        )
-        lost = ended is not None and ended.kind is FailureKind.CLIENT_LOST
-        return None if lost else replace(loaded, ended=ended)
+        ended = loaded.ended
+        if ended is None and _redirected(loaded.requests):
+            ended = _nothing_ok(loaded.requests)
+        if ended is not None and ended.kind is FailureKind.CLIENT_LOST:
+            return None
+        return replace(loaded, ended=ended)
 
     def load_once(
         self,
@@ -322,7 +326,8 @@ class Measurer:
         from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
 
-        lead_s = self.lead_s if lead_s is None else lead_s
+        if lead_s is None:
+            lead_s = self.lead_s
         cache = self.replicas.fresh_cache(point.dialect)
         # a minute where prompts are many and long
         self.tell(Phase(self.label, PhaseName.WRITE_REQUESTS, level_words(point)))
@@ -332,21 +337,17 @@ class Measurer:
                 span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True
             )
         self.replicas.begin_metrics()
-        started_unix_ns, started_s = (
-            self.clock.unix_ns() + int(lead_s * 1e9),
-            self.clock.now_s() + lead_s,
-        )
+        started_unix_ns = self.clock.unix_ns() + int(lead_s * 1e9)
+        started_s = self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
         end = self._watch(run, point, started_s, early_end)
         ended = end.failure if end is not None else None
         interrupted = end is not None and end.interrupted
         early = early_end.end if early_end else None
-        took_ns = int(
-            min(self.clock.now_s() - started_s, early.at_s if early else point.ends_s or math.inf)
-            * 1e9
-        )
+        longest_s = _length_s(point, early_end) or math.inf
+        took_s = min(self.clock.now_s() - started_s, longest_s)
         # the wall clock may have been set meanwhile
-        span_unix_ns = started_unix_ns, started_unix_ns + took_ns
+        span_unix_ns = (started_unix_ns, started_unix_ns + int(took_s * 1e9))
         if ended is not None or interrupted:
             run.abort(rows=not interrupted)  # requests that the user cut short have not failed
             if interrupted and not self.keeps:
@@ -359,11 +360,10 @@ class Measurer:
             self._await_idle()
         interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
-        requests = LazyRows.of(
-            "requests", [*(report.requests for report in reports.values()), *lost.values()]
-        )
-        launched = self.replicas.launched and ended is None and not interrupted
-        if launched and DYING & set(requests["error_class"].unique().to_pylist()):
+        parts = [report.requests for report in reports.values()]
+        requests = LazyRows.of("requests", [*parts, *lost.values()])
+        may_be_dead = self.replicas.launched and ended is None and not interrupted
+        if may_be_dead and DYING & set(requests["error_class"].unique().to_pylist()):
             ended = self._died_after()
         return Loaded(
             span_unix_ns=span_unix_ns,
@@ -460,7 +460,8 @@ class Measurer:
         look for a while.
         """
         for _ in range(DEATH_LOOKS):
-            if (failure := self.replicas.failure()) is not None:
+            failure = self.replicas.failure()
+            if failure is not None:
                 return self._died(failure)
             if self.stopped():
                 break
@@ -531,11 +532,15 @@ def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
     than any prefill.
     """
     limit_s = max(LEAST_STALL_S, STALL_SHARE * point.request_timeout_s)
-    if not (silent := progress.silent(limit_s)):
+    silent = progress.silent(limit_s)
+    if not silent:
         return None
-    which = ", ".join(str(point.targets[target].replica) for target in silent)
-    text = f"The engine runs but makes no progress: not a byte came from replica {which} for {limit_s:g} s"
-    return Failure(FailureKind.ENGINE_STALLED, f"{text}, with requests open there all the time.")
+    replicas = ", ".join(str(point.targets[target].replica) for target in silent)
+    return Failure(
+        FailureKind.ENGINE_STALLED,
+        f"The engine runs but makes no progress: not a byte came from replica {replicas} for "
+        f"{limit_s:g} s, with requests open there all the time.",
+    )
 
 
 def _client_lost(error: ClientLost) -> Failure:
