@@ -16,18 +16,23 @@ def race_of(plan: Plan) -> Race | None:
     None if the plan searches for no capacity. With concurrency levels nobody is beaten: more in
     flight is not more throughput.
     """
-    load = next((one for one in plan.loads if one.searches), None)
+    load = next((load for load in plan.loads if load.searches), None)
     if load is None:
         return None
     per: Per = load.objective or "gpu"
     entrants = {}
-    for group, some in plan.groups(per).items():
+    for group, deployments in plan.groups(per).items():
+        have_devices = all(deployment.devices for deployment in deployments)
         # else per deployment, like ``best``
-        counted = load.objective or all(one.devices for one in some)
-        for one in some:
-            if divisor := one.divisor(per if counted else "deployment"):
-                settings = {"hardware": one.hardware.name, **one.settings.model_dump()}
-                entrants[one.id] = Entrant(group, divisor, settings)
+        group_per: Per = per if load.objective or have_devices else "deployment"
+        for deployment in deployments:
+            divisor = deployment.divisor(group_per)
+            if divisor:
+                settings = {
+                    "hardware": deployment.hardware.name,
+                    **deployment.settings.model_dump(),
+                }
+                entrants[deployment.id] = Entrant(group, divisor, settings)
     return Race(entrants, not load.races)
 
 

@@ -58,25 +58,25 @@ def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
     """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the
     experiment file.
     """
-    last = {one.measurement_id: one for one in commits}
+    last = {attempt.measurement_id: attempt for attempt in commits}
     wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
-    of_the_file = (
-        one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE
-    )
-    return {one.measurement_id: one for one in of_the_file}
+    refused_by_id: dict[str, Committed] = {}
+    for attempt in attempt_data(store, wrong):
+        if attempt.point.failure_kind not in OF_THE_MACHINE:
+            refused_by_id[attempt.measurement_id] = attempt
+    return refused_by_id
 
 
 def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
     """The measurements at which the engine died under load as often as it is tried: to a search,
     that is an answer.
     """
-    tries, last = Counter[str](), dict[str, Committed]()
-    for one in attempt_data(
-        store, [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]
-    ):
-        if one.point.clients:
-            tries[one.measurement_id] += 1
-            last[one.measurement_id] = one
-    return {
-        name: one for name, one in last.items() if tries[name] > FailureClass.ENGINE_CRASH.retries
-    }
+    tries: Counter[str] = Counter()
+    last: dict[str, Committed] = {}
+    crashed = [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]
+    for attempt in attempt_data(store, crashed):
+        if attempt.point.clients:
+            tries[attempt.measurement_id] += 1
+            last[attempt.measurement_id] = attempt
+    most_tries = FailureClass.ENGINE_CRASH.retries
+    return {name: attempt for name, attempt in last.items() if tries[name] > most_tries}

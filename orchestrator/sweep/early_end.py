@@ -36,9 +36,12 @@ class EarlyEnd:
     """Watches one probe."""
 
     def __init__(self, point: LoadPoint, watch: Watch) -> None:
-        self._point, self._slos, self._over = point, watch.slos, watch.over
+        self._point = point
+        self._slos = watch.slos
+        self._is_search_over = watch.over
         self._probe = Probe(targets(watch.slos), watch.before, watch.expected)
-        self._next_s, self._capped = 0.0, False
+        self._next_s = 0.0
+        self._is_capped = False  # max_in_flight keeps the load below the level
         self.end: Early | None = None
 
     def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> Early | None:
@@ -48,33 +51,35 @@ class EarlyEnd:
         Open requests are waited for, unless requests come in faster than they are answered: then
         they are aborted.
         """
-        if self.end is None and self._over():
-            return self._end(run, elapsed_s, "undecided", "the search is over")
-        if self.end is not None or elapsed_s < self._next_s or not (parts := run.so_far()):
+        if self.end is not None:
             return self.end
+        if self._is_search_over():
+            return self._end(run, elapsed_s, "undecided", "the search is over")
+        if elapsed_s < self._next_s:
+            return None
+        parts = run.so_far()
+        if not parts:
+            return None
         self._next_s = next_look_s(elapsed_s)
-        requests, token_events = tables(self._point, [one for part in parts for one in part.ended])
+        over = [table for part in parts for table in part.ended]
+        requests, token_events = tables(self._point, over)
         found = outcomes([(part.now_ns, part.open) for part in parts], requests, token_events)
         self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
-        # max_in_flight keeps the load below the level
-        self._capped |= progress.sent < progress.scheduled
+        self._is_capped = self._is_capped or progress.sent < progress.scheduled
         verdicts = self._probe.look(
-            found.now_s, found.open_due_s, found.open_missed(self._slos), self._capped
+            found.now_s, found.open_due_s, found.open_missed(self._slos), self._is_capped
         )
         now_s = max(part.now_ns for part in parts) / 1e9
         if None in verdicts:
-            longer = self._probe.takes_longer
-            return (
-                self._end(run, now_s, "undecided", "a verdict would take too long")
-                if longer
-                else None
-            )
+            if self._probe.takes_longer:
+                return self._end(run, now_s, "undecided", "a verdict would take too long")
+            return None
         outcome = verdicts[0] if len(set(verdicts)) == 1 else "mixed"
-        said = ", ".join(
-            f"{slo.name} {verdict}" for slo, verdict in zip(self._slos, verdicts, strict=True)
-        )
-        why = " (requests come in faster than they are answered)" if self._probe.diverging else ""
-        return self._end(run, now_s, outcome or "mixed", f"{said}{why}")
+        pairs = zip(self._slos, verdicts, strict=True)
+        why = ", ".join(f"{slo.name} {verdict}" for slo, verdict in pairs)
+        if self._probe.diverging:
+            why = f"{why} (requests come in faster than they are answered)"
+        return self._end(run, now_s, outcome or "mixed", why)
 
     def _end(self, run: ClientRun, now_s: float, outcome: Outcome, why: str) -> Early:
         at_s = now_s + LEAD_S

@@ -7,15 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cluster.base import (
-    Footprint,
-    Growth,
-    Machine,
-    Patience,
-    Placement,
-    Probes,
-)
-from orchestrator.cluster.protocol import Cluster
+from orchestrator.cluster.base import Footprint, Growth, Machine, PlacementDeadline
+from orchestrator.cluster.protocol import Cluster, Placement, Probes
 from orchestrator.results.events import Event, Listener
 
 if TYPE_CHECKING:
@@ -98,9 +91,13 @@ class ClusterWithEvents:
         return self._cluster.check_nodes()
 
     def place(
-        self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience
+        self,
+        launch_id: str,
+        footprint: Footprint,
+        nodes: Sequence[str],
+        deadline: PlacementDeadline,
     ) -> Placement:
-        return self._cluster.place(launch_id, footprint, nodes, patience)
+        return self._cluster.place(launch_id, footprint, nodes, deadline)
 
     def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
         return self._cluster.clients(count, avoid)

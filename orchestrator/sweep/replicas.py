@@ -42,12 +42,15 @@ class Replicas:
         vocab_size: int | None = None,
         roles: Sequence[str] = (),
     ) -> None:
-        self.targets, self.vocab_size = tuple(targets), vocab_size
-        self._placements, self._cache = placements, cache
+        self.targets = tuple(targets)
+        self.vocab_size = vocab_size
+        self._placements = placements
+        self._cache = cache
         self._roles = tuple(roles) or ("",) * len(placements)
-        self._engines = [
-            one for one, role in zip(placements, self._roles, strict=True) if role != ROUTER
-        ]
+        self._engines = []
+        for placement, role in zip(placements, self._roles, strict=True):
+            if role != ROUTER:
+                self._engines.append(placement)
 
     @property
     def launched(self) -> bool:
@@ -59,10 +62,11 @@ class Replicas:
         for placement, role in zip(self._placements, self._roles, strict=True):
             for agent in placement.agents:
                 try:
-                    if (failure := agent.failure()) is not None:
-                        return of_role(role, failure)
+                    failure = agent.failure()
                 except HostLost as error:
-                    return of_role(role, agent_lost("was lost", error, [agent]))
+                    failure = agent_lost("was lost", error, [agent])
+                if failure is not None:
+                    return of_role(role, failure)
         return None
 
     def fresh_cache(self, dialect: Dialect) -> CacheState:
@@ -78,11 +82,8 @@ class Replicas:
         for placement in self._engines:
             with suppress(HostLost):
                 emptied.append(placement.agents[0].empty_cache())
-        return (
-            "emptied"
-            if emptied and all(emptied) and len(emptied) == len(self._engines)
-            else "unknown"
-        )
+        all_answered = bool(emptied) and len(emptied) == len(self._engines)
+        return "emptied" if all_answered and all(emptied) else "unknown"
 
     def have_work(self) -> bool:
         """Whether one of them still works on requests, as far as its /metrics tell."""
@@ -96,18 +97,19 @@ class Replicas:
         """What KV caches travel over from prefill to decode replicas, as their logs say since one
         has travelled.
         """
-        said: set[str] = set()
+        answers: set[str] = set()
         for placement, role in zip(self._placements, self._roles, strict=True):
             if role in ROLES:
                 with suppress(HostLost):
-                    said.add(placement.agents[0].kv_transport())
-        names = " ".join(sorted(said - {NOT_SAID})).split()
-        return " ".join(dict.fromkeys(names)) or NOT_SAID if said else None
+                    answers.add(placement.agents[0].kv_transport())
+        if not answers:
+            return None
+        names = " ".join(sorted(answers - {NOT_SAID})).split()
+        return " ".join(dict.fromkeys(names)) or NOT_SAID
 
     def _agent_per_host(self) -> list[Agent]:
-        return list(
-            {agent.allocation.address: agent for agent in agents_of(self._placements)}.values()
-        )
+        by_address = {agent.allocation.address: agent for agent in agents_of(self._placements)}
+        return list(by_address.values())
 
     def end_hosts(self, clients: Sequence[tuple[str, int]]) -> list[HostLoad]:
         """What other programs did on the engines' hosts since ``begin_metrics``; hosts that do not
@@ -153,14 +155,15 @@ def _has_work(target: Target) -> bool:
     from orchestrator.engines import ENGINES
     from orchestrator.telemetry.engine_metrics import read
 
-    names = {
-        f"{name} {of}": ENGINES[name].metrics.get(of)
-        for name in ENGINES
-        for of in ("running", "waiting")
-    }
-    told = {of: name for of, name in names.items() if name is not None}
-    url, key = target.url.rstrip("/") + "/metrics", target.api_key or ""
-    sample = read(url, told, key, more_headers=target.headers, verify_tls=target.verify_tls)
+    names: dict[str, str] = {}
+    for engine in ENGINES:
+        for figure in ("running", "waiting"):
+            metric = ENGINES[engine].metrics.get(figure)
+            if metric is not None:
+                names[f"{engine} {figure}"] = metric
+    url = target.url.rstrip("/") + "/metrics"
+    key = target.api_key or ""
+    sample = read(url, names, key, more_headers=target.headers, verify_tls=target.verify_tls)
     return sample is not None and sum(sample.values.values()) > 0
 
 
