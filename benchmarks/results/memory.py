@@ -31,9 +31,9 @@ from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
+from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.endpoint import EndpointRun, plan_of
 from orchestrator.sweep.measure import Loaded, judged
-from orchestrator.sweep.probe import Probed
 
 AT_ONCE, SECONDS = 5_000, 65  # of a template
 URL = "http://127.0.0.1:1"  # nobody asks it
@@ -76,7 +76,7 @@ def measure(requests: int) -> None:
         plan_of(experiment),
         Dialect("openai_completions", "/v1/completions", prompt_token_ids=True),
     )
-    run = EndpointRun(plan, plan.points[0], Target(URL, "m"), Probed(dialect, None))
+    run = EndpointRun(plan, plan.points[0], Target(URL, "m"), EndpointDialect(dialect, None))
     stats = ClientStats(**{one.name: 0 for one in fields(ClientStats) if one.default is MISSING})
     rows, gaps = parts_of(requests)
     before, began = resident("VmRSS"), time.monotonic()

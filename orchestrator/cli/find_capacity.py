@@ -22,13 +22,13 @@ from orchestrator.sweep.find_capacity import CapacitySearch
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
-    from orchestrator.sweep.probe import Probed
+    from orchestrator.sweep.detect_dialect import EndpointDialect
 
 
 def show_capacity(
     plan: Plan,
     target: Target,
-    probed: Probed,
+    probed: EndpointDialect,
     notes: Sequence[str],
     results: str | None,
     form: str,

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
+    from orchestrator.sweep.detect_dialect import EndpointDialect
     from orchestrator.sweep.endpoint import EndpointRun
     from orchestrator.sweep.measure import Attempt
-    from orchestrator.sweep.probe import Probed
 
 _CLIENTS, _REQUESTS = WholeNumber(1, MOST_CLIENTS), WholeNumber(1, MOST_REQUESTS)
 _COUNT, _SEED = WholeNumber(min=1), WholeNumber(0, 2**63 - 1)
@@ -447,7 +447,7 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
     return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
 
 
-def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, Probed]:
+def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDialect]:
     """What these options ask for, and how to talk to the endpoint.
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
@@ -459,7 +459,13 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, Probed]:
         target_of,
     )
     from orchestrator.spec.address import parse_address
-    from orchestrator.sweep.probe import TrialFailed, list_models, only_model, probe, salted_first
+    from orchestrator.sweep.detect_dialect import (
+        TrialFailed,
+        detect_dialect,
+        list_models,
+        only_model,
+        salted_first,
+    )
 
     problems: list[Problem] = []
     target, candidates = target_of(url, options, problems), dialects_of(options, problems)
@@ -487,7 +493,9 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, Probed]:
     slow.start()
     try:
         timeout_s = plan.loads[0].request_timeout_s
-        probed = probe(target, candidates, settings.tokenizer, timeout_s, address, key_name)
+        probed = detect_dialect(
+            target, candidates, settings.tokenizer, timeout_s, address, key_name
+        )
     except TrialFailed as error:
         if listing.owners is None or target.model in listing.owners:
             raise

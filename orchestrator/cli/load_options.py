@@ -484,7 +484,7 @@ def target_of(url: str, options: LoadOptions, problems: list[Problem]) -> Target
 
 def dialects_of(options: LoadOptions, problems: list[Problem]) -> list[Dialect]:
     """How requests may be written, best first, with what the options change of it."""
-    from orchestrator.sweep.probe import dialects
+    from orchestrator.sweep.detect_dialect import dialects
 
     changes: dict[str, Any] = {"extra_body": _extra_body(options.extra_body, problems)}
     if options.endpoint is not None:

@@ -14,6 +14,6 @@
 All of these share a ``context`` (plan, cluster, store) with its ``state`` (launches, nodes, time and
 money in use); ``node_events`` tells when nodes come and go.
 
-Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up, ``probe``
+Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up, ``detect_dialect``
 finds out how to talk to it. ``examine`` and ``doctor`` check a cluster before a sweep.
 """

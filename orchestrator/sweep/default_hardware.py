@@ -28,24 +28,28 @@ def on_this_cluster(
 
     Raises ProblemsError with each of them if the cluster has several kinds of GPU.
     """
-    gpus = sorted(
-        {one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus}
-    )
-    out, problems = [], []
-    for one in deployments:
-        engine = ENGINES[one.settings.engine]
-        if one.hardware.accelerator != ANY.accelerator or not engine.launches:
-            out.append(one)
+    labels = {
+        machine.labels.get(ACCELERATOR_LABEL, ANY.accelerator)
+        for machine in machines
+        if machine.gpus
+    }
+    gpus = sorted(labels)
+    placed: list[Deployment] = []
+    problems: list[Problem] = []
+    for deployment in deployments:
+        engine = ENGINES[deployment.settings.engine]
+        if deployment.hardware.accelerator != ANY.accelerator or not engine.launches:
+            placed.append(deployment)
         elif engine.emulated or not gpus:
-            out.append(_on(one, CPU))
+            placed.append(_on(deployment, CPU))
         elif len(gpus) == 1:
-            out.append(_on(one, gpus[0]))
+            placed.append(_on(deployment, gpus[0]))
         else:
-            text = f"{one.label} names no hardware, and this cluster has several kinds: {', '.join(gpus)}; name one"
-            problems.append(Problem(text))
+            text = f"{deployment.label} names no hardware, and this cluster has several kinds"
+            problems.append(Problem(f"{text}: {', '.join(gpus)}; name one"))
     if problems:
         raise ProblemsError(problems)
-    return out
+    return placed
 
 
 def _on(deployment: Deployment, accelerator: str) -> Deployment:
@@ -61,18 +65,33 @@ def check_same(
 
     Raises ProblemsError with every deployment for which that is not so.
     """
-    here = {one.id: one for one in deployments if one.hardware.name == ANY.name}
+    here = {
+        deployment.id: deployment
+        for deployment in deployments
+        if deployment.hardware.name == ANY.name
+    }
     if not here:
         return
-    first = {one.deployment_id: one for one in committed if one.deployment_id in here}
-    manifests = [store.manifest(one.measurement_id, one.attempt_id) for one in first.values()]
-    rows = store.read_manifests("deployments", [one for one in manifests if one])
+    attempts: dict[str, Committed] = {}  # one of each deployment
+    for attempt in committed:
+        if attempt.deployment_id in here:
+            attempts[attempt.deployment_id] = attempt
+    manifests = []
+    for attempt in attempts.values():
+        manifest = store.manifest(attempt.measurement_id, attempt.attempt_id)
+        if manifest is not None:
+            manifests.append(manifest)
+    rows = store.read_manifests("deployments", manifests)
     problems = []
     for row in rows_of(rows, DeploymentRow):
-        one, was = here[row.deployment_id], row.accelerator
-        now = one.hardware.accelerator
+        deployment = here[row.deployment_id]
+        was = row.accelerator
+        now = deployment.hardware.accelerator
         if was != now and (CPU in (was, now) or ANY.accelerator not in (was, now)):
-            text = f"{one.label} names no hardware; it was measured on {was}, and this cluster has {now}"
+            text = (
+                f"{deployment.label} names no hardware; it was measured on {was}, "
+                f"and this cluster has {now}"
+            )
             problems.append(Problem(text, hint="name the hardware, so that both are kept apart"))
     if problems:
         raise ProblemsError(problems)

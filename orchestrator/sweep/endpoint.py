@@ -22,8 +22,8 @@ from orchestrator.results.store import Store
 from orchestrator.spec.document import document_of
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.load import Level
+from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.measure import Attempt, Measurer
-from orchestrator.sweep.probe import Probed
 from orchestrator.sweep.replicas import Replicas
 
 START_LEAD_S = 0.05  # to the common start of clients on this machine
@@ -73,7 +73,7 @@ def measure_here(
 
 
 def runs_of(
-    plan: Plan, target: Target, probed: Probed, store: Store | None = None
+    plan: Plan, target: Target, probed: EndpointDialect, store: Store | None = None
 ) -> list[EndpointRun]:
     """The next repeat of every point of a plan for one endpoint, in order: the first one that
     ``store`` does not have. Raises InputError if the endpoint can serve none of them.
@@ -102,7 +102,7 @@ class EndpointRun:
         plan: Plan,
         point: Point,
         target: Target,
-        probed: Probed,
+        probed: EndpointDialect,
         measurement: Measurement | None = None,
     ) -> None:
         (self.deployment,) = plan.deployments

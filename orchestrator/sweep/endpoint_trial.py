@@ -19,16 +19,16 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings
-from orchestrator.sweep.examine import Finding, Severity
-from orchestrator.sweep.probe import (
+from orchestrator.sweep.detect_dialect import (
     KEY_REFUSED,
-    Probed,
+    EndpointDialect,
     TrialFailed,
+    detect_dialect,
     dialects,
     list_models,
-    probe,
     salted_first,
 )
+from orchestrator.sweep.examine import Finding, Severity
 
 DOCTOR_LIMIT_S = 10.0  # for a trial request; some endpoints load their model at the first one
 _API_OF_LOAD = {"native": "sglang"}  # what `load` calls an API of a file
@@ -50,7 +50,7 @@ def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
 
 def try_endpoint(
     settings: EngineSettings, api: str, owner: str, target: Target, timeout_s: float
-) -> Probed:
+) -> EndpointDialect:
     """The first dialect in which an endpoint answers: from what most servers understand to the
     plainest. Raises TrialFailed.
 
@@ -63,7 +63,7 @@ def try_endpoint(
         if not asks_more and dialect != usual:
             candidates.append(dialect)
     candidates = salted_first(candidates, owner, settings)
-    return probe(
+    return detect_dialect(
         target,
         candidates,
         None,

@@ -42,9 +42,9 @@ from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
 from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.detect_dialect import TrialFailed
 from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
 from orchestrator.sweep.launch_state import LaunchEvent
-from orchestrator.sweep.probe import TrialFailed
 from orchestrator.sweep.replicas import (
     Replicas,
     agent_lost,

@@ -20,10 +20,10 @@ from orchestrator.results.store import Store, best_ok
 from orchestrator.results.validity import MOST_AGAIN, Validity
 from orchestrator.spec.load import Level, hours, load_text
 from orchestrator.sweep.deployment_work import DeploymentWork
+from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
 from orchestrator.sweep.measure import Measurer
-from orchestrator.sweep.probe import Probed
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
@@ -73,7 +73,7 @@ class CapacitySearch:
 
     plan: Plan  # of one endpoint, one workload and one SLO
     target: Target
-    probed: Probed  # how to talk to it
+    probed: EndpointDialect  # how to talk to it
     store: Store
     clients: int = 1
     tell: Listener = lambda item: None

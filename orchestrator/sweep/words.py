@@ -29,27 +29,29 @@ def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
     """What a search knows of each SLO: ``interactive: holds 8 req/s, fails 12 req/s``. What holds
     was confirmed.
     """
-    return "; ".join(f"{name}: {_claim(control, one)}" for name, one in claims.items())
+    return "; ".join(f"{slo}: {_claim(control, claim)}" for slo, claim in claims.items())
 
 
-def _claim(control: str, one: Claim) -> str:
-    if not one.levels:
+def _claim(control: str, claim: Claim) -> str:
+    """What a search knows of one SLO."""
+    if not claim.levels:
         return "nothing is known yet"
-    if one.pointless:
-        return f"the search ends, {one.status}: {Validity(one.status).remedy.format('it')}"
-    words = []
-    if one.claim is not None:
-        words.append(f"holds {load_text(control, one.claim)}")
-    if one.passed is not None and one.passed > (one.claim or 0.0):
-        words.append(f"passed {load_text(control, one.passed)}, not confirmed")
-    if not words:
-        words.append("no level passed yet")
-    words.append(
-        f"fails {load_text(control, one.high)}" if math.isfinite(one.high) else "none fails yet"
-    )
-    if one.status == "outraced":  # other statuses are told at the end
-        words.append("outraced")
-    return ", ".join(words)
+    if claim.pointless:
+        return f"the search ends, {claim.status}: {Validity(claim.status).remedy.format('it')}"
+    parts = []
+    if claim.claim is not None:
+        parts.append(f"holds {load_text(control, claim.claim)}")
+    if claim.passed is not None and claim.passed > (claim.claim or 0.0):
+        parts.append(f"passed {load_text(control, claim.passed)}, not confirmed")
+    if not parts:
+        parts.append("no level passed yet")
+    if math.isfinite(claim.high):
+        parts.append(f"fails {load_text(control, claim.high)}")
+    else:
+        parts.append("none fails yet")
+    if claim.status == "outraced":  # other statuses are told at the end
+        parts.append("outraced")
+    return ", ".join(parts)
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:

@@ -21,9 +21,9 @@ from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Control, Lengths, Level, Slo
 from orchestrator.sweep import find_capacity
+from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.endpoint import measure_here, plan_of
 from orchestrator.sweep.measure import Attempt
-from orchestrator.sweep.probe import Probed
 from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
@@ -160,7 +160,7 @@ def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
         search = find_capacity.CapacitySearch(
             plan=plan,
             target=Target(url, "m1"),
-            probed=Probed(Dialect("openai_completions", "/v1/completions", True), None),
+            probed=EndpointDialect(Dialect("openai_completions", "/v1/completions", True), None),
             store=Store.open(str(tmp_path), "x"),
             stopped=lambda: time.monotonic() > ends_s,
         )

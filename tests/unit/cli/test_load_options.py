@@ -25,9 +25,9 @@ from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import MOST_TOKENS, Lengths
 from orchestrator.sweep import endpoint
+from orchestrator.sweep.detect_dialect import EndpointDialect, salted_first
 from orchestrator.sweep.endpoint import EndpointRun, plan_of
 from orchestrator.sweep.measure import Attempt
-from orchestrator.sweep.probe import Probed, salted_first
 from orchestrator.workloads.drawn import draw
 from orchestrator.workloads.kind import stream
 
@@ -193,7 +193,7 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
         (*LENGTHS, "--rate", "3", "--requests", "9"),
     ):
         plan = planned(experiment(*loop)[0])
-        probed = Probed(Dialect("openai_completions", "/v1/completions"), None)
+        probed = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
         EndpointRun(plan, plan.points[0], Target(URL, "m"), probed).warm_up(2, 1)
     assert [(one.level.control, one.level.value, one.requests) for one in asked] == [
         ("concurrency", 2, 2), ("request_rate", 3, 2)

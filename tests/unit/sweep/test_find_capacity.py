@@ -33,9 +33,9 @@ from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
+from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.find_capacity import CapacitySearch
 from orchestrator.sweep.measure import Attempt, Loaded
-from orchestrator.sweep.probe import Probed
 from orchestrator.sweep.words import claim_words
 from tests.in_flight import record_of
 from tests.unit.results.builders import part_of, request, requests
@@ -312,7 +312,7 @@ def test_what_a_slow_client_spoiled_is_asked_again_with_other_prompts_by_a_later
     for _ in range(2):
         measurer = BoundMeasurer()
         monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_, one=measurer: one)
-        probed = Probed(Dialect("openai_completions", "/v1/completions"), None)
+        probed = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
         CapacitySearch(
             plan=plan, target=Target("http://127.0.0.1:9", "m"), probed=probed, store=store
         ).run()
@@ -353,7 +353,7 @@ def of_endpoint(
     return CapacitySearch(
         plan=endpoint_plan(more),
         target=Target("http://127.0.0.1:9", "m"),
-        probed=Probed(Dialect("openai_completions", "/v1/completions"), None),
+        probed=EndpointDialect(Dialect("openai_completions", "/v1/completions"), None),
         store=Store.open(str(tmp_path), "x"),
         tell=told.append,
         clock=clock,

@@ -45,7 +45,7 @@ _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class EndpointDialect:
     """How to talk to an endpoint. ``notes``: sentences for the user on what it cannot do."""
 
     dialect: Dialect
@@ -59,13 +59,13 @@ def dialects(api: str) -> list[Dialect]:
     """The dialects to try for an API, best first."""
     if api in _NATIVE:
         return [_NATIVE[api]]
-    ids = api == "completions"
-    wire, path = (
-        ("openai_completions", "/v1/completions")
-        if ids
-        else ("openai_chat", "/v1/chat/completions")
-    )
-    full = Dialect(wire, path, prompt_token_ids=ids, return_token_ids=True)
+    wire = "openai_chat"
+    path = "/v1/chat/completions"
+    takes_ids = api == "completions"
+    if takes_ids:
+        wire = "openai_completions"
+        path = "/v1/completions"
+    full = Dialect(wire, path, prompt_token_ids=takes_ids, return_token_ids=True)
     newer = Dialect(wire, path, done_marker=False)  # OpenAI's own models
     return [
         full,
@@ -139,10 +139,12 @@ def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S
         if answer.status == NOT_FOUND:
             answer = _ask(target, path, limit_s)
     if answer.status == 0:
-        said = answer.error
-        hint = "--insecure does without" if "certificate" in said else "is the server up?"
-        hint = "is it an http:// address?" if "TLS handshake" in said else hint
-        raise InputError(f"no server answers at {target.url}: {said}; {hint}")
+        hint = "is the server up?"
+        if "TLS handshake" in answer.error:
+            hint = "is it an http:// address?"
+        elif "certificate" in answer.error:
+            hint = "--insecure does without"
+        raise InputError(f"no server answers at {target.url}: {answer.error}; {hint}")
     return Listing(_models(answer) if answer.status == 200 else None, answer)
 
 
@@ -179,7 +181,7 @@ def _models(answer: Answer) -> dict[str, str] | None:
         return None
 
 
-def probe(
+def detect_dialect(
     target: Target,
     candidates: Sequence[Dialect],
     tokenizer: str | None,
@@ -187,7 +189,7 @@ def probe(
     address: ServerAddress | None = None,
     key_name: str | None = None,
     from_file: bool = False,
-) -> Probed:
+) -> EndpointDialect:
     """The first dialect in which an endpoint answers, each within ``timeout_s``: some load their
     model at the first request. Raises TrialFailed with the endpoint's last answer if there is none.
 
@@ -199,7 +201,7 @@ def probe(
     for path in address.paths(usual) if address else [usual]:
         there = [replace(dialect, path=path) for dialect in candidates]
         try:
-            return _probe(target, there, tokenizer, timeout_s, key_name, from_file)
+            return _first_answered(target, there, tokenizer, timeout_s, key_name, from_file)
         except TrialFailed as error:
             first_failure = first_failure or error
             if error.status not in (NOT_FOUND, NOT_ALLOWED):
@@ -208,14 +210,14 @@ def probe(
     raise first_failure
 
 
-def _probe(
+def _first_answered(
     target: Target,
     candidates: Sequence[Dialect],
     tokenizer: str | None,
     timeout_s: float,
     key_name: str | None,
     from_file: bool,
-) -> Probed:
+) -> EndpointDialect:
     row: dict[str, Any] = {}
     for dialect in candidates:
         vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
@@ -225,19 +227,19 @@ def _probe(
                 notes = _notes(dialect, candidates[0], row, from_file)
                 counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
                 if not counts:
-                    how = (
-                        "the tokenizer counts its replies"
-                        if tokenizer or from_file
-                        else "one per streamed event is assumed"
-                    )
-                    notes.append(f"the endpoint reports no token counts: {how}")
+                    instead = "one per streamed event is assumed"
+                    if tokenizer or from_file:
+                        instead = "the tokenizer counts its replies"
+                    notes.append(f"the endpoint reports no token counts: {instead}")
                 reports_counts = row["token_count_source"] in _EXACT
                 dialect = replace(dialect, reports_counts=reports_counts)
-                return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
+                return EndpointDialect(
+                    dialect, vocabulary, tuple(notes), counts, _is_emulator(target)
+                )
             if not (_is_refusal(row) or _may_be_refusal(row)):
                 raise _trial_failed(target, dialect, row, key_name, from_file)
-            said = str(row["error"]).lower()
-            if not any(words in said for words in ("vocab", "token id", "invalid token")):
+            error = str(row["error"]).lower()
+            if not any(words in error for words in ("vocab", "token id", "invalid token")):
                 break
     status = row["http_status"] or 0
     hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
@@ -260,14 +262,14 @@ def _trial_failed(
     if status in KEY_REFUSED:
         return TrialFailed(key_problem(target, status, key_name, from_file), status)
     url = target.url + dialect.path
-    said = _whole_place(str(row["error"]), url)
-    text = f"{url} failed a trial request: {row['error_class']}: {said}"
+    error = _whole_place(str(row["error"]), url)
+    text = f"{url} failed a trial request: {row['error_class']}: {error}"
     return TrialFailed(text, status, may_pass=status in BUSY or row["error_class"] == "timeout")
 
 
-def _whole_place(said: str, asked: str) -> str:
-    """With the place of a redirect as a URL that can be given: servers often name only its path."""
-    return _PLACE.sub(lambda found: f"it is at {urljoin(asked, found[1])} (give", said)
+def _whole_place(error: str, url: str) -> str:
+    """The error with the place of a redirect as a whole URL: servers often name only its path."""
+    return _PLACE.sub(lambda match: f"it is at {urljoin(url, match[1])} (give", error)
 
 
 def _try_twice(
@@ -307,8 +309,8 @@ def _may_be_refusal(row: dict[str, Any]) -> bool:
 
 
 def _is_emulator(target: Target) -> bool:
-    said = _ask(target, "/version").json()
-    return isinstance(said, dict) and is_emulator(str(said.get("version")))
+    document = _ask(target, "/version").json()
+    return isinstance(document, dict) and is_emulator(str(document.get("version")))
 
 
 def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> Answer:
@@ -368,7 +370,11 @@ def _notes(
             "the endpoint has no way to fix the output length: requests may end early, see output_tokens"
         )
     elif row["error_class"] == "wrong_length":
-        said = f"the endpoint does not keep to the output length it is asked for ({row['error']})"
-        unless = "" if from_file else ", unless you give --natural-lengths"
-        notes.append(f"{said}: such answers count as failed{unless}")
+        note = (
+            f"the endpoint does not keep to the output length it is asked for ({row['error']}): "
+            "such answers count as failed"
+        )
+        if not from_file:
+            note = f"{note}, unless you give --natural-lengths"
+        notes.append(note)
     return notes
