@@ -137,7 +137,7 @@ class DeploymentWork:
         self._estimated_start_s = estimated_start_s(deployment)
         # ids are hashes, and each is needed again and again
         self._measurement_at = cache(self._make_measurement)
-        self._point = cache(lambda search, level: plan.point(deployment.id, search.load, level))
+        self._point_at = cache(self._make_point)
         earlier = [attempt for search in self._searches for attempt in self._tell_all(search)]
         for ahead in self._ahead():
             attempt = committed.get(ahead.measurement.measurement_id)
@@ -416,11 +416,14 @@ class DeploymentWork:
                 told.append(attempt)
         return told
 
+    def _make_point(self, search: _Search, level: Level) -> Point:
+        return self._plan.point(self.deployment.id, search.load, level)
+
     def _make_measurement(
         self, search: _Search, level: Level, repeat: int, start: int | None
     ) -> NextMeasurement:
         """``start``: used only if the search's strategy decides on starts."""
-        point = self._point(search, level)
+        point = self._point_at(search, level)
         if search.start is None:
             start = None
         return NextMeasurement(point, self._plan.measurement(point, repeat, start))

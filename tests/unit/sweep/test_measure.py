@@ -14,7 +14,18 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
 from orchestrator.sweep.early_end import Early
 from orchestrator.sweep.fixed_prompts import fixed_prompts
-from orchestrator.sweep.measure import SETTLE_S, Attempt, Loaded, Measurer, judged
+from orchestrator.sweep.measure import (
+    COMMIT_S,
+    SETTLE_S,
+    Attempt,
+    End,
+    LateClients,
+    Loaded,
+    Look,
+    Measurer,
+    _look_for_errors,
+    judged,
+)
 from orchestrator.sweep.replicas import Replicas
 from tests.unit.results.builders import failed_request, requests
 from tests.unit.sweep.simulation import (
@@ -309,3 +320,48 @@ def test_who_watches_hears_every_phase_and_the_death() -> None:
     _, well = measured()
     names = [item.name for item in well.told if isinstance(item, Phase)]
     assert list(dict.fromkeys(names)) == ["write requests", "warm-up", "measure"]
+
+
+class AbortedRun:
+    """Counts how often it was told to abort."""
+
+    aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+def test_clients_that_are_late_are_told_to_abort_once_and_given_up_later() -> None:
+    run: Any = AbortedRun()
+    point = load_point(drain_timeout_s=20.0)
+    watcher = LateClients(run, point, clients=2)
+    assert watcher.limit_s == 70.0 + 20.0 + 2 * SETTLE_S
+    for late_s, aborted in ((-1.0, 0), (0.0, 0), (1.0, 1), (SETTLE_S, 1)):
+        assert watcher(Look(Progress(), watcher.limit_s + late_s)) is None
+        assert run.aborted == aborted
+    end = watcher(Look(Progress(), watcher.limit_s + SETTLE_S + 1.0))
+    assert end is not None
+    assert end.failure is not None
+    assert end.failure.kind is FailureKind.CLIENT_LOST
+
+
+@pytest.mark.parametrize(("failed", "ends"), [(2, False), (3, True), (4, True)])
+def test_so_many_errors_of_all_clients_interrupt_a_point(failed: int, ends: bool) -> None:
+    end = _look_for_errors(3, Look(Progress(failed=failed), 1.0))
+    assert end == (End(interrupted=True) if ends else None)
+
+
+def test_a_node_that_goes_before_its_rows_are_stored_ends_the_point() -> None:
+    asked: list[float] = []
+    failure = Failure(FailureKind.PREEMPTED, "It drains.")
+
+    def taken_back(needs_s: float) -> Failure | None:
+        asked.append(needs_s)
+        return failure if needs_s > 50.0 else None
+
+    made = measurer(world_of(), taken_back=taken_back)
+    watcher = made._look_for_lost_nodes
+    assert watcher(load_point(), None, Look(Progress(), 10.0)) == End(failure)
+    assert watcher(load_point(), None, Look(Progress(), 30.0)) is None
+    assert watcher(load_point(), None, Look(Progress(), 99.0)) is None
+    assert asked == [60.0 + COMMIT_S, 40.0 + COMMIT_S, COMMIT_S]

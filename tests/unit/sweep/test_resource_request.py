@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from orchestrator.cluster.base import (
     Bundle,
     Footprint,
+    Growth,
     Machine,
     NodeType,
 )
@@ -15,7 +18,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import (
     fit,
 )
-from orchestrator.sweep.resource_request import ResourceRequest, resources_of
+from orchestrator.sweep.resource_request import RETURN_S, ROOM_S, ResourceRequest, resources_of
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
@@ -89,3 +92,25 @@ def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
 
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
+
+
+@pytest.mark.parametrize(
+    ("growth", "was_placeable", "most_nodes", "limit_s", "why"),
+    [
+        (Growth(may=False), False, math.inf, ROOM_S, "it has no autoscaler"),
+        (Growth(may=False), True, math.inf, RETURN_S, "it has no autoscaler"),
+        (Growth(), False, math.inf, 300.0, "none was added within 300 s"),
+        (Growth(coming={"h8": 1}), False, math.inf, 1200.0, "none was added within 1200 s"),
+        (Growth(), False, 1.0, 0.0, "it takes 2 nodes where --max-nodes allows 1"),
+    ],
+)
+def test_how_long_nodes_are_waited_for_and_why_there_are_none_then(
+    growth: Growth, was_placeable: bool, most_nodes: float, limit_s: float, why: str
+) -> None:
+    gang = gpu_need(8, 2)
+    assert gang.patience([], growth, was_placeable, most_nodes, 300.0) == (limit_s, why)
+
+
+def test_the_hardest_replicas_to_place_come_first() -> None:
+    small, large, gang = (Bundle(1, 1.0),), (Bundle(4, 4.0),), (Bundle(1, 1.0),) * 2
+    assert ResourceRequest((small, large, gang)).by_size() == [2, 1, 0]
