@@ -165,10 +165,10 @@ def _apptainer(
     mounts: Mapping[str, str],
     options: Sequence[str],
 ) -> Command:
-    """The command line of apptainer. The container's processes are children of the client and see the node's devices, /dev/shm and
-    home folder.
+    """The command line of apptainer. ``mounts``: path -> ro or rw. ``options``: those of the user.
 
-    They need the home folder: images are read-only, and engines cache compiled code there. Python
+    The container's processes are children of the client and see the node's devices, /dev/shm and
+    home folder. They need the home folder: images are read-only, and engines cache compiled code there. Python
     packages that the user installed there are hidden, since they would override the image's own.
     """
     argv = ["apptainer", "exec"]

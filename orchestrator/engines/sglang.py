@@ -6,8 +6,10 @@ succeeded.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes
@@ -29,38 +31,33 @@ from orchestrator.spec.stages import PinnedSettings
 # quantized checkpoints the two w8a8 take compressed-tensors (configs/model_config.py:
 # _verify_quantization). catalog/quantization.py has the others.
 QUANTIZATION = (
-    *(
-        "awq",
-        "awq_marlin",
-        "gptq",
-        "gptq_marlin",
-        "fp8",
-        "mxfp8",
-        "bitsandbytes",
-        "gguf",
-        "modelopt",
-        "modelopt_fp8",
-    ),
-    *(
-        "modelopt_fp4",
-        "modelopt_mixed",
-        "nvfp4_online",
-        "petit_nvfp4",
-        "w8a8_int8",
-        "w8a8_fp8",
-        "moe_wna16",
-        "w4afp8",
-    ),
-    *(
-        "mxfp4",
-        "auto-round",
-        "auto-round-int8",
-        "compressed-tensors",
-        "quark",
-        "quark_int4fp8_moe",
-        "quark_mxfp4",
-    ),
-    *("humming", "unquant"),
+    "awq",
+    "awq_marlin",
+    "gptq",
+    "gptq_marlin",
+    "fp8",
+    "mxfp8",
+    "bitsandbytes",
+    "gguf",
+    "modelopt",
+    "modelopt_fp8",
+    "modelopt_fp4",
+    "modelopt_mixed",
+    "nvfp4_online",
+    "petit_nvfp4",
+    "w8a8_int8",
+    "w8a8_fp8",
+    "moe_wna16",
+    "w4afp8",
+    "mxfp4",
+    "auto-round",
+    "auto-round-int8",
+    "compressed-tensors",
+    "quark",
+    "quark_int4fp8_moe",
+    "quark_mxfp4",
+    "humming",
+    "unquant",
 )
 KV_TYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 POLICIES = (
@@ -75,27 +72,24 @@ POLICIES = (
     "shortest-prefill-first",
 )
 LOAD_FORMATS = (
-    *(
-        "auto",
-        "pt",
-        "safetensors",
-        "npcache",
-        "dummy",
-        "sharded_state",
-        "presharded",
-        "gguf",
-        "bitsandbytes",
-    ),
-    *(
-        "mistral",
-        "layered",
-        "remote",
-        "remote_instance",
-        "fastsafetensors",
-        "instanttensor",
-        "runai_streamer",
-    ),
-    *("expert_pack", "flash_rl"),
+    "auto",
+    "pt",
+    "safetensors",
+    "npcache",
+    "dummy",
+    "sharded_state",
+    "presharded",
+    "gguf",
+    "bitsandbytes",
+    "mistral",
+    "layered",
+    "remote",
+    "remote_instance",
+    "fastsafetensors",
+    "instanttensor",
+    "runai_streamer",
+    "expert_pack",
+    "flash_rl",
 )
 # Those whose unit is a block of drafts instead of steps.
 BLOCK_ALGORITHMS = ("DFLASH", "DSPARK")
@@ -119,7 +113,7 @@ DIALECTS = {
 CACHE = re.compile(
     r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M
 )
-SAID = command.reading(
+FIGURES_OF = command.reading(
     {
         "kv_cache_tokens": (r"\bmax_total_num_tokens=(\d+)", int),
         "max_model_len": (r"\bmax_total_num_tokens=\d+, .*\bcontext_len=(\d+)", int),
@@ -127,19 +121,32 @@ SAID = command.reading(
     }
 )
 
-# SGLang's choices by memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``):
-# below so many GiB, tokens of a prefill, and sequences of the largest decode graph with fewer than
-# 4 tensor-parallel ranks and with more.
-BY_MEMORY = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512))
-LARGE = (0, 16384, 512, 512)
+
+@dataclass(frozen=True, slots=True)
+class MemoryClass:
+    """SGLang's choices for devices of one size."""
+
+    below_gib: float
+    prefill_tokens: int
+    # sequences of the largest decode graph with fewer than 4 tensor-parallel ranks, and with more
+    graph_of_few_ranks: int
+    graph_of_many_ranks: int
+
+
+# 0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``
+MEMORY_CLASSES = (
+    MemoryClass(20, 2048, 8, 8),
+    MemoryClass(35, 4096, 48, 160),
+    MemoryClass(60, 4096, 32, 160),
+    MemoryClass(160, 8192, 256, 512),
+    MemoryClass(math.inf, 16384, 512, 512),
+)
 PREFILL_GRAPHS = (
-    *(
-        *range(4, 33, 4),
-        *range(48, 257, 16),
-        *range(288, 513, 32),
-        *range(576, 1025, 64),
-        *range(1280, 4097, 256),
-    ),
+    *range(4, 33, 4),
+    *range(48, 257, 16),
+    *range(288, 513, 32),
+    *range(576, 1025, 64),
+    *range(1280, 4097, 256),
 )
 DECODE_GRAPHS = (
     "--cuda-graph-max-bs-decode",
@@ -149,7 +156,8 @@ DECODE_GRAPHS = (
 )
 # first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
 ATTENTION_RANKS = (0, 5, 23)
-BACKEND, BOOTSTRAP_PORT = "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"
+BACKEND = "--disaggregation-transfer-backend"
+BOOTSTRAP_PORT = "--disaggregation-bootstrap-port"
 # with these --quantization has no effect
 OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
 # Of a checkpoint's method -> what else --quantization may say of it.
@@ -163,17 +171,16 @@ KERNELS = {
 ATTENTION_FLAGS = ("--attn-dp-size", "--attention-data-parallel-size")
 
 
-def _choices(memory: float) -> tuple[int, int, int, int]:
-    return next((row for row in BY_MEMORY if memory < row[0] * GIB), LARGE)
+def _memory_class(memory: float) -> MemoryClass:
+    """SGLang's choices for a device with so many bytes."""
+    return next(choices for choices in MEMORY_CLASSES if memory < choices.below_gib * GIB)
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     memory = memory_bytes(hardware)
-    return (
-        command.BATCH
-        if memory is None
-        else command.BATCH | {"max_num_batched_tokens": _choices(memory)[1]}
-    )
+    if memory is None:
+        return command.BATCH
+    return command.BATCH | {"max_num_batched_tokens": _memory_class(memory).prefill_tokens}
 
 
 def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
@@ -181,35 +188,43 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, r
     graphs (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``); prefill replicas have no
     decode graphs, decode replicas neither prefill graphs nor images.
     """
-    _, prefill, narrow, wide = _choices(memory)
+    choices = _memory_class(memory)
     tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
-    chunk = tokens = settings.max_num_batched_tokens or prefill
-    largest = narrow if tensor < 4 else wide
+    prefills, decodes = role != "decode", role != "prefill"
+    chunk = settings.max_num_batched_tokens or choices.prefill_tokens
+    largest = choices.graph_of_few_ranks if tensor < 4 else choices.graph_of_many_ranks
     graphs = _decode_graph(settings) or min(largest, settings.max_num_seqs or largest)
-    deepep = settings.extra_args.get("--moe-a2a-backend") == "deepep"
+    uses_deepep = settings.extra_args.get("--moe-a2a-backend") == "deepep"
+    tokens = chunk  # of the largest step
     if role == "decode":
         draft = settings.speculative
         tokens = (settings.max_num_seqs or graphs) * (_verified(draft, settings) if draft else 1)
-    reserved = 512 + 1.5 * max(tokens, 2048) + 1024 / 8 * tensor * settings.pipeline_parallel_size
-    if attention > 1 and role != "prefill":
-        reserved += graphs * attention * (4.5 if graphs > 300 else 3)
+    reserved_mib = 512 + 1.5 * max(tokens, 2048)
+    reserved_mib += 1024 / 8 * tensor * settings.pipeline_parallel_size
+    if attention > 1 and decodes:
+        reserved_mib += graphs * attention * (4.5 if graphs > 300 else 3)
     if not settings.enforce_eager:
-        reserved += 2 * graphs * (role != "prefill")
-        if settings.pipeline_parallel_size == 1 and role != "decode":
+        if decodes:
+            reserved_mib += 2 * graphs
+        if prefills and settings.pipeline_parallel_size == 1:
             sizes = itertools.chain(PREFILL_GRAPHS, range(4608, chunk + 1, 512))
-            reserved += 1536 if facts.shape.mla else 8 * sum(size <= chunk for size in sizes)
-            reserved += 1024 * deepep
+            reserved_mib += 1536 if facts.shape.mla else 8 * sum(size <= chunk for size in sizes)
+            if uses_deepep:
+                reserved_mib += 1024
     if memory > 60 * GIB:
-        reserved = max(reserved, 10 * 1024)
-    reserved += 2048 * (deepep and role != "prefill" and not settings.enforce_eager)
-    share = max(0.0, round(1 - reserved * 2**20 / memory, 3))
-    return share if role == "decode" else share * _beside_images(facts)
+        reserved_mib = max(reserved_mib, 10 * 1024)
+    if uses_deepep and decodes and not settings.enforce_eager:
+        reserved_mib += 2048
+    share = max(0.0, round(1 - reserved_mib * 2**20 / memory, 3))
+    return share * _beside_images(facts) if prefills else share
 
 
 def _decode_graph(settings: EngineSettings) -> int:
     """Sequences of the largest decode graph that ``extra_args`` ask for, else 0."""
-    asked = [settings.extra_args[name] for name in present_flags(settings, DECODE_GRAPHS)]
-    sizes = [str(size) for one in asked for size in (one if isinstance(one, list) else [one])]
+    sizes: list[str] = []
+    for name in present_flags(settings, DECODE_GRAPHS):
+        value = settings.extra_args[name]
+        sizes += map(str, value if isinstance(value, list) else [value])
     return max((int(size) for size in sizes if size.isdigit()), default=0)
 
 
@@ -249,35 +264,29 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "sglang.cli.main", "main", "--api-key"),
         *("serve", "--model-path", node.model_path or settings.model),
-        *(
-            "--host",
-            node.bind,
-            "--port",
-            str(node.http_port),
-            "--served-model-name",
-            _served_name(settings, node),
-        ),
+        *("--host", node.bind, "--port", str(node.http_port)),
+        *("--served-model-name", _served_name(settings, node)),
         *_attention(settings),
         *command.rendezvous(settings, node),
-        *(
-            ("--disaggregation-mode", node.role, BOOTSTRAP_PORT, str(node.rpc_port))
-            if node.role
-            else ()
-        ),
-        *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
-        *(("--device", "cpu") if hardware.is_cpu else ()),
     ]
     env = {"SGL_FORCE_SHUTDOWN": "1"}  # without it, stopping waits for requests without a limit
     if node.role:
+        argv += ["--disaggregation-mode", node.role, BOOTSTRAP_PORT, str(node.rpc_port)]
         # its address for the other role; by default that of the first interface
         env["SGLANG_HOST_IP"] = node.host
-    shared = "max_num_seqs and max_num_batched_tokens are of all attention ranks together in SGLang"
-    notes = [shared] if _attention_ranks(settings) > 1 else []
-    if notes and not command.release(settings, "sglang", 3):
-        notes.append(command.for_granted(f"{'.'.join(map(str, ATTENTION_RANKS))} or a later one"))
-    return Command(
-        tuple(argv), env | (_on_cpu(settings, node) if hardware.is_cpu else {}), notes=tuple(notes)
-    )
+    argv += ["--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"]
+    if hardware.is_cpu:
+        argv += ["--device", "cpu"]
+        env |= _on_cpu(settings, node)
+    notes: list[str] = []
+    if _attention_ranks(settings) > 1:
+        notes.append(
+            "max_num_seqs and max_num_batched_tokens are of all attention ranks together in SGLang"
+        )
+        if not command.release(settings, "sglang", 3):
+            oldest = ".".join(map(str, ATTENTION_RANKS))
+            notes.append(command.for_granted(f"{oldest} or a later one"))
+    return Command(tuple(argv), env, notes=tuple(notes))
 
 
 def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
@@ -285,12 +294,13 @@ def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
     to cores only on CPUs with AMX; elsewhere each rank would have a thread for every core of the
     node.
     """
-    cores = command.core_groups(settings, node)
-    threads = {
-        "SGLANG_CPU_OMP_THREADS_BIND": cores,
-        "OMP_NUM_THREADS": str(cores.split("|")[0].count(",") + 1),
-    }
-    return {"SGLANG_USE_CPU_ENGINE": "1"} | (threads if cores else {})
+    env = {"SGLANG_USE_CPU_ENGINE": "1"}
+    groups = command.core_groups(settings, node)
+    if groups:
+        of_first_rank = groups.split("|")[0].split(",")
+        env["SGLANG_CPU_OMP_THREADS_BIND"] = groups
+        env["OMP_NUM_THREADS"] = str(len(of_first_rank))
+    return env
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -337,15 +347,18 @@ def _of_trees(spec: Speculative) -> Iterator[str]:
         )
 
 
-def _takes(asked: str, stored: str) -> bool:
-    """``configs/model_config.py: _verify_quantization``: of ModelOpt's checkpoints it goes on with
-    their own method, whatever is asked; these two quantize what is quantized already.
+def _takes(wanted: str, stored: str) -> bool:
+    """Whether ``configs/model_config.py: _verify_quantization`` accepts a --quantization for a
+    checkpoint that is stored with a method.
+
+    Of ModelOpt's checkpoints SGLang goes on with their own method, whatever is wanted; nvfp4_online
+    would quantize what modelopt_fp4 has quantized already.
     """
     if stored in OWN_WINS:
-        return (asked, stored) != ("nvfp4_online", "modelopt_fp4")
-    return asked in (stored, "quark_mxfp4", *KERNELS.get(stored, ())) or (
-        asked == "humming" and stored != "mxfp4"
-    )
+        return not (wanted == "nvfp4_online" and stored == "modelopt_fp4")
+    if wanted == "humming":
+        return stored != "mxfp4"
+    return wanted in (stored, "quark_mxfp4", *KERNELS.get(stored, ()))
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -357,8 +370,12 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         and not settings.enable_expert_parallel
     ):
         yield "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas"
-    if settings.data_parallel_size > 1 and (twice := present_flags(settings, ATTENTION_FLAGS)):
-        yield f"extra_args: {twice[0]}: SGLang has it or data_parallel_size; enable_expert_parallel gives both"
+    attention_flags = present_flags(settings, ATTENTION_FLAGS)
+    if settings.data_parallel_size > 1 and attention_flags:
+        yield (
+            f"extra_args: {attention_flags[0]}: SGLang has it or data_parallel_size; "
+            "enable_expert_parallel gives both"
+        )
     if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
         yield f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}"
     page, tokens = settings.block_size, settings.max_num_batched_tokens
@@ -378,12 +395,14 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     prefill, decode = settings.engines.values()
-    yield from (
-        f"{name}: {ours} for prefill, {theirs} for decode; SGLang hands over KV caches of one form only"
-        for name in ("block_size", "kv_cache_dtype")
-        if (ours := getattr(prefill, name)) and (theirs := getattr(decode, name)) and ours != theirs
-        if "auto" not in (ours, theirs)
-    )
+    for name in ("block_size", "kv_cache_dtype"):
+        of_prefill, of_decode = getattr(prefill, name), getattr(decode, name)
+        is_open = not of_prefill or not of_decode or "auto" in (of_prefill, of_decode)
+        if of_prefill != of_decode and not is_open:
+            yield (
+                f"{name}: {of_prefill} for prefill, {of_decode} for decode; "
+                "SGLang hands over KV caches of one form only"
+            )
     backends = [str(part.extra_args.get(BACKEND, "mooncake")) for part in (prefill, decode)]
     if "fake" in backends:
         yield f"extra_args: {BACKEND} fake hands nothing over"
@@ -397,12 +416,14 @@ def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str
 def _reported(log: str) -> Reported:
     # managers/scheduler.py, model_executor/model_runner.py, mem_cache/memory_pool.py and
     # kv_pool_runtime.py
-    caches: dict[str, float] = {}  # by rank; a hybrid model and a draft have one more each
-    for rank, sizes_of_one in CACHE.findall(log):
-        caches[rank] = caches.get(rank, 0.0) + sum(
-            map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_one))
-        )
-    return SAID(log) | ({"kv_cache_bytes": command.gib(max(caches.values()))} if caches else {})
+    figures: Reported = FIGURES_OF(log)
+    caches_gib: dict[str, float] = {}  # by rank; a hybrid model and a draft have one more each
+    for rank, sizes_of_cache in CACHE.findall(log):
+        sizes = map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_cache))
+        caches_gib[rank] = caches_gib.get(rank, 0.0) + sum(sizes)
+    if caches_gib:
+        figures["kv_cache_bytes"] = command.gib(max(caches_gib.values()))
+    return figures
 
 
 ENGINE = Engine(

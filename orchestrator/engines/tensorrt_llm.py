@@ -10,7 +10,6 @@ releases.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from orchestrator.base.errors import FailureKind
@@ -51,13 +50,11 @@ TABLE = {
     "load_format": "load_format",
 }
 SPECULATIVE = (
-    *(
-        "decoding_type",
-        "num_nextn_predict_layers",
-        "max_draft_len",
-        "speculative_model_dir",
-        "max_matching_ngram_size",
-    ),
+    "decoding_type",
+    "num_nextn_predict_layers",
+    "max_draft_len",
+    "speculative_model_dir",
+    "max_matching_ngram_size",
 )
 # Eagle means EAGLE 3: later releases accept it for their Eagle3, which 1.2 does not know.
 DECODING = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
@@ -94,9 +91,9 @@ def _release(settings: EngineSettings) -> tuple[int, ...] | None:
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
-    found = openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True)
+    dialects = openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True)
     # ChatCompletionRequest alone has the field
-    return found | {"chat": replace(found["chat"], cache_salt=True)}
+    return dialects | {"chat": replace(dialects["chat"], cache_salt=True)}
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -108,7 +105,8 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
     """The YAML file: fields that are set or pinned, and what turns metrics on."""
     document: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}
     for field, path in TABLE.items():
-        if (value := getattr(settings, field)) is not None:
+        value = getattr(settings, field)
+        if value is not None:
             _put(document, path, value)
     if settings.enable_expert_parallel:
         document["moe_expert_parallel_size"] = settings.tensor_parallel_size
@@ -117,10 +115,10 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
     else:
         # by default graphs end at a batch of 128, with gaps before; other engines' cover all
         # batches
-        listed = "cuda_graph_config.batch_sizes" in settings.extra_args
-        document["cuda_graph_config"] = {"enable_padding": True} | (
-            {} if listed else {"max_batch_size": settings.max_num_seqs}
-        )
+        graphs: dict[str, Any] = {"enable_padding": True}
+        if "cuda_graph_config.batch_sizes" not in settings.extra_args:
+            graphs["max_batch_size"] = settings.max_num_seqs
+        document["cuda_graph_config"] = graphs
     if settings.speculative:
         document["speculative_config"] = _speculative(settings, settings.speculative)
     for path, value in settings.extra_args.items():
@@ -130,8 +128,11 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
 
 
 def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key of a nested document; ``path`` has dots between its levels."""
     *levels, key = path.split(".")
-    reduce(lambda part, level: part.setdefault(level, {}), levels, document)[key] = value
+    for level in levels:
+        document = document.setdefault(level, {})
+    document[key] = value
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -143,25 +144,27 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             "this launch holds; leave it out"
         )
     for key in keys:
-        if inner := next((other for other in keys if other.startswith(f"{key}.")), None):
+        inner = next((other for other in keys if other.startswith(f"{key}.")), None)
+        if inner:
             yield f"extra_args: {key} and {inner} set the same; leave one of them out"
         if settings.enforce_eager and key.split(".")[0] == "cuda_graph_config":
             yield f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them"
 
 
 def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
-    """Sentences about unknown keys if whether the release's keys are recorded is ``recorded``, else
-    [].
-
-    An unknown release counts as recorded.
+    """Sentences about unknown keys; [] unless the keys of the release are recorded, or are not, as
+    ``recorded`` says. A release that is not known counts as recorded.
     """
-    found = [
-        problem
-        for key in settings.extra_args
-        if not key.startswith("-") and (problem := unknown(key))
-    ]
-    is_recorded = found and RECORDED[0] <= (_release(settings) or RECORDED[0]) < RECORDED[1]
-    return found if is_recorded is recorded else []
+    sentences = []
+    for key in settings.extra_args:
+        sentence = None if key.startswith("-") else unknown(key)
+        if sentence:
+            sentences.append(sentence)
+    if not sentences:
+        return []
+    oldest, first_after = RECORDED
+    is_recorded = oldest <= (_release(settings) or oldest) < first_after
+    return sentences if is_recorded is recorded else []
 
 
 def unknown(path: str) -> str | None:
@@ -171,13 +174,13 @@ def unknown(path: str) -> str | None:
     recorded = data_beside(__file__, "tensorrt_llm_keys.json")
     keys = recorded["keys"]
     first, *more = path.split(".")
-    if (
-        "" not in (first, *more)
-        and first in keys
-        and not (more and keys[first] and more[0] not in keys[first])
-    ):
-        return None
-    known = [*keys, *(f"{key}.{inner}" for key, below in keys.items() for inner in below or ())]
+    if first in keys and "" not in more:
+        inner_keys = keys[first]  # None: not recorded
+        if not more or not inner_keys or more[0] in inner_keys:
+            return None
+    known = list(keys)
+    for key, inner_keys in keys.items():
+        known += [f"{key}.{inner}" for inner in inner_keys or ()]
     guess = did_you_mean(path, known)
     sentence = f"extra_args: {path!r} is not a key of TensorRT-LLM's file ({recorded['releases']})"
     return f"{sentence}; {guess}" if guess else sentence
@@ -185,17 +188,18 @@ def unknown(path: str) -> str | None:
 
 def _speculative(settings: EngineSettings, spec: Speculative) -> dict[str, Any]:
     method = OWN_DECODING.get(spec.method or "", spec.method)
-    found: dict[str, Any] = {"decoding_type": DECODING[method or ""]}
+    document: dict[str, Any] = {"decoding_type": DECODING[method or ""]}
     if method == "draft_model" and (_release(settings) or RECORDED[0]) >= DRAFT_TARGET:
-        found["decoding_type"] = "Draft_Target"
+        document["decoding_type"] = "Draft_Target"
     if method == "mtp":
-        return found | {"num_nextn_predict_layers": spec.num_speculative_tokens}
-    found["max_draft_len"] = spec.num_speculative_tokens
+        document["num_nextn_predict_layers"] = spec.num_speculative_tokens
+        return document
+    document["max_draft_len"] = spec.num_speculative_tokens
     if spec.model:
-        found["speculative_model_dir"] = spec.model
+        document["speculative_model_dir"] = spec.model
     if spec.prompt_lookup_max:
-        found["max_matching_ngram_size"] = spec.prompt_lookup_max
-    return found
+        document["max_matching_ngram_size"] = spec.prompt_lookup_max
+    return document
 
 
 ENGINE = Engine(
