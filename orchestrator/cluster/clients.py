@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, TypeVarTuple
@@ -94,6 +94,17 @@ class _Poll(Generic[T]):
         return answers
 
 
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """A client's wall clock minus the driver's, and the bound of its error."""
+
+    ns: int
+    error_ns: int
+
+
+SAME_CLOCK = ClockOffset(0, 0)
+
+
 class ClientRun:
     """One load point while clients run it."""
 
@@ -109,26 +120,26 @@ class ClientRun:
 
     def wait(self, wait_s: float) -> bool:
         """Wait up to ``wait_s``; true once every client has reported. Raises ClientLost."""
-        wait([self._futures[index] for index in self._open()], wait_s, FIRST_EXCEPTION)
-        for index in self._open():
-            if self._futures[index].done():
-                try:
-                    self._reports[index] = self._futures[index].result()
-                except ResultsError as error:
-                    self._lost[index] = str(error)
-                    self.full.add(index)
-                except Exception as error:
-                    self._lost[index] = str(error)
+        outstanding = self._outstanding()
+        wait(outstanding.values(), wait_s, FIRST_EXCEPTION)
+        for index, future in outstanding.items():
+            if not future.done():
+                continue
+            try:
+                self._reports[index] = future.result()
+            except ResultsError as error:
+                self._lost[index] = str(error)
+                self.full.add(index)
+            except Exception as error:
+                self._lost[index] = str(error)
         if self._lost:
-            raise ClientLost(sorted(self._lost), "; ".join(sorted(set(self._lost.values()))))
+            raise ClientLost(sorted(self._lost), _distinct(self._lost.values()))
         return not self.unfinished()
 
-    def _open(self) -> list[int]:
-        return [
-            at
-            for at in range(len(self._futures))
-            if at not in self._reports and at not in self._lost
-        ]
+    def _outstanding(self) -> dict[int, Future[ClientReport]]:
+        """The reports of clients that have neither reported nor been lost, by client."""
+        over = self._reports.keys() | self._lost.keys()
+        return {index: future for index, future in enumerate(self._futures) if index not in over}
 
     def settle(self, limit_s: float) -> None:
         """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still
@@ -205,7 +216,7 @@ class BorrowedClients:
         self.addresses: Sequence[str] = [member.address for member in members]
         self.nodes: Sequence[str] = [member.node_id for member in members]
         self._pool, self._members, self._store = pool, members, store
-        self._offsets: list[tuple[int, int]] = []
+        self._offsets: list[ClockOffset] = []
         self._run: ClientRun | None = None
         self._unfit, self._full = frozenset(unfit), set[int]()
         self._released = False
@@ -232,14 +243,14 @@ class BorrowedClients:
         for index, (member, call) in enumerate(zip(self._members, calls, strict=True)):
             try:
                 scheduled += answer(call, "prepare", end_s - time.monotonic())
-                self._offsets.append((0, 0) if member.here else _clock_offset(member.handle))
+                self._offsets.append(SAME_CLOCK if member.here else _clock_offset(member.handle))
             except HostLost as error:
                 raise ClientLost([index], str(error)) from error
             except ResultsError as error:
                 full[index] = str(error)
         self._full = set(full)
         if full:
-            raise ClientLost(list(full), "; ".join(sorted(set(full.values()))))
+            raise ClientLost(list(full), _distinct(full.values()))
         return scheduled
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
@@ -249,8 +260,10 @@ class BorrowedClients:
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
         calls = [
-            member.handle.begin(ClientHost.run_and_store, start_ns + offset, offset, error, store)
-            for member, (offset, error) in zip(self._members, self._offsets, strict=True)
+            member.handle.begin(
+                ClientHost.run_and_store, start_ns + offset.ns, offset.ns, offset.error_ns, store
+            )
+            for member, offset in zip(self._members, self._offsets, strict=True)
         ]
         self._run = ClientRun([member.handle for member in self._members], calls)
         return self._run
@@ -281,17 +294,20 @@ class BorrowedClients:
             self._pool.give_back(self._members, reusable=not still_loading)
 
 
-def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
-    """The client's wall clock minus ours, and half the fastest round trip, which bounds the error
-    (Cristian); in ns.
-    """
-    best = (1 << 62, 0)
+def _distinct(reasons: Iterable[str]) -> str:
+    return "; ".join(sorted(set(reasons)))
+
+
+def _clock_offset(handle: ClientHandle, rounds: int = 8) -> ClockOffset:
+    """By Cristian's algorithm: half of the fastest round trip bounds the error."""
+    offsets = []
     for _ in range(rounds):
-        before = time.time_ns()
-        there = answer(handle.begin(ClientHost.wall_ns), "wall_ns")
-        after = time.time_ns()
-        best = min(best, (after - before, there - (before + after) // 2))
-    return best[1], best[0] // 2
+        before_ns = time.time_ns()
+        client_ns = answer(handle.begin(ClientHost.wall_ns), "wall_ns")
+        after_ns = time.time_ns()
+        middle_ns = (before_ns + after_ns) // 2
+        offsets.append(ClockOffset(client_ns - middle_ns, (after_ns - before_ns) // 2))
+    return min(offsets, key=lambda offset: offset.error_ns)
 
 
 class ClientPool:
@@ -356,7 +372,7 @@ class ClientPool:
             new: list[PooledClient] = []
             while len(taken) + len(new) < count:
                 load = [member.node_id for member in self._members + new]
-                where = min(machines.values(), key=lambda one: _distance(one, avoid, load))
+                where = min(machines.values(), key=lambda machine: _distance(machine, avoid, load))
                 new.append(
                     PooledClient(
                         self._start(where),

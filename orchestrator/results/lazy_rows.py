@@ -24,27 +24,30 @@ SMALL_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class _Group:
-    """A row group of a file: ``names`` of its columns, and the number of rows before it. ``held``:
-    once it was read, if all groups together are ``small``.
+    """A row group of a file: ``names`` of its columns, and the number of rows before it, ``start``.
+
+    ``cached``: its rows once they were read, if all groups together are ``small``.
     """
 
     file: pq.ParquetFile
-    at: int
+    index: int
     names: frozenset[str]
     start: int
     rows: int
     small: bool = False
-    held: pa.Table | None = None
+    cached: pa.Table | None = None
 
     def read(self, names: Sequence[str]) -> pa.Table:
-        """Those of these columns that it has, of a small one others, too. Raises OSError and
-        ValueError.
+        """Those of these columns that the group has; all of its columns if it is small. Raises
+        OSError and ValueError.
         """
-        if not self.small:
-            there = [name for name in names if name in self.names]
-            return self.file.read_row_group(self.at, there, use_threads=False)
-        self.held = self.file.read_row_group(self.at, use_threads=False)
-        return self.held
+        if self.cached is not None:
+            return self.cached
+        if self.small:
+            self.cached = self.file.read_row_group(self.index, use_threads=False)
+            return self.cached
+        present = [name for name in names if name in self.names]
+        return self.file.read_row_group(self.index, present, use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,10 @@ class LazyRows:
     @classmethod
     def of(cls, table: str, parts: Sequence[RowFile]) -> Rows:
         """Rows of several parts of a table."""
-        if parts and all(isinstance(one.file, pa.Table) for one in parts):
-            return pa.concat_tables([one.file for one in parts])
-        return cls.open(table, [one.open() for one in parts], sum(one.rows for one in parts))
+        if parts and all(isinstance(part.file, pa.Table) for part in parts):
+            return pa.concat_tables([part.file for part in parts])
+        rows = sum(part.rows for part in parts)
+        return cls.open(table, [part.open() for part in parts], rows)
 
     @classmethod
     def open(cls, table: str, sources: Sequence[pa.NativeFile], rows: int) -> LazyRows:
@@ -74,22 +78,26 @@ class LazyRows:
 
         Raises OSError or ValueError for what is not Parquet or holds other rows.
         """
-        schema, groups, start, size = schema_of(table), list[_Group](), 0, 0
+        schema = schema_of(table)
+        groups: list[_Group] = []
+        start = 0
+        size_bytes = 0
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         for source in sources:
             # of an older version it lacks columns, which must not be named
             metadata = pq.read_metadata(source)
-            there = [name for name in texts if name in metadata.schema.names]
-            file = pq.ParquetFile(source, metadata=metadata, read_dictionary=there)
+            dictionaries = [name for name in texts if name in metadata.schema.names]
+            file = pq.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
             names = frozenset(file.schema_arrow.names)
-            for at in range(file.num_row_groups):
-                group = file.metadata.row_group(at)
-                groups.append(_Group(file, at, names, start, group.num_rows))
-                start, size = start + group.num_rows, size + group.total_byte_size
+            for index in range(file.num_row_groups):
+                group = file.metadata.row_group(index)
+                groups.append(_Group(file, index, names, start, group.num_rows))
+                start += group.num_rows
+                size_bytes += group.total_byte_size
         if start != rows:
             raise ValueError(f"there are {start} rows, and {rows} were written")
-        for one in groups:
-            one.small = size <= SMALL_BYTES
+        for row_group in groups:
+            row_group.small = size_bytes <= SMALL_BYTES
         return cls(schema, groups, 0, rows)
 
     def __len__(self) -> int:
@@ -99,12 +107,16 @@ class LazyRows:
         """So many of these rows, or as many as there are."""
         end = self._start + min(self.num_rows, offset + length)
         start = min(self._start + offset, end)
-        groups = [one for one in self._groups if one.start < end and one.start + one.rows > start]
+        groups = [
+            group
+            for group in self._groups
+            if group.start < end and group.start + group.rows > start
+        ]
         return replace(self, _groups=groups, _start=start, num_rows=end - start)
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         kind = self._schema.field(name).type
-        parts = [self._read(one, [name])[name] for one in self._groups]
+        parts = [self._read(group, [name])[name] for group in self._groups]
         if len(parts) == 1:
             return parts[0].unify_dictionaries() if parts[0].num_chunks > 1 else parts[0]
         chunks = [chunk for part in parts for chunk in part.chunks]
@@ -112,26 +124,24 @@ class LazyRows:
 
     def to_batches(self, max_chunksize: int) -> Iterator[pa.RecordBatch]:
         """All columns, at most so many rows at a time."""
-        for one in self._groups:
-            rows = self._read(one, self._schema.names).select(self._schema.names)
+        for group in self._groups:
+            rows = self._read(group, self._schema.names).select(self._schema.names)
             yield from rows.to_batches(max_chunksize=max_chunksize)
 
     def _read(self, group: _Group, names: Sequence[str]) -> pa.Table:
-        """Those of these rows that a group holds, with at least these columns; such as an older
+        """Those of these rows that a group holds, with at least these columns; those that an older
         version did not write are null.
         """
-        if (found := group.held) is None:
-            with _reading(names[0] if len(names) == 1 else "rows"):
-                found = group.read(names)
+        with _reading(names[0] if len(names) == 1 else "rows"):
+            rows = group.read(names)
         for name in names:
             if name not in group.names:
                 kind = self._schema.field(name).type
-                found = found.append_column(
-                    name, pa.nulls(group.rows, TEXT if pa.types.is_string(kind) else kind)
-                )
+                nulls = pa.nulls(group.rows, TEXT if pa.types.is_string(kind) else kind)
+                rows = rows.append_column(name, nulls)
         start = max(self._start - group.start, 0)
-        rows = self._start + self.num_rows - group.start - start
-        return found if start == 0 and rows >= group.rows else found.slice(start, rows)
+        count = self._start + self.num_rows - group.start - start
+        return rows if start == 0 and count >= group.rows else rows.slice(start, count)
 
 
 @contextmanager

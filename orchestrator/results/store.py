@@ -206,7 +206,10 @@ class Store:
         """
         folder = FOLDERS[kinds[0]] if len(kinds) == 1 else "commits"
         keys = [key for key in self._commit_keys(folder) if not kinds or kind_of(key) in kinds]
-        return sorted(self._manifests(keys), key=lambda one: (one.created_unix_ns, one.attempt_id))
+        return sorted(
+            self._manifests(keys),
+            key=lambda manifest: (manifest.created_unix_ns, manifest.attempt_id),
+        )
 
     def attempts(self) -> set[tuple[str, str]]:
         """(measurement id, attempt id) of every committed attempt at a measurement, without opening
@@ -220,7 +223,9 @@ class Store:
 
     def launches(self, launch_ids: Iterable[str]) -> list[Manifest]:
         """The manifests of those of these launches that are committed."""
-        return self._manifests([manifest_key(one, one, "launch") for one in launch_ids])
+        return self._manifests(
+            [manifest_key(launch_id, launch_id, "launch") for launch_id in launch_ids]
+        )
 
     def commits(self, *, checked: bool = False) -> list[Committed]:
         """Every committed attempt; those at one measurement in the order of their commits.
@@ -272,10 +277,10 @@ class Store:
 
     def counting(self, commits: Sequence[Committed]) -> dict[str, Committed]:
         """Measurement id -> the attempt that counts. ``commits``: from ``commits``."""
-        ok = [one for one in commits if one.status == "ok"]
-        tries = Counter(one.measurement_id for one in ok)
+        ok = [attempt for attempt in commits if attempt.status == "ok"]
+        tries = Counter(attempt.measurement_id for attempt in ok)
         # where there is one alone it counts, whatever its verdict
-        several = [one for one in ok if tries[one.measurement_id] > 1]
+        several = [attempt for attempt in ok if tries[attempt.measurement_id] > 1]
         return best_ok(ok, self.spoilt(several) if several else {})
 
     def spoilt(self, commits: Iterable[Committed]) -> dict[tuple[str, str], str]:
@@ -293,7 +298,7 @@ class Store:
                 strict=True,
             )
         }
-        ok = [one.ids for one in commits if one.status == "ok"]
+        ok = [attempt.ids for attempt in commits if attempt.status == "ok"]
         verdicts |= self._map(self._verdict, [ids for ids in ok if ids not in verdicts])
         return {ids: verdicts[ids] for ids in ok if verdicts[ids] in SPOILT}
 
@@ -319,8 +324,8 @@ class Store:
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
         chosen = self.manifests()
         if keyed and not include_failed:
-            counting = {one.ids for one in self.counting(self.commits()).values()}
-            chosen = [one for one in chosen if one.ids in counting]
+            counting = {attempt.ids for attempt in self.counting(self.commits()).values()}
+            chosen = [attempt for attempt in chosen if attempt.ids in counting]
         return self.read_manifests(table, chosen, columns, leave_out=True)
 
     def read_manifests(
@@ -339,8 +344,8 @@ class Store:
         refused call again, and takes a third more CPU time for many small files.
         """
 
-        def rows_of_part(one: tuple[Manifest, FilePart]) -> pa.Table | None:
-            manifest, part = one
+        def rows_of_part(named: tuple[Manifest, FilePart]) -> pa.Table | None:
+            manifest, part = named
             try:
                 return self._read_part(part, asked)
             except DamagedError as error:
@@ -423,26 +428,16 @@ class Store:
             return list(zip(items, pool.map(call, items), strict=True))
 
     def _commit_keys(self, folder: str = "commits") -> list[str]:
-        below, path, keys = (
-            len(self._key("")),
-            self._blobs.path,
-            self._blobs.keys(self._key(folder)),
-        )
+        keys = self._blobs.keys(self._key(folder))
         if folder == "commits":
-            self._listed = (
-                path(self._key(folder)),
-                [path(key) for key in keys if key.endswith(UNFINISHED)],
-            )
-        return [
-            key[below:]
-            for key in keys
-            if key.endswith(".json") and not key.rpartition("/")[2].startswith(".")
-        ]
+            unfinished = [self._blobs.path(key) for key in keys if key.endswith(UNFINISHED)]
+            self._listed = self._blobs.path(self._key(folder)), unfinished
+        below = len(self._key(""))
+        return [key[below:] for key in keys if _is_manifest(key)]
 
     def _manifests(self, keys: Sequence[str]) -> list[Manifest]:
-        for key, manifest in self._map(
-            self._read_manifest, [key for key in keys if key not in self._known]
-        ):
+        unknown = [key for key in keys if key not in self._known]
+        for key, manifest in self._map(self._read_manifest, unknown):
             if manifest is not None:
                 self._known[key] = manifest
         return [self._known[key] for key in keys if key in self._known]
@@ -470,20 +465,21 @@ class Store:
         infos = [info for table in tables for info in self._blobs.listing(table) if info.is_file]
         files = sorted((info.base_name, info.size) for info in infos)
         names = [name for name, _ in files]
-        torn = {}
-        for one in attempts:
-            prefix = f"{one.measurement_id}-{one.attempt_id}-"
-            first, last = bisect_left(names, prefix), bisect_left(names, prefix + "\U0010ffff")
-            if sum(size for _, size in files[first:last]) >= one.data_bytes:
+        torn: dict[tuple[str, str], str] = {}
+        for attempt in attempts:
+            prefix = f"{attempt.measurement_id}-{attempt.attempt_id}-"
+            first = bisect_left(names, prefix)
+            last = bisect_left(names, prefix + "\U0010ffff")
+            if sum(size for _, size in files[first:last]) >= attempt.data_bytes:
                 continue
-            manifest = one if isinstance(one, Manifest) else self.manifest(*one.ids)
-            parts = (
-                [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
-            )
-            if manifest is None or (missing := self._torn_parts(parts)):
-                torn[one.ids] = (
-                    f"missing or cut off: {', '.join(missing) if manifest else 'its manifest'}"
-                )
+            manifest = attempt if isinstance(attempt, Manifest) else self.manifest(*attempt.ids)
+            if manifest is None:
+                torn[attempt.ids] = "missing or cut off: its manifest"
+                continue
+            parts = [part for part in manifest.files if part.table not in DROPPABLE]
+            missing = self._torn_parts(parts)
+            if missing:
+                torn[attempt.ids] = f"missing or cut off: {', '.join(missing)}"
         return torn
 
     def _torn_parts(self, parts: Sequence[FilePart]) -> list[str]:
@@ -537,11 +533,11 @@ class Store:
 
 def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
     """Measurement id -> its oldest ok attempt (``Committed.age``), whatever order they come in."""
-    found: dict[str, Attempt] = {}
-    for one in sorted(attempts, key=lambda one: one.age):
-        if one.status == "ok":
-            found.setdefault(one.measurement_id, one)
-    return found
+    oldest: dict[str, Attempt] = {}
+    for attempt in sorted(attempts, key=lambda attempt: attempt.age):
+        if attempt.status == "ok":
+            oldest.setdefault(attempt.measurement_id, attempt)
+    return oldest
 
 
 def best_ok(attempts: Sequence[Attempt], spoilt: Container[tuple[str, str]]) -> dict[str, Attempt]:
@@ -549,8 +545,13 @@ def best_ok(attempts: Sequence[Attempt], spoilt: Container[tuple[str, str]]) -> 
     is none, its oldest ok one. Once one is not spoilt it counts for ever, whatever follows.
     ``spoilt``: ids.
     """
-    sound = (one for one in attempts if one.ids not in spoilt)
+    sound = (attempt for attempt in attempts if attempt.ids not in spoilt)
     return first_ok(attempts) | first_ok(sound)
+
+
+def _is_manifest(key: str) -> bool:
+    name = key.rpartition("/")[2]
+    return name.endswith(".json") and not name.startswith(".")
 
 
 def _ids(key: str) -> tuple[str, str]:

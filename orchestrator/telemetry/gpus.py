@@ -53,16 +53,17 @@ def _counted(nvml: Any) -> Iterator[int]:
 def gpus(nvml: Any = pynvml) -> list[Gpu]:
     """Every GPU of this node; empty without a driver. Raises NVMLError for a GPU that is lost."""
     with _counted(nvml) as count:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        return [
-            Gpu(
-                at,
-                nvml.nvmlDeviceGetUUID(one),
-                nvml.nvmlDeviceGetName(one),
-                nvml.nvmlDeviceGetMemoryInfo(one).used,
-            )
-            for at, one in enumerate(handles)
-        ]
+        return [_gpu(nvml, index) for index in range(count)]
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    return Gpu(
+        index,
+        nvml.nvmlDeviceGetUUID(handle),
+        nvml.nvmlDeviceGetName(handle),
+        nvml.nvmlDeviceGetMemoryInfo(handle).used,
+    )
 
 
 def chosen(devices: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,19 +56,26 @@ def foreign(
     ``some_left``: some of our processes ended meanwhile, so their use is unknown: count only others
     that still live.
     """
-    known = set(ours)
-    while (
-        more := {pid for pid, parent in after.parents.items() if parent in known and parent != INIT}
-        - known
-    ):
-        known |= more
+    known = _with_descendants(ours, after.parents)
     own_s = alive_s = 0.0
-    for key, (alone_s, all_s) in after.processes.items():
-        before_s = before.processes.get(key, (0.0, 0.0))
-        if key[0] in known:
-            own_s += all_s - before_s[1]
+    for process, (alone_s, all_s) in after.processes.items():
+        alone_before_s, all_before_s = before.processes.get(process, (0.0, 0.0))
+        pid, _ = process
+        if pid in known:
+            own_s += all_s - all_before_s
         else:
-            alive_s += alone_s - before_s[0]
+            alive_s += alone_s - alone_before_s
     foreign_s = max(0.0, after.busy_s - before.busy_s - own_s)
-    foreign_s = min(foreign_s, alive_s) if some_left else foreign_s
+    if some_left:
+        foreign_s = min(foreign_s, alive_s)
     return foreign_s, foreign_s / max(1e-9, (after.at_s - before.at_s) * after.cores)
+
+
+def _with_descendants(pids: Collection[int], parents: Mapping[int, int]) -> set[int]:
+    """These processes and all that descend from them."""
+    family = set(pids)
+    while True:
+        children = {pid for pid, parent in parents.items() if parent in family and parent != INIT}
+        if children <= family:
+            return family
+        family |= children
