@@ -8,8 +8,9 @@ import gc
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from itertools import chain, takewhile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
 
 from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
 from orchestrator.load.fast_path import fast_path_of
@@ -57,7 +58,8 @@ class LoadClient:
         """
         raise_open_files_limit()
         self._aborted.clear()
-        unused, self._loop = self._loop, None
+        unused = self._loop  # prepared and never run
+        self._loop = None
         if unused is not None:
             unused.close()
         assignment = Assignment.of(point, index, count)
@@ -117,6 +119,16 @@ class LoadClient:
             loop.abort(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """An end before the point's own, ``at_ns`` after its start. ``drain``: open requests are waited
+    for.
+    """
+
+    at_ns: int
+    drain: bool
+
+
 class ClientLoop:
     """The loop of one run. ``run`` is called once; the other public methods may be called from any
     thread.
@@ -135,21 +147,20 @@ class ClientLoop:
         self._poller = Poller()
         self._transport = Transport(self._poller, endpoints)
         self._open: dict[InFlight, None] = {}  # oldest first
-        self._waiting: deque[PlannedRequest] = (
-            deque()
-        )  # due, but max_in_flight requests are in flight
+        # due, but max_in_flight requests are in flight
+        self._waiting: deque[PlannedRequest] = deque()
         self._over: deque[InFlight] = deque()  # finished responses, to be read
         self._over_bytes = 0
         self._long: list[InFlight] = []  # running streams of which a part can be counted
         self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
         self._silence_tracker = TargetSilenceTracker(len(point.targets))
-        self._listen_ns = 0  # when to look for silent targets again
+        self._next_listen_ns = 0  # when to look for silent targets again
         self._silences: tuple[TargetSilence, ...] = ()
         # rows must be flushed even while bytes wait (conversations make rows at any time)
         self._crowded = False
         self._priority = Priority("normal")
-        self._closing: tuple[int, bool] | None = None
+        self._early_end: EarlyEnd | None = None
         self._aborting = False
         self._rows_of_rest = True
         self._replies: list[Reply] = []
@@ -160,7 +171,7 @@ class ClientLoop:
         self._reader: ResponseReader
 
     def finish(self, at_ns: int, drain: bool) -> None:
-        self._closing = at_ns, drain
+        self._early_end = EarlyEnd(at_ns, drain)
 
     def so_far(self) -> SoFar | None:
         if not self._start_ns:
@@ -170,8 +181,9 @@ class ClientLoop:
         open_now = [(request.planned.due_ns, request.is_silent()) for request in list(self._open)]
         open_now += [(planned.due_ns, True) for planned in list(self._waiting)]
         open_now += [(request.planned.due_ns, False) for request in list(self._over)]
-        measured = [one for one in open_now if one[0] >= self._assignment.schedule.warmup_ns]
-        return SoFar(time.monotonic_ns() - self._start_ns, ended, tuple(measured))
+        warmup_ns = self._assignment.schedule.warmup_ns
+        measured = tuple((due_ns, silent) for due_ns, silent in open_now if due_ns >= warmup_ns)
+        return SoFar(time.monotonic_ns() - self._start_ns, ended, measured)
 
     def abort(self, rows: bool) -> None:
         self._rows_of_rest = rows
@@ -181,11 +193,10 @@ class ClientLoop:
     def progress(self) -> Progress:
         in_flight = len(self._open)
         sent = self._queue.scheduled - len(self._waiting)
-        if (now := time.monotonic_ns()) >= self._listen_ns:
-            self._listen_ns, self._silences = (
-                now + LISTEN_NS,
-                tuple(self._silence_tracker.silences(list(self._open), now)),
-            )
+        now = time.monotonic_ns()
+        if now >= self._next_listen_ns:
+            self._next_listen_ns = now + LISTEN_NS
+            self._silences = tuple(self._silence_tracker.silences(list(self._open), now))
         return Progress(
             self._queue.scheduled,
             sent,
@@ -260,9 +271,10 @@ class ClientLoop:
         if not self._open and not self._waiting:
             return True
         last_ns = self._queue.last_ns(now - self._start_ns)
-        return last_ns is not None and now - self._start_ns >= last_ns + round(
-            self._point.drain_s * 1e9
-        )
+        if last_ns is None:
+            return False
+        drain_ns = round(self._point.drain_s * 1e9)
+        return now - self._start_ns >= last_ns + drain_ns
 
     def _draining(self, now: int) -> bool:
         """Nothing more is due. For a point of N requests, which may all be due at once: and half of
@@ -271,36 +283,35 @@ class ClientLoop:
         last_ns = self._queue.last_ns(now - self._start_ns)
         if self._queue.next_due_ns is not None or last_ns is None or now - self._start_ns < last_ns:
             return False
-        return (
-            self._point.duration_s is not None or 2 * len(self._open) <= self._stats.in_flight_max
-        )
+        if self._point.duration_s is not None:
+            return True
+        return 2 * len(self._open) <= self._stats.in_flight_max
 
     def _beat(self, now: int, late_ns: int) -> None:
         """Work that needs no better precision than the heartbeat."""
         self._stats.beat(late_ns, len(self._open), self._draining(now))
-        if self._closing is not None:
-            self._close(now - self._start_ns, *self._closing)
+        if self._early_end is not None:
+            self._end_early(self._early_end, now - self._start_ns)
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
             self._find_long()
         limit_ns = round(self._point.request_timeout_s * 1e9)
-        late = takewhile(lambda request: now - request.started_ns >= limit_ns, self._open)
-        for request in list(late):
-            self._transport.cancel(
-                request, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s"
-            )
+        too_long = takewhile(lambda request: now - request.started_ns >= limit_ns, self._open)
+        message = f"no end within {self._point.request_timeout_s:g} s"
+        for request in list(too_long):
+            self._transport.cancel(request, ErrorClass.TIMEOUT, message)
 
     def _find_long(self) -> None:
         """Finds running streams with so many reads that some can be counted now."""
         if self._fast_path is not None:
             self._long = list(filter(self._fast_path.can_count, self._open))
 
-    def _close(self, now_ns: int, at_ns: int, drain: bool) -> None:
-        self._queue.close(at_ns)
-        if drain:
-            self._closing = None
-        elif now_ns >= at_ns:
+    def _end_early(self, end: EarlyEnd, now_ns: int) -> None:
+        self._queue.close(end.at_ns)
+        if end.drain:
+            self._early_end = None
+        elif now_ns >= end.at_ns:
             self.abort(rows=True)
 
     # -- sending
@@ -324,7 +335,8 @@ class ClientLoop:
 
     def _take_ended(self) -> None:
         """Frees places first, so that waiting requests are sent before anything is parsed."""
-        ended, self._transport.ended = self._transport.ended, []
+        ended = self._transport.ended
+        self._transport.ended = []
         for request in ended:
             del self._open[request]
             self._silence_tracker.over(request)
@@ -352,7 +364,8 @@ class ClientLoop:
         if self._reading is None:
             return self._count_step()
         if next(self._reading, _END) is _END:
-            self._reading, self._crowded = None, False
+            self._reading = None
+            self._crowded = False
         return True
 
     def _read(self, request: InFlight) -> Iterator[None]:
@@ -385,11 +398,10 @@ class ClientLoop:
             self._replies.append(self._reply(request))
 
     def _perhaps_give_up(self) -> None:
-        most, more = (
-            self._point.max_errors,
-            self._open or self._waiting or self._queue.next_due_ns is not None,
-        )
-        if most is not None and self._failed >= most and more and not self._aborting:
+        limit = self._point.max_errors
+        if limit is None or self._failed < limit or self._aborting:
+            return
+        if self._open or self._waiting or self._queue.next_due_ns is not None:
             self._stats.gave_up = True
             self.abort(rows=False)
 
@@ -413,26 +425,30 @@ class ClientLoop:
             self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
             return
-        said = (
-            ErrorClass.TIMEOUT,
-            f"still open {self._point.drain_s:g} s after the last was due (time to drain)",
-        )
-        never = (
-            ErrorClass.TIMEOUT,
-            "never sent: max_in_flight requests were in flight until the end",
-        )
+        error_class = ErrorClass.TIMEOUT
+        still_open = f"still open {self._point.drain_s:g} s after the last was due (time to drain)"
+        never_sent = "never sent: max_in_flight requests were in flight until the end"
         if self._aborting:
-            said = never = (ErrorClass.ABORTED, "the run was aborted")
+            error_class = ErrorClass.ABORTED
+            still_open = never_sent = "the run was aborted"
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
-        unsent = [(planned, never) for planned in self._waiting]
-        for planned in [*(request.planned for request in self._open), *self._waiting]:
-            unsent += [(turn, said) for turn in self._queue.later_turns(planned, now_ns)]
+        waiting = list(self._waiting)
+        sessions = [request.planned for request in self._open] + waiting
         for request in list(self._open):
-            self._transport.cancel(request, *said)
+            self._transport.cancel(request, error_class, still_open)
         self._over.extend(self._transport.ended)
         self._open.clear()
-        rest = ((planned, said) for planned in self._queue.rest(now_ns)) if self._aborting else ()
-        for planned, (error_class, error) in chain(unsent, rest):
+        self._add_unsent(waiting, now_ns, error_class, never_sent)
+        for planned in sessions:
+            later_turns = self._queue.later_turns(planned, now_ns)
+            self._add_unsent(later_turns, now_ns, error_class, still_open)
+        if self._aborting:
+            self._add_unsent(self._queue.rest(now_ns), now_ns, error_class, still_open)
+
+    def _add_unsent(
+        self, unsent: Iterable[PlannedRequest], now_ns: int, error_class: ErrorClass, error: str
+    ) -> None:
+        for planned in unsent:
             self._rows.add_unsent(planned, now_ns, error_class, error)
             self._rows.flush_full()
             self._failed += 1
