@@ -57,7 +57,7 @@ class RecordedFlag:
         values = value if isinstance(value, list) else [value]
         if self.kind == "value" and len(values) != 1:
             return f"takes one value, not {len(values)}"
-        unknown = [one for one in values if not self.has_choice(one)]
+        unknown = [word for word in values if not self.has_choice(word)]
         if not unknown:
             return None
         guess = nearest_word(str(unknown[0]), self.choices)
@@ -190,8 +190,8 @@ def is_same_release(stated: str, recorded: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = _NUMBERS.match(version)
-    return tuple(map(int, found[1].split("."))) if found else ()
+    match = _NUMBERS.match(version)
+    return tuple(map(int, match[1].split("."))) if match else ()
 
 
 def nearest_word(value: str, words: Iterable[str]) -> str:

@@ -22,16 +22,26 @@ from orchestrator.spec.stages import PinnedSettings
 
 # All but awq quantize a 16-bit checkpoint while it loads. What follows w8a8 names the kernels.
 QUANTIZATION = (
-    *("none", "awq", "awq_marlin", "w8a8", "w8a8-vllm", "fp8w8a8", "fp8w8a8-vllm"),
-    *("fp8w8a8-pt", "fp8w8a8-pt-vllm", "fp8w8a8-pt-sgl", "fp8w8a8-pt-triton"),
-    *("fp8w8a8-b128", "fp8w8a8-b128-vllm", "fp8w8a8-b128-deepgemm", "fp8w8a8-b128-triton"),
-    *(
-        "fp8w8a8g128",
-        "fp8w8a8g128-triton",
-        "fp8w8a8g64",
-        "fp8w8a8g64-triton",
-        "fp4fp8-b32-deepgemm",
-    ),
+    "none",
+    "awq",
+    "awq_marlin",
+    "w8a8",
+    "w8a8-vllm",
+    "fp8w8a8",
+    "fp8w8a8-vllm",
+    "fp8w8a8-pt",
+    "fp8w8a8-pt-vllm",
+    "fp8w8a8-pt-sgl",
+    "fp8w8a8-pt-triton",
+    "fp8w8a8-b128",
+    "fp8w8a8-b128-vllm",
+    "fp8w8a8-b128-deepgemm",
+    "fp8w8a8-b128-triton",
+    "fp8w8a8g128",
+    "fp8w8a8g128-triton",
+    "fp8w8a8g64",
+    "fp8w8a8g64-triton",
+    "fp4fp8-b32-deepgemm",
 )
 KV_TYPES = ("None", "int8kv", "int4kv", "fp8kv_sph", "fp8kv_spt", "fp8kv_dsa")
 CALIBRATION = "--kv_quant_calibration_config_path"
@@ -55,12 +65,8 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "python3"), "-m", "lightllm.server.api_server"),
-        *(
-            "--model_dir",
-            node.model_path or settings.model,
-            "--model_name",
-            command.nonce_name(settings, node),
-        ),
+        *("--model_dir", node.model_path or settings.model),
+        *("--model_name", command.nonce_name(settings, node)),
         *("--host", node.bind, "--port", str(node.http_port), "--nccl_port", str(node.master_port)),
         *_nodes(settings, node),
     ]
@@ -70,35 +76,23 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     if settings.nnodes == 1:
         return []
-    return [
-        "--nnodes",
-        str(settings.nnodes),
-        "--node_rank",
-        str(node.rank),
-        "--nccl_host",
-        node.master_host,
-    ]
+    arguments = ["--nnodes", str(settings.nnodes), "--node_rank", str(node.rank)]
+    return [*arguments, "--nccl_host", node.master_host]
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.data_parallel_size > 1 and settings.tensor_parallel_size > 1:
         yield "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it or data_parallel_size"
-    off = [
-        field
-        for field in ("enable_prefix_caching", "enable_chunked_prefill")
-        if getattr(settings, field) is False
-    ]
-    if off == ["enable_prefix_caching"]:
+    splits_prompts = settings.enable_chunked_prefill is not False
+    if settings.enable_prefix_caching is False and splits_prompts:
         yield (
             "enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too"
         )
     longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
-    if settings.enable_chunked_prefill is False and tokens and longest and tokens < longest:
+    if not splits_prompts and tokens and longest and tokens < longest:
         yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
-    if (
-        settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt")
-        and CALIBRATION not in settings.extra_args
-    ):
+    needs_scales = settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt")
+    if needs_scales and CALIBRATION not in settings.extra_args:
         needed = f"extra_args: {{{CALIBRATION}: file}}"
         yield f"kv_cache_dtype: LightLLM's {settings.kv_cache_dtype} needs the scales: {needed}"
 
@@ -106,14 +100,15 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 def _reported(log: str) -> Reported:
     # common/kv_cache_mem_manager/mem_manager.py where it chooses the size itself, else
     # server/api_start.py
-    if sizes := PROFILED.search(log):
-        tokens = int(sizes[2])
+    sizes = PROFILED.search(log)
+    if sizes:
+        tokens, token_mib = int(sizes[2]), float(sizes[1])
         return {
             "kv_cache_tokens": tokens,
-            "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20)),
+            "kv_cache_bytes": round(token_mib * tokens * (1 << 20)),
         }
-    given = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
-    return {"kv_cache_tokens": int(given[1])} if given else {}
+    arguments = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
+    return {"kv_cache_tokens": int(arguments[1])} if arguments else {}
 
 
 ENGINE = Engine(

@@ -49,25 +49,23 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     model = node.model_path or settings.model
+    is_file = model.startswith("/") or model.endswith(".gguf")
     argv = [
         command.program(settings, "llama-server"),
-        *(
-            ("--model", model)
-            if model.startswith("/") or model.endswith(".gguf")
-            else ("--hf-repo", model)
-        ),
+        *("--model" if is_file else "--hf-repo", model),
         *("--host", node.bind, "--port", str(node.port), "--alias", _served_name(settings, node)),
         *_devices(settings, hardware, node),
         *("--fit", "off", "--metrics", "--no-webui"),
-        # Without this the host's memory would still cache the content of slots.
-        *(("--cache-ram", "0") if settings.enable_prefix_caching is False else ()),
     ]
+    if settings.enable_prefix_caching is False:
+        # Without this the host's memory would still cache the content of slots.
+        argv += ["--cache-ram", "0"]
     return Command(tuple(argv))
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
-    cold = {} if settings.enable_prefix_caching is not False else {"cache_prompt": False}
-    return openai(prompt_token_ids=True, min_tokens_field=None, extra_body=cold)
+    extra_body = {"cache_prompt": False} if settings.enable_prefix_caching is False else {}
+    return openai(prompt_token_ids=True, min_tokens_field=None, extra_body=extra_body)
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -78,17 +76,24 @@ def _devices(settings: EngineSettings, hardware: Hardware, node: Node) -> list[s
     if hardware.is_cpu:
         threads = ["--threads", str(len(node.cores))] if node.cores else []
         return ["--gpu-layers", "0", *threads]
-    sizes = {"tensor": settings.tensor_parallel_size, "layer": settings.pipeline_parallel_size}
-    split = next((mode for mode, size in sizes.items() if size > 1), "none")
-    given = present_flags(settings, SPLIT_FLAGS)
-    return ["--gpu-layers", "all", *([] if given else ["--split-mode", split])]
+    arguments = ["--gpu-layers", "all"]
+    if present_flags(settings, SPLIT_FLAGS):
+        return arguments
+    if settings.tensor_parallel_size > 1:
+        mode = "tensor"
+    elif settings.pipeline_parallel_size > 1:
+        mode = "layer"
+    else:
+        mode = "none"
+    return [*arguments, "--split-mode", mode]
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
         yield "pipeline_parallel_size: llama.cpp splits tensors or layers, not both"
-    if settings.tensor_parallel_size == 1 and (given := present_flags(settings, SPLIT_FLAGS)):
-        yield f"extra_args: {given[0]} is how tensor_parallel_size is done, which is 1"
+    split_flags = present_flags(settings, SPLIT_FLAGS)
+    if settings.tensor_parallel_size == 1 and split_flags:
+        yield f"extra_args: {split_flags[0]} is how tensor_parallel_size is done, which is 1"
     if hardware.is_cpu and settings.world_size > 1:
         yield (
             f"tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not {settings.world_size}"
@@ -121,16 +126,16 @@ def _reported(log: str) -> Reported:
     slot and request.
     """
     # tools/server/server-context.cpp, src/llama-model.cpp and src/llama-kv-cache.cpp
-    found: dict[str, float | int | str] = {}
-    if match := re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log):
+    figures: Reported = {}
+    match = re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log)
+    if match:
         # one buffer for all slots, or one for each
         slots = 1 if match[3] == "true" else int(match[1])
         # slots beyond the training context are not used, but allocated
         capped = re.search(r"the slot context \((\d+)\) exceeds the training context", log)
-        found |= {
-            "kv_cache_tokens": slots * int((capped or match)[1 if capped else 2]),
-            "max_model_len": int(match[2]),
-        }
+        slot_tokens = int(capped[1] if capped else match[2])
+        figures["kv_cache_tokens"] = slots * slot_tokens
+        figures["max_model_len"] = int(match[2])
     for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
         devices: dict[str, float] = {}
         for buffer, size in re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", log):
@@ -138,8 +143,8 @@ def _reported(log: str) -> Reported:
             device = "CPU" if buffer.startswith("CPU") else buffer
             devices[device] = devices.get(device, 0.0) + float(size)
         if devices:
-            found[name] = round(max(devices.values()) * (1 << 20))
-    return found
+            figures[name] = round(max(devices.values()) * (1 << 20))
+    return figures
 
 
 ENGINE = Engine(

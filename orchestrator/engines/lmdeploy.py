@@ -45,19 +45,21 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         *("serve", "api_server", node.model_path or settings.model),
         *("--server-name", node.bind, "--server-port", str(node.http_port)),
         *("--model-name", command.nonce_name(settings, node)),
-        *([] if "--backend" in settings.extra_args else ["--backend", "turbomind"]),
-        *command.rendezvous(settings, node),
     ]
-    waits = "a full queue makes requests wait; LMDeploy never refuses one"
-    return Command(tuple(argv), CACHE_LINE, notes=(waits,) if settings.max_num_queued_reqs else ())
+    if "--backend" not in settings.extra_args:
+        argv += ["--backend", "turbomind"]
+    argv += command.rendezvous(settings, node)
+    notes: tuple[str, ...] = ()
+    if settings.max_num_queued_reqs:
+        notes = ("a full queue makes requests wait; LMDeploy never refuses one",)
+    return Command(tuple(argv), CACHE_LINE, notes=notes)
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
-    yield from (
-        _of_pytorch(settings)
-        if settings.extra_args.get("--backend") == "pytorch"
-        else _of_turbomind(settings)
-    )
+    if settings.extra_args.get("--backend") == "pytorch":
+        yield from _of_pytorch(settings)
+    else:
+        yield from _of_turbomind(settings)
     if settings.max_num_queued_reqs == 0:
         yield "max_num_queued_reqs: 0 would let no request in"
 

@@ -33,13 +33,14 @@ LONGEST_SOCKET = 107 - len("-100")
 QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue
 # Tokens of a prefill below 60 GiB and from there; by default derived from the GPU
 # (launcher/src/main.rs).
-PREFILL = (4096, 8192)
+SMALL_PREFILL, LARGE_PREFILL = 4096, 8192
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     """Without chunked prefill a batch must hold the longest prompt (backends/v3/src/main.rs)."""
     memory = memory_bytes(hardware)
-    tokens = PREFILL[memory is None or memory >= 60 * GIB]
+    is_large = memory is None or memory >= 60 * GIB
+    tokens = LARGE_PREFILL if is_large else SMALL_PREFILL
     if settings.enable_chunked_prefill is False:
         tokens = max(tokens, settings.max_input_len or settings.max_model_len or 0)
     return {"max_num_batched_tokens": tokens, "max_num_queued_reqs": QUEUED}
@@ -51,11 +52,8 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     if len(socket.encode()) > LONGEST_SOCKET:
         socket = f"/tmp/tgi-{node.launch_id}-{node.port}"  # noqa: S108
     argv = [
-        *(
-            command.program(settings, "text-generation-launcher"),
-            "--model-id",
-            _served_name(settings, node),
-        ),
+        command.program(settings, "text-generation-launcher"),
+        *("--model-id", _served_name(settings, node)),
         *("--hostname", node.bind, "--port", str(node.port), "--prometheus-port", str(prometheus)),
         *("--master-port", str(node.master_port), "--shard-uds-path", socket),
         *("--usage-stats", "off"),
@@ -68,12 +66,15 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
 
 
 def _switches(settings: EngineSettings) -> dict[str, str]:
+    """What TGI reads from variables only."""
     values = {
         "PREFIX_CACHING": settings.enable_prefix_caching,
         "PREFILL_CHUNKING": settings.enable_chunked_prefill,
     }
     env = {name: str(int(value)) for name, value in values.items() if value is not None}
-    return env | ({"ATTENTION": settings.attention_backend} if settings.attention_backend else {})
+    if settings.attention_backend:
+        env["ATTENTION"] = settings.attention_backend
+    return env
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -81,16 +82,11 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "dtype: TGI refuses it together with quantization"
     if settings.quantization == "exl2" and settings.tensor_parallel_size > 1:
         yield "quantization: exl2 cannot be sharded in TGI"
-    if (
-        settings.max_input_len
-        and settings.max_model_len
-        and settings.max_input_len >= settings.max_model_len
-    ):
-        yield f"max_input_len: {settings.max_input_len} must be below max_model_len ({settings.max_model_len})"
-    longest, tokens = (
-        settings.max_input_len or (settings.max_model_len or 1) - 1,
-        settings.max_num_batched_tokens,
-    )
+    prompt, length = settings.max_input_len, settings.max_model_len
+    if prompt and length and prompt >= length:
+        yield f"max_input_len: {prompt} must be below max_model_len ({length})"
+    longest = prompt or (length or 1) - 1
+    tokens = settings.max_num_batched_tokens
     if settings.enable_chunked_prefill is False and tokens and tokens < longest:
         yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
     if settings.max_num_queued_reqs == 0:
@@ -110,7 +106,9 @@ def _reported(log: str) -> Reported:
     """Slots of its KV cache, logged after the warm-up (backends/v3/src/lib.rs). Models without such
     slots get a constant that reserves nothing.
     """
-    return {} if "does not support automatic max batch total tokens" in log else SLOTS(log)
+    if "does not support automatic max batch total tokens" in log:
+        return {}
+    return SLOTS(log)
 
 
 ENGINE = Engine(

@@ -23,8 +23,7 @@ from orchestrator.spec.stages import PinnedSettings
 
 DAY_S = 86_400
 # vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a
-# CPU rank, for A100s
-# and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get command.BATCH.
+# CPU rank, for A100s and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get command.BATCH.
 CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
@@ -39,43 +38,44 @@ OWN_WINS = frozenset(
 KERNELS = {
     name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")
 } | {"fp8": ("deepseek_v4_fp8",)}
-# tokens of a KV block, by is_cpu; kv_cache_tokens are turned into blocks
-BLOCK = {False: 16, True: 128}
+# tokens of a KV block; kv_cache_tokens are turned into blocks
+GPU_BLOCK, CPU_BLOCK = 16, 128
 
 
 def _batch(hardware: Hardware) -> dict[str, int]:
-    device, memory = of_hardware(hardware), memory_bytes(hardware)
+    """Sequences and tokens of a batch that vLLM would choose for this hardware."""
     if hardware.is_cpu:
         return CPU_BATCH
+    memory = memory_bytes(hardware)
     if memory is None:
         return command.BATCH
     if memory >= 160 * GIB:
         return LARGE_BATCH
-    return (
-        SMALL_BATCH
-        if memory < 70 * GIB or "A100" in (device.name if device else "")
-        else command.BATCH
-    )
+    device = of_hardware(hardware)
+    is_a100 = device is not None and "A100" in device.name
+    return SMALL_BATCH if is_a100 or memory < 70 * GIB else command.BATCH
 
 
 def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
     """``batch`` for sizes that the settings leave open, adjusted to the size that they give."""
-    pins = dict(batch)
-    pins["max_num_seqs"] = min(
-        pins["max_num_seqs"], settings.max_num_batched_tokens or pins["max_num_seqs"]
-    )
-    pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_num_seqs or 0)
+    sequences, tokens = batch["max_num_seqs"], batch["max_num_batched_tokens"]
+    if settings.max_num_batched_tokens:
+        sequences = min(sequences, settings.max_num_batched_tokens)
+    if settings.max_num_seqs:
+        tokens = max(tokens, settings.max_num_seqs)
     if settings.enable_chunked_prefill is False and settings.max_model_len:
-        pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_model_len)
-    return pins
+        tokens = max(tokens, settings.max_model_len)
+    return {**batch, "max_num_seqs": sequences, "max_num_batched_tokens": tokens}
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     pins = batch_pins(settings, _batch(hardware))
-    said = settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
-    if hardware.is_cpu and not said:
+    is_size_given = settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
+    if hardware.is_cpu and not is_size_given:
         pins["kv_cache_memory_bytes"] = CPU_KV_BYTES
-    return pins | ({"block_size": BLOCK[hardware.is_cpu]} if settings.kv_cache_tokens else {})
+    if settings.kv_cache_tokens:
+        pins["block_size"] = CPU_BLOCK if hardware.is_cpu else GPU_BLOCK
+    return pins
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
@@ -93,9 +93,15 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
 
 
 def _server(settings: EngineSettings, node: Node) -> list[str]:
-    names = dict.fromkeys((command.nonce_name(settings, node), settings.served_model_name))
-    listen = ["--host", node.bind, "--port", str(node.port)] if node.rank == 0 else []
-    return [*listen, "--served-model-name", *filter(None, names)]
+    """Where rank 0 listens, and the names of the model: the launch's, then the user's."""
+    arguments: list[str] = []
+    if node.rank == 0:
+        arguments += ["--host", node.bind, "--port", str(node.port)]
+    own_name = command.nonce_name(settings, node)
+    arguments += ["--served-model-name", own_name]
+    if settings.served_model_name and settings.served_model_name != own_name:
+        arguments.append(settings.served_model_name)
+    return arguments
 
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
@@ -104,23 +110,22 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     arguments = ["--data-parallel-size", str(size)] if size > 1 else []
     if nnodes == 1:
         return arguments
-    whole = size > 1 and size % nnodes == 0
+    has_whole_ranks = size > 1 and size % nnodes == 0
     if size > 1:
-        port = node.master_port if whole else node.rpc_port
-        arguments += [
-            "--data-parallel-address",
-            node.master_host,
-            "--data-parallel-rpc-port",
-            str(port),
-        ]
-    if whole:
+        port = node.master_port if has_whole_ranks else node.rpc_port
+        arguments += ["--data-parallel-address", node.master_host]
+        arguments += ["--data-parallel-rpc-port", str(port)]
+    if has_whole_ranks:
         local = size // nnodes
         arguments += ["--data-parallel-size-local", str(local)]
-        arguments += ["--data-parallel-start-rank", str(local * node.rank)] if node.rank else []
+        if node.rank:
+            arguments += ["--data-parallel-start-rank", str(local * node.rank)]
     else:  # a rank spans several nodes; vLLM finds out which rank this is
         arguments += ["--nnodes", str(nnodes), "--node-rank", str(node.rank)]
         arguments += ["--master-addr", node.master_host, "--master-port", str(node.master_port)]
-    return [*arguments, "--headless"] if node.rank else arguments
+    if node.rank:
+        arguments.append("--headless")
+    return arguments
 
 
 def _transfer(settings: EngineSettings, node: Node) -> list[str]:
@@ -141,11 +146,11 @@ def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> di
     if settings.nnodes > 1:
         env["VLLM_HOST_IP"] = node.host
     if node.role:
-        env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = (
-            node.host,
-            str(node.extra_ports[1]),
-        )
-    return env | (_cores(settings, node) if hardware.is_cpu else {})
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = node.host
+        env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(node.extra_ports[1])
+    if hardware.is_cpu:
+        env |= _cores(settings, node)
+    return env
 
 
 def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
@@ -165,15 +170,15 @@ def _draft_config(spec: Speculative, settings: EngineSettings) -> str:
 def _shared_ranks(settings: EngineSettings) -> int:
     """Tensor-parallel ranks divide shared experts, unless they divide the tokens of experts instead
     (``config/parallel.py: use_sequence_parallel_moe``)."""
-    tokens = settings.enable_expert_parallel and settings.data_parallel_size > 1
-    return 1 if tokens else settings.tensor_parallel_size
+    divides_tokens = settings.enable_expert_parallel and settings.data_parallel_size > 1
+    return 1 if divides_tokens else settings.tensor_parallel_size
 
 
-def _takes(asked: str, stored: str) -> bool:
-    """As ``config/model.py: _verify_quantization``: some checkpoints keep their own method,
-    whatever is asked for.
+def _takes(wanted: str, stored: str) -> bool:
+    """Whether ``config/model.py: _verify_quantization`` accepts a --quantization for a checkpoint:
+    some checkpoints keep their own method, whatever is wanted.
     """
-    return stored in OWN_WINS or asked in (stored, "humming", *KERNELS.get(stored, ()))
+    return stored in OWN_WINS or wanted in (stored, "humming", *KERNELS.get(stored, ()))
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -246,7 +251,7 @@ ENGINE = Engine(
     )
     | command.named("hf_overrides", "kv_transfer_config", kind="json")
     | {
-        "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(BLOCK[False])),
+        "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(GPU_BLOCK)),
         "speculative": Flag("--speculative-config", of=_draft_config),
     },
     handled_fields=("data_parallel_size", "served_model_name"),
