@@ -3,7 +3,7 @@ once.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,19 @@ class StoredDeployment:
     def is_quantized(self) -> bool:
         """By its settings, or by its checkpoint."""
         return bool(self.quantization or self.prediction.checkpoint_quantization)
+
+
+def models_text(deployments: Sequence[StoredDeployment]) -> str:
+    """One model in a few words: its unquantized checkpoint, and how many other checkpoints there
+    are.
+    """
+    names = {deployment.model for deployment in deployments}
+    unquantized = {deployment.model for deployment in deployments if not deployment.is_quantized}
+    first = min(unquantized or names)
+    others = len(names) - 1
+    if not others:
+        return first
+    return f"{first} and {others} more checkpoint{'' if others == 1 else 's'} of it"
 
 
 def stored_deployment(row: DeploymentRow) -> StoredDeployment:

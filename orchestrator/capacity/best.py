@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
-from orchestrator.analysis.output_agreement import NEAR_CHANCE, called, disagreement
+from orchestrator.analysis.deployments import models_text
+from orchestrator.analysis.output_agreement import NEAR_CHANCE, disagreement
 from orchestrator.analysis.points import Point
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.capacities import (
@@ -206,7 +207,7 @@ def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRu
     return Comparison(
         experiment=group.experiment,
         workload=group.workload,
-        model=called(deployments) if points else evidence.missing[0].model,
+        model=models_text(deployments) if points else evidence.missing[0].model,
         hardware=", ".join(sorted(hardware)),
         slo=slo,
         per=per,

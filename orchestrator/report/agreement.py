@@ -1,24 +1,25 @@
-"""How far a deployment's answers equal those of its model's reference (analysis/output_agreement.py), beside
-its speed.
+"""How far a deployment's answers equal those of its model's reference, beside its speed
+(``analysis/output_agreement.py``).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from orchestrator.analysis.output_agreement import IS_REFERENCE, SUPERSEDED
+from orchestrator.analysis.output_agreement import AgreementNote
 from orchestrator.analysis.points import Point
 from orchestrator.report.formats import Document
 from orchestrator.report.text import Column, say
+from orchestrator.report.words import agreement_note_text
 
 
 def agreement_fields(point: Point) -> Document:
     """The columns of one point: the share always comes with its n."""
-    one = point.agreement
+    agreement = point.agreement
     return {
-        "agreement": one.share,
-        "agreement_n": one.n,
-        "agreement_unit": one.unit,
-        "agreement_reference": one.reference,
-        "agreement_note": one.note,
+        "agreement": agreement.share,
+        "agreement_n": agreement.n,
+        "agreement_unit": agreement.unit,
+        "agreement_reference": agreement.reference,
+        "agreement_note": agreement_note_text(agreement.note),
     }
 
 
@@ -30,22 +31,27 @@ def agreement_column(points: Sequence[Point]) -> tuple[list[Column], list[list[s
 
 
 def _cell(point: Point) -> str:
-    one = point.agreement
-    if one.share is None:
-        return "ref." if one.note == IS_REFERENCE else "-"
-    return f"{one.share:.3f}\nn={one.n}"
+    agreement = point.agreement
+    if agreement.share is not None:
+        return f"{agreement.share:.3f}\nn={agreement.n}"
+    return "ref." if agreement.note is AgreementNote.IS_REFERENCE else "-"
 
 
 def agreement_text(points: Iterable[Point]) -> Iterator[str]:
     """One line for each reference that a table's answers were compared with."""
-    shown = [point.agreement for point in points if point.agreement.share is not None]
-    units: dict[tuple[str | None, str], set[str]] = {}
-    for one in shown:
-        units.setdefault(
-            (one.reference, " (superseded)" if one.note == SUPERSEDED else ""), set()
-        ).add(str(one.unit))
-    for (reference, mark), found in sorted(units.items(), key=str):
+    units_by_reference: dict[tuple[str | None, str], set[str]] = {}
+    for point in points:
+        agreement = point.agreement
+        if agreement.share is None:
+            continue
+        mark = " (superseded)" if agreement.note is AgreementNote.SUPERSEDED else ""
+        units = units_by_reference.setdefault((agreement.reference, mark), set())
+        units.add(str(agreement.unit))
+    for (reference, mark), units in sorted(units_by_reference.items(), key=str):
         # an engine that tells no token ids is compared by characters
-        unit = " or ".join(sorted(found, reverse=True))
-        text = f"agreement: share of {unit} equal to those of {reference}{mark}, fixed prompts (no measure of quality)"
-        yield say(text, "dim")
+        unit = " or ".join(sorted(units, reverse=True))
+        yield say(
+            f"agreement: share of {unit} equal to those of {reference}{mark}, fixed prompts"
+            " (no measure of quality)",
+            "dim",
+        )

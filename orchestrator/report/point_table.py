@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.analysis.deployments import models_text
 from orchestrator.analysis.metrics import FAILING
-from orchestrator.analysis.output_agreement import called
 from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import grouped, listed
@@ -107,7 +107,7 @@ def slo_text(slo: Slo) -> str:
 
 def _heading(point: Point, group: Sequence[PointDocument]) -> str:
     """``chat of quickstart: some-org/model on h100``."""
-    model = called([document.point.deployment for document in group])
+    model = models_text([document.point.deployment for document in group])
     badge = " (emulated)" if point.emulated else ""
     hardware = on_hardware(point.deployment.hardware)
     return f"{point.head.workload} of {point.head.experiment}: {model}{hardware}{badge}"

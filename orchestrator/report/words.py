@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator import __version__
 from orchestrator.analysis.metrics import BACKLOG, FAILING
-from orchestrator.analysis.output_agreement import Disagreement
+from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import listed
@@ -331,11 +331,30 @@ def disagreement_text(disagreement: Disagreement) -> str:
     """How far a deployment's outputs agree with the reference's, and what is asked for."""
     agreement, limit = disagreement.agreement, disagreement.limit
     if agreement.share is None:
-        return f"its agreement is not known, and at least {limit:g} is asked for: {agreement.note}"
+        reason = agreement_note_text(agreement.note)
+        return f"its agreement is not known, and at least {limit:g} is asked for: {reason}"
     return (
         f"its agreement with {agreement.reference} is {agreement.share:.3f}"
         f" (n={agreement.n} {agreement.unit}), not {limit:g}"
     )
+
+
+_AGREEMENT_NOTES = {
+    AgreementNote.IS_REFERENCE: "it is the reference",
+    AgreementNote.ALONE: "nothing else of its model was asked the same",
+    AgreementNote.NOT_STORED: "no answers of it are stored",
+    AgreementNote.MADE_UP: "an emulator's answers are made up",
+    AgreementNote.NO_REFERENCE: "no deployment of this model gave output to compare with",
+    AgreementNote.OTHER_PROMPTS: "the reference was asked other prompts",
+    AgreementNote.EMPTY: "its answers and the reference's are empty",
+    AgreementNote.SUPERSEDED: "the reference is superseded",
+    AgreementNote.REFERENCE_AGAIN: "another start of the reference itself",
+}
+
+
+def agreement_note_text(note: AgreementNote | None) -> str | None:
+    """Why there is no agreement, or a remark on it."""
+    return None if note is None else _AGREEMENT_NOTES[note]
 
 
 # Notes on the ranking

@@ -4,7 +4,7 @@ compared.
 
 from dataclasses import replace
 
-from orchestrator.analysis.output_agreement import FEW
+from orchestrator.analysis.broken_output import FEW
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload

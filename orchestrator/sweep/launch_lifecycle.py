@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.analysis.output_agreement import broken
+from orchestrator.analysis.broken_output import broken
 from orchestrator.base.errors import (
     Failure,
     FailureClass,

@@ -9,12 +9,9 @@ import pytest
 
 from orchestrator.analysis.deployments import stored_deployment
 from orchestrator.analysis.output_agreement import (
-    ALONE,
-    IS_REFERENCE,
-    SUPERSEDED,
     Agreement,
-    Answered,
-    broken,
+    AgreementNote,
+    AnsweredLaunch,
     compared,
     reference,
 )
@@ -44,7 +41,7 @@ NOISE = tuple(answer(at, (0,) * 8) for at in range(8))
 
 def answered(
     name: str, answers: Any = EIGHT, at: int = 1, parameters: int | None = 10, **row: Any
-) -> Answered:
+) -> AnsweredLaunch:
     """A launch ``at`` some time. Its deployment: ``row``, and ``settings`` or the checkpoint's
     ``stored`` method.
     """
@@ -61,7 +58,7 @@ def answered(
     described = DeploymentRow(
         **{**deployment_row(name, predicted_json=json.dumps(predicted)), "label": name, **row}
     )
-    return Answered(launch, stored_deployment(described), answers)
+    return AnsweredLaunch(launch, stored_deployment(described), answers)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,7 @@ def answered(
     ],
 )
 def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
-    others: list[Answered], chosen: str
+    others: list[AnsweredLaunch], chosen: str
 ) -> None:
     family = sorted([*others, answered("plain")], key=lambda one: one.launch.started_unix_ns)
     found = reference(family)
@@ -107,7 +104,7 @@ def test_a_superseded_deployment_is_the_reference_only_where_the_plan_asks_for_n
     assert compared([old, new, awq], ["new", "awq"])["awq"] == Agreement(1.0, 64, "tokens", "new")
     noise = answered("new", NOISE, at=2)
     assert compared([old, noise, awq], ["new", "awq"])["awq"] == Agreement(
-        1.0, 64, "tokens", "old", SUPERSEDED
+        1.0, 64, "tokens", "old", AgreementNote.SUPERSEDED
     )
 
 
@@ -128,7 +125,7 @@ def test_what_equals_the_reference_up_to_the_first_difference_counts_whatever_co
             answered("q", NOISE, quantization="x"),
         ]
     )
-    assert found["plain"] == Agreement(reference="plain", note=IS_REFERENCE)
+    assert found["plain"] == Agreement(reference="plain", note=AgreementNote.IS_REFERENCE)
     assert found["tp2"] == Agreement(60 / 64, 64, "tokens", "plain")
     assert found["q"] == Agreement(1 / 64, 64, "tokens", "plain"), (
         "the first answer begins with id 0"
@@ -159,51 +156,9 @@ def test_only_one_model_asked_the_same_is_compared_and_all_launches_of_a_deploym
             *(answered(name, at=9, parameters=None, model=name) for name in ("a", "b")),
         ]
     )
-    assert found["plain"] == Agreement(
-        1.0, 64, "tokens", "plain", "another start of the reference itself"
-    )
-    assert {found[name] for name in ("larger", "chat", "a", "b")} == {Agreement(note=ALONE)}
-    assert found["other prompts"].note == "the reference was asked other prompts"
+    assert found["plain"] == Agreement(1.0, 64, "tokens", "plain", AgreementNote.REFERENCE_AGAIN)
+    assert {found[name] for name in ("larger", "chat", "a", "b")} == {
+        Agreement(note=AgreementNote.ALONE)
+    }
+    assert found["other prompts"].note == AgreementNote.OTHER_PROMPTS
     assert (found["twice"].share, found["twice"].n) == (65 / 128, 128)
-
-
-def test_text_is_told_to_be_one_token_for_ever_only_where_all_answers_are() -> None:
-    same = [answer(at, None, "!!!!!!!!") for at in range(8)]
-    assert broken(same) == ["all 8 answers to different prompts repeat '!'"]
-    assert broken([*same[1:], answer(0, None, "a word")]) == []
-    assert broken(same[:3]) == [], "so few say nothing"
-    assert broken([]) == []
-
-
-NAN = float("nan")
-# so few of each replica say nothing alone
-SPREAD = [answer(at, (at, *[0] * 7), replica=at) for at in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("answers", "said"),
-    [
-        (
-            [answer(at, (at, *[0] * 7)) for at in range(8)],
-            "all 56 tokens after the first of 8 answers",
-        ),
-        ([answer(at, (1, *([0] * 7 if at else range(7)))) for at in range(8)], None),
-        (
-            [answer(at, None, f"word{at}" + "!" * 7) for at in range(8)],
-            "all 8 answers to different prompts repeat '!'",
-        ),
-        ([answer(at, None, f"I know {at}....") for at in range(8)], None),
-        (SPREAD, "all 56 tokens after the first of 8 answers"),
-        ([answer(0, (1, 2), logprobs=(NAN, NAN)), *SPREAD[1:3]], "replica 0: in 1 of 1 answers"),
-        ([answer(0, (1, 2), logprobs=(-1.0, NAN)), *EIGHT[1:]], None),
-        (
-            [answer(at, one.token_ids, logprobs=(NAN, -1.0)) for at, one in enumerate(EIGHT)],
-            "in 8 of 8 answers",
-        ),
-    ],
-)
-def test_noise_is_told_from_output_that_looks_odd(
-    answers: list[AnswerRow], said: str | None
-) -> None:
-    found = broken(answers)
-    assert found[0].startswith(said) if said else found == [], found

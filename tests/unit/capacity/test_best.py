@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.analysis.knee import knees
-from orchestrator.analysis.output_agreement import IS_REFERENCE, Agreement
+from orchestrator.analysis.output_agreement import Agreement, AgreementNote
 from orchestrator.analysis.points import Point, load_points
 from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
@@ -1026,7 +1026,9 @@ def agreeing(sweep: Sweep, shares: dict[str, float | None]) -> list[Point]:
     return [
         replace(point, agreement=Agreement(share, 256, "tokens", "label-ref"))
         if (share := shares[point.head.deployment_id]) is not None
-        else replace(point, agreement=Agreement(reference="label-ref", note=IS_REFERENCE))
+        else replace(
+            point, agreement=Agreement(reference="label-ref", note=AgreementNote.IS_REFERENCE)
+        )
         for point in load_points(sweep.store, SLO)
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.output_agreement import Agreement, Disagreement
+from orchestrator.analysis.output_agreement import Agreement, AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.best import Comparison, Verdict
@@ -143,7 +143,7 @@ def test_a_shortfall_is_told_by_the_percentile_if_that_says_it_all() -> None:
 
 
 def test_an_agreement_that_is_not_known_says_why() -> None:
-    unknown = Disagreement(Agreement(note="no answers of it are stored"), 0.9)
+    unknown = Disagreement(Agreement(note=AgreementNote.NOT_STORED), 0.9)
     assert disagreement_text(unknown).endswith("no answers of it are stored")
     known = Disagreement(Agreement(0.5, 256, "tokens", "ref"), 0.9)
     assert disagreement_text(known) == ("its agreement with ref is 0.500 (n=256 tokens), not 0.9")
