@@ -46,12 +46,12 @@ def failure(phase: str, log: str, status: int | None, engine: str = "vllm") -> F
         ),
     ],
 )
-def test_what_an_engine_says_in_passing_is_no_refusal(engine: str, line: str) -> None:
+def test_lines_in_passing_are_no_cause(engine: str, line: str) -> None:
     assert failure("start", line, 1, engine).kind in ("died_at_start", "engine_dead")
     assert failure("start", f"{line}\nValueError: no such thing", 1, engine).kind == "bad_config"
 
 
-def test_a_hub_that_answers_404_is_not_one_that_cannot_be_reached() -> None:
+def test_hub_that_answers_404_is_not_unreachable() -> None:
     lost = "OSError: We couldn't connect to 'https://hub.example' to load the files\nCheck your internet connection or"
     absent = "huggingface_hub.errors.HfHubHTTPError: Client error '404 Not Found' for url 'https://hub.example/acme/none'"
     assert failure("start", lost, 1).kind == "hub"
@@ -60,12 +60,12 @@ def test_a_hub_that_answers_404_is_not_one_that_cannot_be_reached() -> None:
     assert "'404 Not Found' for url 'https://hub.example/acme/none'" in found.sentence
 
 
-def test_a_cause_wins_over_what_it_leads_to() -> None:
+def test_cause_wins_over_its_consequences() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory.\nEngineDeadError: EngineCore encountered an issue."
     assert failure("start", log, 1).kind == "oom_load"
 
 
-def test_a_death_while_serving_names_the_first_exception_not_its_consequences() -> None:
+def test_death_while_serving_names_the_first_exception() -> None:
     log = "\n".join(
         PREFIX + line
         for line in (
@@ -85,7 +85,7 @@ def test_a_death_while_serving_names_the_first_exception_not_its_consequences() 
     )
 
 
-def test_words_of_a_refused_request_are_no_reason_for_a_later_death() -> None:
+def test_refused_request_is_no_reason_for_a_later_death() -> None:
     log = "ValueError: this request is too long\nWorker proc died unexpectedly (exit code: -9)"
     assert failure("run", log, 0).kind == "engine_dead"
 
@@ -108,7 +108,7 @@ def test_words_of_a_refused_request_are_no_reason_for_a_later_death() -> None:
         ("run", None, "not_answering", "it runs but does not answer"),
     ],
 )
-def test_without_known_words_the_exit_status_is_told(
+def test_exit_status_decides_without_a_signature(
     phase: str, status: int | None, kind: str, words: str
 ) -> None:
     found = failure(phase, "nothing of note", status)
@@ -116,20 +116,20 @@ def test_without_known_words_the_exit_status_is_told(
     assert words in found.sentence
 
 
-def test_unknown_last_words_are_quoted() -> None:
+def test_last_error_is_quoted_without_a_signature() -> None:
     assert failure("start", "fine\nfatal: the moon is full\nbye", 3).sentence.endswith(
         "saying: fatal: the moon is full"
     )
 
 
-def test_our_own_header_in_the_log_is_not_taken_for_the_engines_words() -> None:
+def test_header_of_the_log_is_not_read() -> None:
     assert (
         failure("start", "# $ vllm serve --reason 'invalid choice: x'\nbye", 1).kind
         == "died_at_start"
     )
 
 
-def test_a_cause_is_cleaned_and_cut() -> None:
+def test_cause_loses_time_stamps_and_length() -> None:
     assert cause(PREFIX + "KeyError: 'x'") == "KeyError: 'x'"
     assert cause("2026-11-21T11:28:41.123Z ERROR text") == "text"
     assert len(cause("x" * 1000)) == 240
@@ -143,7 +143,7 @@ def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) ->
     assert len(found.log_tail.splitlines()) <= 80 or found.log_tail.count("\n") < 80
 
 
-def test_what_is_said_in_passing_is_not_why_it_was_killed() -> None:
+def test_line_in_passing_is_not_why_it_was_killed() -> None:
     log = "(APIServer pid=7) INFO 11-21 12:14:38 [cpu.py:224] FlashInfer is not supported on this platform.\n"
     assert failure("start", log, -9).failure_class is not FailureClass.BAD_CONFIG
     refused = failure("start", log + "ValueError: fp9 is not supported\n", 1)
@@ -222,7 +222,7 @@ CAUSES = {
         for cause in CAUSES["any"] + CAUSES.get(engine, [])
     ],
 )
-def test_a_notice_before_the_cause_does_not_hide_it(
+def test_notice_does_not_hide_the_cause_below_it(
     engine: str, notice: str, line: str, kind: str
 ) -> None:
     assert failure("start", f"{notice}\n{line}", 1, engine).kind == kind
@@ -230,16 +230,14 @@ def test_a_notice_before_the_cause_does_not_hide_it(
 
 @pytest.mark.parametrize(("engine", "notice"), NOTICES)
 @pytest.mark.parametrize("phase", ["start", "run"])
-def test_a_notice_is_no_cause_even_if_the_engine_said_nothing_else(
-    engine: str, notice: str, phase: str
-) -> None:
+def test_notice_alone_is_no_cause(engine: str, notice: str, phase: str) -> None:
     found = failure(phase, f"{notice}\nbye", 1, engine)
     assert found.kind == ("died_at_start" if phase == "start" else "died")
     assert found.sentence.endswith("it ended with status 1")
     assert failure(phase, notice, -signal.SIGKILL, engine).kind == "killed"
 
 
-def test_of_a_death_while_serving_only_what_was_written_after_readiness_counts() -> None:
+def test_only_lines_after_readiness_count_for_a_death_while_serving() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory, trying a smaller graph\n# ready\nserving"
     assert failure("run", log, 0).kind == "died"
     assert (
@@ -251,7 +249,7 @@ def test_of_a_death_while_serving_only_what_was_written_after_readiness_counts()
     )
 
 
-def test_of_several_causes_the_last_one_ended_it() -> None:
+def test_last_of_several_causes_counts() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory, trying a smaller graph\nOSError: [Errno 98] Address already in use"
     assert failure("start", log, 1).kind == "port_taken"
 
@@ -267,20 +265,18 @@ def test_of_several_causes_the_last_one_ended_it() -> None:
         ("OSError: [Errno 24] Too many open files", "node_limit"),
     ],
 )
-def test_what_a_node_or_a_hub_did_is_no_fault_of_the_configuration(cause: str, kind: str) -> None:
+def test_faults_of_node_and_hub_win_over_refusals(cause: str, kind: str) -> None:
     log = f"{cause}\nOSError: Can't load the configuration of 'acme/tiny'\nRuntimeError: NCCL error: unhandled"
     found = failure("start", log, 1)
     assert (found.kind, found.failure_class) == (kind, FailureClass.INFRA)
 
 
-def test_a_rank_that_lost_another_one_is_not_why_that_one_died() -> None:
+def test_error_of_a_rank_that_lost_another_is_a_consequence() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory.\nRuntimeError: NCCL error: remote process exited"
     assert failure("start", log, 1).kind == "oom_load"
 
 
-def test_a_cache_without_room_stands_before_the_death_that_follows_though_it_is_told_as_information() -> (
-    None
-):
+def test_full_kv_cache_counts_though_logged_as_information() -> None:
     log = (
         "INFO 07-11 11:11:21 [mem_manager.py:72] -3.25 GB space is available after load the model weight\n"
         "ERROR 07-11 11:11:21 [start_utils.py:34] init func start_router_process : init failed"
@@ -291,7 +287,7 @@ def test_a_cache_without_room_stands_before_the_death_that_follows_though_it_is_
 @pytest.mark.parametrize(
     "assertion", ["AssertionError: expected 3 got 4", "AssertionError: (3, 4)", "AssertionError"]
 )
-def test_an_assertion_of_the_engines_own_is_a_death_and_no_refusal(assertion: str) -> None:
+def test_assertion_within_the_engine_is_a_death(assertion: str) -> None:
     assert failure("start", assertion, 1).kind == "died_at_start"
     dead = failure(
         "start", f"{assertion}\nWorker proc VllmWorker-1 died unexpectedly (exit code: -9).", 1
@@ -300,7 +296,7 @@ def test_an_assertion_of_the_engines_own_is_a_death_and_no_refusal(assertion: st
     assert "AssertionError" in dead.sentence
 
 
-def test_what_was_said_in_passing_is_not_quoted_as_last_words() -> None:
+def test_line_in_passing_is_not_quoted_as_last_words() -> None:
     log = "\x1b[2m2026-11-22T05:20:53.362852Z\x1b[0m \x1b[33m WARN\x1b[0m x: Found no NVIDIA driver: an error\nbye"
     assert (
         failure("start", log, 1, "tgi").sentence
@@ -340,7 +336,7 @@ PART_DIED = "[2026-11-22 03:35:21] Subprocess detokenizer (pid=20877) crashed wi
         ),
     ],
 )
-def test_an_engine_that_lives_on_after_its_last_words_is_over_all_the_same(
+def test_engine_is_over_some_seconds_after_its_last_words(
     engine: str, phase: str, line: str, over: bool
 ) -> None:
     now = [0.0]
@@ -353,7 +349,7 @@ def test_an_engine_that_lives_on_after_its_last_words_is_over_all_the_same(
 REFUSED = "pydantic_core._pydantic_core.ValidationError: 1 validation error for "
 
 
-def test_a_refusal_is_told_though_another_process_writes_between_its_lines() -> None:
+def test_refusal_is_whole_though_another_process_writes_between_its_lines() -> None:
     log = f"""(APIServer pid=1) Traceback (most recent call last):
 (APIServer pid=1)   File "/x/arg_utils.py", line 7, in create_engine_config
 (APIServer pid=1) {REFUSED}VllmConfig
@@ -363,7 +359,7 @@ def test_a_refusal_is_told_though_another_process_writes_between_its_lines() -> 
     assert failure("start", log, 1).sentence.endswith(": 8 heads must be divisible by 3.")
 
 
-def test_a_refusal_by_a_validator_that_is_a_function_is_told() -> None:
+def test_refusal_by_a_validator_function_is_quoted() -> None:
     log = f"""Traceback (most recent call last):
   File "/x/config.py", line 7, in validate
 {REFUSED}function-wrap[validate()]

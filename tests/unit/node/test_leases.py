@@ -84,7 +84,7 @@ def test_an_exclusive_launch_is_alone_on_its_host(tmp_path: Path) -> None:
     Lease("c", tmp_path).take(wish("t", False))
 
 
-def test_a_load_client_keeps_its_host_from_becoming_anothers_alone(tmp_path: Path) -> None:
+def test_load_client_keeps_exclusive_launches_of_others_away(tmp_path: Path) -> None:
     client, second, other, own = (Lease(name, tmp_path) for name in ("client", "client", "a", "b"))
     assert client.share(Owner("s")) is False
     with pytest.raises(Occupied, match="held by a load client of"):
@@ -98,7 +98,7 @@ def test_a_load_client_keeps_its_host_from_becoming_anothers_alone(tmp_path: Pat
     other.take(wish("t", True))
 
 
-def test_a_load_client_is_told_that_its_host_is_anothers_alone_and_is_seen_there(
+def test_load_client_is_told_of_an_exclusive_launch_on_its_host(
     tmp_path: Path,
 ) -> None:
     Lease("a", tmp_path).take(wish("t", True))
@@ -109,7 +109,7 @@ def test_a_load_client_is_told_that_its_host_is_anothers_alone_and_is_seen_there
     ]
 
 
-def test_what_was_refused_holds_nothing(tmp_path: Path) -> None:
+def test_refused_launch_holds_nothing(tmp_path: Path) -> None:
     first, second = Lease("a", tmp_path), Lease("b", tmp_path)
     first.take(wish("s", True))
     with pytest.raises(Occupied):
@@ -125,7 +125,7 @@ def test_ranks_of_one_launch_share_their_host_and_no_core(tmp_path: Path) -> Non
     assert not isinstance(caught.value, Occupied), "waiting would change nothing"
 
 
-def test_cores_of_others_are_left_alone_and_waited_for(tmp_path: Path) -> None:
+def test_cores_of_other_launches_are_waited_for(tmp_path: Path) -> None:
     first, second, third = (Lease(name, tmp_path) for name in "abc")
     assert first.take(wish("s", False, 3), CORES) == (0, 1, 2)
     assert second.take(wish("t", False, 1), CORES) == (3,)
@@ -138,7 +138,7 @@ def test_cores_of_others_are_left_alone_and_waited_for(tmp_path: Path) -> None:
     assert not isinstance(caught.value, Occupied)
 
 
-def test_a_gpu_that_another_ray_gives_too_is_waited_for(tmp_path: Path) -> None:
+def test_gpu_of_another_launch_is_waited_for(tmp_path: Path) -> None:
     first, second, third = (Lease(name, tmp_path) for name in "abc")
     first.take(wish("s", False, gpus=["GPU-1", "GPU-2"]))
     with pytest.raises(Occupied, match=f"GPU GPU-2 is held by launch a of user {USER}"):
@@ -164,7 +164,7 @@ def test_ports_of_others_are_not_given(tmp_path: Path) -> None:
     assert Lease("c", tmp_path).take_ports(5, np.random.default_rng(0)) == mine
 
 
-def test_a_lease_ends_with_its_holder_however_that_dies(tmp_path: Path) -> None:
+def test_lease_ends_when_its_holder_is_killed(tmp_path: Path) -> None:
     code = f"""import pathlib, time
 from orchestrator.node.leases import Lease, Owner, Wish
 Lease("a", pathlib.Path({str(tmp_path)!r})).take(Wish(Owner("s"), True, 2), (0, 1))
@@ -181,7 +181,7 @@ time.sleep(60)"""
     assert len(list(tmp_path.glob(f"{PREFIX}*"))) == 1, "what the dead left is gone"
 
 
-def test_a_lease_is_kept_from_being_taken_for_an_old_file(tmp_path: Path) -> None:
+def test_touched_lease_does_not_look_old(tmp_path: Path) -> None:
     lease = Lease("a", tmp_path)
     lease.take(wish("s", True))
     (path,) = tmp_path.glob(f"{PREFIX}*")
@@ -193,7 +193,7 @@ def test_a_lease_is_kept_from_being_taken_for_an_old_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "text", ["", "{", "[1]", '{"launch": 1}', "[" * 50_000, '{"cores": "x"}', "\x00\xff"]
 )
-def test_files_of_others_that_are_no_leases_are_nothing(tmp_path: Path, text: str) -> None:
+def test_files_that_are_no_leases_are_ignored(tmp_path: Path, text: str) -> None:
     path = tmp_path / f"{PREFIX}x"
     path.write_text(text)
     with path.open() as file:
@@ -213,7 +213,7 @@ def test_a_lease_shows_no_control_characters_of_others(tmp_path: Path) -> None:
         assert [one.launch for one in living(tmp_path)] == ["x"]
 
 
-def test_a_lock_that_somebody_keeps_is_no_place_now_after_a_while(
+def test_lock_that_is_kept_too_long_is_occupied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     living(tmp_path)
@@ -230,7 +230,7 @@ def test_a_lock_that_somebody_keeps_is_no_place_now_after_a_while(
 
 
 @ROOT
-def test_all_users_take_the_lock_of_all_leases_whoever_made_it(shared: Path) -> None:
+def test_lock_can_be_taken_by_all_users(shared: Path) -> None:
     mask = os.umask(0o077)
     try:
         assert as_user(NOBODY, lambda: living(shared)) == ""
@@ -255,7 +255,7 @@ def test_a_missing_folder_of_leases_is_made_for_all_users(
     assert folder.stat().st_mode & 0o7777 == 0o755  # what somebody else made stays as it is
 
 
-def test_a_folder_of_leases_that_cannot_be_made_is_told_at_once_with_what_to_do(
+def test_folder_that_cannot_be_made_is_an_error_with_a_remedy(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -267,7 +267,7 @@ def test_a_folder_of_leases_that_cannot_be_made_is_told_at_once_with_what_to_do(
 
 
 @ROOT
-def test_another_user_sees_a_lease_and_can_neither_remove_nor_write_it(shared: Path) -> None:
+def test_other_users_see_a_lease_and_cannot_change_it(shared: Path) -> None:
     mask = os.umask(0o077)
     try:
         lease = Lease("a", shared)
@@ -286,7 +286,7 @@ def test_another_user_sees_a_lease_and_can_neither_remove_nor_write_it(shared: P
 
 
 @ROOT
-def test_what_another_user_left_is_no_lease_any_more_and_stays_his(shared: Path) -> None:
+def test_dead_lease_of_another_user_is_ignored_and_stays(shared: Path) -> None:
     assert as_user(0, lambda: Lease("dead", shared).take(wish("s", True))) == ""
     assert as_user(NOBODY, lambda: Lease("b", shared).take(wish("t", True))) == ""
     assert any("dead" in path.name for path in shared.iterdir())
@@ -300,7 +300,7 @@ def in_line(folder: Path, launch: str, wanted: Wish, since_ns: int = 0) -> Lease
     return lease
 
 
-def test_who_waits_longest_gets_the_host_next(tmp_path: Path) -> None:
+def test_launch_that_waits_longest_gets_the_host_next(tmp_path: Path) -> None:
     holder = Lease("a", tmp_path)
     holder.take(wish("s", True))
     later, first = (
@@ -321,7 +321,7 @@ def test_who_waits_longest_gets_the_host_next(tmp_path: Path) -> None:
     assert waiting(tmp_path) == []
 
 
-def test_a_launch_of_several_hosts_stands_where_it_stood_when_it_gives_one_back(
+def test_launch_that_gives_a_host_back_keeps_its_place_in_line(
     tmp_path: Path,
 ) -> None:
     lease = in_line(tmp_path, "a", wish("s", True), 10)
@@ -333,7 +333,7 @@ def test_a_launch_of_several_hosts_stands_where_it_stood_when_it_gives_one_back(
     assert waiting(tmp_path) == []
 
 
-def test_nobody_gives_way_to_what_does_not_want_the_same(tmp_path: Path) -> None:
+def test_launches_that_want_different_things_do_not_wait_for_each_other(tmp_path: Path) -> None:
     holder = Lease("holder", tmp_path)
     holder.take(wish("s", False, 2, ["GPU-1"]), CORES)
     in_line(tmp_path, "gpu", wish("t", False, 0, ["GPU-1"]), 10)
@@ -357,7 +357,7 @@ def test_ranks_of_one_launch_do_not_wait_for_each_other(tmp_path: Path) -> None:
     assert [rank.take(wish("s", True, 2), CORES) for rank in ranks] == [(0, 1), (2, 3)]
 
 
-def test_a_waiter_that_is_killed_or_hangs_keeps_nobody_out(tmp_path: Path) -> None:
+def test_ticket_of_a_dead_or_silent_launch_does_not_count(tmp_path: Path) -> None:
     code = f"""import pathlib, time
 from orchestrator.node.leases import Lease, Owner, Wish
 Lease("dead", pathlib.Path({str(tmp_path)!r})).queue(Wish(Owner("s"), True))
@@ -381,7 +381,7 @@ time.sleep(60)"""
     hangs.take(wish("s", True))  # it asks again
 
 
-def test_a_load_client_leaves_a_host_to_who_waits_for_it_unless_its_launch_is_there(
+def test_load_client_leaves_a_host_to_waiting_launches_unless_its_launch_is_there(
     tmp_path: Path,
 ) -> None:
     own = Lease("own", tmp_path)
@@ -392,7 +392,7 @@ def test_a_load_client_leaves_a_host_to_who_waits_for_it_unless_its_launch_is_th
     assert Lease("client", tmp_path).share(Owner("s")) is True
 
 
-def test_who_holds_a_host_is_named_so_that_a_person_finds_it(tmp_path: Path) -> None:
+def test_holder_of_a_host_is_named_with_user_and_results(tmp_path: Path) -> None:
     here = Owner("tag", "qwen3", "/data/runs", 4711, socket.gethostname())
     away = Owner("tag", "qwen3", "s3://bucket/\x1b[31mruns", 4711, "login1")
     for owner, where in (
@@ -423,7 +423,7 @@ def test_leases_of_older_releases_count_and_they_find_ours(tmp_path: Path) -> No
 
 
 @ROOT
-def test_the_ticket_of_another_user_counts_and_is_safe_from_others(shared: Path) -> None:
+def test_ticket_of_another_user_counts(shared: Path) -> None:
     mask = os.umask(0o077)
     try:
         lease = in_line(shared, "a", wish("s", True))

@@ -30,7 +30,7 @@ def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_there_is_no_lock_nobody_knows_whether_its_owner_lives(tmp_path: Path) -> None:
+def test_missing_lock_is_neither_held_nor_abandoned(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     assert not is_abandoned(path), "its file may lie in another container, or a cleaner took it"
     path.touch()
@@ -46,7 +46,7 @@ def test_a_lock_stays_for_the_reaper_where_processes_are_left(tmp_path: Path) ->
     assert is_abandoned(held.path)
 
 
-def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
+def test_children_of_the_holder_do_not_hold_the_lock(tmp_path: Path) -> None:
     held = LaunchLock("a", tmp_path)
     code = "import time; print(flush=True); time.sleep(60)"
     child = subprocess.Popen(
@@ -87,7 +87,7 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
         LaunchLock(name, tmp_path)
 
 
-def test_a_folder_that_belongs_to_someone_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stranger = 4_000_000_000 + os.getpid()
     monkeypatch.setattr(os, "getuid", lambda: stranger)
     try:

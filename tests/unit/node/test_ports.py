@@ -22,7 +22,7 @@ def test_ports_lie_in_the_range_that_ray_and_the_kernel_leave_alone() -> None:
     assert all(21000 <= port <= 31999 for port in taken)
 
 
-def test_what_was_given_is_not_given_again() -> None:
+def test_leased_ports_are_not_given_again() -> None:
     first = free_ports(3, (), rng())
     assert not set(first) & set(free_ports(3, first, rng()))
 
@@ -45,7 +45,7 @@ def test_the_search_wraps_around_at_the_end_of_the_range(monkeypatch: pytest.Mon
     assert free_ports(2, (), Last()) == [LAST_PORT, FIRST_PORT]  # type: ignore[arg-type]
 
 
-def test_too_few_free_ports_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_free_ports_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "is_free", lambda port: False)
     with pytest.raises(PlacementError, match="fewer than 2 free ports"):
         free_ports(2, (), rng())

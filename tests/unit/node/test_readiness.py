@@ -185,7 +185,7 @@ def of_release(engine: Engine, lacking: tuple[str, ...], status: int) -> dict[st
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 @pytest.mark.parametrize(("engine", "lacking"), OLDER)
-def test_a_release_without_the_route_of_readiness_is_asked_at_the_next_one(
+def test_next_route_is_asked_where_a_release_lacks_one(
     engine: Engine, lacking: tuple[str, ...], status: int
 ) -> None:
     keyed = FakeProcess(keyed=engine.guarded)
@@ -194,7 +194,7 @@ def test_a_release_without_the_route_of_readiness_is_asked_at_the_next_one(
 
 
 @pytest.mark.parametrize("engine", LAUNCHED, ids=lambda engine: engine.name)
-def test_the_first_route_that_a_release_has_decides(engine: Engine) -> None:
+def test_first_route_that_a_release_has_decides(engine: Engine) -> None:
     routes = (engine.ready_path, *engine.ready_fallbacks)
     for route in routes[:-1]:
         answers = of_release(engine, routes[: routes.index(route)], 404) | {route: Answer(503)}
@@ -204,7 +204,7 @@ def test_the_first_route_that_a_release_has_decides(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", LAUNCHED, ids=lambda engine: engine.name)
-def test_a_stranger_is_none_of_ours_at_any_route_of_readiness(
+def test_stranger_on_the_port_is_refused_at_every_route(
     engine: Engine, ours: dict[str, set[int]]
 ) -> None:
     answers = of_release(engine, (engine.ready_path,), 404)
@@ -236,7 +236,7 @@ class DyingServer(FakeServer):
     ("path", "keyed"),
     [("/v1/completions", False), ("/v1/models", True), ("/health", True), ("/version", True)],
 )
-def test_a_server_that_dies_while_it_is_asked_is_no_stranger(path: str, keyed: bool) -> None:
+def test_server_that_dies_while_it_is_asked_is_no_stranger(path: str, keyed: bool) -> None:
     process = FakeProcess(status=-11, lives=9)
     server = DyingServer(path, keyed, process)
     if path == "/version":  # it was ready: the launch sees the death as one while serving
@@ -247,7 +247,7 @@ def test_a_server_that_dies_while_it_is_asked_is_no_stranger(path: str, keyed: b
     assert failure.sentence == "the engine did not start: it ended by SIGSEGV"
 
 
-def test_a_server_that_answers_anyone_and_has_died_is_told_by_its_death() -> None:
+def test_death_wins_over_a_server_without_a_key() -> None:
     process = FakeProcess(status=-11, lives=1)  # alive when it is looked at first
     failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), process)
     assert failure.sentence == "the engine did not start: it ended by SIGSEGV"
@@ -261,7 +261,7 @@ def test_an_engine_that_dies_is_classified_by_its_log() -> None:
     assert failure.failure_class is FailureClass.BAD_CONFIG
 
 
-def test_a_death_with_a_stranger_on_the_port_is_told_as_the_taken_port(
+def test_death_with_a_stranger_on_the_port_is_a_taken_port(
     ours: dict[str, set[int]],
 ) -> None:
     ours["listeners"] = {99999999}
@@ -292,7 +292,7 @@ def loading(name: str = "Loading model") -> dict[str, Answer]:
     return dict.fromkeys(("/health", "/v1/models", "/v1/completions"), busy)
 
 
-def test_a_server_that_says_503_to_all_while_it_loads_is_waited_for_as_long_as_it_says_so() -> None:
+def test_server_that_answers_503_while_it_loads_is_waited_for() -> None:
     process = FakeProcess(talks=0)  # its log is silent meanwhile, for longer than a hang is given
     assert failed(LLAMA_CPP, FakeServer(loading(), open_to_all="/"), process).kind == "never_ready"
     assert (
@@ -312,7 +312,7 @@ def test_a_server_that_says_503_to_all_while_it_loads_is_waited_for_as_long_as_i
         (VLLM, "/version", [], None),
     ],
 )
-def test_every_engine_is_asked_for_its_version_where_it_says_it(
+def test_every_engine_is_asked_for_its_version(
     engine: Any, path: str, answer: object, version: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "lib/python3.11/site-packages/transformers-5.19.0.dist-info").mkdir(parents=True)
@@ -330,7 +330,7 @@ def test_every_engine_is_asked_for_its_version_where_it_says_it(
     assert ready.reported.get("vocab_size") == (2048 if engine is LLAMA_CPP else None)
 
 
-def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
+def test_server_that_lists_models_without_a_key_is_ready() -> None:
     assert (
         wait(VLLM, FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess())
         .reported["proofs"]
@@ -339,7 +339,7 @@ def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
     )
 
 
-def test_in_dockers_container_the_name_must_be_ours(ours: dict[str, set[int]]) -> None:
+def test_server_in_docker_needs_our_model_name(ours: dict[str, set[int]]) -> None:
     ours["listeners"] = {99999999}  # a process of docker's daemon
     other = FakeServer(vllm_answers(_v1_models=models("tiny-OTHER")))
     failure = failed(VLLM, other, FakeProcess(), image="vllm/vllm:1")
@@ -357,7 +357,7 @@ def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
 
 
 @pytest.mark.parametrize("listening", [set(), {99999999}])
-def test_podmans_processes_are_ours_or_the_name_must_be(
+def test_server_in_podman_needs_our_socket_or_model_name(
     listening: set[int], ours: dict[str, set[int]]
 ) -> None:
     podman = {"image": "i", "container_runtime": "podman"}
@@ -385,7 +385,7 @@ def test_a_log_that_stays_silent_ends_the_wait_before_its_end() -> None:
     assert (failure.kind, failure.failure_class) == ("silent", FailureClass.TIMEOUT)
 
 
-def test_no_time_counts_in_which_weights_are_downloaded() -> None:
+def test_time_of_downloads_does_not_count() -> None:
     """It says nothing meanwhile; limits are 60 s, and 20 s of silence."""
     server, growing = FakeServer(vllm_answers(), after=4 * 300), itertools.count()
     assert wait(VLLM, server, FakeProcess(talks=0), downloaded=growing.__next__).version == "0.32.0"
@@ -400,7 +400,7 @@ def test_no_time_counts_in_which_weights_are_downloaded() -> None:
     )
 
 
-def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(
+def test_engine_that_hangs_on_a_taken_port_is_not_waited_for(
     ours: dict[str, set[int]],
 ) -> None:
     ours["listeners"] = {1}  # it takes connections and never answers
@@ -423,20 +423,20 @@ def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
     )
 
 
-def test_an_endpoint_that_lists_other_models_is_asked_all_the_same() -> None:
+def test_endpoint_that_lists_other_models_is_ready_with_a_note() -> None:
     server = FakeServer({"/v1/models": models("acme/tiny:latest")})
     ready = wait(ENDPOINT, server, None, url="http://h")
     assert ready.reported["note"] == "the endpoint lists acme/tiny:latest, not 'acme/tiny'"
 
 
 @pytest.mark.parametrize("answer", [Answer(401), Answer(403), Answer(404), Answer(500)])
-def test_an_endpoint_that_lists_nothing_is_asked_all_the_same(answer: Answer) -> None:
+def test_endpoint_that_lists_nothing_is_ready_with_a_note(answer: Answer) -> None:
     server = FakeServer({"/v1/models": answer}, open_to_all="/")
     ready = wait(ENDPOINT, server, None, url="http://h")
     assert ready.reported["note"].endswith(f"list its models (HTTP {answer.status})")
 
 
-def test_an_endpoint_where_nobody_answers_is_given_up_within_seconds() -> None:
+def test_endpoint_that_refuses_connections_is_given_up_within_seconds() -> None:
     refused = Answer(0, error="[Errno 111] Connection refused")
     server = FakeServer({"/v1/models": refused}, open_to_all="/")
     time, settings = Time(), EngineSettings(engine="endpoint", model="acme/tiny", url="http://h")
@@ -473,7 +473,7 @@ def test_listeners_are_found_by_their_sockets() -> None:
         ("nothing of it", "not said"),
     ],
 )
-def test_a_replica_on_several_nodes_says_over_which_network(line: str, network: str) -> None:
+def test_replica_on_several_nodes_reports_its_network(line: str, network: str) -> None:
     process = FakeProcess(log=line)
     ready = wait(VLLM, FakeServer(vllm_answers()), process, nnodes=2, pipeline_parallel_size=2)
     assert ready.reported["network"] == network
