@@ -9,7 +9,6 @@ import heapq
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from itertools import count as counting
 
 import numpy as np
@@ -76,9 +75,9 @@ class Schedule:
         self._parts = max(1, min(clients, self.slots or clients, point.max_in_flight or clients))
         self._client = client if client < self._parts else None
         self.slot_starts = [slot * SLOT_STAGGER_NS for slot in self._own(self.slots)]
-        self.cap = (
-            None if point.max_in_flight is None else share(point.max_in_flight, client, self._parts)
-        )
+        self.cap: int | None = None
+        if point.max_in_flight is not None:
+            self.cap = share(point.max_in_flight, client, self._parts)
 
     def own_sessions(self) -> Iterator[int]:
         """The sessions of this client, in order."""
@@ -120,8 +119,10 @@ class Schedule:
             arrival_request, stream(point.seed, ARRIVAL_STREAM)
         )
         if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
-            said = f"the last request would be due after {offsets_s[-1]:.3g} s"
-            raise InputError(f"{said}; a point may take {MOST_SECONDS:g} s")
+            raise InputError(
+                f"the last request would be due after {offsets_s[-1]:.3g} s;"
+                f" a point may take {MOST_SECONDS:g} s"
+            )
         return np.round(offsets_s * 1e9).astype(np.int64)
 
     def _sessions_of(self, requests: int) -> int:
@@ -133,10 +134,11 @@ class Schedule:
 
     def _first(self, session: int) -> int:
         """The request_index of a session's first turn."""
-        known = self._first_index
-        while len(known) <= session:
-            known.append(known[-1] + self._kind.turns(len(known) - 1))
-        return known[session]
+        first_index = self._first_index
+        while len(first_index) <= session:
+            last_session = len(first_index) - 1
+            first_index.append(first_index[-1] + self._kind.turns(last_session))
+        return first_index[session]
 
     def request(self, session: int, turn: int, due_ns: int | None = None) -> PlannedRequest | None:
         """A request of the schedule; None where it lies beyond the point's number of requests or
@@ -156,11 +158,9 @@ class Schedule:
         known only later).
         """
         turns = self._kind.turns(session)
-        return (
-            turns
-            if self.requests is None
-            else max(0, min(turns, self.requests - self._first(session)))
-        )
+        if self.requests is None:
+            return turns
+        return max(0, min(turns, self.requests - self._first(session)))
 
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""
@@ -210,14 +210,16 @@ class RequestQueue:
         ``refused``: it failed at once. A dead engine refuses within microseconds; without a pause
         the rows would fill the disk.
         """
-        due, closed, failures = ended_ns + self._think_ns, not self._schedule.open_loop, 0
-        before = self._failures.pop(planned.session, 0)
-        if closed and refused:
-            failures = before + 1
-            due += min(BACKOFF_NS << min(before, 16), MAX_BACKOFF_NS)
-        following = self._schedule.request(planned.session, planned.turn + 1, due)
-        if following is None and closed:
-            following = self._first_turn(due)
+        is_closed_loop = not self._schedule.open_loop
+        due_ns = ended_ns + self._think_ns
+        failures = 0
+        earlier_failures = self._failures.pop(planned.session, 0)
+        if is_closed_loop and refused:
+            failures = earlier_failures + 1
+            due_ns += min(BACKOFF_NS << min(earlier_failures, 16), MAX_BACKOFF_NS)
+        following = self._schedule.request(planned.session, planned.turn + 1, due_ns)
+        if following is None and is_closed_loop:
+            following = self._first_turn(due_ns)
         if following is not None and failures:
             self._failures[following.session] = failures
         self._push(following)
@@ -234,7 +236,9 @@ class RequestQueue:
     def close(self, at_ns: int) -> None:
         """Ends the point early: nothing is due from ``at_ns`` on."""
         self._schedule.end_ns = min(at_ns, self._schedule.end_ns or at_ns)
-        self._heap = [one for one in self._heap if one[0] < at_ns]
+        self._heap = [
+            (due_ns, tie, planned) for due_ns, tie, planned in self._heap if due_ns < at_ns
+        ]
         heapq.heapify(self._heap)
 
     def later_turns(self, planned: PlannedRequest, now_ns: int) -> Iterator[PlannedRequest]:
@@ -248,14 +252,17 @@ class RequestQueue:
         """Everything that was not handed out yet, for a run that is given up. Nothing is due
         afterwards.
         """
-        pending, self._heap = sorted(self._heap), []
-        due_ns = None if self._schedule.open_loop else now_ns
-        known = self._schedule.sessions is not None
-        coming = iter(lambda: self._first_turn(due_ns) if known else None, None)
-        for planned in chain((planned for _, _, planned in pending), coming):
-            assert planned is not None
+        pending = sorted(self._heap)
+        self._heap = []
+        for _, _, planned in pending:
             yield planned
             yield from self.later_turns(planned, now_ns)
+        if self._schedule.sessions is None:
+            return  # a closed loop by time: nobody knows how many would have come
+        due_ns = None if self._schedule.open_loop else now_ns
+        while (first_turn := self._first_turn(due_ns)) is not None:
+            yield first_turn
+            yield from self.later_turns(first_turn, now_ns)
 
     def _first_turn(self, due_ns: int | None) -> PlannedRequest | None:
         """The next session's first turn; None where no session is left, or the time is over."""

@@ -54,7 +54,8 @@ class SessionLengths:
         def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
             rng = stream(seed, LENGTH_STREAM, number)
             size = (BLOCK, turns)
-            inputs, outputs = draw(asked, size, rng), draw(answered, size, rng)
+            inputs = draw(asked, size, rng)
+            outputs = draw(answered, size, rng)
             return inputs, outputs, np.cumsum(inputs + outputs, axis=1) - outputs
 
         self._block = lru_cache(maxsize=16)(block)
@@ -101,21 +102,21 @@ class Drawn(Workload):
 
     def token_bounds(self) -> tuple[int, int | None]:
         """The last turn of a conversation contains all turns before it."""
-        (least_in, most_in), (least_out, most_out) = (
-            self.input_tokens.bounds,
-            self.output_tokens.bounds,
-        )
-        prefix, (turns, _) = self.shared_prefix_tokens, self.session()
-        most = (
-            None if most_in is None or most_out is None else prefix + turns * (most_in + most_out)
-        )
-        return prefix + turns * (least_in + least_out), most
+        least_in, most_in = self.input_tokens.bounds
+        least_out, most_out = self.output_tokens.bounds
+        prefix = self.shared_prefix_tokens
+        turns, _ = self.session()
+        least = prefix + turns * (least_in + least_out)
+        if most_in is None or most_out is None:
+            return least, None
+        return least, prefix + turns * (most_in + most_out)
 
     def longer_prompts(self, tokens: int) -> float:
         """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated
         from a sample.
         """
-        (least, most), answered = self.input_tokens.bounds, self.output_tokens.bounds[1]
+        least, most = self.input_tokens.bounds
+        _, answered = self.output_tokens.bounds
         turns, _ = self.session()
         if self.shared_prefix_tokens + least > tokens:
             return 1.0
@@ -124,10 +125,9 @@ class Drawn(Workload):
             if longest <= tokens:
                 return 0.0
         drawn = _sample(self.input_tokens, self.output_tokens, turns)
-        fitting, count = (
-            np.searchsorted(drawn, np.uint32(tokens - self.shared_prefix_tokens), side="right"),
-            len(drawn),
-        )
+        count = len(drawn)
+        fitting_tokens = np.uint32(tokens - self.shared_prefix_tokens)
+        fitting = np.searchsorted(drawn, fitting_tokens, side="right")
         return float(np.clip((count - fitting) / count, 1 / count, 1 - 1 / count))
 
     def requests(self, prompter: Prompter, seed: int) -> Random:
@@ -162,24 +162,22 @@ class Random(Kind):
     """A shared prefix of ``shared_prefix_tokens``, then ``input_tokens`` random tokens."""
 
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int) -> None:
-        self._prompter, self._seed = prompter, seed
+        self._prompter = prompter
+        self._seed = seed
         self._turns, self.think_time_s = workload.session()
-        self.mean_turns, self.sessions, self.needs_reply = (
-            float(self._turns),
-            workload.converses,
-            workload.converses,
-        )
+        self.mean_turns = float(self._turns)
+        self.sessions = workload.converses
+        self.needs_reply = workload.converses
         self._lengths = SessionLengths(
             workload.input_tokens, workload.output_tokens, self._turns, seed
         )
-        self._prefix_tokens, self._prefix_count = (
-            workload.shared_prefix_tokens,
-            workload.shared_prefix_count,
-        )
+        self._prefix_tokens = workload.shared_prefix_tokens
+        self._prefix_count = workload.shared_prefix_count
         self.warmup_differs = self._prefix_tokens > 0
-        self._prefix = lru_cache(PREFIXES_KEPT)(
-            lambda which: self._message("system", self._prefix_tokens, 1, which)
-        )
+        self._prefix = lru_cache(PREFIXES_KEPT)(self._draw_prefix)
+
+    def _draw_prefix(self, number: int) -> Message:
+        return self._message("system", self._prefix_tokens, 1, number)
 
     def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
         """``path``: the path of the random stream that the message is drawn from."""
@@ -191,18 +189,19 @@ class Random(Kind):
         return self._turns
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        which = (session, turn) if self.sessions else (session,)
-        user = self._message("user", self._lengths.input_tokens(session, turn), 0, *which)
+        path = (session, turn) if self.sessions else (session,)
+        user = self._message("user", self._lengths.input_tokens(session, turn), 0, *path)
         messages = (*self._shared(session, phase), *earlier, user)
         return Prompt(messages, sum(message.tokens for message in messages))
 
     def _shared(self, session: int, phase: str) -> Iterator[Message]:
-        which = 0
+        number = 0
         # drawn at random, because replicas already take sessions in turn
         if self._prefix_count > 1:
-            which = int(stream(self._seed, PROMPT_STREAM, 3, session).integers(self._prefix_count))
+            rng = stream(self._seed, PROMPT_STREAM, 3, session)
+            number = int(rng.integers(self._prefix_count))
         if self._prefix_tokens:
-            yield self._prefix(which * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
+            yield self._prefix(number * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
 
     def output_tokens(self, session: int, turn: int) -> int:
         return self._lengths.output_tokens(session, turn)

@@ -4,12 +4,32 @@ import re
 
 # ends that every answer may have; others are counted and shown (load/request_counts.py)
 GOOD_ENDS = frozenset(
-    (
-        *("stop", "eos", "eos_token", "eot_token", "end_turn", "end_of_text", "stop_token"),
-        *("stop_token_id", "stop_sequence", "stop_string", "done", "finished", "complete"),
-        *("completed", "length", "max_tokens", "max_new_tokens", "max_length", "model_length"),
-        *("max_output_tokens", "tool_call", "tool_calls", "tool_use", "function_call"),
-    )
+    [
+        "stop",
+        "eos",
+        "eos_token",
+        "eot_token",
+        "end_turn",
+        "end_of_text",
+        "stop_token",
+        "stop_token_id",
+        "stop_sequence",
+        "stop_string",
+        "done",
+        "finished",
+        "complete",
+        "completed",
+        "length",
+        "max_tokens",
+        "max_new_tokens",
+        "max_length",
+        "model_length",
+        "max_output_tokens",
+        "tool_call",
+        "tool_calls",
+        "tool_use",
+        "function_call",
+    ]
 )
 _FAILED_END = re.compile(
     "abort|error|fail|cancel|insufficient|unavailable|time_?d?_?out|overload|exhaust|resource|"

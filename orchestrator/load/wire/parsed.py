@@ -108,12 +108,9 @@ class Parsed:
         """``token_ids``; None also where one of them cannot be a token id: a server may send
         anything.
         """
-        told = self.token_ids
-        return (
-            tuple(told)
-            if told is not None and all(count(one) is not None for one in told)
-            else None
-        )
+        if self.token_ids is None or any(count(token_id) is None for token_id in self.token_ids):
+            return None
+        return tuple(self.token_ids)
 
     @property
     def thought_tokens(self) -> int:
