@@ -4,16 +4,12 @@ are not.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import socket
 import sys
 import threading
-import time
 from collections import Counter
-from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,21 +19,18 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
-from orchestrator.cluster import node_checks, node_network
-from orchestrator.cluster.base import Growth, Machine, NoAnswer, NodeType
+from orchestrator.cluster import node_checks
+from orchestrator.cluster.base import Growth, Machine, NodeType
 from orchestrator.cluster.local import LocalCluster
-from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, try_results
-from orchestrator.cluster.protocol import ASK_LIMIT_S
-from orchestrator.node.leases import FIRST_PORT, LAST_PORT
+from orchestrator.cluster.node_checks import facts
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import Speculative
 from orchestrator.sweep import examine as asking
 from orchestrator.sweep.doctor import diagnose
-from orchestrator.sweep.examine import ExaminedNode, Finding, Requirements, examine, requirements_of
+from orchestrator.sweep.examine import ExaminedNode, Finding, Requirements, requirements_of
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
-from orchestrator.telemetry.gpus import health
 
 GIB = 2**30
 HERE = {"Python": "3.11", "this program": "1.0", "Ray": "2.60.0"}
@@ -196,14 +189,6 @@ def test_what_is_wrong_with_a_node_is_told_with_a_reason_and_a_remedy(
     assert found.where.startswith(("n1 (10.0.0.1, aaaaaaaa)", "10.0.0.1"))
     assert found.why
     assert found.do
-
-
-def test_interfaces_that_settings_name_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib7,nothing")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert node_network.unknown_interfaces() == ["NCCL_SOCKET_IFNAME=ib7,nothing"]
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker")
-    assert node_network.unknown_interfaces() == []
 
 
 def test_nodes_of_one_host_that_promise_its_cores_twice_are_named() -> None:
@@ -367,23 +352,6 @@ def test_an_autoscaler_that_is_not_at_work_is_named(
     )
 
 
-def test_an_autoscaler_is_given_time_to_report_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, reports = [0.0], [0, 1, 1, 2]
-    monkeypatch.setattr(asking.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(
-        asking.time, "sleep", lambda pause_s: now_s.__setitem__(0, now_s[0] + pause_s)
-    )
-
-    def cluster(reports: list[int]) -> Any:
-        return SimpleNamespace(
-            growth=lambda: Growth(reports=reports.pop(0) if len(reports) > 1 else reports[0])
-        )
-
-    assert asking.growth_of(cluster(reports)).reports == 2
-    assert asking.growth_of(cluster([1])).reports == 1
-    assert now_s[0] == 3 + asking.REPORT_S
-
-
 def test_without_any_gpu_that_is_what_is_said() -> None:
     requirements = requirements_of(deployments(VLLM))
     laptop = node(Machine("c" * 20, "10.0.0.3", 0, 8.0), gpus={}, cores=8)
@@ -417,11 +385,7 @@ def api_of(url: str) -> str:
     return "chat" if "chat" in url else "completions"
 
 
-def test_endpoints_need_nothing_of_a_node() -> None:
-    assert requirements_of(deployments("engine: endpoint, url: 'http://127.0.0.1:8000'")) == []
-
-
-# -- the facts themselves
+# -- the facts of this machine
 
 
 def test_this_machine_tells_its_facts_in_json_and_where_an_engine_is() -> None:
@@ -439,49 +403,6 @@ def test_this_machine_tells_its_facts_in_json_and_where_an_engine_is() -> None:
     assert not emulated["missing"]
 
 
-def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
-    outer, inner = tmp_path / "sys/fs/cgroup/a", tmp_path / "sys/fs/cgroup/a/b"
-    inner.mkdir(parents=True)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
-    (outer / "cpu.max").write_text("150000 100000\n")
-    (inner / "cpu.max").write_text("max 100000\n")
-    (outer / "memory.max").write_text(f"{4 * GIB}\n")
-    (inner / "memory.max").write_text(f"{2 * GIB}\n")
-    assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
-    assert cgroup(tmp_path / "nothing") == {}
-
-
-def test_limits_of_groups_of_version_1_count(tmp_path: Path) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(
-        "9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n1:pids:/\n0::/\n"
-    )
-    limits = {
-        "memory/a/b/memory.limit_in_bytes": 9223372036854771712, "memory/a/memory.limit_in_bytes": 2 * GIB,
-        "cpu/a/cpu.cfs_quota_us": 150_000, "cpu/a/cpu.cfs_period_us": 100_000, "cpu/cpu.cfs_quota_us": -1,
-    }  # fmt: skip
-    for name, limit in limits.items():
-        path = tmp_path / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{limit}\n")
-    assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
-
-
-def test_gpus_of_amd_are_those_of_the_kernels_nodes_that_compute_and_may_be_read(
-    tmp_path: Path,
-) -> None:
-    # a processor, two GPUs, and one of another container
-    for at, simds in enumerate((0, 1216, 1216, None)):
-        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{at}"
-        node.mkdir(parents=True)
-        (node / "properties").write_text(
-            "" if simds is None else f"cpu_cores_count 0\nsimd_count {simds}\nvendor_id 4098\n"
-        )
-    assert node_checks._amd_gpus(tmp_path) == 2
-    assert node_checks._amd_gpus(tmp_path / "nothing") == 0
-
-
 def test_slices_of_gpus_may_be_counted_as_gpus() -> None:
     one = {"gpus": [GPU | {"mig": True}]}
     (found,) = told(node(Machine("a" * 20, "10.0.0.1", 7, 96.0), gpus=FINE["gpus"] | one))
@@ -495,18 +416,6 @@ def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> N
         ("warning", "clock", unset.name)
     ]
     assert told(unset) == []
-
-
-@pytest.mark.parametrize(("state", "is_set"), [(0, True), (1, True), (5, False), (-1, None)])
-def test_a_clock_is_kept_right_if_the_kernel_says_so_and_unknown_where_it_may_not_be_asked(
-    state: int, is_set: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        node_checks.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state)
-    )
-    assert node_checks._clock_is_set() is is_set
-    monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace())
-    assert node_checks._clock_is_set() is None, "a C library without it"
 
 
 def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
@@ -667,12 +576,6 @@ def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
     assert set(after["disk"]) == {"temporary files", f"the model cache {tmp_path / where}"}
 
 
-def test_deployments_with_caches_of_their_own_are_looked_at_each() -> None:
-    assert len(requirements_of(deployments(VLLM) * 2)) == 1
-    for other in ("env: {HF_HOME: /data}", "revision: other"):
-        assert len(requirements_of([*deployments(VLLM), *deployments(f"{VLLM}, {other}")])) == 2
-
-
 ROLES = """engine: vllm, hardware: h100, router: {engine: vllm_router, executable: /opt/router}, env: {HF_HOME: /data},
   kv_transfer_config: {kv_connector: NixlConnector, kv_role: kv_both},
   executable: /opt/vllm, roles: {prefill: {}, decode: {env: {HF_HOME: /other}}}"""
@@ -704,274 +607,6 @@ def test_every_role_and_the_router_is_looked_for_and_told_of_once(
         ("engines", "vllm"): 1, ("engines", "vllm_router"): 1, ("models", "org/model:"): 1
     }  # fmt: skip
     assert [one.check for one in told(node(engines=engines), requirements=requirements)] == ["room"]
-
-
-def test_a_node_that_does_not_see_the_results_says_so(tmp_path: Path) -> None:
-    assert "does not see" in try_results(str(tmp_path), "nonce").problem
-    (tmp_path / ".doctor-nonce-driver").write_text("seen")
-    trial = try_results(str(tmp_path), "nonce")
-    assert trial.problem == ""
-    assert (tmp_path / trial.key).stat().st_size == node_checks.WRITTEN_BYTES
-    (tmp_path / "file").write_text("")
-    assert try_results(str(tmp_path / "file"), "nonce").problem
-
-
-class Fabric(ctypes.Structure):
-    _fields_ = [("state", ctypes.c_uint)]
-
-
-class FakeNvml(SimpleNamespace):
-    """Two GPUs; what a test sets is what NVML says."""
-
-    class NVMLError(Exception): ...
-
-    c_nvmlGpuFabricInfo_t = Fabric
-    reason, ecc, fabric, lost = 0, 0, 3, ()
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "570.86.15"
-
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
-        return 12080
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index in self.lost:
-            raise self.NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return GPU["name"]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(total=80 * GIB, used=0)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=42)]
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
-        raise self.NVMLError("not supported")
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        return self.reason
-
-    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
-        assert (kind, counter) == (1, 0)  # uncorrected, since the driver was loaded
-        return self.ecc
-
-    def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> int:
-        info._obj.state = self.fabric
-        return 0
-
-
-def test_gpus_tell_their_health_and_what_they_do_not_know_is_none() -> None:
-    said = health(FakeNvml())
-    assert (said["driver"], said["cuda"]) == ("570.86.15", "12.8")
-    assert said["gpus"][0] == GPU | {
-        "mig": None,
-        "pids": [42],
-        "fabric": True,
-    }
-    assert [gpu["index"] for gpu in said["gpus"]] == [0, 1]
-
-
-def test_gpus_that_are_slowed_or_lost_say_so() -> None:
-    first, second = health(FakeNvml(reason=0x40 | 0x1, ecc=7, fabric=1, lost=(1,)))["gpus"]
-    assert first["slowed"] == ["too hot (hardware)"]
-    assert (first["ecc_errors"], first["fabric"]) == (7, False)
-    assert second == {"index": 1, "lost": True}
-    assert health(FakeNvml(fabric=0))["gpus"][0]["fabric"] is None
-
-
-def test_a_node_without_a_driver_has_no_gpu_to_tell_of() -> None:
-    class NoDriver(FakeNvml):
-        def nvmlInit(self) -> None:
-            raise self.NVMLError("driver not loaded")
-
-    assert health(NoDriver()) == {}
-
-
-# -- asking
-
-
-class FakeProbes(LocalProbes):
-    """Two nodes on this machine: the second says what a test makes of it."""
-
-    def __init__(self, second: Any) -> None:
-        super().__init__([Machine("one", "127.0.0.2"), Machine("two", "127.0.0.3")])
-        self._second = second
-
-    def ask(
-        self, function: Any, *arguments: Any, limit_s: float = 0.0, nodes: Any = ()
-    ) -> dict[str, Any]:
-        answers = {
-            "one": lambda: function(*arguments),
-            "two": lambda: self._second(function, *arguments),
-        }
-        return {node: answers[node]() for node in nodes or answers}
-
-
-def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named(tmp_path: Path) -> None:
-    nodes, (found,) = examine(
-        FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), [], None
-    )
-    assert [one.machine.node_id for one in nodes] == ["one"]
-    assert (found.level, found.where, "raylet" in found.do) == ("fail", "127.0.0.3, two", True)
-    asked = list[Any]()
-    examine(
-        FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")),
-        [],
-        str(tmp_path),
-    )
-    assert asked == [facts], "a silent node is not waited for again"
-    _, (found,) = examine(
-        FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), [], None
-    )
-    assert "install this program" in found.do
-
-
-@pytest.mark.parametrize(("off_s", "least_s"), [(0.0, 0.0), (3.0, 2.5), (-3.0, 2.5)])
-def test_a_clock_that_is_off_is_told_by_what_round_trips_leave_open(
-    off_s: float, least_s: float
-) -> None:
-    probes = FakeProbes(
-        lambda function, *given: time.time() + off_s if function is time.time else function(*given)
-    )
-    nodes, _ = examine(probes, [], None)
-    first, second = (one.clock_s for one in nodes)
-    assert first < 0.5
-    assert least_s <= second <= abs(off_s) + 0.5
-
-
-def test_a_node_that_sees_other_results_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
-    elsewhere = str(tmp_path / "elsewhere")
-
-    def sees_another(function: Any, *given: Any) -> Any:
-        return function(elsewhere, *given[1:]) if function is try_results else function(*given)
-
-    probes = FakeProbes(sees_another)
-    _, (found,) = examine(probes, [], str(tmp_path / "results"))
-    assert (found.check, "does not see what the driver wrote" in found.what) == ("results", True)
-    assert not (tmp_path / "results").exists()
-    own = LocalProbes([Machine("one", "10.0.0.1")])
-    assert examine(own, [], str(tmp_path / "results"))[1] == []
-    (tmp_path / "file").write_text("")
-    assert [one.check for one in examine(own, [], str(tmp_path / "file"))[1]] == ["results"]
-
-
-def test_a_check_that_fails_half_way_leaves_nothing_in_the_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: object) -> list[bool]:
-        raise OSError("the share is gone")
-
-    monkeypatch.setattr(asking.Blobs, "exist", lost)
-    _, (found,) = examine(FakeProbes(lambda function, *given: function(*given)), [], str(tmp_path))
-    assert (found.check, found.what) == ("results", "the share is gone")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_check_that_raises_on_this_machine_is_no_answer() -> None:
-    said = LocalProbes([Machine("one", "10.0.0.1")]).ask(lambda: [][0])
-    assert said == {
-        "one": NoAnswer("cannot run this program: IndexError: list index out of range", wrong=True)
-    }
-
-
-class Unhurried(LocalProbes):
-    """Three nodes in virtual time: the second says what it is, and no more, and costs whoever asks
-    it the limit.
-    """
-
-    def __init__(self) -> None:
-        super().__init__([Machine(str(at), f"127.0.0.{at}") for at in (2, 3, 4)])
-        self.now_s, self.until_s, self.asked = 0.0, 0.0, list[tuple[Any, int]]()
-
-    def ask(
-        self, function: Any, *given: Any, limit_s: float = ASK_LIMIT_S, nodes: Any = ()
-    ) -> dict[str, Any]:
-        nodes = nodes or [one.node_id for one in self.machines]
-        self.asked.append((function, len(nodes)))
-        if function is node_network.listen:
-            self.until_s = self.now_s + given[-1]
-            answer: Any = 21000
-        elif function is node_network.unreached:
-            late = self.now_s + node_network.PEERS * node_network.PATIENCE_S > self.until_s
-            answer = dict.fromkeys(at for at, _ in given[0]) if late else {}
-        else:
-            answer = function(*given)
-        silent = function is not facts and "3" in nodes
-        self.now_s += limit_s * silent
-        return {
-            node: NoAnswer("gave no answer") if silent and node == "3" else answer for node in nodes
-        }
-
-
-def test_a_node_that_falls_silent_is_named_alone_and_others_find_each_other() -> None:
-    probes = Unhurried()
-    nodes, (found,) = examine(probes, [], None)
-    assert len(nodes) == 3
-    assert (found.level, found.check, found.what, "raylet" in found.do) == (
-        "fail",
-        "network",
-        "gave no answer",
-        True,
-    )
-    assert "127.0.0.3" in found.where
-    assert probes.asked == [
-        (facts, 3), (time.time, 3), *[(time.time, 2)] * 9, (node_network.listen, 3), (node_network.unreached, 2)
-    ]  # fmt: skip
-
-
-def test_a_listener_is_there_for_its_own_address_alone_and_answers_a_few_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = threading.active_count()
-    port = node_network.listen(["127.0.0.1", "192.0.2.1"], 30.0)
-    assert FIRST_PORT <= port <= LAST_PORT, "what a firewall does elsewhere tells nothing"
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), 5.0)
-    assert node_network._problem("127.0.0.1", port) == ""
-    with ExitStack() as stack:
-        for _ in range(4 * node_network.AT_ONCE):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), 5.0))
-        monkeypatch.setattr(node_network, "PATIENCE_S", 0.3)
-        assert "full packets are lost" in node_network._problem("127.0.0.1", port), (
-            "nobody is free for another one"
-        )
-        assert threading.active_count() - before <= 1 + node_network.AT_ONCE
-    monkeypatch.undo()
-    assert node_network._problem("127.0.0.1", port) == "", "those that left make room"
-
-
-@pytest.mark.parametrize("addresses", [[], ["192.0.2.1"]])
-def test_a_host_that_does_not_know_its_address_listens_on_all(addresses: list[str]) -> None:
-    assert node_network._problem("127.0.0.2", node_network.listen(addresses, 30.0)) == ""
-
-
-@pytest.mark.parametrize(
-    ("accepts", "what"), [(False, "no connection to its port"), (True, "full packets are lost")]
-)
-def test_hosts_that_do_not_reach_each_other_where_engines_listen_are_named(
-    monkeypatch: pytest.MonkeyPatch, accepts: bool, what: str
-) -> None:
-    monkeypatch.setattr(node_network, "PATIENCE_S", 0.3)
-    with socket.socket() as other:
-        other.bind(("127.0.0.3", 0))
-        if accepts:
-            other.listen()  # the kernel takes connections, and nobody answers
-        port = other.getsockname()[1]
-        probes = FakeProbes(
-            lambda function, *given: port if function is node_network.listen else function(*given)
-        )
-        _, found = examine(probes, [], None)
-    assert {(one.level, one.check) for one in found} == {("fail", "network")}
-    assert all("127.0.0.3" in one.what and what in one.what for one in found)
-    assert "127.0.0.2" in found[0].where
 
 
 def test_the_command_prints_and_says_by_its_status_how_bad_it_is(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
-from orchestrator.telemetry.gpus import DIRTY_BYTES, Gpu, await_release, chosen, gpus
+from orchestrator.telemetry.gpus import DIRTY_BYTES, Gpu, await_release, chosen, gpus, health
 
 GIB = 2**30
 
@@ -99,3 +102,97 @@ def test_gpus_of_others_are_not_waited_for() -> None:
         )
         == []
     )
+
+
+# -- health
+
+HEALTHY: dict[str, Any] = {
+    "index": 0,
+    "name": "NVIDIA H100 80GB HBM3",
+    "memory_bytes": 80 * GIB,
+    "used_bytes": 0,
+    "pids": [],
+    "mig": False,
+    "ecc_errors": 0,
+    "slowed": [],
+    "fabric": None,
+}
+
+
+class Fabric(ctypes.Structure):
+    _fields_ = [("state", ctypes.c_uint)]
+
+
+class HealthyNvml(SimpleNamespace):
+    """Two GPUs; what a test sets is what NVML says."""
+
+    class NVMLError(Exception): ...
+
+    c_nvmlGpuFabricInfo_t = Fabric
+    reason, ecc, fabric, lost = 0, 0, 3, ()
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.86.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12080
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index in self.lost:
+            raise self.NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return HEALTHY["name"]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=80 * GIB, used=0)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=42)]
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        raise self.NVMLError("not supported")
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return self.reason
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        assert (kind, counter) == (1, 0)  # uncorrected, since the driver was loaded
+        return self.ecc
+
+    def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> int:
+        info._obj.state = self.fabric
+        return 0
+
+
+def test_health_of_gpus_is_none_where_they_do_not_report_it() -> None:
+    said = health(HealthyNvml())
+    assert (said["driver"], said["cuda"]) == ("570.86.15", "12.8")
+    assert said["gpus"][0] == HEALTHY | {
+        "mig": None,
+        "pids": [42],
+        "fabric": True,
+    }
+    assert [gpu["index"] for gpu in said["gpus"]] == [0, 1]
+
+
+def test_gpus_that_are_slowed_or_lost_are_seen() -> None:
+    first, second = health(HealthyNvml(reason=0x40 | 0x1, ecc=7, fabric=1, lost=(1,)))["gpus"]
+    assert first["slowed"] == ["too hot (hardware)"]
+    assert (first["ecc_errors"], first["fabric"]) == (7, False)
+    assert second == {"index": 1, "lost": True}
+    assert health(HealthyNvml(fabric=0))["gpus"][0]["fabric"] is None
+
+
+def test_node_without_a_driver_has_no_health() -> None:
+    class NoDriver(HealthyNvml):
+        def nvmlInit(self) -> None:
+            raise self.NVMLError("driver not loaded")
+
+    assert health(NoDriver()) == {}
