@@ -136,12 +136,14 @@ class Growth:
 
     def __str__(self) -> str:
         """Why nodes do not come; empty when nothing is known."""
-        failed = [
-            f"{number} x {kind}" + f" ({why})" * bool(why)
-            for kind, (number, why) in self.refused.items()
-        ]
-        refused = f"launches of nodes were refused: {', '.join(failed)}" if failed else ""
-        return "; ".join(filter(None, (self.silent, refused)))
+        reasons = [self.silent] if self.silent else []
+        failed = []
+        for kind, (number, why) in self.refused.items():
+            because = f" ({why})" if why else ""
+            failed.append(f"{number} x {kind}{because}")
+        if failed:
+            reasons.append(f"launches of nodes were refused: {', '.join(failed)}")
+        return "; ".join(reasons)
 
 
 class HostLost(Exception):

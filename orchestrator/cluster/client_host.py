@@ -116,7 +116,7 @@ class ClientHost(LoadClient):
         if self._lease is not None:
             self._lease.touch()
         with suppress(PlacementError):
-            taken = {core for one in living() for core in one.cores}
+            taken = {core for holding in living() for core in holding.cores}
             self._cores = (self._all_cores - taken) or self._all_cores
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
         self._point, self._writer = point, f"client{index:04d}"  # in the order of their numbers

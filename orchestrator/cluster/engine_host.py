@@ -78,7 +78,7 @@ def amd_gpus(devices: Sequence[str]) -> list[str]:
         for part in os.environ.get("ROCR_VISIBLE_DEVICES", "").split(",")
         if part.strip()
     ]
-    return [f"amd-{left[int(one)] if int(one) < len(left) else one}" for one in devices]
+    return [f"amd-{left[int(index)] if int(index) < len(left) else index}" for index in devices]
 
 
 class EngineHost:
@@ -146,7 +146,7 @@ class EngineHost:
     def _with_gpus(self, wish: Wish) -> Wish:
         """The GPUs that it was given, by UUID where one is known."""
         # of a GPU, which NVML does not list
-        parts = [one for one in self.allocation.devices if not one.isdecimal()]
+        parts = [device for device in self.allocation.devices if not device.isdecimal()]
         gpus = [gpu.uuid for gpu in self._devices] or parts or amd_gpus(self.allocation.devices)
         return replace(wish, gpus=tuple(gpus))
 
@@ -156,7 +156,7 @@ class EngineHost:
         """
         found: list[tuple[str, str, bytes]] = []
         # an ending agent gives up its lease after its launch's lock
-        alive = {one.launch for one in living()}
+        alive = {holding.launch for holding in living()}
         for work in dead_work(node_folder("locks"), node_folder("work")):
             launch = work.name.rpartition("-")[0]
             with suppress(OSError, ValueError):
@@ -328,15 +328,19 @@ class EngineHost:
         """
         now = living()
         ours_then = {
-            one.launch for one in self._held if one.sweep == self._sweep and not one.client
+            holding.launch
+            for holding in self._held
+            if holding.sweep == self._sweep and not holding.client
         }
-        launches = {one.launch for one in now if one.sweep == self._sweep and not one.client}
+        launches = {
+            holding.launch for holding in now if holding.sweep == self._sweep and not holding.client
+        }
         some_left = bool(ours_then - launches)
         in_docker = self._server is not None and is_docker(self._server.settings)
         assert self._before
         known = {*processes_of(launches, in_docker), *ours, os.getpid()}
         used_s, share = foreign(self._before, snapshot(), known, some_left)
-        seen = {one.launch for one in (*self._held, *now) if one.sweep != self._sweep}
+        seen = {holding.launch for holding in (*self._held, *now) if holding.sweep != self._sweep}
         return HostLoad(self.allocation.hostname, used_s, share, len(seen))
 
     def stop(self) -> Stopped:

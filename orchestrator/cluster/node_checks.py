@@ -83,7 +83,8 @@ def facts(
     caches = {
         hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS
     } or {hub_cache({})}
-    disks = {"temporary files": Path("/tmp")} | {f"the model cache {one}": one for one in caches}  # noqa: S108
+    disks = {"temporary files": Path("/tmp")}  # noqa: S108
+    disks |= {f"the model cache {cache}": cache for cache in caches}
     return {
         "hostname": platform.node(),
         "versions": versions(),
@@ -96,7 +97,7 @@ def facts(
         "clock_is_set": _clock_is_set(),
         "shm": _space(root / "dev/shm"),
         "outgoing_ports": [
-            int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()
+            int(port) for port in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()
         ],
         "taken_ports": sum(not is_free(port) for port in range(FIRST_PORT, LAST_PORT, PORT_STEP)),
         "disk": {what: _space(folder) for what, folder in disks.items()},
@@ -137,7 +138,7 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
             top = root / "sys/fs/cgroup" / (name if controllers else "")
             folder = top / own.strip("/")
             for place in (folder, *folder.parents):  # limits of outer groups hold, too
-                words = " ".join(_text(place / one) for one in files).split()
+                words = " ".join(_text(place / file) for file in files).split()
                 if words and words[0] not in UNLIMITED:
                     limit = int(words[0]) / (int(words[1]) if len(words) > 1 else 1)
                     found[name] = min(limit, found.get(name, limit))
@@ -175,8 +176,10 @@ def _space(folder: Path) -> dict[str, Any]:
     while not os.path.exists(folder):  # false also for a folder that this user may not enter
         folder = folder.parent
     usage, at = shutil.disk_usage(folder), folder.resolve()
-    mounts = [one for one in psutil.disk_partitions(all=True) if at.is_relative_to(one.mountpoint)]
-    kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
+    mounts = [
+        mount for mount in psutil.disk_partitions(all=True) if at.is_relative_to(mount.mountpoint)
+    ]
+    kind = max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     return {
         "free": usage.free,
         "total": usage.total,

@@ -81,7 +81,7 @@ def wanted_by(settings: EngineSettings) -> list[Wanted]:
     # others: for clients alone
     given = settings.tokenizer if "tokenizer" in {*engine.flags, *engine.handled_fields} else None
     found += [Wanted(given, "tokenizer")] if given not in (None, settings.model) else []
-    return [one for one in found if os.path.isabs(one.name) or not engine.emulated]
+    return [wanted for wanted in found if os.path.isabs(wanted.name) or not engine.emulated]
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:
@@ -207,7 +207,7 @@ def _to_download(siblings: Sequence[Any], blobs: Path) -> int:
     """Bytes of the weights in a repository that the cache does not have. What a download left
     half-way is no use.
     """
-    files = {one.rfilename: one for one in siblings}
+    files = {file.rfilename: file for file in siblings}
     # of several GGUFs one is taken
     names = _matching(files, WEIGHTS[:1]) or _matching(files, WEIGHTS[1:2])
 

@@ -55,7 +55,9 @@ def _answer(connection: socket.socket, free: Semaphore) -> None:
 
 
 def _own() -> set[str]:
-    return {one.address for addresses in psutil.net_if_addrs().values() for one in addresses}
+    return {
+        interface.address for addresses in psutil.net_if_addrs().values() for interface in addresses
+    }
 
 
 def _take(connection: socket.socket) -> None:
@@ -73,7 +75,7 @@ def unreached(hosts: Sequence[tuple[str, int]]) -> dict[str, str]:
     """
     own = _own()
     here = next((index for index, (address, _) in enumerate(hosts) if address in own), 0)
-    others = [one for one in (*hosts[here:], *hosts[:here]) if one[0] not in own]
+    others = [host for host in (*hosts[here:], *hosts[:here]) if host[0] not in own]
     return {address: why for address, port in others[:PEERS] if (why := _problem(address, port))}
 
 
@@ -99,6 +101,6 @@ def unknown_interfaces() -> list[str]:
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         said = os.environ.get(name, "")
         names = said.removeprefix("=").split(",") if said and not said.startswith("^") else []
-        if names and not any(one.startswith(tuple(names)) for one in there):
+        if names and not any(interface.startswith(tuple(names)) for interface in there):
             found.append(f"{name}={said}")
     return found

@@ -87,7 +87,7 @@ def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
     """A whole column as values of a record's field."""
     kind = column.type
     if pa.types.is_struct(kind):
-        record = next(one for one in (hint, *get_args(hint)) if is_dataclass(one))
+        record = next(part for part in (hint, *get_args(hint)) if is_dataclass(part))
         made = iter(
             rows_of(pa.Table.from_struct_array(column.drop_null()), cast("type[Any]", record))
         )
@@ -149,7 +149,7 @@ def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
         given = next((item for item in hint.__metadata__ if isinstance(item, pa.DataType)), None)
         return (given, False) if given is not None else _arrow(hint.__origin__)
     if origin in (Union, types.UnionType):
-        (inner,) = [one for one in get_args(hint) if one is not type(None)]
+        (inner,) = [part for part in get_args(hint) if part is not type(None)]
         return _arrow(inner)[0], True
     if origin is tuple:
         return pa.list_(_arrow(get_args(hint)[0])[0]), False
@@ -213,7 +213,9 @@ def conform(table: str, data: pa.Table) -> pa.Table:
     """
     schema = schema_of(table)
     try:
-        whole = (one.nullable or not data.column(at).null_count for at, one in enumerate(schema))
+        whole = (
+            field.nullable or not data.column(at).null_count for at, field in enumerate(schema)
+        )
         if data.schema.equals(schema) and all(whole):
             return pa.Table.from_arrays(data.columns, schema=schema)
         if unknown := set(data.column_names) - set(schema.names):

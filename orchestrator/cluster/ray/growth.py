@@ -16,7 +16,7 @@ from typing import Any
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from orchestrator.cluster.base import MOST_GROUPS, Footprint, Growth, NodeType
+from orchestrator.cluster.base import MOST_GROUPS, Bundle, Footprint, Growth, NodeType
 from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.cluster.ray.private import AutoscalerReport
 
@@ -26,14 +26,20 @@ SILENT_S = 60.0  # normally it reports every 5 s
 REPORTS = 2  # reports in a row that must call a footprint infeasible
 
 
+def _amounts(bundle: Bundle) -> dict[str, float]:
+    """The resources of one bundle, as Ray names them."""
+    amounts = {"CPU": bundle.cpus, "GPU": float(bundle.gpus)}
+    positive = {name: amount for name, amount in amounts.items() if amount}
+    return positive or {"memory": 1.0}  # Ray refuses an empty bundle
+
+
 def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> PlacementGroup:
     """A placement group for one replica: one node, or a node for each bundle. It ends with the
     driver.
     """
-    resources = [{"CPU": one.cpus, "GPU": float(one.gpus)} for one in footprint.bundles]
-    wanted = [{name: amount for name, amount in one.items() if amount} for one in resources]
+    wanted = [_amounts(bundle) for bundle in footprint.bundles]
     return placement_group(
-        [one or {"memory": 1.0} for one in wanted],  # Ray refuses an empty bundle
+        wanted,
         strategy="STRICT_SPREAD" if len(wanted) > 1 else "STRICT_PACK",
         bundle_label_selector=[dict(footprint.labels) | selector for selector in selectors],
     )
@@ -63,7 +69,7 @@ class DesiredNodes:
         ``taken`` matters at once: a group that was made on a launch's node and removed within the
         same millisecond left the launch waiting for that node for ever (Ray 2.60).
         """
-        wanted = sorted(footprints, key=lambda one: -len(one.bundles))[:MOST_GROUPS]
+        wanted = sorted(footprints, key=lambda footprint: -len(footprint.bundles))[:MOST_GROUPS]
         with self._lock:
             self._taken = frozenset(taken)
             self._replace(wanted)
@@ -145,7 +151,9 @@ class Autoscaler:
             self._types = self._types or tuple(self._read_types())
             there = groups()
             found = {there[name] for name in report.infeasible if name in there}
-            self._infeasible = Counter({one: self._infeasible[one] + 1 for one in found})
+            self._infeasible = Counter(
+                {footprint: self._infeasible[footprint] + 1 for footprint in found}
+            )
         silent = f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its log, or the operator's"
         silent = silent if read_s - self._stamped_s >= SILENT_S else ""
         silent = f"the autoscaler ended: {report.error}" if report.error else silent
@@ -154,7 +162,9 @@ class Autoscaler:
         # of its types is up
         alone = len(set(report.types)) <= 1 and not report.coming
         impossible = [
-            one for one, reports in self._infeasible.items() if alone and reports >= REPORTS
+            footprint
+            for footprint, reports in self._infeasible.items()
+            if alone and reports >= REPORTS
         ]
         return Growth(
             True, silent, report.coming, refused, frozenset(impossible), self._types, self._reports

@@ -172,7 +172,9 @@ def drain(node_id: str, left_s: float, why: str) -> None:
 
         client = GcsClient(address=ray.get_runtime_context().gcs_address)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-        is_head = any(one["NodeID"] == node_id and HEAD in one["Resources"] for one in ray.nodes())
+        is_head = any(
+            node["NodeID"] == node_id and HEAD in node["Resources"] for node in ray.nodes()
+        )
         accepted = not is_head and client.drain_node(node_id, reason, why, deadline_ms)[0]
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, RayError):
         accepted = False
@@ -276,29 +278,29 @@ def _report_v2(gcs_address: str, by_hand: Callable[[], bool | None]) -> Autoscal
     reply.ParseFromString(GcsClient(gcs_address).get_cluster_status(timeout_s=10))
     said = reply.autoscaling_state
     nodes = [
-        one for one in reply.cluster_resource_state.node_states if one.status != NodeStatus.DEAD
+        node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD
     ]
     known = (*nodes, *said.pending_instances, *said.pending_instance_requests)
     refused: dict[str, tuple[int, str]] = {}
-    for one in said.failed_instance_requests:
-        number = refused.get(one.ray_node_type_name, (0, ""))[0]
+    for failed in said.failed_instance_requests:
+        number = refused.get(failed.ray_node_type_name, (0, ""))[0]
         # Ray names each request by another id, and leaves out what the provider raised (all but
         # KubeRay's)
         why = (
-            re.sub(r"^.* with request id [^:]*: ?", "", one.reason)
+            re.sub(r"^.* with request id [^:]*: ?", "", failed.reason)
             or "the autoscaler's log says why"
         )
-        refused[one.ray_node_type_name] = number + one.count, why
-    types = tuple(one.ray_node_type_name or UNNAMED for one in known)
+        refused[failed.ray_node_type_name] = number + failed.count, why
+    types = tuple(node.ray_node_type_name or UNNAMED for node in known)
     is_named = any(name != UNNAMED for name in types)
     return AutoscalerReport(
         types,
         said.last_seen_cluster_resource_state_version or None,
         "",
-        Counter(one.ray_node_type_name for one in said.pending_instances),
+        Counter(instance.ray_node_type_name for instance in said.pending_instances),
         refused,
         infeasible=frozenset(
-            one.details.partition(":")[0] for one in said.infeasible_gang_resource_requests
+            request.details.partition(":")[0] for request in said.infeasible_gang_resource_requests
         ),
         by_hand=False if is_named else by_hand(),
     )
@@ -358,22 +360,25 @@ def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[NodeType]:
 
         return [
             NodeType(
-                one.name,
-                int(one.resources.get("GPU", 0)),
-                one.resources.get("CPU", 0),
-                _most(one.max_count),
+                group.name,
+                int(group.resources.get("GPU", 0)),
+                group.resources.get("CPU", 0),
+                _most(group.max_count),
             )
-            for one in state.get_cluster_config().node_group_configs
+            for group in state.get_cluster_config().node_group_configs
         ]
     with suppress(Exception):
         types = yaml.safe_load(Path(file).expanduser().read_text())["available_node_types"]
         return [
             NodeType(
-                name, int(one["resources"].get("GPU", 0)), one["resources"].get("CPU", 0), _most(one["max_workers"]),
-                {key: str(value) for key, value in (one.get("labels") or {}).items()},
+                name,
+                int(group["resources"].get("GPU", 0)),
+                group["resources"].get("CPU", 0),
+                _most(group["max_workers"]),
+                {key: str(value) for key, value in (group.get("labels") or {}).items()},
             )
-            for name, one in types.items()
-        ]  # fmt: skip
+            for name, group in types.items()
+        ]
     return []
 
 
