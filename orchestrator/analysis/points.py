@@ -110,11 +110,12 @@ def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[
     """The results of all tests of an SLO over some repeats; empty without requests. ``starts``: see
     share_interval.
     """
-    of_each = zip(*(one.tests for one in verdicts), strict=True)
-    shares = [(tests[0], share_interval([one.met for one in tests], starts)) for tests in of_each]
-    return tuple(
-        Attained(test.name, share, test.target) for test, share in shares if share is not None
-    )
+    results = []
+    for tests in zip(*(repeat.tests for repeat in verdicts), strict=True):
+        share = share_interval([test.met for test in tests], starts)
+        if share is not None:
+            results.append(Attained(tests[0].name, share, tests[0].target))
+    return tuple(results)
 
 
 @dataclass(frozen=True)
@@ -165,22 +166,26 @@ class Point:
         """
         if self._noise:
             return BROKEN
-        some = self.used or self.repeats
-        stored = next((one for one in some if one.valid), some[0]).point.validity
-        return validity_of(stored, [one.requests for one in self.used if one.valid])
+        repeats = self.used or self.repeats
+        valid = [repeat for repeat in repeats if repeat.valid]
+        deciding = valid[0] if valid else repeats[0]
+        requests = [repeat.requests for repeat in self.used if repeat.valid]
+        return validity_of(deciding.point.validity, requests)
 
     @property
     def reasons(self) -> list[str]:
         """The reasons for its validity, from every repeat that decides it. What repeats say alike
         but for its figures is said once, with the first one's.
         """
-        found: list[str] = []
-        for one in self._noise or self.used or self.repeats:
-            said = {_without_figures(text) for text in found}
-            found += [
-                text for text in one.point.validity_reasons if _without_figures(text) not in said
+        reasons: list[str] = []
+        for repeat in self._noise or self.used or self.repeats:
+            known = {_without_figures(reason) for reason in reasons}
+            reasons += [
+                reason
+                for reason in repeat.point.validity_reasons
+                if _without_figures(reason) not in known
             ]
-        return found
+        return reasons
 
     @property
     def _noise(self) -> tuple[Measurement, ...]:
@@ -264,8 +269,8 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
     attempts = _Attempts(slos, tries)
     for rows in computed(store, counting, attempts.columns):
         attempts.add(rows)
-    # older versions stored a deployment's row with its launch only
-    if unknown := attempts.undescribed():
+    unknown = attempts.undescribed()
+    if unknown:  # older versions stored a deployment's row with its launch only
         launched = rows_of(
             store.read_manifests("deployments", store.manifests("launch")), DeploymentRow
         )

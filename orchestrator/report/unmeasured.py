@@ -1,6 +1,7 @@
 """What an experiment asks for and has no valid measurement of: why a command ends with status 3."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from orchestrator.analysis.points import Measurement, Point
 from orchestrator.base.text import grouped
@@ -14,31 +15,36 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
     A level that the engine fell behind at is measured: that is what was to be found out. A search
     asks for a capacity, and one probe that tells of its level is enough.
     """
-    searched = experiment.searched
-    points = experiment.points().current
-    listed = [point for point in points if point.head.workload not in searched]
-    missing = [repeat for point in listed for repeat in point.repeats if not repeat.counts]
-    searches = grouped(
-        ((point.head.deployment_id, point.head.workload), point)
-        for point in points
-        if point.head.workload in searched
+    searches = experiment.searched
+    missing: list[Measurement] = []
+    probes: list[Point] = []
+    for point in experiment.points().current:
+        if point.head.workload in searches:
+            probes.append(point)
+        else:
+            missing += [repeat for repeat in point.repeats if not repeat.counts]
+    probes_by_search = grouped(
+        ((point.head.deployment_id, point.head.workload), point) for point in probes
     )
-    for probes in searches.values():
-        missing += _without_answer(probes)
-    verdicts = Counter(one.point.validity if one.ok else "failed" for one in missing)
-    return [f"{number} {verdict}" for verdict, number in verdicts.items()]
+    for probes_of_search in probes_by_search.values():
+        missing += _without_answer(probes_of_search)
+    counts = Counter(repeat.point.validity if repeat.ok else "failed" for repeat in missing)
+    return [f"{count} {verdict}" for verdict, count in counts.items()]
 
 
-def _without_answer(probes: list[Point]) -> list[Measurement]:
+def _without_answer(probes: Sequence[Point]) -> list[Measurement]:
     """The probes of one search, if none of them tells of its level."""
     repeats = [repeat for point in probes for repeat in point.repeats]
-    pointless = [one for one in repeats if _no_load_changes(one)]
-    if pointless:
-        return pointless
-    return [] if any(one.counts or one.broken for one in repeats) else repeats
+    unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]
+    if unchangeable:
+        return unchangeable
+    if any(repeat.counts or repeat.broken for repeat in repeats):
+        return []
+    return repeats
 
 
 def _no_load_changes(repeat: Measurement) -> bool:
+    """Whether a probe of any other load would have the same verdict."""
     validity = repeat.point.validity
     if validity not in list(Validity) or repeat.point.ended_early == "fails":
         return False
