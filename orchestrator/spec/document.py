@@ -12,7 +12,7 @@ import os
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -39,6 +39,7 @@ _TAGS = {
     f"tag:yaml.org,2002:{name}"
     for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge", "timestamp", "value")
 }
+UNPRINTABLE = "text holds control characters or halves of characters"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -172,15 +173,9 @@ def read_document(path: str | Path) -> Document:
 
 def document_of(value: Any) -> Document:
     """The document of values that no file holds, like options of a command line."""
-    document = Document(None, value, dict.fromkeys(_places_of(value, ()), 1), {})
-    problems = []
-    for place, text in _texts_of(value, ()):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            name = place[-1] if place else "it"
-            problems.append(Problem(f"{name!r} is not text: {text!r}"))
-    return replace(document, problems=problems)
+    problems = [Problem(UNPRINTABLE) for text in _texts_of(value) if _is_unprintable(text)]
+    places = dict.fromkeys(_places_of(value, ()), 1)
+    return Document(None, value, places, {}, problems[:1])
 
 
 def _places_of(value: Any, place: Place) -> Iterator[Place]:
@@ -189,11 +184,16 @@ def _places_of(value: Any, place: Place) -> Iterator[Place]:
         yield from _places_of(inner, (*place, key))
 
 
-def _texts_of(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+def _texts_of(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        yield place, value
-    for key, inner in _items(value):
-        yield from _texts_of(inner, (*place, key))
+        yield value
+    for _, inner in _items(value):
+        yield from _texts_of(inner)
+
+
+def _is_unprintable(text: str) -> bool:
+    """Whether a text holds what no terminal should show or no file can store."""
+    return not text.isprintable() and strip_control(text) != text
 
 
 def _items(value: Any) -> Iterable[tuple[str | int, Any]]:
@@ -317,8 +317,8 @@ class _Reader:
         text = str(node.value)
         if not text.isprintable():  # JSON may write a character as two halves
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-        if not text.isprintable() and strip_control(text) != text:
-            self._bad(node, "text holds control characters or halves of characters")
+        if _is_unprintable(text):
+            self._bad(node, UNPRINTABLE)
             return ""
         return text
 
