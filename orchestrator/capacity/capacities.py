@@ -26,6 +26,7 @@ from orchestrator.capacity.choose_level import PRECISION
 from orchestrator.capacity.claim import POINTLESS, Claim, Probed, at_levels, claim_of, shown_by
 from orchestrator.capacity.dominance import SETTLED, against, lead_of, worth
 from orchestrator.capacity.outcomes import targets
+from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
 
 # fields of Figures by latency; itl_ms is missing because it pools the gaps of all requests
@@ -222,11 +223,20 @@ class RankedDeployment:
 
 
 @dataclass(frozen=True, slots=True)
+class LastingVerdict:
+    """A level whose points have a verdict that neither another load nor a repeat changes."""
+
+    level: Level
+    validity: Validity
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentAnswer:
     """What is known of one deployment.
 
     ``open_levels``: nobody judged them and they could hold; ``near_levels``: they failed by no more
-    than chance; both above what holds and below what is shown to fail. ``incomparable``: why it has
+    than chance; both above what holds and below what is shown to fail. ``lasting_levels``: those of
+    the open ones whose verdict another run would not change. ``incomparable``: why it has
     no figure to rank by. ``unsettled``: claims of searches that ended before they knew enough.
     """
 
@@ -235,6 +245,7 @@ class DeploymentAnswer:
     ranked: RankedDeployment | None
     excluded: tuple[Excluded, ...]
     open_levels: tuple[Level, ...] = ()
+    lasting_levels: tuple[LastingVerdict, ...] = ()
     near_levels: tuple[Level, ...] = ()
     incomparable: Exclusion | None = None
     unsettled: tuple[SearchedClaim, ...] = ()
@@ -287,6 +298,7 @@ def deployment_answer(
         ranked=max(ranked, key=lambda deployment: deployment.rank, default=None),
         excluded=tuple(excluded),
         open_levels=tuple(level for levels in above.values() for level in levels.open),
+        lasting_levels=tuple(verdict for levels in above.values() for verdict in levels.lasting),
         near_levels=tuple(level for levels in above.values() for level in levels.near),
         incomparable=incomparable,
     )
@@ -409,6 +421,7 @@ class _LevelsAbove:
 
     none_fails: bool
     open: list[Level]
+    lasting: list[LastingVerdict]
     near: list[Level]
 
 
@@ -429,6 +442,7 @@ def _levels_above(
     ceiling = min(failing, default=math.inf)
     near: list[float] = []
     open_values: set[float] = set()
+    lasting: list[LastingVerdict] = []
     for point in higher:
         if point.head.level >= ceiling:
             continue
@@ -436,6 +450,8 @@ def _levels_above(
             near.append(point.head.level)  # not held: the best point is the highest that holds
         else:
             open_values.add(point.head.level)
+            if point.validity in LASTING_VERDICTS:
+                lasting.append(LastingVerdict(level_of(point), Validity(point.validity)))
     for missing_level in missing:
         level = missing_level.level
         if level.control == control and floor < level.value < ceiling:
@@ -443,6 +459,7 @@ def _levels_above(
     return _LevelsAbove(
         none_fails=not failing and not near,
         open=_levels(control, open_values),
+        lasting=lasting,
         near=_levels(control, near),
     )
 

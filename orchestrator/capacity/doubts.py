@@ -21,12 +21,10 @@ from orchestrator.capacity.capacities import (
 )
 from orchestrator.capacity.choose_level import SAME, STEPS
 from orchestrator.capacity.dominance import SETTLED
-from orchestrator.results.validity import Validity
+from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level
 
 GRID_STEP = 2 ** (1 / STEPS)  # a searched level over the next lower one
-# verdicts that neither another load nor a repeat changes
-LASTING_VERDICTS = tuple(validity for validity in Validity if validity.remedy)
 
 
 class DoubtKind(Enum):
@@ -104,7 +102,7 @@ class Doubt:
     excess: float = 0.0  # how far bounds reach above the leader's claim, as a share of it
     starts_needed: int | None = None  # with STARTS_DIFFER; None: more than anybody makes
     startable_deployments: int | None = None  # with NOT_MEASURED; None: all
-    validity: Validity = Validity.VALID  # with NO_LOAD_HELPS
+    validity: Validity = Validity.VALID  # with REPAIR
 
 
 def unsettled_doubts(
@@ -119,14 +117,7 @@ def unsettled_doubts(
             Remedy.MORE_DEPLOYMENTS if startable_deployments == 0 else Remedy.RUN_AGAIN,
             startable_deployments=startable_deployments,
         )
-    with_open = [answer for answer in answers if answer.measured and answer.open_levels]
-    if with_open:
-        yield Doubt(
-            DoubtKind.OPEN_LEVELS,
-            _labels_of(with_open),
-            Remedy.RUN_AGAIN,
-            levels=tuple(DeploymentLevels(one.label, one.open_levels) for one in with_open),
-        )
+    yield from _open_levels(answers)
     with_near = [answer for answer in answers if answer.near_levels]
     if with_near:
         yield Doubt(
@@ -161,6 +152,41 @@ def unsettled_doubts(
     incomparable = tuple(answer.label for answer in answers if answer.incomparable)
     if incomparable:
         yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
+
+
+def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
+    """Levels that could hold and that nobody judged: another run measures them, unless their verdict
+    is one that lasts.
+    """
+    to_measure: list[DeploymentLevels] = []
+    to_repair: dict[Validity, list[DeploymentLevels]] = {
+        validity: [] for validity in LASTING_VERDICTS
+    }
+    for answer in answers:
+        if not answer.measured:
+            continue
+        lasting = [verdict.level for verdict in answer.lasting_levels]
+        open_levels = tuple(level for level in answer.open_levels if level not in lasting)
+        if open_levels:
+            to_measure.append(DeploymentLevels(answer.label, open_levels))
+        for validity, deployments in to_repair.items():
+            levels = tuple(
+                verdict.level for verdict in answer.lasting_levels if verdict.validity is validity
+            )
+            if levels:
+                deployments.append(DeploymentLevels(answer.label, levels))
+    if to_measure:
+        labels = tuple(deployment.label for deployment in to_measure)
+        yield Doubt(DoubtKind.OPEN_LEVELS, labels, Remedy.RUN_AGAIN, levels=tuple(to_measure))
+    for validity, deployments in to_repair.items():
+        if deployments:
+            yield Doubt(
+                DoubtKind.OPEN_LEVELS,
+                tuple(deployment.label for deployment in deployments),
+                Remedy.REPAIR,
+                levels=tuple(deployments),
+                validity=validity,
+            )
 
 
 def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:

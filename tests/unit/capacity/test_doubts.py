@@ -9,6 +9,7 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
     Exclusion,
+    LastingVerdict,
     RankedDeployment,
     SearchedClaim,
 )
@@ -21,6 +22,7 @@ from orchestrator.capacity.doubts import (
     ranking_doubts,
     unsettled_doubts,
 )
+from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level
 
 LEVEL = Level(control="request_rate", value=8)
@@ -77,6 +79,24 @@ def test_open_and_near_levels_are_named_with_their_deployment() -> None:
     assert open_doubt.levels[0].label == "a"
     assert near_doubt.kind is DoubtKind.NEAR_THE_LIMIT
     assert near_doubt.levels[0].levels == (LEVEL,)
+
+
+def test_a_level_whose_verdict_lasts_is_repaired_and_not_run_again() -> None:
+    lasting = (LastingVerdict(LEVEL, Validity.STREAM_BUFFERED),)
+    (doubt,) = unsettled_doubts([answer("a", open_levels=(LEVEL,), lasting_levels=lasting)], None)
+    assert doubt.kind is DoubtKind.OPEN_LEVELS
+    assert doubt.remedy is Remedy.REPAIR
+    assert doubt.validity is Validity.STREAM_BUFFERED
+
+
+def test_of_open_levels_only_those_without_a_lasting_verdict_are_run_again() -> None:
+    other = Level(control="request_rate", value=9)
+    lasting = (LastingVerdict(LEVEL, Validity.INVALID),)
+    answers = [answer("a", open_levels=(LEVEL, other), lasting_levels=lasting)]
+    to_measure, to_repair = unsettled_doubts(answers, None)
+    assert to_measure.levels[0].levels == (other,)
+    assert to_repair.levels[0].levels == (LEVEL,)
+    assert to_repair.validity is Validity.INVALID
 
 
 def test_a_search_that_ended_early_can_go_on() -> None:
