@@ -23,8 +23,14 @@ import numpy as np
 
 from benchmarks.search.servers import SERVERS, TARGET, Run, Server
 from orchestrator.analysis.steady import steady_from
-from orchestrator.capacity.choose_level import PRECISION
-from orchestrator.capacity.claim import Claim, Probed, Shows
+from orchestrator.capacity.choose_level import (
+    expected_requests,
+    level_to_confirm,
+    level_to_explore,
+)
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.levels import PRECISION
+from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from orchestrator.capacity.sequential_test import LOOK_S, Outcome, Probe, next_look_s
 from orchestrator.cli.load_options import SEARCH_PRECISION
@@ -60,9 +66,9 @@ def probe(
     spent: Spent,
     tier: Tier,
     cap_s: float,
-) -> Probed:
+) -> ProbeOutcome:
     """One probe as a sweep runs it, and what is stored of it."""
-    test, told = Probe([[TARGET]], [tier.before(level)], tier.known.expected(level)), 0
+    test, told = Probe([[TARGET]], [tier.before(level)], expected_requests(tier.state, level)), 0
     run = server.probe(level, cap_s, rng)
     by_end = np.argsort(run.done, kind="stable")
     ends, end, verdict, now = run.done[by_end], cap_s, None, LOOK_S
@@ -83,13 +89,13 @@ def probe(
 
 def stored(
     run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool, whole: bool
-) -> Probed:
+) -> ProbeOutcome:
     """What is kept of a probe that ended then."""
     asked = run.due < end
     begin = steady_from(lambda: [(run.due[asked], run.done[asked])], end) or 0.0
     met = run.met & (run.done <= end) if diverging else run.met  # what was open was aborted
     shows: Shows = "diverged" if diverging else "misses" if verdict == "fails" else "all"
-    return Probed(level, (met[asked & (run.due >= begin)],), shows, whole)
+    return ProbeOutcome(level, (met[asked & (run.due >= begin)],), shows, whole)
 
 
 def search(
@@ -103,7 +109,8 @@ def search(
     """A whole search of one tier, or as much of it as so many seconds of load allow."""
     tier = Tier(server.closed, SLO, precision)
     while spent.probes < MOST_PROBES and (left_s := budget_s - spent.seconds) > 0:
-        if (level := tier.known.explored(guess, left_s=left_s) or tier.known.confirmed()) is None:
+        level = level_to_explore(tier.state, guess, left_s=left_s) or level_to_confirm(tier.state)
+        if level is None:
             break
         tier.tell(probe(server, level, rng, spent, tier, min(CAP_S, left_s)))
     spent.status, spent.high = tier.claim.status, tier.claim.high

@@ -55,13 +55,14 @@ class Search(Capacity):
         self.value, self.waited = guess / devices, False  # as predicted
 
     def go_on(self, gives_way: Callable[[], bool], rng: np.random.Generator, spent: Spent) -> None:
-        """One launch: until it knows, is beaten, or others come first."""
+        """One launch: until it knows, is dominated, or others come first."""
         while (level := self.ask()) is not None:
             if self.may_wait and gives_way():
                 self.waited = True
                 return
             self.tier.tell(probe(self.server, level.value, rng, spent, self.tier, CAP_S))
-            self._told, self._wants = self._told + 1, None
+            self._told += 1
+            self._wanted_levels = None
             self.look()
             self.tell_race()
 
@@ -111,9 +112,9 @@ def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
 
 def gives_way(race: Race, one: Search, queue: Sequence[Search]) -> bool:
     """Once: to all that were not probed yet, and to those that may come further."""
-    standing = race.standing(one.name)
+    priority = race.priority(one.name)
     return not one.waited and any(
-        not other.probes or race.standing(other.name) > standing for other in queue
+        not other.probes or race.priority(other.name) > priority for other in queue
     )
 
 
@@ -132,7 +133,7 @@ def run(size: int, kind: str, seed: int, patient: bool) -> tuple[float, Spent, i
     rng, spent, starts = np.random.default_rng([seed, size]), Spent(), 0
     race, searches = grid(size, kind, (1, 5)[seed % 2], rng)
     while queue := follow(race, searches):
-        one = min(queue, key=lambda each: (each.probes > 0, -race.standing(each.name)))
+        one = min(queue, key=lambda each: (each.probes > 0, -race.priority(each.name)))
         queue.remove(one)
         starts += 1
         one.go_on(partial(gives_way, race, one, queue) if patient else lambda: False, rng, spent)

@@ -22,10 +22,11 @@ from orchestrator.analysis.output_agreement import Disagreement
 from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import shares
-from orchestrator.capacity.choose_level import PRECISION
-from orchestrator.capacity.claim import POINTLESS, Claim, Probed, at_levels, claim_of, shown_by
-from orchestrator.capacity.dominance import SETTLED, against, lead_of, worth
+from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
+from orchestrator.capacity.dominance import SETTLED, among_rivals, lead_of, worth
+from orchestrator.capacity.levels import PRECISION, at_levels
 from orchestrator.capacity.outcomes import targets
+from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
 
@@ -312,14 +313,14 @@ def claims(
     ``slo_index``: which of the SLOs that the points were judged by ``slo`` is.
     """
     launched = points[0].deployment.launched
-    probes: dict[str, list[tuple[int, Probed]]] = {}
+    probes: dict[str, list[tuple[int, ProbeOutcome]]] = {}
     for point in points:
         for repeat in point.repeats:
             met: tuple[Bools, ...] = ()
             if repeat.verdicts:
                 met = tuple(test.met for test in repeat.verdicts[slo_index].tests)
             head = repeat.point
-            probe = shown_by(head, head.level, met, slo, launched, rules.starts)
+            probe = outcome_of_point(head, head.level, met, slo, launched, rules.starts)
             probes.setdefault(head.control, []).append((head.started_unix_ns, probe))
     (shares_to_meet,) = targets([slo])
     found: dict[str, Claim] = {}
@@ -352,10 +353,10 @@ def claims_among_rivals(
     lead = lead_of(values)
     found: list[dict[str, Claim]] = []
     for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
-        among_rivals = dict(claims_by_control)
-        if control in among_rivals:
-            among_rivals[control] = against(among_rivals[control], lead * divisor)
-        found.append(among_rivals)
+        beside_rivals = dict(claims_by_control)
+        if control in beside_rivals:
+            beside_rivals[control] = among_rivals(beside_rivals[control], lead * divisor)
+        found.append(beside_rivals)
     return found
 
 

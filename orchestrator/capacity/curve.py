@@ -16,16 +16,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING
 
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.capacity.strategy import Question
-from orchestrator.results.records import AttemptData
+from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import MOST_IN_FLIGHT, Level, Slo
-
-if TYPE_CHECKING:
-    from orchestrator.results.records import Committed
 
 GROWTH = 1.1
 # twice the load gave less than that many times the throughput: in between the curve bends

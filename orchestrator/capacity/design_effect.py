@@ -21,7 +21,7 @@ FEWEST_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Clumps:
+class MissRuns:
     """What one level tells of runs of misses: the share of requests that miss, their design effect,
     how many runs.
     """
@@ -55,7 +55,7 @@ def design_effect(runs: Sequence[Bools]) -> float:
     return found
 
 
-def clumps(runs: Sequence[Bools], target: float) -> Clumps | None:
+def miss_runs(runs: Sequence[Bools], target: float) -> MissRuns | None:
     """Of all probes of a level; None: no request missed, or so many that they say nothing of the
     target.
     """
@@ -63,10 +63,10 @@ def clumps(runs: Sequence[Bools], target: float) -> Clumps | None:
     if met == count or count - met > NEAR * (1 - target) * count:
         return None
     begun = sum(int(np.count_nonzero(np.diff(np.asarray(run, np.int8)) < 0)) for run in runs)
-    return Clumps(1 - met / count, design_effect(runs), begun)
+    return MissRuns(1 - met / count, design_effect(runs), begun)
 
 
-def usual_effect(seen: Iterable[Clumps], target: float) -> float:
+def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
     """Design effect where just so many miss as may: between the levels that were seen."""
     levels = sorted(seen, key=lambda one: (one.missed, one.effect, one.runs))
     if not levels:
@@ -76,13 +76,13 @@ def usual_effect(seen: Iterable[Clumps], target: float) -> float:
         math.log((one.runs * one.effect + PRIOR_RUNS * PRIOR_EFFECT) / weight)
         for one, weight in zip(levels, weights, strict=True)
     ]
-    rising = falling(known[::-1], weights[::-1])[::-1]
+    rising = isotonic(known[::-1], weights[::-1])[::-1]
     return float(
         np.exp(np.interp(math.log(1 - target), np.log([one.missed for one in levels]), rising))
     )
 
 
-def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The nearest values, by weighted squares, that do not rise from one to the next."""
     from scipy.optimize import isotonic_regression  # imported late: most sweeps search nothing
 

@@ -3,92 +3,108 @@ run and afterwards.
 
 Values are levels over what the deployment takes: its GPUs, USD an hour, or 1. The lead is the
 highest value that any of those that are compared was shown to hold, or claims, once its search is
-over; who is shown to fail there, or below, is outraced. That is all that is said of it: its bounds
-stay as they are, and so does a claim where it had one.
+over; a deployment that is shown to fail there, or below, is dominated, and its status is
+``outraced``. That is all that is said of it: its bounds stay as they are, and so does a claim where
+it had one.
 
-Claims lie on a grid and end where more probes hardly tell, so near ones say little of who is
-better: those that have one are ranked by what all their probes together expect them to hold.
+Claims lie on a grid and end where more probes hardly tell, so near ones say little of which
+deployment is better: those that have one are ranked by what all their probes together expect them
+to hold.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orchestrator.capacity.choose_level import EFFORTS, SAME, STEPS, Fit, spent
+from orchestrator.capacity.attainment_fit import AttainmentFit, is_known
+from orchestrator.capacity.choose_level import EFFORTS, is_spent
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 
 SETTLED = ("converged", "cliff")
 NEAR = 1.1  # times a claim: more does not count, whatever is expected, because nobody showed it
 
 
-def lead_of(found: Iterable[tuple[Claim, float]]) -> float:
-    """The highest value that was shown to hold, of claims and what they are divided by; 0: none
-    was.
-    """
+def lead_of(claims: Iterable[tuple[Claim, float]]) -> float:
+    """The highest value of any of the claims, each with what it is divided by; 0: none holds."""
     return max(
-        (shown(claim, over=claim.status != "budget") / divisor for claim, divisor in found),
+        (leading_level(claim, claim.status != "budget") / divisor for claim, divisor in claims),
         default=0.0,
     )
 
 
-def shown(claim: Claim, over: bool) -> float:
-    """The level with which it leads: what was shown once, and once its search is ``over`` what it
-    claims.
+def leading_level(claim: Claim, is_over: bool) -> float:
+    """The level with which a deployment leads: what was shown once, and when its search is over
+    what it claims.
     """
-    return claim.claim or 0.0 if over else claim.low
+    return claim.claim or 0.0 if is_over else claim.low
 
 
-def beaten(claim: Claim, lead: float) -> bool:
+def is_dominated(claim: Claim, lead: float) -> bool:
     """Whether it fails at ``lead`` or below, a level (the lead times what the deployment takes),
     and was not shown to hold as much all the same.
     """
-    return claim.high <= lead * SAME and not any(
-        one.verdict == "holds" and one.level * SAME >= lead for one in claim.levels
+    if claim.high > lead * SAME:
+        return False
+    return not any(
+        there.verdict == "holds" and there.level * SAME >= lead for there in claim.levels
     )
 
 
 def expected(claim: Claim, target: float) -> float | None:
-    """The level that is expected to hold, within the bounds; None: no probe tells. Who was beaten
-    has no claim, and how far it missed at the leader's level tells it from others.
+    """The level that is expected to hold, within the bounds; None: no probe tells. A dominated
+    deployment has no claim, and how far it missed at the leader's level tells it from others.
     """
-    if not any(one.requests or one.blocked or one.verdict == "fails" for one in claim.levels):
+    if not any(is_known(there) for there in claim.levels):
         return None
-    return min(max(Fit(claim.levels, target).level_of(target), claim.low), claim.high)
+    level = AttainmentFit(claim.levels, target).level_of(target)
+    return min(max(level, claim.low), claim.high)
 
 
 def estimate(claim: Claim, target: float) -> float | None:
     """``expected``, where probes lie on both sides of the target; None: it would be a guess."""
-    judged = [one for one in claim.levels if one.requests and one.share is not None]
-    above = any((one.share or 0.0) >= target for one in judged)
-    below = any((one.share or 0.0) < target for one in judged)
-    return expected(claim, target) if above and below and not claim.pointless else None
+    shares = [there.share for there in claim.levels if there.requests and there.share is not None]
+    is_bracketed = any(share >= target for share in shares) and any(
+        share < target for share in shares
+    )
+    return expected(claim, target) if is_bracketed and not claim.pointless else None
 
 
 def worth(claim: Claim, target: float) -> float:
     """The level with which it is ranked; 0: nothing is claimed."""
-    return (
-        min(expected(claim, target) or 0.0, NEAR * claim.claim) if claim.claim is not None else 0.0
-    )
+    if claim.claim is None:
+        return 0.0
+    return min(expected(claim, target) or 0.0, NEAR * claim.claim)
 
 
-def against(claim: Claim, lead: float) -> Claim:
-    """Its status among others: ``outraced`` where nothing more is asked because it is beaten;
-    ``client_bound`` or ``unresolved`` where probes at the lead do not tell, or cannot be made
-    there: levels below are not asked for.
+def among_rivals(claim: Claim, lead: float) -> Claim:
+    """The claim with its status among others.
+
+    ``outraced`` where nothing more is probed because it is dominated; ``client_bound`` or
+    ``unresolved`` where probes at the lead do not tell, or cannot be made there: levels below are
+    not probed.
     """
     if claim.status in (*SETTLED, "non_monotonic") or claim.pointless:
         return claim
-    if beaten(claim, lead):
+    if is_dominated(claim, lead):
         return replace(claim, status="outraced")
-    below = [
-        one
-        for one in claim.levels
-        if one.level <= lead * SAME and one.verdict != "fails" and not one.confirmed
-    ]
-    open_ones = [one for one in below if one.level > claim.low or one.verdict == "holds"]
-    if claim.status != "budget" or not open_ones:
+    open_levels = [there for there in claim.levels if _is_open(there, claim, lead)]
+    if claim.status != "budget" or not open_levels:
         return claim
-    if any(one.blocked and one.client_bound for one in open_ones):
+    if any(there.blocked and there.client_bound for there in open_levels):
         return replace(claim, status="client_bound")
-    near = lead / 2 ** (1.5 / STEPS)
-    tied = any(one.blocked or (spent(one, EFFORTS[-1]) and one.level > near) for one in open_ones)
-    return replace(claim, status="unresolved") if tied else claim
+    if any(_is_tied(there, lead) for there in open_levels):
+        return replace(claim, status="unresolved")
+    return claim
+
+
+def _is_open(there: LevelEvidence, claim: Claim, lead: float) -> bool:
+    """Whether the level could still be claimed, and lies at the lead or below."""
+    if there.level > lead * SAME or there.verdict == "fails" or there.confirmed:
+        return False
+    return there.level > claim.low or there.verdict == "holds"
+
+
+def _is_tied(there: LevelEvidence, lead: float) -> bool:
+    """Whether more probes of the level would not tell it from the lead."""
+    near_the_lead = lead / 2 ** (1.5 / STEPS)
+    return there.blocked or (is_spent(there, EFFORTS[-1]) and there.level > near_the_lead)

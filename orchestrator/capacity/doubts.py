@@ -19,8 +19,8 @@ from orchestrator.capacity.capacities import (
     level_of,
     tests_that_may_miss,
 )
-from orchestrator.capacity.choose_level import SAME, STEPS
 from orchestrator.capacity.dominance import SETTLED
+from orchestrator.capacity.levels import SAME, STEPS
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level
 

@@ -86,11 +86,10 @@ class Shortlist:
         """
         chosen = [one for one in sorted(self.chosen) if self._group(one) == group]
         found: dict[str, float | None] = {one: None if one in running else 0.0 for one in chosen}
-        for slo, claims in self._race.claims(group):
+        for of_slo in self._race.claims_in(group):
+            target = self._targets[of_slo.slo]
             held = {
-                one: expected(claim, self._targets[slo])
-                for one, claim in claims.items()
-                if one in found
+                one: expected(claim, target) for one, claim in of_slo.claims.items() if one in found
             }
             values = {
                 one: value / self._race.entrants[one].divisor

@@ -2,9 +2,10 @@
 for the others.
 
 Every deployment is probed, first at the level at which it would equal the leader; one that is shown
-to fail there is finished (``capacity/dominance.py``). Predictions set the order and the first levels;
-they exclude no deployment. One that holds more is searched until its bounds are close, and to the
-end once all others have been probed, because most leaders are beaten before that.
+to fail there is dominated, and finished (``capacity/dominance.py``). Predictions set the order and
+the first levels; they exclude no deployment. One that holds more is searched until its bounds are
+close, and to the end once all others have been probed, because most leaders are overtaken before
+that.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from heapq import nlargest
 from typing import Any
 
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.dominance import shown
+from orchestrator.capacity.dominance import leading_level
 
 CAUTION = 0.9  # share of the level that a rival could hold, at which others are probed first
+# times its upper estimate: as far as a deployment may come that has no level yet that fails
+FURTHEST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,27 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Ahead:
+    """What a deployment has to equal, as levels of its own; 0: there is nothing.
+
+    ``lead``: at this level it would equal what the others were shown to hold. ``leader_estimate``:
+    at this one, what the best of the others holds by a cautious estimate, never below the lead.
+    """
+
+    lead: float = 0.0
+    leader_estimate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClaims:
+    """What is known of all deployments that are compared for one workload and SLO, by name."""
+
+    slo: str
+    claims: dict[str, Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
     """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could
     hold, 0 once it is over; ``counts``: whether others look at that.
     """
@@ -46,14 +69,22 @@ class _Known:
     counts: bool
 
     @property
-    def hope(self) -> float:
-        """The level it may come to, as far as is known."""
+    def upper_estimate(self) -> float:
+        """The level it may come to, by a cautious estimate."""
         return max(self.lead, CAUTION * self.reach)
 
     @property
-    def front(self) -> float:
+    def leader_estimate(self) -> float:
         """The level that others must hold to be as good, as far as is known."""
-        return self.hope if self.counts else self.lead
+        return self.upper_estimate if self.counts else self.lead
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Value:
+    """What a deployment holds, over its divisor."""
+
+    value: float
+    name: str
 
 
 class _Field:
@@ -62,27 +93,38 @@ class _Field:
     """
 
     def __init__(self) -> None:
-        self.known: dict[str, _Known] = {}
-        # the best two: whoever asks, one of them is another
-        self.leads: list[tuple[float, str]] = []
-        self.fronts: list[tuple[float, str]] = []
+        self.progress: dict[str, _Progress] = {}
+        # the best two: one of them is another than the deployment that asks
+        self._leads: list[_Value] = []
+        self._estimates: list[_Value] = []
 
-    def put(self, name: str, one: _Known, entrants: Mapping[str, Entrant]) -> None:
-        self.known[name] = one
-        by_name = [(other, entrants[name].divisor, name) for name, other in self.known.items()]
-        self.leads = nlargest(2, ((other.lead / divisor, name) for other, divisor, name in by_name))
-        self.fronts = nlargest(
-            2, ((other.front / divisor, name) for other, divisor, name in by_name)
+    def put(self, name: str, progress: _Progress, entrants: Mapping[str, Entrant]) -> None:
+        """Note the progress of one search, and which two are the best now."""
+        self.progress[name] = progress
+        leads: list[_Value] = []
+        estimates: list[_Value] = []
+        for other, known in self.progress.items():
+            divisor = entrants[other].divisor
+            leads.append(_Value(known.lead / divisor, other))
+            estimates.append(_Value(known.leader_estimate / divisor, other))
+        self._leads = nlargest(2, leads)
+        self._estimates = nlargest(2, estimates)
+
+    def ahead_of(self, name: str, divisor: float) -> Ahead:
+        """What the best of the others hold, as levels of the deployment ``name``."""
+        return Ahead(
+            _best_of_others(self._leads, name) * divisor,
+            _best_of_others(self._estimates, name) * divisor,
         )
 
 
 class Race:
     """What the searches of a sweep know of each other, by name of deployment. Thread-safe.
 
-    The *lead* was shown to hold: a deployment that fails there is beaten. The *front* is a cautious
-    estimate of what the best of the others holds, never below the lead: a deployment that was not
-    shown to hold as much asks for no lower level. ``full_grid``: none is ever beaten; searches
-    still begin at what their nearest neighbour holds.
+    The *lead* was shown to hold: a deployment that fails there is dominated. The *leader estimate*
+    says cautiously what the best of the others holds, and is never below the lead: a deployment
+    that was not shown to hold as much probes no lower level. ``full_grid``: none is ever dominated;
+    searches still begin at what their nearest neighbour holds.
     """
 
     def __init__(self, entrants: Mapping[str, Entrant], full_grid: bool = False) -> None:
@@ -105,87 +147,99 @@ class Race:
         probed again: of two deployments that wait for each other one goes on, and no such change is
         followed by another before something is probed.
         """
-        if (me := self.entrants.get(name)) is None:
+        entrant = self.entrants.get(name)
+        if entrant is None:
             return
         with self._lock:
-            rivals = self._fields[workload, slo, me.group]
-            before, lead = rivals.known.get(name), shown(claim, over=not reach)
+            rivals = self._fields[workload, slo, entrant.group]
+            before = rivals.progress.get(name)
+            lead = leading_level(claim, is_over=not reach)
+            counts = asks
             if before is not None and asks:
-                if reach and lead < before.lead < claim.high:
+                is_doubted = lead < before.lead < claim.high
+                if reach and is_doubted:
                     lead = before.lead
-                if not before.counts and _bounds(before.claim) == _bounds(claim):
-                    asks = False  # it returned and has not been probed since
-            now = _Known(claim, lead, reach, counts=asks)
+                # it returned and has not been probed since
+                counts = before.counts or _bounds(before.claim) != _bounds(claim)
+            now = _Progress(claim, lead, reach, counts)
             if before is None or replace(before, claim=claim) != now:
                 self.version += 1
                 rivals.put(name, now, self.entrants)
             else:
-                rivals.known[name] = now
+                rivals.progress[name] = now
 
-    def view(self, name: str, workload: str, slo: str) -> tuple[float, float]:
-        """The levels at which a deployment equals the lead and the front of the others; 0: there is
-        none.
-        """
+    def view(self, name: str, workload: str, slo: str) -> Ahead:
+        """What a deployment has to equal to be as good as the best of the others."""
         with self._lock:
             return self._view(name, workload, slo)
 
-    def claims(self, group: Hashable) -> list[tuple[str, dict[str, Claim]]]:
-        """SLO and what is known of it, by name of deployment, for each workload; of all that are
-        compared.
-        """
+    def claims_in(self, group: Hashable) -> list[GroupClaims]:
+        """What is known of all deployments that are compared, for each workload and SLO."""
         with self._lock:
             return [
-                (slo, {name: one.claim for name, one in some.known.items()})
-                for (_, slo, of), some in self._fields.items()
-                if of == group
+                GroupClaims(slo, {name: one.claim for name, one in rivals.progress.items()})
+                for (_, slo, of_group), rivals in self._fields.items()
+                if of_group == group
             ]
 
     def neighbour(self, name: str, workload: str, slo: str) -> float | None:
         """The level it holds if it is as good as the deployment with the nearest settings; None:
         none holds any.
         """
-        if (me := self.entrants.get(name)) is None:
+        entrant = self.entrants.get(name)
+        if entrant is None:
             return None
         with self._lock:
-            known = [*self._fields[workload, slo, me.group].known.items()]
-        found = [
-            (self.entrants[other], one.lead) for other, one in known if other != name and one.lead
-        ]
-        near = min(found, key=lambda pair: distance(pair[0].settings, me.settings), default=None)
-        return near[1] / near[0].divisor * me.divisor if near is not None else None
-
-    def standing(self, name: str) -> float:
-        """The most that a deployment may still hold, divided by the front of the others; 0: it can
-        hold nothing.
-        """
-        group = self.entrants[name].group if name in self.entrants else None
-        with self._lock:
-            fields = [
-                (key, some.known.get(name)) for key, some in self._fields.items() if key[2] == group
-            ]
-            found = [
-                (one, self._view(name, *key[:2])[1])
-                for key, one in fields
-                if one is not None and one.hope
-            ]
-        return max(
-            (min(one.claim.high, 2 * one.hope) / (front or one.hope) for one, front in found),
-            default=0.0,
+            progress = dict(self._fields[workload, slo, entrant.group].progress)
+        leads = {
+            other: known.lead for other, known in progress.items() if other != name and known.lead
+        }
+        nearest = min(
+            leads,
+            key=lambda other: distance(self.entrants[other].settings, entrant.settings),
+            default=None,
         )
+        if nearest is None:
+            return None
+        return leads[nearest] / self.entrants[nearest].divisor * entrant.divisor
+
+    def priority(self, name: str) -> float:
+        """The most that a deployment may still hold, over what the best of the others is expected
+        to hold, of all its searches the largest; 0: it can hold nothing.
+        """
+        if name not in self.entrants:
+            return 0.0
+        group = self.entrants[name].group
+        highest = 0.0
+        with self._lock:
+            for (workload, slo, of_group), rivals in self._fields.items():
+                known = rivals.progress.get(name)
+                if of_group != group or known is None or not known.upper_estimate:
+                    continue
+                to_equal = self._view(name, workload, slo).leader_estimate
+                most = min(known.claim.high, FURTHEST * known.upper_estimate)
+                highest = max(highest, most / (to_equal or known.upper_estimate))
+        return highest
 
     def rivals(self, name: str, workload: str) -> Rivals:
         """The race as the search of one workload on a deployment sees it."""
         return Rivals(self, name, workload)
 
-    def _view(self, name: str, workload: str, slo: str) -> tuple[float, float]:
-        me = self.entrants.get(name)
-        if me is None or self.full_grid:
-            return 0.0, 0.0
-        some = self._fields[workload, slo, me.group]
-        lead, front = (
-            next((one for one, by in best if by != name), 0.0) for best in (some.leads, some.fronts)
-        )
-        return lead * me.divisor, front * me.divisor
+    def _view(self, name: str, workload: str, slo: str) -> Ahead:
+        entrant = self.entrants.get(name)
+        if entrant is None or self.full_grid:
+            return Ahead()
+        return self._fields[workload, slo, entrant.group].ahead_of(name, entrant.divisor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a search saw of the race for one SLO. ``neighbour``: as of ``Race``; only in a full
+    grid, because otherwise the leader estimate says where to begin.
+    """
+
+    ahead: Ahead
+    neighbour: float | None
 
 
 class Rivals:
@@ -194,8 +248,10 @@ class Rivals:
     """
 
     def __init__(self, race: Race, name: str, workload: str) -> None:
-        self._race, self._of = race, (name, workload)
-        self._seen: dict[str, tuple[float, float, float | None]] = {}
+        self._race = race
+        self._name = name
+        self._workload = workload
+        self._seen: dict[str, _Seen] = {}
 
     def look(self, begun: bool) -> bool:
         """Update to the race as it is now; whether anything changed. ``begun``: it has chosen where
@@ -203,43 +259,58 @@ class Rivals:
         """
         if begun and self._race.full_grid:
             return False
-        before, self._seen = self._seen, {slo: self._look(slo) for slo in self._seen}
+        before = self._seen
+        self._seen = {slo: self._look(slo) for slo in before}
         return before != self._seen
 
     def lead(self, slo: str) -> float:
-        """See ``Race``."""
-        return self._at(slo)[0]
+        """See ``Ahead``."""
+        return self._at(slo).ahead.lead
 
-    def front(self, slo: str) -> float:
-        """See ``Race``."""
-        return self._at(slo)[1]
+    def leader_estimate(self, slo: str) -> float:
+        """See ``Ahead``."""
+        return self._at(slo).ahead.leader_estimate
 
     def neighbour(self, slo: str) -> float | None:
-        """See ``Race``; only where none is ahead, because otherwise the front says where to begin."""
-        return self._at(slo)[2]
+        """See ``Race``; None unless the whole grid is searched."""
+        return self._at(slo).neighbour
 
-    def _at(self, slo: str) -> tuple[float, float, float | None]:
+    def _at(self, slo: str) -> _Seen:
         if slo not in self._seen:
             self._seen[slo] = self._look(slo)
         return self._seen[slo]
 
-    def _look(self, slo: str) -> tuple[float, float, float | None]:
-        neighbour = self._race.neighbour(*self._of, slo) if self._race.full_grid else None
-        return *self._race.view(*self._of, slo), neighbour
+    def _look(self, slo: str) -> _Seen:
+        neighbour = None
+        if self._race.full_grid:
+            neighbour = self._race.neighbour(self._name, self._workload, slo)
+        return _Seen(self._race.view(self._name, self._workload, slo), neighbour)
+
+
+def distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+    """Between settings: doublings where both are numbers, 1 where they differ in kind."""
+    return sum(
+        _distance_between(first.get(name), second.get(name))
+        for name in first.keys() | second.keys()
+    )
+
+
+def _distance_between(value: Any, other: Any) -> float:
+    if value == other:
+        return 0.0
+    if _is_positive_number(value) and _is_positive_number(other):
+        return abs(math.log2(value / other))
+    return 1.0
+
+
+def _is_positive_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _best_of_others(best: list[_Value], name: str) -> float:
+    return next((other.value for other in best if other.name != name), 0.0)
 
 
 def _bounds(claim: Claim) -> tuple[object, ...]:
     """What another probe changes."""
     return claim.low, claim.high, claim.levels
-
-
-def distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
-    """Between settings: doublings where both are numbers, 1 where they differ in kind."""
-
-    def between(one: Any, other: Any) -> float:
-        if one == other:
-            return 0.0
-        numbers = all(isinstance(value, int | float) and value > 0 for value in (one, other))
-        return abs(math.log2(one / other)) if numbers else 1.0
-
-    return sum(between(first.get(name), second.get(name)) for name in first.keys() | second.keys())

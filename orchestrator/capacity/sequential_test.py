@@ -30,9 +30,9 @@ from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.steady import steady_from
 from orchestrator.capacity.design_effect import (
     PRIOR_EFFECT,
-    Clumps,
-    clumps,
+    MissRuns,
     design_effect,
+    miss_runs,
     usual_effect,
 )
 
@@ -89,7 +89,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class EarlierProbes:
     """What earlier probes say of one test when a probe begins. ``runs``: those of its level that
     count with it, in any order; ``learned``: those that only tell how misses run; ``seen``: the
     same of other levels. ``confirms``: its level was shown to hold. ``quick``: it shall only be
@@ -98,14 +98,14 @@ class Before:
 
     runs: tuple[Bools, ...] = ()
     learned: tuple[Bools, ...] = ()
-    seen: tuple[Clumps, ...] = ()
+    seen: tuple[MissRuns, ...] = ()
     confirms: bool = False
     quick: bool = False
 
     def evidence(self, met: Bools, target: float) -> Evidence:
         """With what the running probe saw so far."""
         runs = [*self.runs, met]
-        here = clumps([*self.learned, *runs], target)
+        here = miss_runs([*self.learned, *runs], target)
         effect = (
             1.0 if self.quick else usual_effect([*self.seen, *([here] if here else [])], target)
         )
@@ -177,12 +177,14 @@ class Probe:
     def __init__(
         self,
         tiers: Sequence[Sequence[float]],
-        before: Sequence[Sequence[Before]] = (),
+        before: Sequence[Sequence[EarlierProbes]] = (),
         expected: float = np.inf,
     ) -> None:
         self._tiers, self._expected = tiers, expected
         self._tests = [float(target) for tier in tiers for target in tier]
-        self._before = [one for tier in before for one in tier] or [Before()] * len(self._tests)
+        self._before = [one for tier in before for one in tier] or [EarlierProbes()] * len(
+            self._tests
+        )
         self._alpha = LIVE / max(1, len(self._tests))  # times that of a verdict
         self._told: list[tuple[Floats, Floats, Bools]] = []
         # the first one of a tier stays

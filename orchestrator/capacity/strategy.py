@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from orchestrator.spec.load import Control, Level, Slo
 
 if TYPE_CHECKING:
-    from orchestrator.capacity.claim import Claim
     from orchestrator.capacity.race import Rivals
-    from orchestrator.capacity.sequential_test import Before
+    from orchestrator.capacity.sequential_test import EarlierProbes
     from orchestrator.results.records import Committed
 
 
@@ -99,12 +98,6 @@ class Watch:
     """
 
     slos: tuple[Slo, ...]
-    before: tuple[tuple[Before, ...], ...] = ()
+    before: tuple[tuple[EarlierProbes, ...], ...] = ()
     expected: float = math.inf
     over: Callable[[], bool] = lambda: False
-
-
-def claim_document(claim: Claim) -> dict[str, float | str | None]:
-    """In JSON values. ``high`` is null where no level was shown to fail."""
-    high = claim.high if math.isfinite(claim.high) else None
-    return {"claim": claim.claim, "low": claim.low, "high": high, "status": claim.status}

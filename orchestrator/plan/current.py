@@ -17,7 +17,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
 from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
-from orchestrator.capacity.choose_level import PRECISION
+from orchestrator.capacity.levels import PRECISION
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.results.ids import one_model

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from orchestrator.analysis.launches import StoredLaunch
 from orchestrator.analysis.slo import format_slo
-from orchestrator.capacity.strategy import claim_document
+from orchestrator.capacity.claim import claim_document
 from orchestrator.report.agreement import agreement_fields
 from orchestrator.report.documents.answer import (
     AnswerDocument,

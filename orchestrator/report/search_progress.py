@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.slo import format_slo, stored_values, tests
-from orchestrator.capacity.claim import POINTLESS
+from orchestrator.capacity.claim import POINTLESS, claim_document
 from orchestrator.capacity.dominance import estimate
 from orchestrator.capacity.outcomes import targets
-from orchestrator.capacity.strategy import claim_document
 from orchestrator.report.formats import Document, fields_of
 from orchestrator.report.text import EMULATED, Column, plain, say, table
 from orchestrator.results.validity import Validity

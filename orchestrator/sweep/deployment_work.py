@@ -225,7 +225,7 @@ class DeploymentWork:
     @property
     def standing(self) -> float:
         """How much it may still hold, compared with others: see ``Race``."""
-        return self._race.standing(self.deployment.id) if self._race is not None else 0.0
+        return self._race.priority(self.deployment.id) if self._race is not None else 0.0
 
     @property
     def queue_class(self) -> QueueClass:

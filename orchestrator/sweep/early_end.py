@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.analysis.slo import format_limits
-from orchestrator.capacity.claim import SEPARATOR
 from orchestrator.capacity.outcomes import outcomes, targets
+from orchestrator.capacity.probe_outcome import SEPARATOR
 from orchestrator.capacity.sequential_test import Probe, next_look_s
 from orchestrator.capacity.strategy import Watch
 from orchestrator.load.point import LoadPoint, Progress

@@ -18,7 +18,7 @@ from orchestrator.base.errors import (
     PlacementError,
 )
 from orchestrator.base.redaction import mask_secrets
-from orchestrator.capacity.strategy import claim_document
+from orchestrator.capacity.claim import claim_document
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Point
 from orchestrator.results.events import Event, Phase, PhaseName

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.capacity.choose_level import SAME, STEPS, Known
-from orchestrator.capacity.claim import AtLevel, Claim, Status, claim_of
-from orchestrator.capacity.dominance import against, beaten, lead_of
+from orchestrator.capacity.choose_level import (
+    level_among_rivals,
+    level_to_confirm,
+    level_to_explore,
+)
+from orchestrator.capacity.claim import Claim, Status, claim_of
+from orchestrator.capacity.dominance import among_rivals, is_dominated, lead_of
+from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence, SearchState
 from orchestrator.capacity.race import CAUTION, Entrant, Race
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, Outcome
@@ -26,29 +31,31 @@ ENTRANTS = {
 }
 
 
-def claim(low: float, high: float = math.inf, status: Status = "budget", *levels: AtLevel) -> Claim:
+def claim(
+    low: float, high: float = math.inf, status: Status = "budget", *levels: LevelEvidence
+) -> Claim:
     return Claim(None, low, high, status, levels)
 
 
-def at(level: float, verdict: Outcome | None = None, whole: int = 0) -> AtLevel:
-    return AtLevel(
+def at(level: float, verdict: Outcome | None = None, whole: int = 0) -> LevelEvidence:
+    return LevelEvidence(
         level, max(whole, 1), verdict, False, 0.95, 1000, (), whole, False, False, False, 20.0
     )
 
 
-def blocked(level: float, client_bound: bool) -> AtLevel:
+def blocked(level: float, client_bound: bool) -> LevelEvidence:
     return replace(at(level), blocked=True, client_bound=client_bound, share=None, requests=0)
 
 
 def test_a_leader_is_ahead_of_those_it_is_compared_with_per_what_they_take() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
-    assert race.view("small", "w", "fast")[0] == 10.0
-    assert race.view("middle", "w", "fast")[0] == 20.0
-    assert race.view("large", "w", "fast")[0] == 0.0  # nobody is ahead of itself
-    assert race.view("other", "w", "fast")[0] == 0.0
-    assert race.view("small", "w", "slow")[0] == race.view("small", "v", "fast")[0] == 0.0
-    assert race.view("small", "w", "fast")[1] == pytest.approx(CAUTION * 12.0)
+    assert race.view("small", "w", "fast").lead == 10.0
+    assert race.view("middle", "w", "fast").lead == 20.0
+    assert race.view("large", "w", "fast").lead == 0.0  # nobody is ahead of itself
+    assert race.view("other", "w", "fast").lead == 0.0
+    assert race.view("small", "w", "slow").lead == race.view("small", "v", "fast").lead == 0.0
+    assert race.view("small", "w", "fast").leader_estimate == pytest.approx(CAUTION * 12.0)
 
 
 def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_more_was_probed() -> (
@@ -58,23 +65,27 @@ def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_mo
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     seen = race.version
     race.tell("large", "w", "fast", claim(80.0), 96.0, asks=False)
-    assert race.view("small", "w", "fast")[1] == 10.0
+    assert race.view("small", "w", "fast").leader_estimate == 10.0
     assert race.version > seen
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     # or two that wait for each other would do so for ever
-    assert race.view("small", "w", "fast")[1] == 10.0
+    assert race.view("small", "w", "fast").leader_estimate == 10.0
     race.tell("large", "w", "fast", claim(80.0, 100.0), 96.0)
-    assert race.view("small", "w", "fast")[1] == pytest.approx(CAUTION * 12.0)
+    assert race.view("small", "w", "fast").leader_estimate == pytest.approx(CAUTION * 12.0)
 
 
 def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
-    assert race.view("small", "w", "fast")[0] == 10.0
+    assert race.view("small", "w", "fast").lead == 10.0
     race.tell("large", "w", "fast", Claim(64.0, 80.0, 96.0, "unresolved", ()), 0.0, asks=False)
-    assert race.view("small", "w", "fast")[0] == race.view("small", "w", "fast")[1] == 8.0
+    assert (
+        race.view("small", "w", "fast").lead
+        == race.view("small", "w", "fast").leader_estimate
+        == 8.0
+    )
     race.tell("large", "w", "fast", claim(80.0, 96.0, "unresolved"), 0.0, asks=False)
-    assert race.view("small", "w", "fast")[0] == 0.0
+    assert race.view("small", "w", "fast").lead == 0.0
     assert (
         lead_of(
             [(claim(80.0, 96.0, "unresolved"), 8.0), (Claim(6.0, 9.0, 12.0, "unresolved", ()), 1.0)]
@@ -87,12 +98,12 @@ def test_a_lead_that_is_doubted_stays_until_nobody_asks_for_it_or_it_is_shown_to
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 80.0)
     race.tell("large", "w", "fast", claim(40.0, 96.0), 80.0)
-    assert race.view("small", "w", "fast")[0] == 10.0
+    assert race.view("small", "w", "fast").lead == 10.0
     race.tell("large", "w", "fast", claim(40.0, 96.0), 80.0, asks=False)
-    assert race.view("small", "w", "fast")[0] == 5.0
+    assert race.view("small", "w", "fast").lead == 5.0
     race.tell("large", "w", "fast", claim(64.0, 96.0), 64.0)
     race.tell("large", "w", "fast", claim(40.0, 64.0), 40.0)
-    assert race.view("small", "w", "fast")[0] == 5.0
+    assert race.view("small", "w", "fast").lead == 5.0
 
 
 GRID = [float(f"{2.0 ** (step / STEPS):.4g}") for step in range(70, 100)]
@@ -100,9 +111,9 @@ GRID = [float(f"{2.0 ** (step / STEPS):.4g}") for step in range(70, 100)]
 
 def probed(
     level: float, verdict: Outcome | None, share: float, whole: int, confirmed: bool = False
-) -> AtLevel:
+) -> LevelEvidence:
     evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
-    return AtLevel(
+    return LevelEvidence(
         level, whole, verdict, confirmed, share, 3000, evidence, whole, False, False, False, 20.0
     )
 
@@ -124,7 +135,7 @@ OTHER = [
 
 
 @st.composite
-def near_ties(draw: st.DrawFn) -> list[AtLevel]:
+def near_ties(draw: st.DrawFn) -> list[LevelEvidence]:
     """What probes of one deployment may show: what holds, above that what nobody knows, above that
     what fails.
     """
@@ -164,11 +175,16 @@ class Contest:
         }
         self.given_up = dict[str, Claim]()
 
-    def shows(self, name: str, levels: list[AtLevel]) -> None:
+    def shows(self, name: str, levels: list[LevelEvidence]) -> None:
         """As if these had been probed."""
         one = self.searches[name]
         (tier,) = one._tiers
-        tier._claim, tier._over, one._wants, one._told = claim_of(levels, 0.95), None, None, 1
+        tier._claim, tier._is_over, one._wanted_levels, one._told = (
+            claim_of(levels, 0.95),
+            None,
+            None,
+            1,
+        )
         one.look()
         self.tell(name)
 
@@ -196,21 +212,23 @@ class Contest:
         """
         leads, known = (
             {name: self._lead(name) for name in self.race.entrants},
-            self.race._fields["w", "s", "g"].known,
+            self.race._fields["w", "s", "g"].progress,
         )
         asking = {name for name, one in self.searches.items() if one.ask() is not None}
         for name in self.searches.keys() - asking:
             (tier,) = self.searches[name]._tiers
-            alone = tier.known.explored(None) or tier.known.confirmed()
+            alone = level_to_explore(tier.state, None) or level_to_confirm(tier.state)
             # too near to the lead to tell
             near = self.searches[name].claims()["s"].status == "unresolved"
             if (
                 alone is None
                 or near
-                or beaten(tier.claim, max(leads[other] for other in leads if other != name))
+                or is_dominated(tier.claim, max(leads[other] for other in leads if other != name))
             ):
                 continue
-            assert max((known[other].front for other in asking), default=0.0) * SAME >= alone
+            assert (
+                max((known[other].leader_estimate for other in asking), default=0.0) * SAME >= alone
+            )
 
     def _lead(self, name: str) -> float:
         """What counts as held by it: while it asks, also what was doubted since."""
@@ -220,7 +238,7 @@ class Contest:
         claim, over, known = (
             one.claims()["s"],
             not one.reaches()["s"],
-            self.race._fields["w", "s", "g"].known[name],
+            self.race._fields["w", "s", "g"].progress[name],
         )
         lead = claim.claim or 0.0 if over else claim.low
         if one.ask() is None or known.lead >= claim.high:
@@ -235,7 +253,7 @@ class Contest:
 )
 @example([ONE_WAITS, OTHER], [])
 def test_whatever_comes_who_is_not_beaten_asks_or_waits_for_one_that_does(
-    found: list[list[AtLevel]], later: list[tuple[int, list[AtLevel] | None]]
+    found: list[list[LevelEvidence]], later: list[tuple[int, list[LevelEvidence] | None]]
 ) -> None:
     """``later``: what is found of one of them then; None: it is given up."""
     contest = Contest(len(found))
@@ -259,7 +277,7 @@ def test_what_a_search_sees_of_others_stays_until_it_looks() -> None:
     rivals = race.rivals("small", "w")
     assert rivals.lead("fast") == 0.0
     race.tell("large", "w", "fast", claim(80.0), 96.0)
-    assert rivals.lead("fast") == rivals.front("fast") == 0.0
+    assert rivals.lead("fast") == rivals.leader_estimate("fast") == 0.0
     assert rivals.look(begun=True)
     assert rivals.lead("fast") == 10.0
     seen = race.version
@@ -272,7 +290,11 @@ def test_on_a_full_grid_nobody_is_ahead_and_the_nearest_neighbour_says_where_to_
     race = Race(ENTRANTS, full_grid=True)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     race.tell("small", "w", "fast", claim(12.0), 12.0)
-    assert race.view("middle", "w", "fast")[0] == race.view("middle", "w", "fast")[1] == 0.0
+    assert (
+        race.view("middle", "w", "fast").lead
+        == race.view("middle", "w", "fast").leader_estimate
+        == 0.0
+    )
     assert race.neighbour("middle", "w", "fast") == 24.0
     assert race.neighbour("other", "w", "fast") is None
 
@@ -282,11 +304,11 @@ def test_who_may_come_further_stands_higher() -> None:
     race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0)
     race.tell("small", "w", "fast", claim(0.0, 11.0), 10.0)
     race.tell("middle", "w", "fast", claim(0.0, 18.0), 0.0, asks=False)
-    assert race.standing("large") > race.standing("small") > race.standing("middle") == 0.0
-    before = race.standing("large")
+    assert race.priority("large") > race.priority("small") > race.priority("middle") == 0.0
+    before = race.priority("large")
     race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0, asks=False)
     race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0)  # it waited, and returned
-    assert race.standing("large") == pytest.approx(before)
+    assert race.priority("large") == pytest.approx(before)
 
 
 def test_the_same_news_is_no_news() -> None:
@@ -301,25 +323,25 @@ def test_the_same_news_is_no_news() -> None:
 def test_who_fails_at_the_lead_is_beaten_and_who_fails_above_is_not() -> None:
     lead = lead_of([(claim(80.0), 8.0), (claim(9.0), 1.0)])
     assert lead == 10.0
-    assert beaten(claim(0.0, 10.0), lead)
-    assert not beaten(claim(0.0, 10.3), lead)
-    assert not beaten(claim(9.0), lead)
+    assert is_dominated(claim(0.0, 10.0), lead)
+    assert not is_dominated(claim(0.0, 10.3), lead)
+    assert not is_dominated(claim(9.0), lead)
 
 
 def test_the_beaten_keep_their_bounds_and_those_whose_search_had_ended_their_status() -> None:
-    found = against(claim(4.0, 9.0), 10.0)
+    found = among_rivals(claim(4.0, 9.0), 10.0)
     assert (found.claim, found.low, found.high, found.status) == (None, 4.0, 9.0, "outraced")
-    assert against(claim(4.0, 9.0, "converged"), 10.0).status == "converged"
-    assert against(claim(4.0, 11.0), 10.0).status == "budget"
-    assert against(claim(4.0, 11.0), 0.0).status == "budget"
+    assert among_rivals(claim(4.0, 9.0, "converged"), 10.0).status == "converged"
+    assert among_rivals(claim(4.0, 11.0), 10.0).status == "budget"
+    assert among_rivals(claim(4.0, 11.0), 0.0).status == "budget"
 
 
 def test_who_was_shown_to_hold_as_much_is_not_beaten_by_a_level_that_failed_below() -> None:
     hiccup = claim(0.0, 8.0, "non_monotonic", at(8.0, "fails"), at(16.0, "holds"))
-    assert not beaten(hiccup, 10.0)
-    assert not beaten(hiccup, 16.0)
-    assert beaten(hiccup, 17.0)
-    assert against(hiccup, 10.0).status == against(hiccup, 17.0).status == "non_monotonic"
+    assert not is_dominated(hiccup, 10.0)
+    assert not is_dominated(hiccup, 16.0)
+    assert is_dominated(hiccup, 17.0)
+    assert among_rivals(hiccup, 10.0).status == among_rivals(hiccup, 17.0).status == "non_monotonic"
 
 
 @pytest.mark.parametrize(
@@ -329,36 +351,43 @@ def test_who_cannot_be_measured_at_the_lead_is_asked_nothing_more_and_says_so(
     client_bound: bool, status: Status
 ) -> None:
     levels = at(8.0, "holds"), blocked(9.792, client_bound)
-    known = Known(levels, 8.0, math.inf, 0.95, False)
-    assert [known.from_front(10.0, one) for one in (known.explored(10.0), known.confirmed())] == [
+    known = SearchState(levels, 8.0, math.inf, 0.95, False)
+    assert [
+        level_among_rivals(known, 10.0, one)
+        for one in (level_to_explore(known, 10.0), level_to_confirm(known))
+    ] == [
         None,
         None,
     ]
-    assert against(claim(8.0, math.inf, "budget", *levels), 10.0).status == status
+    assert among_rivals(claim(8.0, math.inf, "budget", *levels), 10.0).status == status
     above = at(8.0, "holds"), blocked(16.0, client_bound)
-    assert against(claim(8.0, math.inf, "budget", *above), 10.0).status == "budget"
+    assert among_rivals(claim(8.0, math.inf, "budget", *above), 10.0).status == "budget"
 
 
 def test_who_is_too_near_to_the_leader_to_tell_is_unresolved() -> None:
     tied = claim(4.0, 11.0, "budget", at(10.0, whole=8))
-    assert against(tied, 10.0).status == "unresolved"
-    assert against(claim(4.0, 11.0, "budget", at(10.0)), 10.0).status == "budget"
+    assert among_rivals(tied, 10.0).status == "unresolved"
+    assert among_rivals(claim(4.0, 11.0, "budget", at(10.0)), 10.0).status == "budget"
 
 
 def test_who_held_the_lead_once_and_could_not_confirm_it_is_unresolved() -> None:
     held = claim(10.0, 11.0, "budget", at(10.0, "holds", whole=16))
-    assert against(held, 10.0).status == "unresolved"
-    assert against(claim(10.0, 11.0, "budget", at(10.0, "holds", whole=6)), 10.0).status == "budget"
+    assert among_rivals(held, 10.0).status == "unresolved"
+    assert (
+        among_rivals(claim(10.0, 11.0, "budget", at(10.0, "holds", whole=6)), 10.0).status
+        == "budget"
+    )
 
 
 def test_it_is_probed_first_at_the_front_or_just_below_and_never_lower() -> None:
-    nothing = Known((), 0.0, math.inf, 0.95, False)
-    assert nothing.from_front(8.0, None) == 8.0
-    assert nothing.from_front(8.05, None) == 8.0
-    assert nothing.from_front(8.2, None) == 8.116  # the nearest of the grid is above
-    missed = Known((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
-    assert missed.from_front(8.0, 4.0) is None
-    undecided = Known((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
-    assert undecided.from_front(8.0, 4.0) == 8.0
-    assert undecided.from_front(8.0, 9.0) == 9.0
-    assert Known((at(8.0, whole=8),), 0.0, math.inf, 0.95, False).from_front(8.0, 4.0) is None
+    nothing = SearchState((), 0.0, math.inf, 0.95, False)
+    assert level_among_rivals(nothing, 8.0, None) == 8.0
+    assert level_among_rivals(nothing, 8.05, None) == 8.0
+    assert level_among_rivals(nothing, 8.2, None) == 8.116  # the nearest of the grid is above
+    missed = SearchState((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
+    assert level_among_rivals(missed, 8.0, 4.0) is None
+    undecided = SearchState((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
+    assert level_among_rivals(undecided, 8.0, 4.0) == 8.0
+    assert level_among_rivals(undecided, 8.0, 9.0) == 9.0
+    spent_there = SearchState((at(8.0, whole=8),), 0.0, math.inf, 0.95, False)
+    assert level_among_rivals(spent_there, 8.0, 4.0) is None

@@ -29,8 +29,11 @@ from benchmarks.search.servers import (
 from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity import search as capacity
-from orchestrator.capacity.choose_level import EFFORTS, FIRST_EFFORT, Fit
-from orchestrator.capacity.claim import Probed, at_levels, claim_of, known_of, probed, shown_by
+from orchestrator.capacity.attainment_fit import AttainmentFit
+from orchestrator.capacity.choose_level import level_to_confirm, level_to_explore, next_level
+from orchestrator.capacity.claim import claim_of
+from orchestrator.capacity.levels import at_levels, search_state
+from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt, outcome_of_point
 from orchestrator.capacity.search import MOST_PROBES, Capacity, Tier
 from orchestrator.capacity.sequential_test import FEWEST_TO_FAIL, evidence
 from orchestrator.capacity.strategy import Question
@@ -104,9 +107,13 @@ def test_half_an_hour_of_eight_slots_is_enough_for_a_claim_that_is_of_use() -> N
 
 
 def test_where_less_time_is_left_a_lower_level_is_to_be_shown() -> None:
-    told = [Probed(8.0, flags(0.995)), Probed(11.31, flags(0.955)), Probed(11.65, flags(0.9))]
-    known = known_of(at_levels(told, [TARGET]), TARGET)
-    long, short = (known.explored(None, left_s=left_s) for left_s in (math.inf, 100.0))
+    told = [
+        ProbeOutcome(8.0, flags(0.995)),
+        ProbeOutcome(11.31, flags(0.955)),
+        ProbeOutcome(11.65, flags(0.9)),
+    ]
+    known = search_state(at_levels(told, [TARGET]), TARGET)
+    long, short = (level_to_explore(known, None, left_s=left_s) for left_s in (math.inf, 100.0))
     assert long is not None
     assert short is not None
     assert 8.0 < short < long < 11.31
@@ -117,8 +124,8 @@ def test_a_search_ends_at_the_precision_that_was_asked_for() -> None:
     for precision in (0.5, 0.1):
         tier = Tier(False, SLO, precision)
         probes.append(0)
-        while (level := tier.known.wanted()) is not None:
-            tier.tell(Probed(level, flags(0.99 if level < 10 else 0.85)))
+        while (level := next_level(tier.state)) is not None:
+            tier.tell(ProbeOutcome(level, flags(0.99 if level < 10 else 0.85)))
             probes[-1] += 1
         assert tier.claim.status == "converged"
         assert tier.claim.claim is not None
@@ -126,10 +133,10 @@ def test_a_search_ends_at_the_precision_that_was_asked_for() -> None:
     assert probes[0] < probes[1]
 
 
-def ended(answer: Callable[[float], Probed], whole_numbers: bool = False) -> Tier:
+def ended(answer: Callable[[float], ProbeOutcome], whole_numbers: bool = False) -> Tier:
     tier = Tier(whole_numbers, SLO)
     for _ in range(MOST_PROBES):
-        if (level := tier.known.wanted()) is None:
+        if (level := next_level(tier.state)) is None:
             break
         tier.tell(answer(level))
     return tier
@@ -143,32 +150,37 @@ def flags(share: float, count: int = 4000) -> tuple[Bools]:
 def test_what_raises_the_claim_counts_more_than_a_level_that_fails() -> None:
     """8 is claimed, 11 fails, and the capacity is expected in the middle."""
     twice = [
-        Probed(level, flags(share, count))
+        ProbeOutcome(level, flags(share, count))
         for level, share, count in ((8.0, 0.985, 4000), (11.0, 0.85, 600))
     ] * 2
-    known = known_of(at_levels(twice, [TARGET]), TARGET)
-    assert (known.claim, known.high) == (8.0, 11.0)
-    level = known.explored(None)
+    known = search_state(at_levels(twice, [TARGET]), TARGET)
+    assert (known.confirmed_level, known.high) == (8.0, 11.0)
+    level = level_to_explore(known, None)
     assert level is not None
-    assert level < Fit(known.levels, TARGET).level_of(TARGET)
+    assert level < AttainmentFit(known.levels, TARGET).level_of(TARGET)
 
 
 def test_a_level_that_fails_is_expected_to_take_as_many_requests_as_a_verdict_rests_on() -> None:
-    levels = at_levels([Probed(8.0, flags(0.985)), Probed(16.0, flags(0.3, 600))], [TARGET])
-    fit = Fit(levels, TARGET)
-    assert fit.requests(15.0, FIRST_EFFORT) == pytest.approx(FEWEST_TO_FAIL * fit.effect)
+    levels = at_levels(
+        [ProbeOutcome(8.0, flags(0.985)), ProbeOutcome(16.0, flags(0.3, 600))], [TARGET]
+    )
+    fit = AttainmentFit(levels, TARGET)
+    assert fit.requests(15.0) == pytest.approx(FEWEST_TO_FAIL * fit.effect)
 
 
 def test_a_level_that_seems_near_the_target_is_asked_again_as_if_it_were_a_standard_error_away() -> (
     None
 ):
     near = (np.arange(1000) % 20 > 0,)
-    fit = Fit(
-        at_levels([Probed(8.0, near, whole=False), Probed(16.0, flags(0.3, 600))], [TARGET]), TARGET
+    fit = AttainmentFit(
+        at_levels(
+            [ProbeOutcome(8.0, near, whole=False), ProbeOutcome(16.0, flags(0.3, 600))], [TARGET]
+        ),
+        TARGET,
     )
     assert fit.share(8.0) == pytest.approx(TARGET, abs=0.001)
     # without it: hundreds of thousands
-    assert fit.requests(8.0, EFFORTS[-1]) == pytest.approx(10 * 1000, rel=0.1)
+    assert fit.requests(8.0) == pytest.approx(10 * 1000, rel=0.1)
 
 
 def test_the_next_probe_of_a_level_begins_with_what_those_before_it_saw() -> None:
@@ -176,12 +188,12 @@ def test_the_next_probe_of_a_level_begins_with_what_those_before_it_saw() -> Non
     those of that one.
     """
     tier, open_, good = Tier(False, SLO), flags(0.95, 300)[0], flags(0.99)[0]
-    tier.tell(Probed(16.0, flags(0.5, 600), "misses", whole=False))
-    tier.tell(Probed(8.0, (open_,)))
+    tier.tell(ProbeOutcome(16.0, flags(0.5, 600), "misses", whole=False))
+    tier.tell(ProbeOutcome(8.0, (open_,)))
     (before,) = tier.before(8.0)
     assert (len(before.runs), len(before.learned), before.confirms) == (1, 0, False)
-    tier.tell(Probed(8.0, (good,)))
-    tier.tell(Probed(8.0, (open_,)))
+    tier.tell(ProbeOutcome(8.0, (good,)))
+    tier.tell(ProbeOutcome(8.0, (open_,)))
     (before,) = tier.before(8.0)
     assert (len(before.runs), len(before.learned), before.confirms) == (1, 2, True)
     (second,) = tier.before(8.0, start=1)
@@ -197,14 +209,14 @@ def test_a_running_probe_says_what_will_be_stored_of_it_whatever_came_of_those_b
     """
     tier, burst, met = Tier(False, SLO), (np.abs(np.arange(600) - 130) >= 30,), flags(0.98, 1500)
     for told in (
-        Probed(4.0, flags(0.99)),
-        Probed(16.0, flags(0.5, 600), "misses"),
-        Probed(8.0, burst, shows),
+        ProbeOutcome(4.0, flags(0.99)),
+        ProbeOutcome(16.0, flags(0.5, 600), "misses"),
+        ProbeOutcome(8.0, burst, shows),
     ):
         tier.tell(told)
     (before,) = tier.before(8.0)
     running = before.evidence(met[0], TARGET)
-    tier.tell(Probed(8.0, met))
+    tier.tell(ProbeOutcome(8.0, met))
     (stored,) = next(one for one in tier.claim.levels if one.level == 8.0).tests
     assert astuple(running) == pytest.approx(astuple(stored))
 
@@ -213,23 +225,29 @@ AT_TARGET = (np.arange(4000) % 20 > 0,)  # 95 % to the last request: no number o
 
 
 def test_converged_where_a_little_more_fails() -> None:
-    claim = ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.85))).claim
+    claim = ended(lambda level: ProbeOutcome(level, flags(0.99 if level < 10 else 0.85))).claim
     assert (claim.status, claim.claim and round(claim.claim)) == ("converged", 10)
 
 
 def test_one_long_run_of_misses_fails_no_level_and_two_probes_that_mostly_miss_do() -> None:
     """Misses that came one after the other are one piece of evidence, however many they are."""
-    burst = Probed(8.0, (np.arange(80) > 50,), "misses", whole=False)
+    burst = ProbeOutcome(8.0, (np.arange(80) > 50,), "misses", whole=False)
     for probes, verdict in (
         ([burst], None),
-        ([Probed(8.0, flags(0.99)), burst], "holds"),
-        ([Probed(8.0, flags(0.98))], "holds"),
-        ([Probed(8.0, flags(0.98)), Probed(8.0, flags(0.85, 900), "misses", whole=False)], None),
-        ([Probed(8.0, flags(0.96)), burst, burst], None),
+        ([ProbeOutcome(8.0, flags(0.99)), burst], "holds"),
+        ([ProbeOutcome(8.0, flags(0.98))], "holds"),
+        (
+            [
+                ProbeOutcome(8.0, flags(0.98)),
+                ProbeOutcome(8.0, flags(0.85, 900), "misses", whole=False),
+            ],
+            None,
+        ),
+        ([ProbeOutcome(8.0, flags(0.96)), burst, burst], None),
         ([burst, burst], "fails"),
-        ([Probed(8.0, (np.ones(20, bool),), whole=False), burst], None),
-        ([Probed(8.0, (np.arange(30) > 15,))], None),
-        ([Probed(8.0, flags(0.6, 400), "misses", whole=False)], "fails"),
+        ([ProbeOutcome(8.0, (np.ones(20, bool),), whole=False), burst], None),
+        ([ProbeOutcome(8.0, (np.arange(30) > 15,))], None),
+        ([ProbeOutcome(8.0, flags(0.6, 400), "misses", whole=False)], "fails"),
     ):
         (level,) = at_levels(probes, [TARGET])
         assert level.verdict == verdict
@@ -237,10 +255,11 @@ def test_one_long_run_of_misses_fails_no_level_and_two_probes_that_mostly_miss_d
 
 def test_a_probe_far_below_the_target_is_borne_out_by_one_at_a_lower_level() -> None:
     brief = [
-        Probed(level, (np.arange(31) > 20,), "misses", whole=False) for level in (4.0, 8.0, 16.0)
+        ProbeOutcome(level, (np.arange(31) > 20,), "misses", whole=False)
+        for level in (4.0, 8.0, 16.0)
     ]
     assert [one.verdict for one in at_levels(brief, [TARGET])] == [None, "fails", "fails"]
-    held = [brief[0], Probed(6.0, flags(0.99)), brief[1]]
+    held = [brief[0], ProbeOutcome(6.0, flags(0.99)), brief[1]]
     assert [one.verdict for one in at_levels(held, [TARGET])] == [None, "holds", None]
 
 
@@ -251,11 +270,13 @@ def test_nothing_holds_where_brief_probes_miss_all_the_way_down(
 ) -> None:
     tier = Tier(whole_numbers, SLO)
     for _ in range(MOST_PROBES):
-        if (level := tier.known.wanted(guess)) is None:
+        if (level := next_level(tier.state, guess)) is None:
             break
         count = 31 if whole_numbers else min(31, int(600 * level))
         tier.tell(
-            Probed(level, flags(0.2, count), "misses" if count == 31 else "all", whole=count < 31)
+            ProbeOutcome(
+                level, flags(0.2, count), "misses" if count == 31 else "all", whole=count < 31
+            )
         )
     assert tier.claim.status == "nothing_holds"
     assert tier.claim.high <= (1 if whole_numbers else 0.11)
@@ -265,19 +286,19 @@ def test_the_first_probe_of_a_level_alone_says_only_whether_to_go_up_or_down() -
     """Others of it are to decide it: their runs of misses count."""
     tier = Tier(False, SLO)
     assert [one.quick for one in tier.before(16.0)] == [True]
-    tier.tell(Probed(16.0, flags(0.8, 40), "misses", whole=False))
+    tier.tell(ProbeOutcome(16.0, flags(0.8, 40), "misses", whole=False))
     assert tier.claim.levels[0].verdict is None
     assert [one.quick for level in (16.0, 8.0) for one in tier.before(level)] == [False, True]
 
 
 def test_one_miss_shows_that_not_every_request_meets_the_limits() -> None:
-    assert at_levels([Probed(8.0, (np.arange(12) > 0,))], [1.0])[0].verdict == "fails"
+    assert at_levels([ProbeOutcome(8.0, (np.arange(12) > 0,))], [1.0])[0].verdict == "fails"
 
 
 def test_fresh_probes_confirm_with_less_evidence_than_shows_a_level_to_hold() -> None:
-    shown = Probed(8.0, flags(0.99))
+    shown = ProbeOutcome(8.0, flags(0.99))
     for count in range(100, 4000, 50):
-        (level,) = at_levels([shown, Probed(8.0, flags(0.99, count))], [TARGET])
+        (level,) = at_levels([shown, ProbeOutcome(8.0, flags(0.99, count))], [TARGET])
         if level.confirmed:
             break
     assert level.confirmed
@@ -286,14 +307,14 @@ def test_fresh_probes_confirm_with_less_evidence_than_shows_a_level_to_hold() ->
 
 def test_cliff_where_a_little_more_is_a_collapse() -> None:
     assert (
-        ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.1))).claim.status
+        ended(lambda level: ProbeOutcome(level, flags(0.99 if level < 10 else 0.1))).claim.status
         == "cliff"
     )
 
 
 def test_unresolved_where_many_levels_are_as_good_as_the_target() -> None:
     claim = ended(
-        lambda level: Probed(
+        lambda level: ProbeOutcome(
             level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5)
         )
     ).claim
@@ -305,7 +326,9 @@ def test_unresolved_where_many_levels_are_as_good_as_the_target() -> None:
 def test_client_bound_where_clients_can_do_no_more() -> None:
     claim = ended(
         lambda level: (
-            Probed(level, flags(0.99)) if level < 10 else Probed(level, (), "client_bound")
+            ProbeOutcome(level, flags(0.99))
+            if level < 10
+            else ProbeOutcome(level, (), "client_bound")
         )
     ).claim
     assert claim.status == "client_bound"
@@ -321,7 +344,9 @@ def test_levels_without_figures_are_closed_in_on_from_both_sides(
 ) -> None:
     """The engine dies there, the clients are too slow, or nothing that is measured there is valid."""
     claim = ended(
-        lambda level: Probed(level, flags(0.999)) if level < edge else Probed(level, (), shows),
+        lambda level: (
+            ProbeOutcome(level, flags(0.999)) if level < edge else ProbeOutcome(level, (), shows)
+        ),
         whole_numbers,
     ).claim
     assert sum(one.probes for one in claim.levels) <= 20
@@ -332,10 +357,10 @@ def test_levels_without_figures_are_closed_in_on_from_both_sides(
 def test_a_level_is_not_given_up_for_one_probe_that_a_client_slowed_down() -> None:
     slowed = [True]
 
-    def answer(level: float) -> Probed:
+    def answer(level: float) -> ProbeOutcome:
         if level >= 9 and slowed and slowed.pop():
-            return Probed(level, (), "client_bound")
-        return Probed(level, flags(0.99 if level < 20 else 0.5))
+            return ProbeOutcome(level, (), "client_bound")
+        return ProbeOutcome(level, flags(0.99 if level < 20 else 0.5))
 
     claim = ended(answer).claim
     assert claim.status in ("converged", "cliff")
@@ -345,7 +370,7 @@ def test_a_level_is_not_given_up_for_one_probe_that_a_client_slowed_down() -> No
 
 def test_non_monotonic_where_a_level_holds_above_one_that_fails() -> None:
     levels = at_levels(
-        [Probed(level, flags(share)) for level, share in ((4, 0.99), (8, 0.8), (16, 0.99))],
+        [ProbeOutcome(level, flags(share)) for level, share in ((4, 0.99), (8, 0.8), (16, 0.99))],
         [TARGET],
     )
     claim = claim_of(levels, TARGET)
@@ -369,7 +394,12 @@ def test_non_monotonic_where_the_server_hiccups_once_and_holds_more_whenever_els
 
 def test_budget_where_it_ended_before_it_knew() -> None:
     levels = at_levels(
-        [Probed(4.0, flags(0.99)), Probed(4.0, flags(0.991)), Probed(16.0, flags(0.5))], [TARGET]
+        [
+            ProbeOutcome(4.0, flags(0.99)),
+            ProbeOutcome(4.0, flags(0.991)),
+            ProbeOutcome(16.0, flags(0.5)),
+        ],
+        [TARGET],
     )
     claim = claim_of(levels, TARGET)
     assert (claim.status, claim.claim, claim.low, claim.high) == ("budget", 4, 4, 16)
@@ -389,16 +419,19 @@ def test_a_search_of_two_starts_is_over_where_the_second_one_cannot_confirm_the_
         ),
         *[(10.08, 0.95, 200, 1)] * 15,
     ):
-        tier.tell(Probed(level, flags(share, requests), start=start))
+        tier.tell(ProbeOutcome(level, flags(share, requests), start=start))
     assert (tier.claim.claim, tier.claim.low, tier.claim.high) == (8.0, 10.08, 11.31)
-    assert (tier.known.explored(None, confirms_last=True), tier.known.confirmed(2)) == (None, None)
-    assert tier.over(2)
+    assert (
+        level_to_explore(tier.state, None, confirms_last=True),
+        level_to_confirm(tier.state, 2),
+    ) == (None, None)
+    assert tier.is_over(2)
     assert tier.claim.status == "unresolved"
 
 
 def test_a_tier_of_several_tests_holds_where_all_of_them_do() -> None:
     p99 = Slo.model_validate({"ttft": 0.5, "ttft_p99": 5.0})
-    stored = probed(attempt(4.0, [*[0.1] * 49, 6.0] * 160), 4.0, p99)
+    stored = outcome_of_attempt(attempt(4.0, [*[0.1] * 49, 6.0] * 160), 4.0, p99)
     assert len(stored.met) == 2
     (level,) = at_levels([stored], [TARGET, 0.99])
     assert [one.verdict() for one in level.tests] == ["holds", "fails"]
@@ -408,24 +441,24 @@ def test_a_tier_of_several_tests_holds_where_all_of_them_do() -> None:
 
 
 def test_a_level_that_held_once_is_no_claim() -> None:
-    claim = claim_of(at_levels([Probed(4.0, flags(0.99))], [TARGET]), TARGET)
+    claim = claim_of(at_levels([ProbeOutcome(4.0, flags(0.99))], [TARGET]), TARGET)
     assert (claim.claim, claim.low) == (None, 4)
 
 
 def test_whole_numbers_end_at_neighbours() -> None:
     claim = ended(
-        lambda level: Probed(level, flags(0.995 if level < 4 else 0.7)), whole_numbers=True
+        lambda level: ProbeOutcome(level, flags(0.995 if level < 4 else 0.7)), whole_numbers=True
     ).claim
     assert (claim.status, claim.claim, claim.high) == ("converged", 3, 4)
 
 
 def test_nothing_holds_where_one_in_flight_is_too_much() -> None:
-    claim = ended(lambda level: Probed(level, flags(0.2)), whole_numbers=True).claim
+    claim = ended(lambda level: ProbeOutcome(level, flags(0.2)), whole_numbers=True).claim
     assert (claim.claim, claim.low, claim.high, claim.status) == (None, 0, 1, "nothing_holds")
 
 
 def test_nothing_holds_down_to_a_rate_that_gives_a_probe_too_few_requests() -> None:
-    claim = ended(lambda level: Probed(level, flags(0.2, int(600 * level)))).claim
+    claim = ended(lambda level: ProbeOutcome(level, flags(0.2, int(600 * level)))).claim
     lowest = min(one.level for one in claim.levels if one.verdict == "fails")
     assert (claim.claim, claim.low, claim.high, claim.status) == (None, 0, lowest, "nothing_holds")
     assert lowest * 600 < 150
@@ -433,22 +466,24 @@ def test_nothing_holds_down_to_a_rate_that_gives_a_probe_too_few_requests() -> N
 
 def test_a_probe_that_was_too_young_when_its_search_ended_does_not_say_that_nothing_holds() -> None:
     tier = Tier(False, SLO)
-    failed = Probed(16.0, flags(0.01, 60), whole=False)
-    for one in (failed, failed, Probed(8.0, flags(0.01, 4), whole=False)):
+    failed = ProbeOutcome(16.0, flags(0.01, 60), whole=False)
+    for one in (failed, failed, ProbeOutcome(8.0, flags(0.01, 4), whole=False)):
         tier.tell(one)
-    assert (tier.claim.status, tier.known.wanted()) == ("budget", 8.0)
-    tier.tell(Probed(8.0, flags(0.01, 4), whole=True))
-    assert (tier.claim.status, tier.known.wanted()) == ("nothing_holds", None)
+    assert (tier.claim.status, next_level(tier.state)) == ("budget", 8.0)
+    tier.tell(ProbeOutcome(8.0, flags(0.01, 4), whole=True))
+    assert (tier.claim.status, next_level(tier.state)) == ("nothing_holds", None)
 
 
 def test_unresolved_is_said_by_a_search_that_ended_alone() -> None:
-    told: list[Probed] = []
+    told: list[ProbeOutcome] = []
 
-    def answer(level: float) -> Probed:
+    def answer(level: float) -> ProbeOutcome:
         if told:
             assert claim_of(at_levels(told, [TARGET]), TARGET).status in ("budget", "converged")
         told.append(
-            Probed(level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5))
+            ProbeOutcome(
+                level, flags(0.99) if level < 8 else AT_TARGET if level < 30 else flags(0.5)
+            )
         )
         return told[-1]
 
@@ -459,11 +494,14 @@ def test_unresolved_is_said_by_a_search_that_ended_alone() -> None:
     "shows", ["misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
 )
 def test_what_was_saturated_aborted_or_slowed_down_never_holds(shows: Any) -> None:
-    assert at_levels([Probed(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (None, "fails")
+    assert at_levels([ProbeOutcome(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (
+        None,
+        "fails",
+    )
 
 
 def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
-    assert at_levels([Probed(4.0, flags(0.5), "misses")], [TARGET])[0].verdict == "fails"
+    assert at_levels([ProbeOutcome(4.0, flags(0.5), "misses")], [TARGET])[0].verdict == "fails"
 
 
 def test_a_probe_whose_slowest_answers_were_not_waited_for_shows_that_a_level_fails_or_nothing() -> (
@@ -471,18 +509,18 @@ def test_a_probe_whose_slowest_answers_were_not_waited_for_shows_that_a_level_fa
 ):
     good, bad = (([0.1] * (100 - many) + [6.0] * many) * 8 for many in (1, 50))
     told = [
-        probed(attempt(level, ttft_s, "interrupted"), level, SLO)
+        outcome_of_attempt(attempt(level, ttft_s, "interrupted"), level, SLO)
         for level, ttft_s in ((4.0, good), (8.0, bad))
     ]
     held, failed = at_levels(told, [TARGET])
     assert (held.verdict, held.share, held.requests) == (None, None, 0)
     assert (failed.verdict, failed.share) == ("fails", None)
-    assert known_of([held, failed], TARGET).wanted() == 4.0, "it is asked again"
+    assert next_level(search_state([held, failed], TARGET)) == 4.0, "it is asked again"
 
 
 def test_a_search_ends_where_nothing_can_be_measured() -> None:
-    tier = ended(lambda level: Probed(level, (), "nothing"))
-    assert tier.known.wanted() is None
+    tier = ended(lambda level: ProbeOutcome(level, (), "nothing"))
+    assert next_level(tier.state) is None
     assert sum(one.probes for one in tier.claim.levels) <= 4
 
 
@@ -492,34 +530,43 @@ def test_a_probe_that_failed_early_tells_nothing_of_limits_that_the_file_has_onl
     early = {"ended_early": "fails", "ended_for": f"e2e<=9s; {format_slo(SLO)}"}
     for validity, shows in (("engine_bound_backlog", "diverged"), ("valid", "misses")):
         stored = attempt(4.0, [0.6, math.nan], validity, **early)  # the second was aborted
-        assert [probed(stored, 4.0, slo).shows for slo in (SLO, LOOSE)] == [shows, "nothing"]
+        assert [outcome_of_attempt(stored, 4.0, slo).shows for slo in (SLO, LOOSE)] == [
+            shows,
+            "nothing",
+        ]
 
 
 def test_stored_attempts_are_judged_by_any_limits() -> None:
     stored = attempt(4.0, [0.1, 0.6, 6.0, math.nan])
-    assert [one.sum() for one in probed(stored, 4.0, SLO).met] == [1]
-    assert [one.sum() for one in probed(stored, 4.0, LOOSE).met] == [2]
-    assert probed(attempt(4.0, [0.1], "engine_bound_backlog"), 4.0, SLO).shows == "misses"
-    assert probed(attempt(4.0, [0.1], "client_bound"), 4.0, SLO).shows == "client_bound"
+    assert [one.sum() for one in outcome_of_attempt(stored, 4.0, SLO).met] == [1]
+    assert [one.sum() for one in outcome_of_attempt(stored, 4.0, LOOSE).met] == [2]
     assert (
-        probed(attempt(4.0, [], status="failed", failure_class="engine_crash"), 4.0, SLO).shows
+        outcome_of_attempt(attempt(4.0, [0.1], "engine_bound_backlog"), 4.0, SLO).shows == "misses"
+    )
+    assert outcome_of_attempt(attempt(4.0, [0.1], "client_bound"), 4.0, SLO).shows == "client_bound"
+    assert (
+        outcome_of_attempt(
+            attempt(4.0, [], status="failed", failure_class="engine_crash"), 4.0, SLO
+        ).shows
         == "fails"
     )
     assert (
-        probed(attempt(4.0, [], status="failed", failure_class="infra"), 4.0, SLO).shows
+        outcome_of_attempt(attempt(4.0, [], status="failed", failure_class="infra"), 4.0, SLO).shows
         == "nothing"
     )
     between = Slo.model_validate({"ttft": 0.5, "tpot": 0.5, "attainment": TARGET})
     lumps = [
-        probed(attempt(4.0, [0.1], "stream_buffered"), 4.0, slo).shows for slo in (SLO, between)
+        outcome_of_attempt(attempt(4.0, [0.1], "stream_buffered"), 4.0, slo).shows
+        for slo in (SLO, between)
     ]
     assert lumps == ["all", "pointless"], "when the first token came is known"
     died = attempt(4.0, [], status="failed", failure_class="engine_crash")
-    assert shown_by(died.point, 4.0, (), SLO, ours=False).shows == "nothing", (
+    assert outcome_of_point(died.point, 4.0, (), SLO, launched=False).shows == "nothing", (
         "nobody knows why an endpoint answers nothing"
     )
     assert [
-        probed(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows for one in (0.005, 0.5)
+        outcome_of_attempt(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows
+        for one in (0.005, 0.5)
     ] == ["all", "misses"]
 
 
@@ -624,18 +671,18 @@ def test_what_several_tiers_hold_is_confirmed_on_the_second_start_whatever_they_
 def test_a_level_that_only_the_second_start_was_asked_for_is_confirmed_there_too() -> None:
     rng = np.random.default_rng(0)
 
-    def shown(level: float, share: float, *starts: int) -> list[Probed]:
-        return [Probed(level, (rng.random(3000) < share,), start=start) for start in starts]
+    def shown(level: float, share: float, *starts: int) -> list[ProbeOutcome]:
+        return [ProbeOutcome(level, (rng.random(3000) < share,), start=start) for start in starts]
 
     failed = shown(16.0, 0.5, 0)
     levels = at_levels([*failed, *shown(12.0, 0.999, 1)], (0.95,))
-    assert known_of(levels, 0.95).confirmed(2) == 12.0  # once is not enough
+    assert level_to_confirm(search_state(levels, 0.95), 2) == 12.0  # once is not enough
     levels = at_levels([*failed, *shown(12.0, 0.999, 1, 1)], (0.95,))
     assert levels[0].confirmed
-    assert known_of(levels, 0.95).confirmed(2) is None
+    assert level_to_confirm(search_state(levels, 0.95), 2) is None
     levels = at_levels([*failed, *shown(12.0, 0.999, 0, 0)], (0.95,))
     assert levels[0].confirmed
-    assert known_of(levels, 0.95).confirmed(2) == 12.0  # the second start was not asked
+    assert level_to_confirm(search_state(levels, 0.95), 2) == 12.0  # the second start was not asked
 
 
 def test_where_the_file_asks_for_one_start_again_probes_of_both_confirm() -> None:
@@ -670,9 +717,9 @@ def test_small_whole_numbers_are_gone_through(guess: float, holds: int, claim: f
     """A small step from 2 in flight is 2 again."""
     tier = Tier(True, SLO)
     for _ in range(MOST_PROBES):
-        if (level := tier.known.wanted(guess)) is None:
+        if (level := next_level(tier.state, guess)) is None:
             break
-        tier.tell(Probed(level, flags(0.99 if level <= holds else 0.5)))
+        tier.tell(ProbeOutcome(level, flags(0.99 if level <= holds else 0.5)))
     assert tier.claim.claim == claim
 
 

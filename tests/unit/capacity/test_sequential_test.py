@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.requests import Bools, Floats
-from orchestrator.capacity.design_effect import Clumps, design_effect
-from orchestrator.capacity.sequential_test import ALPHA, Before, Outcome, Probe, evidence
+from orchestrator.capacity.design_effect import MissRuns, design_effect
+from orchestrator.capacity.sequential_test import ALPHA, EarlierProbes, Outcome, Probe, evidence
 from tests.unit.load.test_validity import poisson, slots
 
 TARGET = 0.95
@@ -38,7 +38,8 @@ def watched(
     """
     targets = [[target for _, target in tier] for tier in limits]
     before = [
-        [Before(seen=(Clumps(1 - target, 8.0, 10**9),)) for target in tier] for tier in targets
+        [EarlierProbes(seen=(MissRuns(1 - target, 8.0, 10**9),)) for target in tier]
+        for tier in targets
     ]
     probe, told = Probe(targets, before), np.zeros(len(due), bool)
     flat = np.array([limit for tier in limits for limit, _ in tier])
@@ -113,7 +114,10 @@ def test_what_ended_early_is_not_taken_for_all() -> None:
 @pytest.mark.parametrize(("saturated", "expected"), [(False, "holds"), (True, None)])
 def test_a_saturated_probe_never_holds(saturated: bool, expected: Outcome | None) -> None:
     due, done = m_d_c(8.0, 1, 200.0)
-    probe, none = Probe([[TARGET]], [[Before(seen=(Clumps(0.05, 8.0, 10**9),))]]), np.zeros(0)
+    probe, none = (
+        Probe([[TARGET]], [[EarlierProbes(seen=(MissRuns(0.05, 8.0, 10**9),))]]),
+        np.zeros(0),
+    )
     probe.tell(due, done, (done - due <= 0.5)[:, None])
     assert probe.look(200.0, none, np.zeros((0, 1), bool), saturated) == (expected,)
 
@@ -163,7 +167,7 @@ def test_more_requests_that_met_it_never_make_it_look_worse(
 
 
 def test_two_slow_requests_of_a_cold_engine_are_no_verdict() -> None:
-    probe = Probe([[TARGET]], [[Before(quick=True)]])
+    probe = Probe([[TARGET]], [[EarlierProbes(quick=True)]])
     probe.tell(np.array([0.1, 0.9]), np.array([2.0, 2.5]), np.zeros((2, 1), bool))
     assert probe.look(3.0, np.zeros(0), np.zeros((0, 1), bool)) == (None,)
 
@@ -194,7 +198,10 @@ def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_
 def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(
     share: float, longer: bool
 ) -> None:
-    rng, probe = np.random.default_rng(3), Probe([[TARGET]], [[Before(quick=True)]], expected=300.0)
+    rng, probe = (
+        np.random.default_rng(3),
+        Probe([[TARGET]], [[EarlierProbes(quick=True)]], expected=300.0),
+    )
     due = np.cumsum(rng.exponential(0.1, 2000))
     probe.tell(due, due + 0.2, rng.random((2000, 1)) < share)
     now, verdict = 0.0, None
@@ -211,7 +218,7 @@ def flags_with_few_misses(count: int) -> Bools:
     return np.asarray(np.arange(count) % 100 != 50)
 
 
-def requests_to_a_verdict(before: Before) -> tuple[int, Outcome | None]:
+def requests_to_a_verdict(before: EarlierProbes) -> tuple[int, Outcome | None]:
     """Of a probe where 1 % of requests miss."""
     probe, now = Probe([[TARGET]], [[before]]), 0.0
     due = np.arange(20_000) / 10
@@ -224,7 +231,7 @@ def requests_to_a_verdict(before: Before) -> tuple[int, Outcome | None]:
 
 
 def test_a_probe_goes_on_where_the_ones_before_it_at_its_level_ended() -> None:
-    earlier = Before(runs=(flags_with_few_misses(500),), seen=(Clumps(0.05, 10.0, 1000),))
+    earlier = EarlierProbes(runs=(flags_with_few_misses(500),), seen=(MissRuns(0.05, 10.0, 1000),))
     alone, verdict = requests_to_a_verdict(replace(earlier, runs=()))
     both, also = requests_to_a_verdict(earlier)
     assert verdict == also == "holds"
@@ -235,15 +242,15 @@ def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
     """Nothing is known of that in the first case, as much as can be in the other: 20 and 1 are far
     from one another.
     """
-    nothing, verdict = requests_to_a_verdict(Before())
-    ignorant, _ = requests_to_a_verdict(Before(seen=(Clumps(0.05, 20.0, 10**6),)))
+    nothing, verdict = requests_to_a_verdict(EarlierProbes())
+    ignorant, _ = requests_to_a_verdict(EarlierProbes(seen=(MissRuns(0.05, 20.0, 10**6),)))
     assert verdict == "holds"
     assert nothing < 0.7 * ignorant
 
 
 def test_earlier_probes_do_not_end_the_next_one_before_it_saw_enough_itself() -> None:
     rng = np.random.default_rng(4)
-    before = Before(runs=(rng.random(3000) < 0.95,), seen=(Clumps(0.05, 10.0, 1000),))
+    before = EarlierProbes(runs=(rng.random(3000) < 0.95,), seen=(MissRuns(0.05, 10.0, 1000),))
     probe = Probe([[TARGET]], [[before]], expected=200.0)
     due = np.arange(60) / 10
     probe.tell(due, due + 0.2, np.ones((60, 1), bool))

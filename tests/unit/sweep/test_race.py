@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator.base.errors import ProblemsError
-from orchestrator.capacity.claim import AtLevel, Claim, claim_of
+from orchestrator.capacity.claim import Claim, claim_of
+from orchestrator.capacity.levels import LevelEvidence
+from orchestrator.capacity.race import Ahead
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, Outcome
 from orchestrator.engines.command import Node
@@ -205,20 +207,20 @@ def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: 
     assert last_claims(world)[beaten]["claim"] is not None
 
 
-def level_of(level: float, verdict: Outcome | None, share: float, whole: int = 1) -> AtLevel:
+def level_of(level: float, verdict: Outcome | None, share: float, whole: int = 1) -> LevelEvidence:
     evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
-    return AtLevel(
+    return LevelEvidence(
         level, whole, verdict, False, share, 3000, evidence, whole, False, False, False, 20.0
     )
 
 
-def showing(work: DeploymentWork, *levels: AtLevel) -> None:
+def showing(work: DeploymentWork, *levels: LevelEvidence) -> None:
     """As if these had been probed."""
     search = work._searches[0]
     strategy = cast("Capacity", search.strategy)
     search.told.add((Level(control="request_rate", value=levels[0].level), 0))
-    strategy._tiers[0]._claim, strategy._wants = claim_of(levels, 0.8), None
-    strategy._tiers[0]._over = None
+    strategy._tiers[0]._claim, strategy._wanted_levels = claim_of(levels, 0.8), None
+    strategy._tiers[0]._is_over = None
     work._go_on()
 
 
@@ -268,11 +270,14 @@ def test_what_others_tell_in_between_does_not_end_a_sweep(
     assert race is not None
     work = DeploymentWork(plan, first, {}, race=race)
     strategy = cast("Capacity", work._searches[0].strategy)
-    failing = AtLevel(16.0, 1, "fails", False, 0.1, 100, (), 0, False, False, True, 20.0)
-    strategy._tiers[0]._claim, strategy._wants = Claim(None, 0.0, 16.0, "budget", (failing,)), None
+    failing = LevelEvidence(16.0, 1, "fails", False, 0.1, 100, (), 0, False, False, True, 20.0)
+    strategy._tiers[0]._claim, strategy._wanted_levels = (
+        Claim(None, 0.0, 16.0, "budget", (failing,)),
+        None,
+    )
     looks, view = itertools.count(1), race.view
 
-    def looked(*of: str) -> tuple[float, float]:
+    def looked(*of: str) -> Ahead:
         if next(looks) == calls:
             race.tell(second.id, "w", "fast", Claim(None, 16.0, math.inf, "budget", ()), 16.0)
         return view(*of)
@@ -381,11 +386,11 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
     for tier, levels in zip(
         strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True
     ):
-        tier._claim, tier._over = claim_of(levels, 0.8), None
-    strategy._wants, strategy._told = None, 1
+        tier._claim, tier._is_over = claim_of(levels, 0.8), None
+    strategy._wanted_levels, strategy._told = None, 1
     work._go_on()
     assert strategy.asking() == {"slow"}  # of the other one it waits for what the second holds
-    assert race.view(second.id, "w", "fast") == (0.0, 0.0)
+    assert race.view(second.id, "w", "fast") == Ahead()
     race.tell(second.id, "w", "fast", Claim(None, 8.0, 9.0, "budget", ()), 8.0)
     work.follow_race()
     assert work.next is not None

@@ -1,0 +1,103 @@
+"""Attainment over load levels, fitted to all probes: what a level is expected to hold, and how much
+load it takes to prove it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from orchestrator.capacity.design_effect import PRIOR_EFFECT, isotonic
+from orchestrator.capacity.levels import LevelEvidence
+from orchestrator.capacity.sequential_test import FEWEST, FEWEST_TO_FAIL, requests_needed
+
+# of the load: the power with which misses are expected to rise below the lowest level probed
+LEAST_POWER = 3.0
+
+
+class AttainmentFit:
+    """The share of requests that meet the limits, which never rises with the level: isotonic
+    regression (pool adjacent violators: Ayer et al. 1955) at the levels that were probed, straight
+    between them in logit over log.
+
+    Below the lowest of them the odds of a miss fall with the third power of the load. A level
+    without figures that failed, or could not be measured, counts as one where ``FEWEST`` requests
+    missed.
+    """
+
+    def __init__(self, levels: Sequence[LevelEvidence], target: float) -> None:
+        from scipy.special import logit  # imported late, here and below: most sweeps search nothing
+
+        known = [there for there in levels if is_known(there)]
+        shares = [_smoothed_share(there) for there in known]
+        weights = [max(there.effective, there.requests / PRIOR_EFFECT, 1.0) for there in known]
+        logits = logit(isotonic(shares, weights))
+        log_levels = np.log([there.level for there in known])
+        self._log_levels = np.concatenate([[log_levels[0] - 1.0], log_levels])
+        self._logits = np.concatenate([[logits[0] + LEAST_POWER], logits])
+        self._target = target
+        self.effect = levels[0].usual_effect  # the design effect that was learned
+        self._by_level = {there.level: there for there in levels}
+        undecided = [
+            there.requests / there.probes
+            for there in levels
+            if there.verdict is None and there.whole
+        ]
+        # requests of a probe of full length, as far as is known
+        self.longest_probe = max(undecided, default=math.inf)
+
+    def level_of(self, share: float) -> float:
+        """The level at which this attainment is expected."""
+        from scipy.special import logit
+
+        return float(np.exp(np.interp(-logit(share), -self._logits, self._log_levels)))
+
+    def share(self, level: float) -> float:
+        """Attainment that is expected at a level."""
+        from scipy.special import expit
+
+        return float(expit(np.interp(math.log(level), self._log_levels, self._logits)))
+
+    def requests(self, level: float) -> float:
+        """Requests that are expected to show on which side of the target a level is, beside those
+        that it had.
+
+        No level is taken to be nearer to the target than the standard error of what is known of
+        it: a share that happens to lie on the target would take for ever. A verdict that a level
+        fails takes ``FEWEST_TO_FAIL`` independent requests at least.
+        """
+        share = self.share(level)
+        there = self._by_level.get(level)
+        if there is None:
+            shown = independent = effective = 0.0
+        else:
+            shown = there.log_evidence(share > self._target)
+            independent = there.requests / self.effect
+            effective = there.effective
+        if independent >= FEWEST:
+            share = self._off_target(share, independent)
+        needed = requests_needed(share, self._target, self.effect, shown)
+        if share <= self._target:
+            needed = max(needed, self.effect * (FEWEST_TO_FAIL - effective))
+        return needed
+
+    def _off_target(self, share: float, independent: float) -> float:
+        """``share``, or one that is a standard error (binomial) of so many requests away from the
+        target, on the same side.
+        """
+        error = math.sqrt(self._target * (1 - self._target) / independent)
+        distance = share - self._target
+        return self._target + math.copysign(max(error, abs(distance)), distance)
+
+
+def is_known(there: LevelEvidence) -> bool:
+    """Whether anything is known of the level that a fit can use."""
+    return bool(there.requests) or there.verdict == "fails" or there.blocked
+
+
+def _smoothed_share(there: LevelEvidence) -> float:
+    """Its share with half a request more that met, and half a one that missed, so that its logit
+    is finite.
+    """
+    met = (there.share or 0.0) * there.requests
+    return (met + 0.5) / ((there.requests or FEWEST) + 1)

@@ -1,0 +1,423 @@
+"""What all probes of each level show together, and what is known of a search from that.
+
+A level is *shown to hold* or *shown to fail* where the evidence of all its probes, taken together
+(``capacity/sequential_test.py``), says so with 95 % confidence; else it is undecided. One long run
+of misses comes at levels that hold, too. So a level fails by 20 independent requests, or where its
+share is far below the target and so was that of two probes by themselves: one of them at that level
+and the other at that one or a lower one. A level that was shown to hold is *confirmed* where the
+probes after those, each with a seed of its own, show it once more: the first ones were why it was
+chosen. How long runs of misses are is learned from all levels that are near the target.
+
+Levels lie on a geometric grid, so that the same ones come up again and their evidence adds up.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.base.text import grouped
+from orchestrator.capacity.design_effect import MissRuns, miss_runs, usual_effect
+from orchestrator.capacity.probe_outcome import EVIDENCE, ProbeOutcome
+from orchestrator.capacity.sequential_test import (
+    ALPHA,
+    CONFIRM_ALPHA,
+    FAR_BELOW,
+    EarlierProbes,
+    Evidence,
+    Outcome,
+    evidence,
+    far_below,
+    together,
+)
+from orchestrator.results.validity import Validity
+from orchestrator.spec.load import MOST_IN_FLIGHT
+
+STEPS = 48  # of the grid, from a level to twice that: 1.5 % each
+SAME = 1.001  # times: levels are written with four digits
+LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
+# a search ends when the lowest level that fails is at most so much above the claim; where a file
+# says nothing: who is within it of the best of a race cannot be told from the best
+PRECISION = 0.05
+COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
+MOST_INVALID = 2  # probes of a level, before it is given up
+
+
+@dataclass(frozen=True, slots=True)
+class LevelEvidence:
+    """What all probes of one level show of a tier.
+
+    ``share``: of ``requests``, the share that met the test that is worst off, scaled to the target
+    of the first test; None: no probe has figures. ``tests``: the evidence on each test.
+    ``confirmed``: shown to hold again by the probes after those that first showed it, on the second
+    start of the engine where the search has come to it. ``proof``: how many probes, of those that
+    are evidence, first showed that it holds. ``whole``: probes that ran their time. ``start``: the
+    last start of the engine that was probed. ``blocked``: it cannot be measured, because clients
+    are too slow (``client_bound``) or because of what made its probes invalid. ``collapsed``: not
+    even half of the target was met. ``usual_effect``: the design effect that was learned.
+    ``far_below``: its share is far below the target, and so was that of a probe by itself.
+    ``pointless``: the verdict on one of its probes that no other load changes.
+    """
+
+    level: float
+    probes: int
+    verdict: Outcome | None
+    confirmed: bool
+    share: float | None
+    requests: int
+    tests: tuple[Evidence, ...]
+    whole: int
+    blocked: bool
+    client_bound: bool
+    collapsed: bool
+    usual_effect: float
+    proof: int = 0
+    start: int = 0
+    far_below: bool = False
+    pointless: Validity | None = None
+
+    def log_evidence(self, holds: bool) -> float:
+        """Logarithm of the evidence so far that the level holds, or that it fails; 0 where there
+        is none, or a verdict.
+        """
+        if self.verdict is not None or not self.tests:
+            return 0.0
+        if holds:  # all tests must hold
+            return max(min(test.holds for test in self.tests), 0.0)
+        return max(max(test.fails for test in self.tests), 0.0)
+
+    @property
+    def effective(self) -> float:
+        """Independent requests that would say as much."""
+        return min((test.effective for test in self.tests), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchState:
+    """What is known of one search, of one tier.
+
+    ``levels``: what was probed, the lowest first. ``high``: the lowest level that was shown to
+    fail; infinite: none was. ``low``: the highest below it that was shown to hold; 0: none was.
+    ``target``: share of requests, of the tier's first test. ``whole_numbers``: there is no level
+    between 8 and 9. ``precision``: how far, relative to the claim, ``high`` may lie above it when
+    the search ends.
+    """
+
+    levels: Sequence[LevelEvidence]
+    low: float
+    high: float
+    target: float
+    whole_numbers: bool
+    precision: float = PRECISION
+
+    @property
+    def confirmed_level(self) -> float:
+        """The highest level that was confirmed, which is what is claimed; 0: none was."""
+        return max(
+            (there.level for there in self.levels if there.confirmed and there.level <= self.low),
+            default=0.0,
+        )
+
+    def is_precise(self, held: float) -> bool:
+        """Whether the level ``held`` is as near to one that fails as is asked for."""
+        if held <= 0:
+            return False
+        is_next_number = self.whole_numbers and self.high <= held + 1
+        return is_next_number or self.high <= held * (1 + self.precision)
+
+    @property
+    def is_screening(self) -> bool:
+        """Whether no level is known yet that fails, or none that could hold."""
+        return math.isinf(self.ceiling) or not self._levels_that_could_hold
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether other searches may be asked first: it is known where to look, or a whole probe
+        left its level undecided.
+        """
+        if not self.is_screening:
+            return True
+        return any(there.whole and there.verdict is None for there in self.levels)
+
+    @property
+    def reach(self) -> float:
+        """The highest level that could hold, as far as is known; 0: none."""
+        return max(self._levels_that_could_hold, default=0.0)
+
+    @property
+    def ceiling(self) -> float:
+        """The level below which everything lies that is probed: it fails, or cannot be measured."""
+        blocked = (there.level for there in self.levels if there.blocked and there.level > self.low)
+        return min(self.high, *blocked, math.inf)
+
+    @property
+    def _levels_that_could_hold(self) -> list[float]:
+        """Levels below the ceiling that could hold, the lowest first."""
+        ceiling = self.ceiling
+        return [
+            there.level
+            for there in self.levels
+            if there.level < ceiling and _could_hold(there, self.target)
+        ]
+
+    def at(self, level: float) -> LevelEvidence | None:
+        """What is known of a level; None: it was not probed."""
+        return next((there for there in self.levels if there.level == level), None)
+
+    def on_grid(self, level: float) -> float:
+        """The nearest level that may be probed."""
+        level = min(max(level, 1.0 if self.whole_numbers else LOWEST), HIGHEST)
+        near = 2.0 ** (round(math.log2(level) * STEPS) / STEPS)
+        return float(max(1, round(near))) if self.whole_numbers else float(f"{near:.4g}")
+
+
+def search_state(
+    levels: Sequence[LevelEvidence],
+    target: float,
+    whole_numbers: bool = False,
+    precision: float = PRECISION,
+) -> SearchState:
+    """Where these levels, the lowest first, hold and fail. Arguments as of ``SearchState``."""
+    high = min((there.level for there in levels if there.verdict == "fails"), default=math.inf)
+    low = max(
+        (there.level for there in levels if there.verdict == "holds" and there.level < high),
+        default=0.0,
+    )
+    return SearchState(levels, low, high, target, whole_numbers, precision)
+
+
+def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[LevelEvidence]:
+    """The evidence on each level that was probed, the lowest first. ``targets``: of each test of
+    the tier.
+    """
+    by_level = grouped((probe.level, probe) for probe in probes)
+    tier = _Tier(
+        tests=_tier_tests(by_level, targets),
+        second_start=any(probe.start for of_level in by_level.values() for probe in of_level),
+        client_limit=_client_limit(by_level),
+    )
+    levels: list[LevelEvidence] = []
+    # a lower level is far below the target, and none in between holds
+    lower_far_below = False
+    for level in sorted(by_level):
+        there = _evidence_on(level, by_level[level], tier, lower_far_below)
+        levels.append(there)
+        lower_far_below = there.verdict != "holds" and (lower_far_below or there.far_below)
+    return levels
+
+
+def earlier_probes(
+    probes: Sequence[ProbeOutcome],
+    level: float,
+    there: LevelEvidence | None,
+    targets: Sequence[float],
+    start: int,
+) -> tuple[EarlierProbes, ...]:
+    """What the next probe of ``level`` begins with, for each test.
+
+    ``probes``: all of the tier. ``there``: what is known of that level. ``start``: of the engine.
+    To confirm a level, only probes after those that showed that it holds count, and on the second
+    start only those of that start.
+    """
+    by_level = grouped((probe.level, probe) for probe in probes)
+    here = [probe for probe in by_level.pop(level, []) if probe.met]
+    counting = [probe for probe in here if probe.shows in EVIDENCE]
+    confirms = there is not None and there.verdict == "holds"
+    if there is not None and confirms:
+        counting = counting[there.proof :]
+        if start:
+            counting = [probe for probe in counting if probe.start]
+    counted = {id(probe) for probe in counting}
+    learned = [probe for probe in here if id(probe) not in counted]
+    return tuple(
+        EarlierProbes(
+            tuple(probe.met[test] for probe in counting),
+            tuple(probe.met[test] for probe in learned),
+            tuple(_miss_runs(by_level, test, target)),
+            confirms,
+        )
+        for test, target in enumerate(targets)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TierTest:
+    """One test of the tier. ``column``: its place in ``ProbeOutcome.met``. ``usual_effect``: the
+    design effect that was learned for it.
+    """
+
+    column: int
+    target: float
+    usual_effect: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Tier:
+    """What the evidence on each level takes from all probes.
+
+    ``second_start``: a second start of the engine was probed, at whatever level.
+    ``client_limit``: at this level or above, as many probes were slowed down by clients as give a
+    level up, so that up to it one of them gives its level up; 0: there are fewer.
+    """
+
+    tests: tuple[_TierTest, ...]
+    second_start: bool
+    client_limit: float
+
+    def evidence(self, probes: Sequence[ProbeOutcome]) -> tuple[Evidence, ...]:
+        """What these probes, taken together, show of each test."""
+        return tuple(
+            evidence([probe.met[test.column] for probe in probes], test.target, test.usual_effect)
+            for test in self.tests
+        )
+
+    def verdict(
+        self, probes: Sequence[ProbeOutcome], alpha_to_hold: float = ALPHA
+    ) -> Outcome | None:
+        """What these probes, taken together, show of the tier."""
+        return together([test.verdict(ALPHA, alpha_to_hold) for test in self.evidence(probes)])
+
+    def holds(self, probes: Sequence[ProbeOutcome], alpha: float = ALPHA) -> bool:
+        """Whether these probes show that their level holds: those that can show it by themselves,
+        and all of them, because to leave those out that missed would be to choose the lucky ones.
+        """
+        if self.verdict(probes, alpha) != "holds":
+            return False
+        able = _able_to_hold(probes)
+        return len(able) == len(probes) or self.verdict(able, alpha) == "holds"
+
+    def is_far_below(self, probe: ProbeOutcome) -> bool:
+        """Whether a probe by itself misses the target of a test by far."""
+        return any(far_below(probe.met[test.column], test.target) for test in self.tests)
+
+
+def _tier_tests(
+    by_level: Mapping[float, Sequence[ProbeOutcome]], targets: Sequence[float]
+) -> tuple[_TierTest, ...]:
+    return tuple(
+        _TierTest(column, target, usual_effect(_miss_runs(by_level, column, target), target))
+        for column, target in enumerate(targets)
+    )
+
+
+def _client_limit(by_level: Mapping[float, Sequence[ProbeOutcome]]) -> float:
+    slowed = sorted(
+        probe.level
+        for of_level in by_level.values()
+        for probe in of_level
+        if probe.shows == "client_bound"
+    )
+    return slowed[-MOST_INVALID] if len(slowed) >= MOST_INVALID else 0.0
+
+
+def _evidence_on(
+    level: float, probes: Sequence[ProbeOutcome], tier: _Tier, lower_far_below: bool
+) -> LevelEvidence:
+    """What the ``probes`` of one level show. ``lower_far_below``: a lower level is far below the
+    target, and none in between holds.
+    """
+    telling = [probe for probe in probes if probe.shows in EVIDENCE]
+    able = _able_to_hold(telling)
+    tests = tier.evidence(telling)
+    # as a share of its target, of the test that is worst off
+    worst = min(found.share / test.target for found, test in zip(tests, tier.tests, strict=True))
+    probes_far_below = sum(tier.is_far_below(probe) for probe in telling)
+    is_far_below = probes_far_below > 0 and worst < FAR_BELOW
+    borne_out = probes_far_below > 1 or lower_far_below
+    verdict: Outcome | None = None
+    if (
+        _fails_outright(probes, telling)
+        or (is_far_below and borne_out)
+        or "fails" in (tier.verdict(telling), tier.verdict(able))
+    ):
+        verdict = "fails"
+    elif tier.holds(telling):
+        verdict = "holds"
+    proof = _proof(telling, tier)
+    client_bound = any(probe.shows == "client_bound" for probe in probes)
+    requests, share = _share(probes, tier.tests)
+    return LevelEvidence(
+        level=level,
+        probes=len(probes),
+        verdict=verdict,
+        confirmed=verdict == "holds" and _is_confirmed(telling[proof:], tier),
+        share=share,
+        requests=requests,
+        tests=tests,
+        whole=sum(probe.whole for probe in able),
+        blocked=verdict is None
+        and (_has_most_invalid(probes) or (client_bound and level <= tier.client_limit)),
+        client_bound=client_bound,
+        usual_effect=max(test.usual_effect for test in tier.tests),
+        proof=proof,
+        start=max((probe.start for probe in able), default=0),
+        collapsed=bool(requests) and worst < COLLAPSED,
+        far_below=is_far_below,
+        pointless=next(
+            (Validity(probe.validity) for probe in probes if probe.shows == "pointless"), None
+        ),
+    )
+
+
+def _able_to_hold(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
+    """Those that may show that a level holds."""
+    return [probe for probe in probes if probe.shows == "all"]
+
+
+def _fails_outright(probes: Sequence[ProbeOutcome], telling: Sequence[ProbeOutcome]) -> bool:
+    """Whether the engine died of the level, or requests came in faster than they were answered in
+    two probes that ended for it.
+    """
+    diverged = sum(probe.shows == "diverged" and not probe.whole for probe in telling)
+    return diverged > 1 or any(probe.shows == "fails" for probe in probes)
+
+
+def _proof(telling: Sequence[ProbeOutcome], tier: _Tier) -> int:
+    """How many probes, from the first, show that the level holds; all where no fewer do."""
+    for count in range(1, len(telling)):
+        if tier.holds(telling[:count]):
+            return count
+    return len(telling)
+
+
+def _is_confirmed(later: Sequence[ProbeOutcome], tier: _Tier) -> bool:
+    """Whether the probes after the proof show once more that the level holds: on the second start,
+    where that was probed.
+    """
+    confirming = [probe for probe in later if probe.start or not tier.second_start]
+    return tier.holds(confirming, CONFIRM_ALPHA)
+
+
+def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:
+    return sum(probe.shows in ("client_bound", "nothing") for probe in probes) >= MOST_INVALID
+
+
+def _share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> tuple[int, float | None]:
+    """Requests of probes that have figures, and the share that met the test that is worst off,
+    scaled to the target of the first test.
+    """
+    with_figures = [probe for probe in probes if probe.met and probe.shows != "interrupted"]
+    requests = sum(len(probe.met[0]) for probe in with_figures)
+    if not requests:
+        return 0, None
+    misses_over_allowed = 0.0
+    for test in tests:
+        met = sum(int(probe.met[test.column].sum()) for probe in with_figures)
+        allowed = max(1 - test.target, 1e-9)
+        misses_over_allowed = max(misses_over_allowed, (requests - met) / allowed)
+    return requests, max(1 - (1 - tests[0].target) * misses_over_allowed / requests, 0.0)
+
+
+def _could_hold(there: LevelEvidence, target: float) -> bool:
+    return there.verdict == "holds" or (there.share or 0.0) >= target
+
+
+def _miss_runs(
+    by_level: Mapping[float, Sequence[ProbeOutcome]], test: int, target: float
+) -> list[MissRuns]:
+    """What each level tells of runs of misses, where it tells anything."""
+    found: list[MissRuns] = []
+    for probes in by_level.values():
+        of_level = miss_runs([probe.met[test] for probe in probes if probe.met], target)
+        if of_level is not None:
+            found.append(of_level)
+    return found

@@ -1,0 +1,157 @@
+"""What one ended probe shows of its level, under one tier of limits.
+
+A probe that was saturated, or ended before its time because it failed, never shows that a level
+holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.analysis.metrics import BACKLOG
+from orchestrator.analysis.requests import Bools
+from orchestrator.analysis.slo import format_limits, stored_values, tests
+from orchestrator.base.errors import FailureClass
+from orchestrator.results.records import AttemptData, Committed, PointHead
+from orchestrator.results.validity import EndsSearch, Validity
+from orchestrator.spec.load import Slo
+
+SEPARATOR = "; "  # between the limits of several SLOs that a probe ended for
+# of the requests of a probe that shows that a level holds: how many may wait under max_in_flight
+MOST_CAPPED = 0.01
+# limits that need the time of every token, which a stream that came in lumps does not tell
+TOKEN_LIMITS = ("tpot", "itl_p99")
+Shows = Literal[
+    "all",  # that its level holds, or that it fails
+    "misses",  # only that its level fails
+    "diverged",  # the same: requests came in faster than they were answered
+    "interrupted",  # the same, and no share: the slowest answers were not waited for
+    "fails",  # that its level fails, without figures: the engine died of it
+    "client_bound",  # that the clients are too slow for its level
+    "nothing",
+    "pointless",  # that probes of every level will show nothing
+]
+# kinds of probes whose requests are evidence on their level
+EVIDENCE: tuple[Shows, ...] = ("all", "misses", "diverged", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome:
+    """One ended probe under one tier.
+
+    ``met``: for each test of the tier, whether each request met it, in order of when requests were
+    due. ``whole``: the probe ran its time, so more evidence on its level takes another probe.
+    ``start``: number of the engine start that it ran on, from 0. ``validity``: the verdict on the
+    probe.
+    """
+
+    level: float
+    met: tuple[Bools, ...] = ()
+    shows: Shows = "all"
+    whole: bool = True
+    start: int = 0
+    validity: str = Validity.VALID
+
+
+def outcome_of_attempt(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> ProbeOutcome:
+    """Judge a stored attempt by the tier ``slo``. ``starts``: see ``outcome_of_point``."""
+    if not isinstance(attempt, AttemptData):
+        return ProbeOutcome(level, shows="nothing")
+    met: tuple[Bools, ...] = ()
+    if attempt.status == "ok":
+        met = tuple(test.met for test in tests(stored_values(attempt), slo))
+    launched = attempt.deployment is None or attempt.deployment.launched
+    return outcome_of_point(attempt.point, level, met, slo, launched, starts)
+
+
+def outcome_of_point(
+    point: PointHead,
+    level: float,
+    met: tuple[Bools, ...],
+    slo: Slo,
+    launched: bool = True,
+    starts: int = 1,
+) -> ProbeOutcome:
+    """Judge a stored row by the tier ``slo``, of whose tests ``met`` are the results.
+
+    ``launched``: the engine was started for this experiment; why the server behind an endpoint
+    died is not known. ``starts``: engine starts that the file asks for now; where it asks for one,
+    it does not matter which start a probe ran on.
+    """
+    shows = _shows(point, slo, launched, any(test.size for test in met))
+    return ProbeOutcome(
+        level,
+        met if shows in EVIDENCE else (),
+        shows,
+        whole=point.ended_early is None,
+        start=point.start if starts > 1 else 0,
+        validity=point.validity,
+    )
+
+
+def no_load_changes(validity: str, slo: Slo) -> bool:
+    """Whether probes of every load will have this verdict once one has it."""
+    if validity not in list(Validity):
+        return False  # of another version
+    ends_search = Validity(validity).ends_search
+    if ends_search is EndsSearch.PARTLY:
+        return _limits_tokens(slo)
+    return ends_search is EndsSearch.YES
+
+
+def _limits_tokens(slo: Slo) -> bool:
+    return any(limit.of in TOKEN_LIMITS for limit in slo.limits)
+
+
+def _shows(point: PointHead, slo: Slo, launched: bool, has_requests: bool) -> Shows:
+    if point.validity == Validity.CLIENT_BOUND or point.failure_class == FailureClass.CLIENT_BOUND:
+        return "client_bound"
+    if launched and _died_under_load(point):
+        return "fails"
+    if _is_pointless(point, slo, has_requests):
+        return "pointless"
+    if point.status != "ok" or not _says_something_of(point, slo):
+        return "nothing"
+    if point.validity == Validity.INTERRUPTED:
+        return "interrupted"
+    is_capped = (point.capped_share or 0.0) > MOST_CAPPED
+    if point.validity in _good_verdicts(slo) and point.ended_early != "fails" and not is_capped:
+        return "all"
+    if point.validity == BACKLOG and point.ended_early in ("fails", "mixed"):
+        return "diverged"
+    return "misses"
+
+
+def _died_under_load(point: PointHead) -> bool:
+    """Whether the engine died, and not before clients sent it load."""
+    died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
+    return died and bool(point.clients)
+
+
+def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
+    """Whether its verdict is one that no other load changes."""
+    was_judged = point.status == "ok" or point.validity == Validity.BROKEN_OUTPUT
+    # a window without requests, or whose requests were aborted, is the doing of its load
+    is_of_this_load = point.validity == Validity.INVALID and (
+        point.ended_early == "fails" or not has_requests
+    )
+    return was_judged and not is_of_this_load and no_load_changes(point.validity, slo)
+
+
+def _says_something_of(point: PointHead, slo: Slo) -> bool:
+    """Whether the requests of a probe that ended well are evidence under this tier."""
+    telling: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
+    if point.ended_early == "fails":
+        telling.add(Validity.INVALID)  # no answer came in time
+        # a probe that ended because it failed its limits, perhaps with requests open, says nothing
+        # of other limits
+        if format_limits(slo) not in (point.ended_for or "").split(SEPARATOR):
+            return False
+    return point.validity in telling
+
+
+def _good_verdicts(slo: Slo) -> Sequence[str]:
+    """Verdicts on probes that may show that a level holds."""
+    if _limits_tokens(slo):
+        return (Validity.VALID,)
+    return (Validity.VALID, Validity.STREAM_BUFFERED)
