@@ -2,6 +2,8 @@
 of this machine.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,9 +13,10 @@ from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.strategy import Watch
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.load.point import Target
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Plan, Point
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, best_ok
@@ -23,7 +26,7 @@ from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
-from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.measure import Attempt, Measurer
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
@@ -59,6 +62,14 @@ class Found:
     interrupted: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _EarlierProbes:
+    """Probes in the store by measurement id, and how often each was tried in vain."""
+
+    done: dict[str, AttemptData]
+    tries: Counter[str]
+
+
 @dataclass(kw_only=True)
 class CapacitySearch:
     """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are
@@ -87,19 +98,14 @@ class CapacitySearch:
 
     def run(self) -> Found:
         """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
-        (deployment,), (load,), (slo,) = self.plan.deployments, self.plan.loads, self.plan.slos
+        (deployment,) = self.plan.deployments
+        (load,) = self.plan.loads
+        (slo,) = self.plan.slos
         if not deployment.runs:
             raise InputError("; ".join(deployment.reasons))
-        commits: Sequence[Committed] = self.store.commits(checked=True)
-        spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
-        committed = best_ok(commits, spoilt.verdicts)
-        for name, stored in spoilt.open.items():
-            # one that was interrupted shows how its level did until then, and the search knows
-            if spoilt.verdicts[stored.ids] != Validity.INTERRUPTED:
-                del committed[name]
-        tries = Counter(one.measurement_id for one in commits if one.status != "ok")
-        tries.update(spoilt.tries)
-        done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
+        earlier = self._earlier_probes()
+        tries = earlier.tries
+        done = earlier.done  # what is added to it, the search sees: a probe that failed, too
         work = DeploymentWork(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)
         failure: Failure | None = None
@@ -110,49 +116,71 @@ class CapacitySearch:
                 following = work.next
                 if following is None:
                     break
-                point = following.point
                 measurement_id = following.measurement.measurement_id
-                asked = following.measurement.tried(tries[measurement_id])
-                run = EndpointRun(self.plan, point, self.target, self.probed, asked)
-                few = len(measurer.clients.addresses) == self.clients
-                watch = work.watch
-                attempt = measurer.measure(run.load, few, watch and replace(watch, over=self._over))
+                measurement = following.measurement.tried(tries[measurement_id])
+                run = EndpointRun(self.plan, following.point, self.target, self.probed, measurement)
+                attempt = self._measure(measurer, run, work.watch)
                 failure = attempt.failure
                 if failure is not None and self._over():  # it might not have failed, had it gone on
-                    text = f"{level_words(point)}: left out: {failure.sentence}"
+                    text = f"{level_words(following.point)}: left out: {failure.sentence}"
                     self.tell(Event("stopping", text))
                     failure = None
                     break
                 if attempt.loaded is None:
                     break
                 outcome = run.commit(self.store, attempt)
-                tries[asked.measurement_id] += failure is not None
-                if failure is not None and failure.kind is FailureKind.CLIENT_BOUND:
-                    self.tell(Event("retry", failure.sentence))
-                    failure = None
-                    measurer.clients.release()
-                    measurer = self._measurer(cluster, 2 * self.clients)
-                    continue
+                if failure is not None:
+                    tries[measurement_id] += 1
+                    if failure.kind is FailureKind.CLIENT_BOUND:
+                        self.tell(Event("retry", failure.sentence))
+                        failure = None
+                        measurer.clients.release()
+                        measurer = self._measurer(cluster, 2 * self.clients)
+                        continue
                 if isinstance(outcome, AttemptData):
                     done[outcome.measurement_id] = outcome
                 if failure is not None:  # the load may have caused it, or the server may be gone
                     break
                 work.close(outcome)
-                claim = claim_words(point.level.control, work.claims(load.workload.name))
-                figures = measured_words(outcome, self.plan.slos)
-                text = f"{level_words(point)}: {figures}; {claim}"
-                ahead = _ahead(work)
-                if ahead is not None:
-                    text = f"{text}; next {ahead.words}"
-                left = {"left": work.left, "left_s": self._ends_s - self.clock.now_s()}
-                self.tell(Event("measured", text, data=left))
+                self._tell_measured(following.point, outcome, work)
         finally:
             cluster.close()
         work.hurry(self._budget_s)
-        probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
-        return Found(
-            work.claims(load.workload.name)[slo.name], probes, _ahead(work), failure, self.stopped()
-        )
+        probes = sorted(done.values(), key=lambda probe: probe.created_unix_ns)
+        claim = work.claims(load.workload.name)[slo.name]
+        return Found(claim, probes, _ahead(work), failure, self.stopped())
+
+    def _earlier_probes(self) -> _EarlierProbes:
+        """What the store has of this search."""
+        commits: Sequence[Committed] = self.store.commits(checked=True)
+        spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
+        committed = best_ok(commits, spoilt.verdicts)
+        for name, attempt in spoilt.open.items():
+            # one that was interrupted shows how its level did until then, and the search knows
+            if spoilt.verdicts[attempt.ids] != Validity.INTERRUPTED:
+                del committed[name]
+        tries = Counter(commit.measurement_id for commit in commits if commit.status != "ok")
+        tries.update(spoilt.tries)
+        with_figures = attempt_data(self.store, committed.values())
+        return _EarlierProbes({probe.measurement_id: probe for probe in with_figures}, tries)
+
+    def _measure(self, measurer: Measurer, run: EndpointRun, watch: Watch | None) -> Attempt:
+        """Make one probe; it also ends once the search is over."""
+        has_more_clients = len(measurer.clients.addresses) == self.clients
+        if watch is not None:
+            watch = replace(watch, over=self._over)
+        return measurer.measure(run.load, has_more_clients, watch)
+
+    def _tell_measured(self, point: Point, outcome: Committed, work: DeploymentWork) -> None:
+        """Tell what a probe showed, what is known by now, and what comes next."""
+        claim = claim_words(point.level.control, work.claims(point.workload.name))
+        figures = measured_words(outcome, self.plan.slos)
+        text = f"{level_words(point)}: {figures}; {claim}"
+        ahead = _ahead(work)
+        if ahead is not None:
+            text = f"{text}; next {ahead.words}"
+        left = {"left": work.left, "left_s": self._ends_s - self.clock.now_s()}
+        self.tell(Event("measured", text, data=left))
 
     def _over(self) -> bool:
         """Whether the user ended it, or its time did."""
