@@ -83,7 +83,8 @@ def main() -> int:
         experiment = without("sglang", experiment)
     if NO_BUILD in (installed["vllm"], installed["transformers"]):
         CONSOLE.print(
-            "[yellow]Real engines cannot be installed here: what follows is EMULATED, not measured.[/]"
+            "[yellow]Real engines cannot be installed here: what follows is EMULATED, not "
+            "measured.[/]"
         )
         experiment = "experiments/quickstart-emulated.yaml"
     if run("scripts/make_tiny_model.py", ".demo/model") != 0:

@@ -215,7 +215,8 @@ def run(home: Path, step: str, *argv: str | Path) -> None:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
         name = "pip" if "pip" in command else Path(command[0]).name
         raise StepFailed(
-            f"{step}: {name} ended with status {status}. Run the same command again to continue. {log}:\n{tail}"
+            f"{step}: {name} ended with status {status}. Run the same command again to continue. "
+            f"{log}:\n{tail}"
         )
     say(f"  done in {time.monotonic() - started:.0f} s")
 
@@ -250,11 +251,13 @@ def check_vllm() -> None:
     machine, system = platform.machine(), platform.system()
     if system != "Linux" or machine not in ("x86_64", "aarch64"):
         raise Unsupported(
-            f"vLLM for the CPU has wheels for Linux on x86_64 and aarch64, not for {system} on {machine}"
+            f"vLLM for the CPU has wheels for Linux on x86_64 and aarch64, not for {system} on "
+            f"{machine}"
         )
     if not OLDEST <= sys.version_info[:2] < (3, 15):
         raise Unsupported(
-            f"vLLM {VLLM_VERSION} needs Python 3.11 to 3.14; call it with one, not with {version_text()}"
+            f"vLLM {VLLM_VERSION} needs Python 3.11 to 3.14; call it with one, not with "
+            f"{version_text()}"
         )
 
 
@@ -267,7 +270,8 @@ def check_sglang() -> None:
         )
     if not OLDEST <= sys.version_info[:2] < (3, 14):
         raise Unsupported(
-            f"SGLang {SGLANG_VERSION} needs Python 3.11 to 3.13; call it with one, not with {version_text()}"
+            f"SGLang {SGLANG_VERSION} needs Python 3.11 to 3.13; call it with one, not with "
+            f"{version_text()}"
         )
 
 
@@ -277,7 +281,8 @@ def check_transformers() -> None:
         raise Unsupported("transformers serve is installed by this script on Linux and macOS only")
     if sys.version_info[:2] < OLDEST:
         raise Unsupported(
-            f"transformers serve needs Python 3.11 or newer; call it with one, not with {version_text()}"
+            "transformers serve needs Python 3.11 or newer; call it with one, not with "
+            f"{version_text()}"
         )
 
 
@@ -294,7 +299,8 @@ def steps_vllm(home: Path) -> None:
     name_as_vllm(home)
     if shutil.which("g++") is None and shutil.which("c++") is None:
         say(
-            "warning: no C++ compiler found; pipeline parallelism on the CPU compiles kernels and needs one"
+            "warning: no C++ compiler found; pipeline parallelism on the CPU compiles kernels and "
+            "needs one"
         )
 
 
@@ -443,20 +449,27 @@ RECIPES = {
         VLLM_VERSION,
         check_vllm,
         steps_vllm,
-        "import vllm, vllm.platforms as p; assert p.current_platform.is_cpu(), p; print(vllm.__version__)",
+        (
+            "import vllm, vllm.platforms as p; assert p.current_platform.is_cpu(), p; "
+            "print(vllm.__version__)"
+        ),
     ),
     "sglang": Recipe(
         SGLANG_VERSION,
         check_sglang,
         steps_sglang,
-        "import os; os.environ['SGLANG_USE_CPU_ENGINE'] = '1'; import sglang, sglang.srt.entrypoints.http_server; "
+        "import os; os.environ['SGLANG_USE_CPU_ENGINE'] = '1'; import sglang, "
+        "sglang.srt.entrypoints.http_server; "
         "print(sglang.__version__)",
     ),
     "transformers": Recipe(
         TRANSFORMERS_VERSION,
         check_transformers,
         steps_transformers,
-        "import transformers.cli.transformers, transformers.cli.serving.server as s; print(transformers.__version__)",
+        (
+            "import transformers.cli.transformers, transformers.cli.serving.server as s; "
+            "print(transformers.__version__)"
+        ),
     ),
     "vllm_router": router("vllm-router", "0.1.17", "vllm_router_rs"),
     "sglang_router": router("sglang-router", "0.3.2", "sglang_router.sglang_router_rs"),
@@ -465,8 +478,10 @@ RECIPES = {
         check_llama_cpp,
         steps_llama_cpp,
         "import subprocess, sys; program = sys.prefix + '/bin/llama-server'; "
-        "done = subprocess.run([program, '--version'], check=True, capture_output=True, text=True); "
-        "print(next(line for line in (done.stdout + done.stderr).splitlines() if line.startswith('version: ')))",
+        "done = subprocess.run([program, '--version'], check=True, capture_output=True, "
+        "text=True); "
+        "print(next(line for line in (done.stdout + done.stderr).splitlines() if "
+        "line.startswith('version: ')))",
         edition=2,  # without AMX
     ),
 }

@@ -46,7 +46,8 @@ CONFIG: dict[str, object] = {
     "dtype": "float32",
 }
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|begin|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% for message in messages %}<|begin|>{{ message['role'] }}\n{{ message['content'] "
+    "}}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
 )
 SYLLABLES = (
@@ -88,7 +89,8 @@ def tokenizer(rng: np.random.Generator) -> Tokenizer:
     made.train_from_iterator(text(rng), trainer)
     if made.get_vocab_size() != VOCABULARY:
         raise SystemExit(
-            f"the tokenizer has {made.get_vocab_size()} tokens instead of {VOCABULARY}: not enough text"
+            f"the tokenizer has {made.get_vocab_size()} tokens instead of {VOCABULARY}: not "
+            "enough text"
         )
     return made
 

@@ -172,12 +172,16 @@ def compare(pairs: list[tuple[Figures, Figures]]) -> dict[str, dict[str, float]]
 def markdown(result: dict[str, dict[str, float]]) -> str:
     """One row per metric."""
     lines = [
-        "| metric | vllm bench serve | orchestrator load | difference | limit | spread of vllm's own runs | of ours |",
+        (
+            "| metric | vllm bench serve | orchestrator load | difference | limit | spread of vllm's "
+            "own runs | of ours |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for name, row in result.items():
         lines.append(
-            f"| {name} | {row['vllm']:.2f} | {row['ours']:.2f} | {row['ratio'] - 1:+.1%} | {row['limit']:.0%}"
+            f"| {name} | {row['vllm']:.2f} | {row['ours']:.2f} | {row['ratio'] - 1:+.1%} | "
+            f"{row['limit']:.0%}"
             f" | {row['spread_vllm']:.1%} | {row['spread_ours']:.1%} |"
         )
     return "\n".join(lines)

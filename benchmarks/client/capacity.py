@@ -64,7 +64,8 @@ def main() -> None:
     args = parser.parse_args()
     build()
     print(
-        "| streams | bare send loop, /s | events due, /s | carried, /s | lateness p50, ms | p99, ms |"
+        "| streams | bare send loop, /s | events due, /s | carried, /s | lateness p50, ms | p99, "
+        "ms |"
     )
     print("|---|---|---|---|---|---|")
     for streams in args.streams:

@@ -60,7 +60,10 @@ def install(peer: Peer, folder: Path) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            return f"{Path(command[0]).name} ended with status {done.returncode}: {said[-1 if 'pip' in command else 0]}"
+            return (
+                f"{Path(command[0]).name} ended with status {done.returncode}: "
+                f"{said[-1 if 'pip' in command else 0]}"
+            )
     return None
 
 

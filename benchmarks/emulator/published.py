@@ -253,7 +253,10 @@ def choices(points: list[Point], found: Found, known: Known) -> list[str]:
 def _broken(losses: Floats | list[float]) -> str:
     """Of picks, whose loss is NaN where they break the limit."""
     kept = np.array(losses)[~np.isnan(losses)]
-    return f"{len(losses) - len(kept)} of {len(losses)}, loss {np.median(kept):.0%} (mean {kept.mean():.0%})"
+    return (
+        f"{len(losses) - len(kept)} of {len(losses)}, loss {np.median(kept):.0%} (mean "
+        f"{kept.mean():.0%})"
+    )
 
 
 def table(points: list[Point], found: Found) -> Known:
@@ -275,7 +278,8 @@ def table(points: list[Point], found: Found) -> Known:
             ttft, tpot = errors(group, found)
             of_ttft, of_tpot = factors(group, found)
             print(
-                f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%} {of_tpot:16.2f} {of_ttft:7.2f}"
+                f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%} {of_tpot:16.2f} "
+                f"{of_ttft:7.2f}"
             )
             known[engine, group[0].unfitted, fold_of(group[0])] = np.array(
                 [ttft, tpot, of_ttft, of_tpot]
@@ -288,7 +292,8 @@ def table(points: list[Point], found: Found) -> Known:
             axis=0,
         )
         print(
-            f"    {' '.join(configuration):55} {len(group):4} {tpot:7.1%} {ttft:7.1%}   x{bias[1]:.2f} x{bias[0]:.2f}"
+            f"    {' '.join(configuration):55} {len(group):4} {tpot:7.1%} {ttft:7.1%}   "
+            f"x{bias[1]:.2f} x{bias[0]:.2f}"
         )
     return known
 
@@ -306,7 +311,8 @@ def picks(points: list[Point], found: Found, known: Known) -> None:
                 if one.unfitted is unfitted and (one.facts.exact or not population)
             ]
             print(
-                f"choices that break the limit, {name}, {which}: {'; '.join(choices(group, found, known))}"
+                f"choices that break the limit, {name}, {which}: "
+                f"{'; '.join(choices(group, found, known))}"
             )
 
 

@@ -132,7 +132,8 @@ def main() -> None:
             print(f"    {what}: |log| of tails " + " ".join(f"{one:.3f}" for one in far))
         near = (np.abs(stands[at] - int(name[3])) <= 5).sum()
         print(
-            f"    TTFT: measured tails stand at simulated p{np.median(stands[at]):.0f}, {near} within 5 points of it"
+            f"    TTFT: measured tails stand at simulated p{np.median(stands[at]):.0f}, {near} "
+            "within 5 points of it"
         )
 
 

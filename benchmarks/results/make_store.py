@@ -272,7 +272,8 @@ def main() -> None:
         writer.flush()
     writer.flush(least=1)
     print(
-        f"{count + 1} points, {(count + 1) * arguments.repeats} attempts in {time.monotonic() - began:.0f} s"
+        f"{count + 1} points, {(count + 1) * arguments.repeats} attempts in "
+        f"{time.monotonic() - began:.0f} s"
     )
 
 

@@ -101,7 +101,8 @@ def measure(requests: int) -> None:
     )
     took_s = time.monotonic() - began
     print(
-        f"{requests:,} requests: {before:.0f} MiB before; peak {said} MiB, without files {max(own):.0f}; {took_s:.0f} s"
+        f"{requests:,} requests: {before:.0f} MiB before; peak {said} MiB, without files "
+        f"{max(own):.0f}; {took_s:.0f} s"
     )
 
 

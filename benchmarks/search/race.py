@@ -162,7 +162,8 @@ def main() -> None:
     options = parser.parse_args()
     each_s = alone(options.server, options.alone)
     print(
-        "| deployments | repetitions | regret <= 2 % | worst | load s, race | whole grid | ratio | probes | starts |"
+        "| deployments | repetitions | regret <= 2 % | worst | load s, race | whole grid | ratio "
+        "| probes | starts |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
@@ -178,8 +179,10 @@ def main() -> None:
             np.mean([count for *_, count in raced]),
         )
         print(
-            f"| {size} | {options.repetitions} | {np.mean(regrets <= 0.02):.1%} | {regrets.max():.1%} "
-            f"| {load_s:,.0f} | {full_s:,.0f} | {load_s / full_s:.3f} | {probes:.0f} | {starts:.1f} |",
+            f"| {size} | {options.repetitions} | {np.mean(regrets <= 0.02):.1%} | "
+            f"{regrets.max():.1%} "
+            f"| {load_s:,.0f} | {full_s:,.0f} | {load_s / full_s:.3f} | {probes:.0f} | "
+            f"{starts:.1f} |",
             flush=True,
         )
         print(f"{time.process_time() - began:.0f} s", file=sys.stderr)

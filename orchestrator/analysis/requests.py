@@ -302,7 +302,8 @@ def _take_given(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ValueError(
-            f"token_events: {lengths[row]} tokens_per_chunk for {expected[row] - 1} gaps; want one more"
+            f"token_events: {lengths[row]} tokens_per_chunk for {expected[row] - 1} gaps; want "
+            "one more"
         )
     rows = rows & (lengths > 0)
     lengths = np.where(rows, lengths, 0)

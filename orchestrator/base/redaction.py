@@ -15,7 +15,9 @@ HIDDEN = "***"
 SHORTEST = 6
 _NAME = re.compile(
     # pad_token, image_token and the like are tokens of a vocabulary
-    r"(?<![A-Z])((?<!(PAD|BOS|EOS|UNK|SEP|CLS)[_-])(?<!MASK[_-])(?<!(IMAGE|AUDIO|VIDEO)[_-])TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
+    r"(?<![A-Z])((?<!(PAD|BOS|EOS|UNK|SEP|CLS)[_-])(?<!MASK[_-])(?<!(IMAGE|AUDIO"
+    r"|VIDEO)[_-])TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?"
+    r"|PASSW(OR)?DS?|PASSPHRASE"
     r"|CREDENTIALS?|PAT|AUTH(?![_-](SOCK|MODE|TYPE|METHOD))|COOKIE)(?![A-Z])",
     re.IGNORECASE,
 )
@@ -27,7 +29,8 @@ _CONTROL: dict[int, str | None] = dict.fromkeys(
 # halves of characters, which no file can hold
 _CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "?")
 _SHAPES = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|[sr]k_(?:live|test)_\w{16,}|(?:gh[pousr]|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|[sr]k_(?:live|test)_\w{16,}|(?:gh[pousr]"
+    r"|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,})"
 )
 # A JSON web token, somewhere in a run of its letters. What follows the run is looked at once, not
@@ -48,7 +51,8 @@ _BEHIND = (
         re.IGNORECASE,
     ),
     re.compile(
-        r"((?:(?:api|access)[_-]?key|(?:hf|hub|api|auth|access)[_-]token|secret|password|passphrase)[\"']? ?[=:]"
+        r"((?:(?:api|access)[_-]?key|(?:hf|hub|api|auth|access)[_-]token|secret|password"
+        r"|passphrase)[\"']? ?[=:]"
         r" ?\[?[\"']?)(?!None\b|null\b|true\b|false\b)[^\s\"'<>,;&)}\]]+",
         re.IGNORECASE,
     ),

@@ -77,7 +77,10 @@ class Registry(Generic[T]):
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """A sentence that the name is unknown, with the most similar known name and a list of all."""
     guess = did_you_mean(name, known)
-    return f"unknown {what} {name!r}{f'; {guess}' if guess else '.'} Known: {', '.join(sorted(known)) or 'none'}"
+    return (
+        f"unknown {what} {name!r}{f'; {guess}' if guess else '.'} Known: "
+        f"{', '.join(sorted(known)) or 'none'}"
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -41,7 +41,9 @@ Exit status: 0; 3 if files are damaged or a ranking has no valid measurement; 2 
 @click.option(
     "--per",
     type=click.Choice(["gpu", "usd", "deployment"]),
-    help="What to rank by. Default: the file's objective, else gpu (deployment if one has no GPUs).",
+    help=(
+        "What to rank by. Default: the file's objective, else gpu (deployment if one has no GPUs)."
+    ),
 )
 @click.option(
     "--price",

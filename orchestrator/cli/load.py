@@ -148,7 +148,10 @@ class Sectioned(click.Command):
     "--precision",
     type=Number(0.01, 1),
     metavar="SHARE",
-    help="--find-capacity ends when the lowest level that fails is at most so much above the claim. Default: 0.15.",
+    help=(
+        "--find-capacity ends when the lowest level that fails is at most so much above the "
+        "claim. Default: 0.15."
+    ),
 )
 @click.option(
     "--trace",
@@ -237,7 +240,10 @@ class Sectioned(click.Command):
     "--seed",
     type=_SEED,
     metavar="N",
-    help="Seed of prompts and arrivals. Default: random and printed, or that of a stored search that goes on.",
+    help=(
+        "Seed of prompts and arrivals. Default: random and printed, or that of a stored search "
+        "that goes on."
+    ),
 )
 @click.option(
     "--slo", "slo_text", metavar="SLO", help="Also report how many requests met these limits."
@@ -524,7 +530,8 @@ def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
         return plan
     raise InputError(
         f"--name {options.name}: {options.results} holds another run of this name (other"
-        " options, files, model or version): give another --name, or the same options to add a repeat"
+        " options, files, model or version): give another --name, or the same options to add a "
+        "repeat"
     )
 
 
@@ -533,9 +540,15 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
     (load,) = plan.loads
     yield from load.workload.notes(timed=load.arrivals.process == "trace")
     if not target.verify_tls:
-        yield f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
+        yield (
+            f"nobody checked the certificate of {target.url} (--insecure): anyone could have "
+            "answered"
+        )
     if load.arrivals.process == "trace" and load.requests:
-        yield f"{load.requests:,} requests of the trace, due within {(load.requests - 1) / load.levels[0].value:,.1f} s"
+        yield (
+            f"{load.requests:,} requests of the trace, due within "
+            f"{(load.requests - 1) / load.levels[0].value:,.1f} s"
+        )
 
 
 def _plan(

@@ -197,7 +197,10 @@ def _levels(options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
         return _search(options, problems)
     ways = [name for name in ("rate", "concurrency", "trace") if options.is_given(name)]
     if len(ways) != 1:
-        said = "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded times)"
+        said = (
+            "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded "
+            "times)"
+        )
         problems.append(Problem(said))
         return {}
     if options.concurrency is not None:
@@ -209,7 +212,10 @@ def _levels(options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
             )
         numbers = _numbers("concurrency", options.concurrency, problems)
         if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
-            said = f"--concurrency {options.concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
+            said = (
+                f"--concurrency {options.concurrency!r}: whole numbers of at most "
+                f"{MOST_IN_FLIGHT:,}"
+            )
             problems.append(Problem(said))
             return {}
         return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
@@ -452,7 +458,10 @@ def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | di
             value = {"lognormal": {"mean": float(first), "sigma": sigma}}
         Lengths.model_validate(value)
     except (ValueError, ArithmeticError):
-        what = f"give 200, 100:300 (uniform) or 200+-50 (log-normal: mean and standard deviation), up to {MOST_TOKENS}"
+        what = (
+            "give 200, 100:300 (uniform) or 200+-50 (log-normal: mean and standard "
+            f"deviation), up to {MOST_TOKENS}"
+        )
         problems.append(Problem(f"{_flag(option)} {text!r}: {what}"))
         return None
     return value
@@ -540,7 +549,8 @@ def _api_key(name: str | None, problems: list[Problem]) -> str | None:
     elif not key.isascii() or any(char.isspace() for char in key):
         problems.append(
             Problem(
-                f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"
+                f"--api-key-env: the value of {name!r} holds characters that no HTTP header may "
+                "hold"
             )
         )
     return key

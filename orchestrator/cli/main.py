@@ -118,7 +118,10 @@ def main() -> None:
         if os.path.exists(__file__) and os.path.exists(os.readlink("/proc/self/cwd")):
             raise
         click.echo(
-            "error: the folder that this program runs in or from is gone: start it again to continue",
+            (
+                "error: the folder that this program runs in or from is gone: start it again to "
+                "continue"
+            ),
             err=True,
         )
         sys.exit(1)

@@ -66,7 +66,10 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
     "environment",
     type=click.Path(path_type=Path),
     metavar="VENV",
-    help="Also let the vLLM in this environment check every vllm deployment; what it refuses is impossible.",
+    help=(
+        "Also let the vLLM in this environment check every vllm deployment; what it refuses is "
+        "impossible."
+    ),
 )
 @click.option(
     "--allow-impossible",

@@ -65,7 +65,10 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
 )
 @click.option(
     "--address",
-    help="Ray cluster, or local: this machine without Ray. Default: the running Ray cluster, or a new one here.",
+    help=(
+        "Ray cluster, or local: this machine without Ray. Default: the running Ray cluster, or a "
+        "new one here."
+    ),
 )
 @click.option(
     "--clients",
@@ -105,7 +108,10 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
     default=MOST_AGAIN,
     show_default=True,
     metavar="N",
-    help="How often, once a run, to measure again what was disturbed, network_bound, client_bound or interrupted.",
+    help=(
+        "How often, once a run, to measure again what was disturbed, network_bound, client_bound "
+        "or interrupted."
+    ),
 )
 @click.option(
     "--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last."

@@ -68,7 +68,10 @@ def _wait(runs: Runs, run_id: str, end_s: float) -> str:
             wrong = "; ".join(event.text for event in record.events if event.kind in LEFTOVERS)
             break
         if record.lives() is False:
-            wrong = "its process is gone; the engines' guards end them, and 'orchestrator doctor' finds what is left"
+            wrong = (
+                "its process is gone; the engines' guards end them, and 'orchestrator doctor' "
+                "finds what is left"
+            )
         elif watch.silent_s(record, text) >= SILENT_S:
             wrong = f"it does not answer: look at {record.name}"
         elif time.monotonic() >= end_s:

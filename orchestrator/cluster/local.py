@@ -124,7 +124,10 @@ class LocalCluster:
         bundle, machine = footprint.bundles[0], self.machines()[0]
         too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
         if too_much or footprint.labels or list(nodes) != [NODE_ID]:
-            here = f"this machine, with {counted(machine.gpus, 'GPU')} and {counted(machine.cpus, 'CPU')}"
+            here = (
+                f"this machine, with {counted(machine.gpus, 'GPU')} and "
+                f"{counted(machine.cpus, 'CPU')}"
+            )
             raise PlacementError(f"{here}, cannot give {footprint}")
         with ExitStack() as undo:
             gpus = self._take(footprint, deadline)

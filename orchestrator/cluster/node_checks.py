@@ -217,7 +217,10 @@ def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
         for one in wanted:
             why, needed = known[one, cache]
             if needed > free:
-                why = f"{needed / 1e9:.0f} GB have to be downloaded, but only {free / 1e9:.0f} are free in {cache}"
+                why = (
+                    f"{needed / 1e9:.0f} GB have to be downloaded, but only {free / 1e9:.0f} "
+                    f"are free in {cache}"
+                )
             problems |= {one.name: why} if why else {}
             free -= needed
         found.append(problems)

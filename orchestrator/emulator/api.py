@@ -18,8 +18,10 @@ from orchestrator.emulator.prefix import Prompt
 
 Json = dict[str, Any]
 _COMMON = (
-    "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which "
-    "one you were all her she there would their we him been has when who will no more if out so up said what its about "
+    "the of and to in a is that for it as was with be by on not he his but at are this have from "
+    "or had an they which "
+    "one you were all her she there would their we him been has when who will no more if out so "
+    "up said what its about "
     "than into them can only other time new"
 )
 WORDS = tuple(f" {word}" for word in _COMMON.split())

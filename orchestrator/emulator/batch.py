@@ -372,13 +372,17 @@ def refusal(limits: Limits, prompt_tokens: int, output_tokens: int) -> str | Non
     total = prompt_tokens + output_tokens
     if total > limits.max_model_len:
         return (
-            f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested {total} "
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, you "
+            f"requested {total} "
             f"tokens ({prompt_tokens} in the prompt, {output_tokens} in the completion)."
         )
     if total > limits.kv_tokens:
         return f"The request needs {total} tokens of KV cache, the engine has {limits.kv_tokens}."
     if not limits.chunked_prefill and prompt_tokens > limits.max_num_batched_tokens:
-        return f"The prompt exceeds max_num_batched_tokens={limits.max_num_batched_tokens} without chunked prefill."
+        return (
+            f"The prompt exceeds max_num_batched_tokens={limits.max_num_batched_tokens} "
+            "without chunked prefill."
+        )
     return None
 
 

@@ -46,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
         prog="orchestrator emulator",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Imitate an engine: serve OpenAI and TGI streams with modelled timing. Nothing is computed.\n\n"
+        description="Imitate an engine: serve OpenAI and TGI streams with modelled timing. "
+        "Nothing is computed.\n\n"
         "  orchestrator emulator --port 8000 --profile H100-80GB/Llama-3.1-8B\n"
         "  orchestrator emulator fit results/ --output profile.yaml",
     )
@@ -101,7 +102,10 @@ def parser() -> argparse.ArgumentParser:
     )
     fit = result.add_subparsers(dest="command").add_parser(
         "fit",
-        help="calibrate the model's constants on the results of a sweep, and print the remaining error",
+        help=(
+            "calibrate the model's constants on the results of a sweep, and print the remaining "
+            "error"
+        ),
     )
     fit.add_argument("results")
     fit.add_argument(

@@ -109,7 +109,8 @@ class ClientConnection(asyncio.Protocol):
         """A whole answer. ``content``: what becomes JSON, or bytes as they are."""
         body = content if isinstance(content, bytes) else orjson.dumps(content)
         head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: emulator\r\ncontent-type: {content_type}\r\n"
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: emulator\r\ncontent-type: "
+            f"{content_type}\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
         self.write(head.encode("latin-1") + body)

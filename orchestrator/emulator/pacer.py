@@ -66,7 +66,8 @@ class Lag:
             return "no tokens"
         median, high = (self.quantile_s(share) * 1e3 for share in (0.5, 0.99))
         return (
-            f"{self.tokens} tokens, mean {self.sum_s / self.tokens * 1e3:.3f} ms, median {median:.2f} ms, "
+            f"{self.tokens} tokens, mean {self.sum_s / self.tokens * 1e3:.3f} ms, median "
+            f"{median:.2f} ms, "
             f"p99 {high:.2f} ms, max {self.worst_s * 1e3:.3f} ms"
         )
 

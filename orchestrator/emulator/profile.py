@@ -240,10 +240,16 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
     """
     if isinstance(profile.model, dict):
         facts = facts_from_config("profile", profile.model)
-        why = "the profile's model needs at least hidden_size, num_hidden_layers and num_attention_heads"
+        why = (
+            "the profile's model needs at least hidden_size, num_hidden_layers and "
+            "num_attention_heads"
+        )
     elif profile.model is not None:
         facts = model_facts(profile.model, None, settings.hf_overrides, online=False)
-        why = f"nothing is known of the profile's model {profile.model!r}: give a folder with a config.json"
+        why = (
+            f"nothing is known of the profile's model {profile.model!r}: give a folder with a "
+            "config.json"
+        )
     else:
         facts = model_facts(settings.model, settings.revision, settings.hf_overrides, online=False)
         facts, why = facts or facts_from_config(DEFAULT_MODEL, known_configs()[DEFAULT_MODEL]), ""
@@ -251,6 +257,7 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
         raise InputError(why)
     if not facts.sized:
         raise InputError(
-            f"there is no formula for {facts.model_type}, the model of {facts.model}: its steps cannot be timed"
+            f"there is no formula for {facts.model_type}, the model of {facts.model}: its steps "
+            "cannot be timed"
         )
     return facts

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 _GIB = 2**30
 _SCRIPTED = {
-    "oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (emulated fault start: oom)",
+    "oom": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (emulated "
+        "fault start: oom)"
+    ),
     "die": "EngineCore failed to start. (emulated fault start: die)",
 }
 _ORPHAN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
@@ -47,7 +50,8 @@ def main(options: Options) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
     faults = options.profile.faults
     log(
-        f"version {__version__}; EMULATED: no model is computed here, every time is the outcome of a stated model"
+        f"version {__version__}; EMULATED: no model is computed here, every time is the outcome "
+        "of a stated model"
     )
     if faults.orphan:
         subprocess.Popen([sys.executable, "-c", _ORPHAN], start_new_session=True)
@@ -63,7 +67,10 @@ def main(options: Options) -> int:
     if failure is not None:
         log(failure, "ERROR")
         log(
-            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+            (
+                "RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+                "proc(s): {}"
+            ),
             "ERROR",
         )
         return 1
@@ -83,14 +90,23 @@ def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
     prediction, limits = replica.prediction, replica.limits
     weights, per_token = prediction.weight_bytes or 0, (prediction.kv_bytes_per_token or 0) / _GIB
     if weights > device.memory_bytes:
-        return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {weights / _GIB:.2f} GiB."
+        return (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
+            f"{weights / _GIB:.2f} GiB."
+        )
     if limits.kv_tokens <= 0:
-        return "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+        return (
+            "ValueError: No available memory for the cache blocks. Try increasing "
+            "`gpu_memory_utilization`."
+        )
     if limits.kv_tokens < limits.max_model_len:
         return (
-            f"ValueError: To serve at least one request with the model's max seq len ({limits.max_model_len}), "
-            f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than the available KV "
-            f"cache memory ({limits.kv_tokens * per_token:.2f} GiB). The estimated maximum model length is "
+            "ValueError: To serve at least one request with the model's max seq len "
+            f"({limits.max_model_len}), "
+            f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than "
+            "the available KV "
+            f"cache memory ({limits.kv_tokens * per_token:.2f} GiB). The estimated maximum model "
+            "length is "
             f"{limits.kv_tokens}."
         )
     return None
@@ -103,9 +119,11 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
     return [
         f"Using max model len {limits.max_model_len}",
         f"imitates {facts.model} on {device.name}, max_num_seqs={limits.max_num_seqs}, "
-        f"max_num_batched_tokens={limits.max_num_batched_tokens}, max_model_len={limits.max_model_len}",
+        f"max_num_batched_tokens={limits.max_num_batched_tokens}, "
+        f"max_model_len={limits.max_model_len}",
         f"Model loading took {(prediction.weight_bytes or 0) / _GIB:.4f} GiB memory",
-        f"GPU KV cache size: {limits.kv_tokens:,} tokens, Maximum concurrency for {limits.max_model_len:,} tokens per "
+        f"GPU KV cache size: {limits.kv_tokens:,} tokens, Maximum concurrency for "
+        f"{limits.max_model_len:,} tokens per "
         f"request: {concurrency:.2f}x",
     ]
 

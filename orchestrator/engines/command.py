@@ -237,7 +237,8 @@ def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
     if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
         return []
     return [
-        f"image: {engine} takes no key and names no model, so nothing would prove that the server in a docker "
+        f"image: {engine} takes no key and names no model, so nothing would prove that the server "
+        "in a docker "
         "container is ours; use container_runtime podman or apptainer, or an executable"
     ]
 

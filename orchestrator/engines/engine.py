@@ -51,7 +51,9 @@ LACKING = {
     "scheduling_policy": "{} has only one scheduling policy",
     "stream_interval": "{} sends every token as it comes",
     "scheduler_recv_interval": "{} cannot be told how often to look for new requests",
-    "kv_cache_memory_bytes": "{} does not take the size of its KV cache in bytes; use kv_cache_tokens",
+    "kv_cache_memory_bytes": (
+        "{} does not take the size of its KV cache in bytes; use kv_cache_tokens"
+    ),
     "cpu_offload_gb": "{} keeps all weights on its devices",
     "kv_transfer_config": "{} has no disaggregated prefill",
 }

@@ -82,15 +82,22 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.data_parallel_size > 1 and settings.tensor_parallel_size > 1:
-        yield "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it or data_parallel_size"
+        yield (
+            "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it "
+            "or data_parallel_size"
+        )
     splits_prompts = settings.enable_chunked_prefill is not False
     if settings.enable_prefix_caching is False and splits_prompts:
         yield (
-            "enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too"
+            "enable_prefix_caching: LightLLM splits prompts only with it; set "
+            "enable_chunked_prefill: false too"
         )
     longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
     if not splits_prompts and tokens and longest and tokens < longest:
-        yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
+        yield (
+            f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none "
+            "is split"
+        )
     needs_scales = settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt")
     if needs_scales and CALIBRATION not in settings.extra_args:
         needed = f"extra_args: {{{CALIBRATION}: file}}"
@@ -188,14 +195,18 @@ ENGINE = Engine(
     log=LogWords(
         failures={
             FailureKind.OOM_KV: (
-                r"-[\d.]+ GB space is available after load the model weight|check max len infer fail"
+                r"-[\d.]+ GB space is available after load the model weight|check max len infer "
+                r"fail"
                 r"|max_total_token_num must be (?:>=|greater than)"
             ),
             FailureKind.BAD_QUANT: r"QuantMethod '.*' not supported",
             FailureKind.BAD_MODEL: r"Model type .* is not supported",
             FailureKind.PORT_TAKEN: r"port \d+ has been used",
             FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
-            FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
+            FailureKind.ENGINE_DEAD: (
+                r"init func \w+ : (?!init ok)|kill all process "
+                r"consecutive_failures"
+            ),
         },
         # the only line about a full cache
         causes_at_any_level=r"-[\d.]+ GB space is available after load",

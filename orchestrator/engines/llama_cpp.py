@@ -96,10 +96,14 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield f"extra_args: {split_flags[0]} is how tensor_parallel_size is done, which is 1"
     if hardware.is_cpu and settings.world_size > 1:
         yield (
-            f"tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not {settings.world_size}"
+            "tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not "
+            f"{settings.world_size}"
         )
     if not settings.max_model_len:
-        yield "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one"
+        yield (
+            "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the "
+            "length of one"
+        )
 
 
 def _type(spec: Speculative, settings: EngineSettings) -> str:
@@ -155,7 +159,9 @@ ENGINE = Engine(
     metrics={
         "running": "llamacpp:requests_processing",
         "waiting": "llamacpp:requests_deferred",
-        "prefix_query_tokens_total": "llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",
+        "prefix_query_tokens_total": (
+            "llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total"
+        ),
         "prefix_hit_tokens_total": "llamacpp:prompt_tokens_cached_total",
         "spec_draft_tokens_total": "llamacpp:spec_decode_num_draft_tokens_total",
         "spec_accepted_tokens_total": "llamacpp:spec_decode_num_accepted_tokens_total",
@@ -278,7 +284,8 @@ ENGINE = Engine(
             FailureKind.OOM_KV: r"failed to allocate buffer for kv cache",
             FailureKind.OOM_LOAD: (
                 r"cudaMalloc failed: out of memory"
-                r"|unable to allocate \S+ buffer|failed to allocate (?:compute \w+ buffers|buffer of size)"
+                r"|unable to allocate \S+ buffer|failed to allocate (?:compute \w+ buffers|buffer "
+                r"of size)"
             ),
             FailureKind.BAD_FLAG: r"error while handling argument",
             FailureKind.BAD_MODEL: r"[Uu]nknown model architecture",

@@ -69,7 +69,8 @@ def _of_pytorch(settings: EngineSettings) -> Iterator[str]:
         yield "nnodes: LMDeploy's pytorch backend spans nodes through Ray only"
     if settings.data_parallel_size > 1:
         yield (
-            "data_parallel_size: LMDeploy's pytorch backend starts a server per rank behind a proxy of its own; "
+            "data_parallel_size: LMDeploy's pytorch backend starts a server per rank behind a "
+            "proxy of its own; "
             "use replicas, or its turbomind backend"
         )
 
@@ -77,11 +78,17 @@ def _of_pytorch(settings: EngineSettings) -> Iterator[str]:
 def _of_turbomind(settings: EngineSettings) -> Iterator[str]:
     for field in PYTORCH_ONLY:
         if getattr(settings, field) is not None:
-            yield f"{field}: only LMDeploy's pytorch backend has it (extra_args: {{--backend: pytorch}})"
+            yield (
+                f"{field}: only LMDeploy's pytorch backend has it (extra_args: {{--backend: "
+                f"pytorch}})"
+            )
     if settings.enable_expert_parallel and settings.nnodes > 1:
         yield "enable_expert_parallel: LMDeploy's turbomind backend has it on one node only"
     if settings.kv_cache_dtype is not None and settings.kv_cache_dtype.startswith("fp8"):
-        yield "kv_cache_dtype: LMDeploy's turbomind backend refuses fp8; use int8, int4 or the pytorch backend"
+        yield (
+            "kv_cache_dtype: LMDeploy's turbomind backend refuses fp8; use int8, int4 or the "
+            "pytorch backend"
+        )
 
 
 ENGINE = Engine(
@@ -137,7 +144,10 @@ ENGINE = Engine(
         ),
     },
     unsupported={
-        "revision": "LMDeploy takes the flag and serves the newest revision all the same; name a local folder",
+        "revision": (
+            "LMDeploy takes the flag and serves the newest revision all the same; name a "
+            "local folder"
+        ),
         "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
         "attention_backend": "LMDeploy chooses its kernels by the GPU",
         "kv_transfer_config": "LMDeploy has --role and --migration-backend instead; use extra_args",
@@ -179,7 +189,10 @@ ENGINE = Engine(
     log=LogWords(
         failures={
             FailureKind.OOM_KV: r"No enough gpu memory for (?:kv cache|state cache|runtime)",
-            FailureKind.BAD_QUANT: r"mismatched quant (?:method|group size)|unsupported quant[_ ]config",
+            FailureKind.BAD_QUANT: (
+                r"mismatched quant (?:method|group size)|unsupported quant[_ "
+                r"]config"
+            ),
             FailureKind.BAD_MODEL: r"turbomind does not support",
             FailureKind.NO_MODEL: r"Could not find model architecture from config",
         },

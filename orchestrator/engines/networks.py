@@ -20,7 +20,8 @@ CHOSEN = re.compile(r"remote memory [^|\n]*\(multi\)(?:.*\n)+?.*\.\.inf *\|[^|\n
 DEVICE = re.compile(r"\w+/[\w.:-]+")
 # transfer_engine_impl.cpp, transfer_engine_py.cpp and tcp_transport.cpp of Mooncake
 MOONCAKE = re.compile(
-    r"installTransport, type=(\w+)|[Uu]sing (?:[\w-]+ )?(\w+) transport\b|Installing (\w+) transport"
+    r"installTransport, type=(\w+)|[Uu]sing (?:[\w-]+ )?(\w+) transport\b|Installing (\w+) "
+    r"transport"
     r"|(Tcp)Transport: listen on port"
 )
 

@@ -342,7 +342,8 @@ def _of_trees(spec: Speculative) -> Iterator[str]:
         yield "speculative: eagle_topk above 1 makes a tree, which needs num_draft_tokens"
     if branches == 1 and verified is not None:
         yield (
-            "speculative: num_draft_tokens is for trees (eagle_topk above 1); of a chain it follows "
+            "speculative: num_draft_tokens is for trees (eagle_topk above 1); of a chain it "
+            "follows "
             "from num_speculative_tokens"
         )
 
@@ -369,7 +370,10 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         and settings.nnodes > 1
         and not settings.enable_expert_parallel
     ):
-        yield "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas"
+        yield (
+            "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use "
+            "replicas"
+        )
     attention_flags = present_flags(settings, ATTENTION_FLAGS)
     if settings.data_parallel_size > 1 and attention_flags:
         yield (
@@ -380,10 +384,13 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}"
     page, tokens = settings.block_size, settings.max_num_batched_tokens
     if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
-        yield f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang"
+        yield (
+            f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang"
+        )
     if hardware.is_cpu and not settings.kv_cache_tokens:
         yield (
-            "kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size"
+            "kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless "
+            "this says its size"
         )
     if settings.speculative:
         yield from _of_trees(settings.speculative)
@@ -611,15 +618,18 @@ ENGINE = Engine(
             ),
             FailureKind.OOM_LOAD: r"(?:Prefill|Decode) out of memory",
             FailureKind.BAD_QUANT: (
-                r"does not match the quantization|not supported for the current GPU\. Minimum capability"
-                r"|is not supported for quantization method|For quantized MoE models, please make sure"
+                r"does not match the quantization|not supported for the current GPU\. Minimum "
+                r"capability"
+                r"|is not supported for quantization method|For quantized MoE models, please make "
+                r"sure"
             ),
             FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
             FailureKind.NO_MODEL: r"Cannot find any model weights with",
             FailureKind.PORT_TAKEN: r"at \d+ is not available in \d+ seconds",
             FailureKind.BAD_CONFIG: r"only supports sm\d+",
             FailureKind.ENGINE_DEAD: (
-                r"Received sigquit|SIGQUIT received|watchdog timeout .*soft=False|Subprocess \S+ \(pid=\d+\) crashed"
+                r"Received sigquit|SIGQUIT received|watchdog timeout .*soft=False|Subprocess \S+ "
+                r"\(pid=\d+\) crashed"
                 r"|could finish the model loading|Initialization failed\. warmup error"
             ),
         },

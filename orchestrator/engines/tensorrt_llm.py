@@ -140,7 +140,8 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     yield from _unknown_keys(settings, recorded=True)
     if settings.extra_args.get("orchestrator_type") == "ray":
         yield (
-            "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits there for GPUs that "
+            "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits "
+            "there for GPUs that "
             "this launch holds; leave it out"
         )
     for key in keys:
@@ -217,17 +218,23 @@ ENGINE = Engine(
     served_name=_served_name,
     handled_fields=(*TABLE, "enable_expert_parallel", "enforce_eager", "speculative"),
     unsupported={
-        "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
+        "quantization": (
+            "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model"
+        ),
         "served_model_name": "trtllm-serve answers to the model's own name",
         "data_parallel_size": (
-            "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of tensor_parallel_size: "
+            "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of "
+            "tensor_parallel_size: "
             "extra_args: {enable_attention_dp: true}"
         ),
         "nnodes": (
-            "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them with it and measure "
+            "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them "
+            "with it and measure "
             "the server as engine: endpoint"
         ),
-        "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
+        "kv_transfer_config": (
+            "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)"
+        ),
     },
     value_names={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
     keys={path: f"the field {field}" for field, path in TABLE.items()}

@@ -88,7 +88,10 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     longest = prompt or (length or 1) - 1
     tokens = settings.max_num_batched_tokens
     if settings.enable_chunked_prefill is False and tokens and tokens < longest:
-        yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
+        yield (
+            f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none "
+            "is split"
+        )
     if settings.max_num_queued_reqs == 0:
         yield "max_num_queued_reqs: 0 would refuse every request in TGI"
     spec = settings.speculative
@@ -96,7 +99,8 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "speculative: TGI takes no model; medusa heads come with the model itself"
     if hardware.is_cpu and not settings.max_input_len:
         yield (
-            "max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this limits prompts"
+            "max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this "
+            "limits prompts"
         )
     if hardware.is_cpu and settings.quantization:
         yield "quantization: TGI quantizes on GPUs only"
@@ -151,7 +155,10 @@ ENGINE = Engine(
     unsupported={
         "served_model_name": "TGI answers to any name",
         "load_format": "TGI reads safetensors only",
-        "kv_cache_tokens": "TGI 3 ignores --max-batch-total-tokens with flash attention; use gpu_memory_utilization",
+        "kv_cache_tokens": (
+            "TGI 3 ignores --max-batch-total-tokens with flash attention; use "
+            "gpu_memory_utilization"
+        ),
         "kv_cache_memory_bytes": "TGI fills what gpu_memory_utilization leaves; use that",
         "block_size": "TGI chooses the block size by its attention kernels",
     },
@@ -189,13 +196,17 @@ ENGINE = Engine(
     reported=_reported,
     log=LogWords(
         failures={
-            FailureKind.OOM_KV: r"Not enough memory to handle \d+ prefill tokens|NotEnoughMemory\(\d+\)",
+            FailureKind.OOM_KV: (
+                r"Not enough memory to handle \d+ prefill tokens"
+                r"|NotEnoughMemory\(\d+\)"
+            ),
             FailureKind.BAD_QUANT: r"quantization is not supported for AutoModel",
             FailureKind.BAD_MODEL: r"Unsupported model type",
             FailureKind.NO_MODEL: r"DownloadError|No local weights found in",
             FailureKind.BAD_CONFIG: r"ArgumentValidation|NotEnoughCUDADevices",
             FailureKind.ENGINE_DEAD: (
-                r"Shard process was signaled to shutdown with signal \d+|Shard \d+ (?:crashed|failed to start)"
+                r"Shard process was signaled to shutdown with signal \d+|Shard \d+ (?:crashed"
+                r"|failed to start)"
                 r"|Webserver Crashed"
             ),
         },

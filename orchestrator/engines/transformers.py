@@ -108,8 +108,12 @@ ENGINE = Engine(
     handled_fields=("revision", "enable_prefix_caching", "enable_chunked_prefill"),
     unsupported={
         "tensor_parallel_size": "transformers serve has no tensor parallelism",
-        "max_model_len": "transformers serve takes what the model takes and has no limit of its own",
-        "max_input_len": "transformers serve takes what the model takes and has no limit of its own",
+        "max_model_len": (
+            "transformers serve takes what the model takes and has no limit of its own"
+        ),
+        "max_input_len": (
+            "transformers serve takes what the model takes and has no limit of its own"
+        ),
         "max_num_seqs": "transformers serve limits a batch by tokens only (max_num_batched_tokens)",
         "speculative": "transformers serve has no speculative decoding",
         "served_model_name": "transformers serve answers to the model's own name only",

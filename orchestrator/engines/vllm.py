@@ -183,18 +183,25 @@ def _takes(wanted: str, stored: str) -> bool:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.distributed_executor_backend == "uni" and settings.world_size > 1:
-        yield f"distributed_executor_backend: uni runs one rank, this replica has {settings.world_size}"
+        yield (
+            "distributed_executor_backend: uni runs one rank, this replica has "
+            f"{settings.world_size}"
+        )
     size, nnodes = settings.data_parallel_size, settings.nnodes
     if size > 1 and nnodes % size and size % nnodes:
         yield (
-            f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes whole ranks on a node "
+            f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes "
+            "whole ranks on a node "
             "or whole nodes for a rank"
         )
     batched, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
     if batched and sequences and batched < sequences:
         yield f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})"
     if settings.kv_cache_tokens and settings.kv_cache_memory_bytes:
-        yield "kv_cache_tokens and kv_cache_memory_bytes: both give the size of the KV cache; leave one out"
+        yield (
+            "kv_cache_tokens and kv_cache_memory_bytes: both give the size of the KV cache; "
+            "leave one out"
+        )
     if hardware.is_cpu and settings.kv_cache_memory_bytes and settings.env.get(CPU_KV_VARIABLE):
         yield f"kv_cache_memory_bytes: {CPU_KV_VARIABLE} in env overrides it; leave one out"
     if hardware.is_cpu and settings.cpu_offload_gb:
@@ -411,13 +418,19 @@ ENGINE = Engine(
             "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
             "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
             "kv_cache_bytes": (
-                r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)(?: GiB|/.* for KV cache)",
+                (
+                    r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)(?: GiB|/.* "
+                    r"for KV cache)"
+                ),
                 command.gib,
             ),
             "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
             "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
             "quantization_kernel": (
-                r"(?:Selected|Using) (\w+) for (?:\w+LinearMethod|CompressedTensors|ModelOpt|Quark|MX|NVFP|mixed)",
+                (
+                    r"(?:Selected|Using) (\w+) for (?:\w+LinearMethod|CompressedTensors|ModelOpt|Quark"
+                    r"|MX|NVFP|mixed)"
+                ),
                 str,
             ),
         }
@@ -427,18 +440,27 @@ ENGINE = Engine(
             FailureKind.GPU_DIRTY: r"Free memory on device .* less than desired",
             FailureKind.OOM_KV: (
                 r"No available memory for the cache blocks|To serve at least one request"
-                r"|Available memory on node .* less than desired|allocation is less than requested memory for kv"
+                r"|Available memory on node .* less than desired|allocation is less than "
+                r"requested memory for kv"
             ),
             FailureKind.BAD_QUANT: (
-                r"Unknown quantization method|Cannot find the config file for|does not match the quantization"
-                r"|not supported for the current GPU\. Minimum capability|weight quantization block_[nk]"
+                r"Unknown quantization method|Cannot find the config file for|does not match the "
+                r"quantization"
+                r"|not supported for the current GPU\. Minimum capability|weight quantization "
+                r"block_[nk]"
                 r"|is not supported for quantization method"
             ),
             FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
-            FailureKind.NO_MODEL: r"Invalid repository ID or local directory|Cannot find any model weights with",
+            FailureKind.NO_MODEL: (
+                r"Invalid repository ID or local directory|Cannot find any "
+                r"model weights with"
+            ),
             FailureKind.BAD_CONFIG: r"Value error, ",
             FailureKind.ENGINE_DEAD: r"EngineDeadError|died unexpectedly|EngineCore encountered",
         },
-        consequences=r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed",
+        consequences=(
+            r"EngineDeadError|Engine core initialization failed|WorkerProc "
+            r"initialization failed"
+        ),
     ),
 )

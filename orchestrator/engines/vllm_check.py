@@ -62,7 +62,10 @@ def opinion_of_vllm(
     answer = ask(environment, [case_of(*one) for one in comparable.values()])
     verdicts = dict(zip(comparable, answer.verdicts, strict=False))
     refused = {
-        name: f"vLLM {answer.version} refuses it: {verdict['refused']}{_limits(answer, [comparable[name][1]])}"
+        name: (
+            f"vLLM {answer.version} refuses it: "
+            f"{verdict['refused']}{_limits(answer, [comparable[name][1]])}"
+        )
         for name, verdict in verdicts.items()
         if "refused" in verdict
     }
@@ -128,7 +131,8 @@ def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = 
     about, *verdicts = found
     if not about["device"]:
         raise InputError(
-            f"the vLLM of {environment} finds no device here: name one with a CPU build, or plan on a node with GPUs"
+            f"the vLLM of {environment} finds no device here: name one with a CPU build, or plan "
+            "on a node with GPUs"
         )
     return Answer(about["version"], about["device"], verdicts)
 
@@ -162,7 +166,10 @@ def _note(answer: Answer, verdicts: Mapping[str, Verdict], asked: int, otherwise
     refused = sum("refused" in one for one in verdicts.values())
     unknown = [one["unknown"] for one in verdicts.values() if "unknown" in one]
     accepted = len(verdicts) - refused - len(unknown)
-    text = f"vLLM {answer.version} accepts {accepted} and refuses {refused} of {asked} vllm deployments"
+    text = (
+        f"vLLM {answer.version} accepts {accepted} and refuses {refused} of {asked} vllm "
+        "deployments"
+    )
     left = asked - accepted - refused
     if left:
         why = next(iter(unknown), otherwise)

@@ -193,7 +193,10 @@ def unit_problem(arrivals: Arrivals) -> str | None:
     whole = bool(np.all(offsets == np.floor(offsets)))
     if whole and len(offsets) > 1 and offsets[-1] / (len(offsets) - 1) > MOST_MEAN_GAP_S:
         text = f"trace {path!r} would last {hours(float(offsets[-1]))}"
-        return f"{text} for {len(offsets):,} requests; are its times milliseconds? {ask[0].upper()}{ask[1:]}"
+        return (
+            f"{text} for {len(offsets):,} requests; are its times milliseconds? "
+            f"{ask[0].upper()}{ask[1:]}"
+        )
     return None
 
 

@@ -113,7 +113,8 @@ class Schedule:
         )
         if arrival_request.expected > MOST_REQUESTS:
             raise InputError(
-                f"{arrival_request.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}"
+                f"{arrival_request.expected:.3g} requests would be due; a point may have "
+                f"{MOST_REQUESTS:,}"
             )
         offsets_s: Offsets = ARRIVALS[arrivals.process](
             arrival_request, stream(point.seed, ARRIVAL_STREAM)

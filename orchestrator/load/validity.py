@@ -233,7 +233,10 @@ def _disturbed(evidence: dict[str, float]) -> list[str]:
     if share <= MOST_FOREIGN_CPU or seconds <= LEAST_FOREIGN_S:
         return []
     return [
-        f"other processes took {share:.0%} of the CPU of an engine's host (limit {MOST_FOREIGN_CPU:.0%})"
+        (
+            f"other processes took {share:.0%} of the CPU of an engine's host (limit "
+            f"{MOST_FOREIGN_CPU:.0%})"
+        )
     ]
 
 
@@ -276,7 +279,8 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
     if shared <= BUFFERED_SHARE or evidence["client_cpu_share"] > BUSY_CPU_SHARE:
         return []
     return [
-        f"{shared:.0%} of events came together with the one before while the client was idle: something gathers them "
+        f"{shared:.0%} of events came together with the one before while the client was idle: "
+        "something gathers them "
         "(a proxy? undeclared speculative decoding?), so TPOT and ITL cannot be seen"
     ]
 
@@ -292,7 +296,8 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
         notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
     if capped:
         notes.append(
-            f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked"
+            f"{capped:.1%} of requests waited for a place: max_in_flight is "
+            f"{point.max_in_flight}, as asked"
         )
     if not point.dialect.prompt_token_ids:
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
@@ -312,7 +317,10 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
         notes.append(f"{found}: the window begins before the engine is under load")
     e2e_s, window_s = evidence["e2e_p95_s"], counts.due_until_s - counts.due_from_s
     if window_s < WINDOWS * e2e_s:
-        short = f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s)"
+        short = (
+            f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 "
+            f"{e2e_s:.1f} s)"
+        )
         notes.append(f"{short}: its throughput depends on where it begins and ends")
     quarters = counts.open.by_quarter()
     if len(counts) >= 8 and np.ptp(quarters[1:]) > max(
@@ -346,7 +354,8 @@ def _notes_on_answers(
         )
     if lumps <= BUFFERED_SHARE and each > max(MANY_TOKENS, point.dialect.tokens_per_step):
         notes.append(
-            f"an event held {each:.1f} tokens on average: the times between these are not seen, and "
+            f"an event held {each:.1f} tokens on average: the times between these are not seen, "
+            "and "
             "ITL spreads each gap evenly over them"
         )
     return notes
@@ -383,7 +392,9 @@ def _backlog(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
         and last_s > SLOWER * first_s
     ):
         reasons.append(
-            f"{still_open} of {end.due} requests were open when the last one was due; {kept_up:.0f} would be if the "
-            f"engine kept up, and they took from {first_s:.2f} s to {last_s:.2f} s: it does not keep up with this rate"
+            f"{still_open} of {end.due} requests were open when the last one was due; "
+            f"{kept_up:.0f} would be if the "
+            f"engine kept up, and they took from {first_s:.2f} s to {last_s:.2f} s: it does not "
+            "keep up with this rate"
         )
     return reasons

@@ -163,7 +163,8 @@ _INFRA = (
         r"\blib[\w.+-]+\.so[\w.]*: cannot open shared object file"
         r"|Could not load (?:dynamic )?library '?lib|Unable to load any of \{?'?libcu"
         r"|version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|libcuda\.so(?:\.1)? (?:cannot|not) "
-        r"|libcudart is not loaded|undefined symbol: _*(?:cuda|cu[A-Z]|nccl|cublas|cusparse|nvJitLink)"
+        r"|libcudart is not loaded|undefined symbol: _*(?:cuda|cu[A-Z]|nccl|cublas|cusparse"
+        r"|nvJitLink)"
         r"|Torch not compiled with CUDA enabled|PyTorch was compiled without CUDA",
         "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
     ),
@@ -177,7 +178,8 @@ _INFRA = (
     Signature(
         FailureKind.HUB,
         r"Temporary failure in name resolution|Could not resolve host"
-        r"|(?:Timeout|ConnectionError|ConnectError|NameResolutionError)\b.*(?:huggingface|hf\.co|Hub\b)",
+        r"|(?:Timeout|ConnectionError|ConnectError|NameResolutionError)\b.*(?:huggingface|hf\.co"
+        r"|Hub\b)",
         "httpx.ConnectError: [Errno -3] Temporary failure in name resolution",
     ),
     Signature(
@@ -255,14 +257,17 @@ _BAD_CONFIG = (
         r"gated repo|GatedRepo|Access to model .* is restricted|not in the authorized list"
         r"|awaiting a review from the repo authors|Invalid user token|Invalid username or password"
         r"|gated repositor|40[13] Forbidden|Unauthorized for url|failed to access model"
-        r"|40[13] Client Error|Client error '40[13] |(?:status code:?|[Ss]tatus\(|response code:) ?40[134]",
+        r"|40[13] Client Error|Client error '40[13] |(?:status code:?|[Ss]tatus\(|response code:) "
+        r"?40[134]",
         "OSError: You are trying to access a gated repo.",
     ),
     Signature(
         FailureKind.NO_MODEL,
         r"Client error '404 |404 Client Error|HFValidationError|RepositoryNotFound"
-        r"|RevisionNotFound|EntryNotFound|Repo id must|does not appear to have (?:a file|files) named"
-        r"|is not a local folder and is not a valid model|Can't load the (?:configuration|tokenizer)"
+        r"|RevisionNotFound|EntryNotFound|Repo id must|does not appear to have (?:a file|files) "
+        r"named"
+        r"|is not a local folder and is not a valid model|Can't load the (?:configuration"
+        r"|tokenizer)"
         r"|No such file or directory: '[^']*(?:config\.json|\.safetensors|\.gguf)"
         r"|not a valid JSON file|is not a valid model identifier|Error no file named",
         "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.",
@@ -285,15 +290,18 @@ _BAD_CONFIG = (
     Signature(
         FailureKind.NO_COMPILER,
         r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C(?:\+\+)? compiler"
-        r"|Could not find nvcc|(?:nvcc|ninja|hipcc|cicc|gcc|g\+\+|c\+\+|cc1plus)'?: (?:command )?not"
-        r" found|No such file or directory: '[^']*\b(?:nvcc|ninja|hipcc|cicc|gcc|g\+\+|c\+\+|ptxas)'"
+        r"|Could not find nvcc|(?:nvcc|ninja|hipcc|cicc|gcc|g\+\+|c\+\+|cc1plus)'?: (?:command "
+        r")?not"
+        r" found|No such file or directory: '[^']*\b(?:nvcc|ninja|hipcc|cicc|gcc|g\+\+|c\+\+"
+        r"|ptxas)'"
         r"|Ninja is required to load|CUDA_HOME\b.* is not set"
         r"|assert cuda_home is not None",
         "/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found",
     ),
     Signature(
         FailureKind.NO_COMPILER,
-        r"(?:nvcc|ptxas) fatal *:|fatal error: \S+\.\w+: No such file|(?:ld|collect2): cannot find -l"
+        r"(?:nvcc|ptxas) fatal *:|fatal error: \S+\.\w+: No such file|(?:ld|collect2): cannot "
+        r"find -l"
         r"|\.(?:cu|cuh|c|cc|cpp|h|hpp)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error\b"
         r"|#error -- unsupported|detected CUDA version .* mismatches"
         r"|(?:gcc|g\+\+|c\+\+|clang|clang\+\+|nvcc|cc1plus)(?:-\d+)?: (?:fatal )?error: ",
@@ -331,7 +339,8 @@ _BAD_CONFIG = (
         r"|pre SM ?\d+ GPUs do not support|requires \.target sm_\d+|too old to be supported"
         r"|No supported CUDA architectures found|[Uu]nsupported compute capability"
         r"|GPU with CUDA capability [\d. ]+ is not supported|Unknown CUDA arch"
-        r"|Error: .*(?:only supported|not supported|requires?|at least|minimum) .*(?:[Ss][Mm] ?[_<>=]*\d\d"
+        r"|Error: .*(?:only supported|not supported|requires?|at least|minimum) .*(?:[Ss][Mm] "
+        r"?[_<>=]*\d\d"
         r"|[Cc]apability|Turing|Ampere|Ada|Hopper|Blackwell)\b"
         r"|Error: Flash(?:Attention|Infer|MLA).* (?:only supports?|does not support) ",
         "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
@@ -341,7 +350,8 @@ _BAD_CONFIG = (
     Signature(
         FailureKind.BAD_CONFIG,
         r"OutOfResources\b|out of resource: |too many resources requested for launch"
-        r"|uses too much shared data|dynamic shared memory size|[Ii]nsufficient shared memory(?! \(shm\))",
+        r"|uses too much shared data|dynamic shared memory size|[Ii]nsufficient shared memory(?! "
+        r"\(shm\))",
         "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 106496,"
         " Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
         while_serving=True,

@@ -174,7 +174,8 @@ class Estimate:
                 "predicted best",
             )
             notes.append(
-                f"{most:,} of {known:,} deployments are started, those {by}: all figures are for that many"
+                f"{most:,} of {known:,} deployments are started, those {by}: all figures are for "
+                "that many"
             )
         if self.plan.needs_figures:
             notes.append(
@@ -220,7 +221,10 @@ class Estimate:
             else ""
         )
         cost = [
-            f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after the other"
+            (
+                f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after "
+                "the other"
+            )
         ]
         if self.nodes and sums.makespan_s is not None:
             cost.append(f"{hours(sums.makespan_s)} on {counted(self.nodes, 'node')}")
@@ -228,7 +232,10 @@ class Estimate:
         cost += [f"{sums.usd:.2f} USD"] if sums.usd else []
         lines = [
             f"{counted(len(plan.deployments), 'deployment')}: {states}",
-            f"{counted(sums.points, 'point')}{repeats} = {counted(sums.measurements, 'measurement')}",
+            (
+                f"{counted(sums.points, 'point')}{repeats} = "
+                f"{counted(sums.measurements, 'measurement')}"
+            ),
             ", ".join(cost),
             *(f"note: {note}" for note in self.notes()),
         ]

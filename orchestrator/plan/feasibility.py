@@ -94,7 +94,10 @@ def assess(
     draft model.
     """
     if facts is None:
-        unjudged = "its weights, KV cache and parallelism are not judged, and the nodes must be able to load it"
+        unjudged = (
+            "its weights, KV cache and parallelism are not judged, and the nodes must be "
+            "able to load it"
+        )
         return Feasibility(
             "fits", (f"nothing is known of {settings.model} (no config.json at hand): {unjudged}",)
         )
@@ -279,14 +282,20 @@ def _experts(case: Case) -> Found:
     if case.copies > 1 and experts:
         yield (
             "fits",
-            f"{case.copies} copies of all experts: only enable_expert_parallel divides them in this engine",
+            (
+                f"{case.copies} copies of all experts: only enable_expert_parallel divides them in "
+                "this engine"
+            ),
         )
     if (
         case.rules.experts_span_nodes
         and 1 < case.settings.data_parallel_size < case.settings.nnodes
         and not experts
     ):
-        sentence = "data_parallel_size: ranks of a model without experts would meet at one address; use replicas"
+        sentence = (
+            "data_parallel_size: ranks of a model without experts would meet at one "
+            "address; use replicas"
+        )
         yield "impossible" if case.facts.counted else "risky", sentence
     if case.settings.enable_expert_parallel and not experts:
         if case.facts.counted:
@@ -314,7 +323,10 @@ def _quantization(case: Case) -> Found:
     if named in rules.unknown_methods:
         yield (
             "risky",
-            f"quantization {named} is not part of this engine, unless a plugin or a newer release adds it",
+            (
+                f"quantization {named} is not part of this engine, unless a plugin or a newer release "
+                "adds it"
+            ),
         )
     if stored is not None and stored.method in rules.unread:
         yield (
@@ -346,7 +358,10 @@ def _quantization(case: Case) -> Found:
     if not rules.takes(asked, stored.method):
         yield (
             "impossible",
-            f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it",
+            (
+                f"the checkpoint is quantized with {stored.method}, quantization={asked} does not "
+                "match it"
+            ),
         )
     elif stored.method == "compressed-tensors" and asked in quantization.ONLINE:
         scheme = quantization.ONLINE[asked][1]
@@ -385,7 +400,10 @@ def _blocks(case: Case) -> Found:
     size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
     for name, (width, ranks) in widths.items():
         if size and ranks > 1 and width % ranks == 0 and width // ranks % size:
-            said = f"{name} {width} / {_over(case, ranks)} is not a multiple of {stored.method}'s {what} of {size}"
+            said = (
+                f"{name} {width} / {_over(case, ranks)} is not a multiple of {stored.method}'s "
+                f"{what} of {size}"
+            )
             status = status_of_cut_group(case.rules, stored, width // ranks, case.hardware, name)
             # Code for one model may lay its attention out by itself, as SGLang 0.5.23
             # models/mimo_v2.py does.
@@ -415,7 +433,10 @@ def _capability(case: Case) -> Found:
     if has < (needs := case.rules.min_capability.get(method, 0)):
         yield (
             "impossible",
-            f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}",
+            (
+                f"quantization {method} needs compute capability {needs / 10:g}, {name} has "
+                f"{has / 10:g}"
+            ),
         )
     elif any(
         has not in case.rules.kernels_on.get(key, (has,))
@@ -465,10 +486,16 @@ def _lengths(case: Case) -> Found:
         )
         yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
     if (settings.max_input_len or 0) >= length:
-        sentence = f"max_input_len={settings.max_input_len} leaves no room for output in max_model_len={length}"
+        sentence = (
+            f"max_input_len={settings.max_input_len} leaves no room for output in "
+            f"max_model_len={length}"
+        )
         yield "impossible", sentence
     if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
-        sentence = f"without chunked prefill max_num_batched_tokens={batch} must be at least max_model_len={length}"
+        sentence = (
+            f"without chunked prefill max_num_batched_tokens={batch} must be at least "
+            f"max_model_len={length}"
+        )
         yield "impossible", sentence
     kept = (settings.block_size or 16) if rules.keeps_block else 0
     if (tokens := settings.kv_cache_tokens) is not None and tokens - kept < length:
@@ -573,7 +600,10 @@ def _kv_memory(case: Case, free: float) -> Found:
     if case.rules.allocates_tokens and asked > free:  # less where some layers look at a window only
         yield (
             "risky",
-            f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {memory_text(asked)}, there are {memory_text(free)}",
+            (
+                f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {memory_text(asked)}, there "
+                f"are {memory_text(free)}"
+            ),
         )
     room, tokens, have = (
         prediction.kv_cache_memory_bytes,
@@ -584,7 +614,10 @@ def _kv_memory(case: Case, free: float) -> Found:
         room / tokens if room is not None and tokens else prediction.kv_bytes_per_token
     ) * length
     if needed > have:
-        said = f"one sequence of max_model_len={length} needs {memory_text(needed)} of KV cache, there are {memory_text(have)}"
+        said = (
+            f"one sequence of max_model_len={length} needs {memory_text(needed)} of KV cache, "
+            f"there are {memory_text(have)}"
+        )
         yield (
             "impossible"
             if _is_kv_counted(case) and case.rules.holds_length(case.settings)
@@ -594,7 +627,10 @@ def _kv_memory(case: Case, free: float) -> Found:
     elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
         yield (
             "risky",
-            f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}",
+            (
+                f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold "
+                f"max_model_len={length}"
+            ),
         )
 
 

@@ -236,4 +236,7 @@ def version_mismatch(resolved: ResolvedSettings, contents: Contents) -> str | No
     found = contents.version(resolved.executable, resolved.engine)
     if found is None or is_version(resolved.engine_version, found):
         return None
-    return f"engine_version {resolved.engine_version!r}: {resolved.executable} holds {resolved.engine} {found}"
+    return (
+        f"engine_version {resolved.engine_version!r}: {resolved.executable} holds "
+        f"{resolved.engine} {found}"
+    )

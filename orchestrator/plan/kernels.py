@@ -85,7 +85,10 @@ def _missing_on_cpu(
     if settings.quantization and settings.quantization not in accepted:
         yield (
             "impossible",
-            f"quantization {settings.quantization}: on cpu this checkpoint takes {accepted[0]} only",
+            (
+                f"quantization {settings.quantization}: on cpu this checkpoint takes {accepted[0]} "
+                "only"
+            ),
         )
     kv_dtype = kv_cache_dtype(facts, settings)
     if kv_dtype in cpu.kv_noise:
@@ -93,5 +96,8 @@ def _missing_on_cpu(
     elif kv_dtype not in cpu.kv_dtypes:
         yield (
             "risky",
-            f"kv_cache_dtype {kv_dtype} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made for",
+            (
+                f"kv_cache_dtype {kv_dtype} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made "
+                "for"
+            ),
         )

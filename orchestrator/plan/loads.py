@@ -139,8 +139,14 @@ def _check_arrivals(
         if skipped:
             experiment.problems.add(
                 place,
-                f"{workload.name!r}: {skipped} entries of its prompts are not requests and are skipped",
-                "remove them from both files, else the entries after them are sent at the wrong times",
+                (
+                    f"{workload.name!r}: {skipped} entries of its prompts are not requests and are "
+                    "skipped"
+                ),
+                (
+                    "remove them from both files, else the entries after them are sent at the wrong "
+                    "times"
+                ),
             )
 
 

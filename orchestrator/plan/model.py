@@ -489,7 +489,8 @@ class Plan(SweepRules):
         version = content.get("program_version")
         if content["plan_format"] != FORMAT or (to_run and version != __version__):
             raise InputError(
-                f"plan written by version {version}, this is {__version__}: plan the experiment again"
+                f"plan written by version {version}, this is {__version__}: plan the experiment "
+                "again"
             )
         try:
             return cls.model_validate(content)

@@ -143,11 +143,17 @@ def tokenizer_finding(settings: EngineSettings) -> Finding | None:
             f"{name} is not a tokenizer.json, and prompts are made with it",
         )
     if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
-        sentence = f"{name} has no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
+        sentence = (
+            f"{name} has no tokenizer.json, and prompts are made with it; give the setting "
+            "'tokenizer'"
+        )
         return Finding("impossible", "tokenizer", sentence)
     if Path(name).exists():
         return None
-    sentence = f"{name} is not on this machine: clients without it make prompts of only about the length asked for"
+    sentence = (
+        f"{name} is not on this machine: clients without it make prompts of only about the "
+        "length asked for"
+    )
     return Finding("fits", "tokenizer", sentence)
 
 
@@ -170,7 +176,10 @@ def workload_mismatch(
             return Finding(
                 "impossible", "input_lengths", f"every prompt of {name} is longer, {limit}"
             )
-        sentence = f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: those will fail"
+        sentence = (
+            f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: "
+            "those will fail"
+        )
         return Finding("risky", "input_lengths", sentence)
     if max_model_len is None:
         return None

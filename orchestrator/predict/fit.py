@@ -118,7 +118,8 @@ def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> 
     for what, found in (("on", devices), ("with", engines)):
         if len(found) > 1:
             raise InputError(
-                f"the deployments at {uri} ran {what} {', '.join(sorted(found))}: fit each on its own"
+                f"the deployments at {uri} ran {what} {', '.join(sorted(found))}: fit each on its "
+                "own"
             )
     start = resolved(base.constants, samples[0].settings.engine, samples[0].device)
     constants, spread, held = calibrate(samples, start)
@@ -384,7 +385,10 @@ def read_samples(uri: str, profile: Profile) -> tuple[list[FitSample], int]:
         if deployment is None or point.emulated or deployment.router is not None:
             continue
         for number in sorted(set(rows["replica"].to_pylist())):
-            name = f"{deployment.label} {point.control}={point.level:g} {point.measurement_id[:8]} replica {number}"
+            name = (
+                f"{deployment.label} {point.control}={point.level:g} "
+                f"{point.measurement_id[:8]} replica {number}"
+            )
             share = (
                 rows.filter(pc.equal(rows["replica"], number))
                 .sort_by("sent_ns")

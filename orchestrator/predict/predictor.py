@@ -271,7 +271,8 @@ class Predictor:
             return fitted
         if hardware.is_cpu:
             raise NotPredictable(
-                "no figures of this CPU are known: fit a profile and name it (predictions: {profile: FILE})"
+                "no figures of this CPU are known: fit a profile and name it (predictions: "
+                "{profile: FILE})"
             )
         device = of_hardware(hardware)
         if device is None:

@@ -11,7 +11,10 @@ from orchestrator.report.text import Column, plain, say, size_text, table
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
 
-_EMULATED = "emulated: an emulator computes its figures by the plan's own rules; that they agree proves nothing"
+_EMULATED = (
+    "emulated: an emulator computes its figures by the plan's own rules; that they agree "
+    "proves nothing"
+)
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("weights", "weight_bytes", size_text),
     ("KV cache", "kv_cache_bytes", size_text),

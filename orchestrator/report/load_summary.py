@@ -156,7 +156,10 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
         [Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every]
     )
     yield ""
-    yield f"prefix cache at the start: {', '.join(dict.fromkeys(one.get('cache_state', 'unknown') for one in every))}"
+    yield (
+        "prefix cache at the start: "
+        f"{', '.join(dict.fromkeys(one.get('cache_state', 'unknown') for one in every))}"
+    )
     if "slo" in first:
         yield f"limits: {first['slo']['text']}"
     for one in every:

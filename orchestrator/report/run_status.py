@@ -39,10 +39,16 @@ def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]
     heard = "it ended" if state == "ended" else "its last heartbeat was"
     yield f"{experiment}: {state}, {record.name}, since {since}; {heard} {hours(age_s)} ago"
     if state in ("dead", "silent"):
-        yield "  running the same command again takes its place and continues; what it measured is kept"
+        yield (
+            "  running the same command again takes its place and continues; what it measured "
+            "is kept"
+        )
     left_s = f", ~{hours(record.left_s)} left" if record.left_s and state == "running" else ""
     yield (
-        f"  {record.measured} of {record.total} measured, {record.failed} failed, {record.skipped} done before{left_s}"
+        (
+            f"  {record.measured} of {record.total} measured, {record.failed} failed, "
+            f"{record.skipped} done before{left_s}"
+        )
         + (f"; {record.says}" if record.says not in ("", "ended") else "")
     )
     for label, one in record.deployments.items():

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from orchestrator.results.records import AttemptData
 
 _STATUS = {
-    "converged": "the claim is as near to the lowest level that fails as was asked for (--precision)",
+    "converged": (
+        "the claim is as near to the lowest level that fails as was asked for (--precision)"
+    ),
     "cliff": "just above the claim hardly any request meets the limits",
     "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
     "nothing_holds": "the lowest level that gives a probe enough requests does not hold either",
     "budget": "the search ended before it knew all it could",
-    "non_monotonic": "a level holds above one that fails: the engine does not behave the same all the time",
+    "non_monotonic": (
+        "a level holds above one that fails: the engine does not behave the same all the time"
+    ),
     "client_bound": "the client was too slow to tell: try more --clients",
 } | {one: Validity(one).remedy.format("the server") for one in POINTLESS}
 # how a probe ended before its time; that it is no claim yet is said below the table
@@ -131,9 +135,15 @@ def _run_on(one: dict[str, Any]) -> Iterator[str]:
         apart = (
             f"; what fails lies {high / claim - 1:.0%} above the claim" if claim and high else ""
         )
-        yield f"With as much time again it would probe {level} next, for about {hours(ahead['seconds'])}{apart}."
+        yield (
+            f"With as much time again it would probe {level} next, for about "
+            f"{hours(ahead['seconds'])}{apart}."
+        )
     elif claim and high and one["status"] == "converged":
-        yield f"What fails lies {high / claim - 1:.0%} above the claim: a smaller --precision brings them nearer."
+        yield (
+            f"What fails lies {high / claim - 1:.0%} above the claim: a smaller --precision "
+            "brings them nearer."
+        )
 
 
 def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:

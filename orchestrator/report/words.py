@@ -143,7 +143,8 @@ def _may_miss_target(doubt: Doubt) -> str:
 
 def _more_is_claimed(doubt: Doubt) -> str:
     return (
-        f"more is claimed of {listed(doubt.deployments)}, but the probes of {doubt.leader} expect it"
+        f"more is claimed of {listed(doubt.deployments)}, but the probes of {doubt.leader} expect "
+        "it"
         " to hold more"
     )
 
@@ -407,7 +408,8 @@ def experiment_notes(experiment: StoredExperiment) -> list[str]:
         if experiment.has_plan_file:
             reason = "this version cannot read its plan.json"
         notes.append(
-            f"{name}: {reason}, so what is superseded is not known: run it again to have one written"
+            f"{name}: {reason}, so what is superseded is not known: run it again to have one "
+            "written"
         )
     elif plan.program_version != __version__:
         notes.append(

@@ -13,25 +13,49 @@ from orchestrator.results.records import EventRow
 KINDS = {
     "sweep": "the sweep begins: `total` measurements, of which `skipped` are already done",
     "node_silent": "a node did not answer the check before the start",
-    "refused": "measurements are left out: their configuration failed before, or they killed a searched engine",
-    "launch": "a launch was admitted, or has its hosts after `occupied`: `nodes`, what is `left`, and `why` (below)",
-    "waiting": "a deployment waits because no present nodes can hold it: what it needs, and for how long",
+    "refused": (
+        "measurements are left out: their configuration failed before, or they killed a "
+        "searched engine"
+    ),
+    "launch": (
+        "a launch was admitted, or has its hosts after `occupied`: `nodes`, what is `left`, "
+        "and `why` (below)"
+    ),
+    "waiting": (
+        "a deployment waits because no present nodes can hold it: what it needs, and for how long"
+    ),
     "nodes_wanted": "the cluster is asked for a new set of nodes: footprints, and how many of each",
     "nodes_changed": "nodes `joined` or `left` the cluster",
     "autoscaler": "what the autoscaler says of nodes that do not come",
     "occupied": "a launch waits for a host, cores or GPUs: who holds them, or comes first",
-    "network": "the nodes of a replica or its roles use TCP, or a network that the engine's log does not name",
+    "network": (
+        "the nodes of a replica or its roles use TCP, or a network that the engine's log "
+        "does not name"
+    ),
     "endpoint": "what an endpoint cannot do, as its trial requests showed",
-    "other_version": "an engine has another version than its flags were recorded from (`reported.flags_known_as_of`)",
-    "node_rests": "nothing is started on a `node` for `wait_s`: launches failed there, or its GPU memory is not free",
+    "other_version": (
+        "an engine has another version than its flags were recorded from "
+        "(`reported.flags_known_as_of`)"
+    ),
+    "node_rests": (
+        "nothing is started on a `node` for `wait_s`: launches failed there, or its GPU "
+        "memory is not free"
+    ),
     "paused": "nothing is started for `wait_s`: launches failed the same way on several `nodes`",
     "goes_on": "a pause is over",
     "cluster_silent": "the cluster's head does not answer, or does again",
     "storage": "the storage does not answer, or does again",
-    "measured": "a measurement is committed; `left` of its deployment, estimated `left_s` of the sweep",
+    "measured": (
+        "a measurement is committed; `left` of its deployment, estimated `left_s` of the sweep"
+    ),
     "failed": "a measurement failed and is stored as a failed row: why",
-    "search": "what a search knows after a probe: per SLO `claim`, `low`, `high` (null: no level fails), `status`",
-    "gives_way": "a launch ends for others: of its race, or until it is known what they leave of the budget",
+    "search": (
+        "what a search knows after a probe: per SLO `claim`, `low`, `high` (null: no level "
+        "fails), `status`"
+    ),
+    "gives_way": (
+        "a launch ends for others: of its race, or until it is known what they leave of the budget"
+    ),
     "open_again": "measurements that were spoilt are measured again (`run --again`)",
     "kept": "measurements were spoilt as often as they are measured again, and stay as they are",
     "outraced": "a waiting deployment is not probed any more: others hold more",

@@ -172,13 +172,15 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
     problems = []
     if has_user or secret:
         problems.append(
-            f"the results URI or its endpoint holds credentials, which would end up in logs and files; {_HELP[scheme]}"
+            "the results URI or its endpoint holds credentials, which would end up in logs and "
+            f"files; {_HELP[scheme]}"
         )
     if not bucket or ":" in bucket:
         problems.append(f"the results URI has no bucket; write {scheme}://bucket/prefix")
     if plain := [name for name in unknown if name not in secret]:
         problems.append(
-            f"unknown option of the results URI: {', '.join(plain)}; known: {', '.join(sorted(known))}"
+            f"unknown option of the results URI: {', '.join(plain)}; known: "
+            f"{', '.join(sorted(known))}"
         )
     return problems
 

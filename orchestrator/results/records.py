@@ -61,7 +61,10 @@ class RequestRow(AttemptKey):
     output_tokens_asked: A[I32, "output length asked for"]
     output_tokens: A[
         I32 | None,
-        "length used in all figures: the engine's count if it gives one that can be, else the client's",
+        (
+            "length used in all figures: the engine's count if it gives one that can be, else the "
+            "client's"
+        ),
     ] = None
     hidden_tokens: A[
         I32 | None,
@@ -129,7 +132,8 @@ class PointHead(AttemptKey):
     failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
     validity: A[
         str,
-        "valid | broken_output | invalid | network_bound | disturbed | client_bound | stream_buffered | "
+        "valid | broken_output | invalid | network_bound | disturbed | client_bound | "
+        "stream_buffered | "
         "engine_bound_backlog | interrupted | unmeasured",
     ]
     validity_reasons: A[tuple[str, ...], "evidence in sentences"]
@@ -169,7 +173,10 @@ class PointRow(PointHead):
     )
     evidence_json: A[
         str,
-        "figures behind validity: achieved and offered rate, lags, CPU, sockets, network, others' load, mismatches",
+        (
+            "figures behind validity: achieved and offered rate, lags, CPU, sockets, network, others' "
+            "load, mismatches"
+        ),
     ]
     clients_json: A[str, "ClientStats of each"]
     requests_scheduled: A[I32, "rows of this attempt in requests"]
@@ -196,7 +203,10 @@ class DeploymentRow:
     accelerator: A[str, "accelerator of the hardware class"]
     devices: A[
         I32,
-        "GPUs (cores on cpu) of all replicas; of an endpoint as many as its `endpoint_gpus` says, or 0",
+        (
+            "GPUs (cores on cpu) of all replicas; of an endpoint as many as its `endpoint_gpus` says, "
+            "or 0"
+        ),
     ]
     nodes: A[I32, "nodes of one replica"]
     replicas: A[I32, "engine instances that share the load, over all roles"]

@@ -268,8 +268,10 @@ class Runs:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(other.began_unix_ns / 1e9))
         of = f", {other.measured} of {other.total} measured" if other.total else ""
         return (
-            f"another run of {self.experiment!r} is active at {self.uri}: {other.name}, since {since}{of}. "
-            f"'orchestrator status {self.uri}' shows it, 'orchestrator stop {self.uri}' ends it in order; or wait "
+            f"another run of {self.experiment!r} is active at {self.uri}: {other.name}, since "
+            f"{since}{of}. "
+            f"'orchestrator status {self.uri}' shows it, 'orchestrator stop {self.uri}' ends it "
+            "in order; or wait "
             "until it is over: what it measured is not measured again"
         )
 

@@ -55,7 +55,10 @@ def option_problem(words: Sequence[str], runtime: str) -> str | None:
             return f"{word!r} would be read as the image: only options may be given"
         names, lacks_value = _options_in(word, runtime)
         if names is None:
-            return f"{word}: {runtime} is not known to have it; if yours has, write it as one word, --option=VALUE"
+            return (
+                f"{word}: {runtime} is not known to have it; if yours has, write it as one "
+                "word, --option=VALUE"
+            )
         if not _OURS[runtime].isdisjoint(names):
             return f"{word}: this program sets that itself; leave it out"
         if lacks_value:

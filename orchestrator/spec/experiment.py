@@ -78,7 +78,10 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
     if turns > MOST_TURNS_OF_ALL:
         raise wrong(
             (),
-            f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are allowed",
+            (
+                f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are "
+                "allowed"
+            ),
         )
     return workloads
 
@@ -188,7 +191,10 @@ class Load(LoadRules):
 
     @model_validator(mode="after")
     def _consistent(self) -> Load:
-        example = "give levels: {request_rate: [1, 2, 4]}, levels: {concurrency: [1, 8, 64]} or levels: auto"
+        example = (
+            "give levels: {request_rate: [1, 2, 4]}, levels: {concurrency: [1, 8, 64]} or "
+            "levels: auto"
+        )
         recorded = self.arrivals.process == "trace"  # they have a rate of their own
         if self.levels is None and self.search == "levels" and not recorded:
             raise wrong((), "'load' needs levels", example)
@@ -279,7 +285,10 @@ class SweepRules(Strict):
     def _every_start_has_a_repeat(cls, starts: int, info: ValidationInfo) -> int:
         repeats = info.data.get("repeats", starts)
         if starts > repeats:
-            text = f"{starts} starts share {counted(repeats, 'repeat')} of each point: some starts would have none"
+            text = (
+                f"{starts} starts share {counted(repeats, 'repeat')} of each point: some "
+                "starts would have none"
+            )
             raise wrong((), text, f"give repeats: {starts} or more")
         return starts
 

@@ -347,7 +347,10 @@ class Arrivals(Strict):
             else 0.0
         )
         if cycles * len(self.steps or ()) > MOST_STEPS:
-            return f"these steps would be repeated {cycles:.3g} times; a point may have {MOST_STEPS:,} steps"
+            return (
+                f"these steps would be repeated {cycles:.3g} times; a point may have "
+                f"{MOST_STEPS:,} steps"
+            )
         return None
 
     def at(self, level: Level) -> str:
@@ -433,7 +436,10 @@ READERS = {"silent": 238.0, "subvocal": 250.0, "visual": 700.0}
 TOKENS_PER_WORD = 4 / 3
 
 NO_ATTAINMENT = (
-    "'attainment' belongs to limits that each request must meet, and all limits here are on percentiles",
+    (
+        "'attainment' belongs to limits that each request must meet, and all limits here are on "
+        "percentiles"
+    ),
     "leave it out: a percentile is a share itself, 95 % for ttft_p95",
 )
 

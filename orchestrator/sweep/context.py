@@ -171,7 +171,8 @@ class SweepContext:
         """
         if self._storage.given_up:
             raise ResultsError(
-                f"{self._storage.given_up}; what was committed is kept: run the same command again to continue"
+                f"{self._storage.given_up}; what was committed is kept: run the same command "
+                "again to continue"
             )
         return not self._storage.refusing and not self.breakers.paused()
 

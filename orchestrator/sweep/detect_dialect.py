@@ -114,7 +114,10 @@ class Listing:
     def note_on(self, model: str) -> str | None:
         """What a user should know if the endpoint answers as ``model`` all the same."""
         if self.owners is None:
-            return f"the endpoint does not list its models ({self.answer.outcome}); it was asked for {model!r} as given"
+            return (
+                f"the endpoint does not list its models ({self.answer.outcome}); it was asked "
+                f"for {model!r} as given"
+            )
         if model not in self.owners:
             return f"the endpoint lists {self.names}; it answers to {model!r}, too"
         return None
@@ -367,7 +370,8 @@ def _notes(
         notes.append("the endpoint takes no token ids: prompts are text")
     if dialect.length_control == "none":
         notes.append(
-            "the endpoint has no way to fix the output length: requests may end early, see output_tokens"
+            "the endpoint has no way to fix the output length: requests may end early, see "
+            "output_tokens"
         )
     elif row["error_class"] == "wrong_length":
         note = (

@@ -102,7 +102,10 @@ def _ports(node: ExaminedNode) -> Problems:
     if first <= LAST_PORT and last >= FIRST_PORT:
         yield Problem(
             "warning",
-            f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to {LAST_PORT}",
+            (
+                f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to "
+                f"{LAST_PORT}"
+            ),
             "an engine's port may be taken when it starts",
             f"sysctl net.ipv4.ip_local_port_range='{LAST_PORT + 1} 60999'",
         )
@@ -288,7 +291,10 @@ def _shared_hosts(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
                 "warning",
                 "cgroup",
                 address,
-                f"{count} nodes on one host count as {promised:g} CPUs together, but it has {cores}",
+                (
+                    f"{count} nodes on one host count as {promised:g} CPUs together, but it has "
+                    f"{cores}"
+                ),
                 "engines side by side share cores, but are measured as if each had its own",
                 "start Ray with --num-cpus, or one node per host",
             )

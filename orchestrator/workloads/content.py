@@ -134,9 +134,12 @@ def local_tokenizer(name: str | None) -> str | None:
 
 
 ENGLISH = (  # the beginning of the Gettysburg Address (1863), as an example of plain English
-    "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, "
-    "and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing "
-    "whether that nation, or any nation so conceived and so dedicated, can long endure. We are met on a great "
+    "Four score and seven years ago our fathers brought forth on this continent, a new nation, "
+    "conceived in Liberty, "
+    "and dedicated to the proposition that all men are created equal. Now we are engaged in a "
+    "great civil war, testing "
+    "whether that nation, or any nation so conceived and so dedicated, can long endure. We are "
+    "met on a great "
     "battle-field of that war."
 )
 
@@ -193,6 +196,7 @@ def _whole_words(tokenizer: Any) -> list[str]:
     kept = [text for text, code in zip(found, encoded, strict=True) if len(code.ids) == alone + 1]
     if not kept:
         raise InputError(
-            "the tokenizer holds no token that is a lower-case word with its space; use --api completions"
+            "the tokenizer holds no token that is a lower-case word with its space; use --api "
+            "completions"
         )
     return kept

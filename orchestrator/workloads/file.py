@@ -217,7 +217,8 @@ class FileWorkload(Workload):
             if found.recorded_answers:
                 ways += ", or file for the lengths of the recorded answers"
             reasons.append(
-                f"does not say for each prompt how long the answer shall be: give 'output_tokens' ({ways})"
+                "does not say for each prompt how long the answer shall be: give 'output_tokens' "
+                f"({ways})"
             )
         if self.counts_answers and found.unanswered == found.prompts:
             reasons.append("has no recorded answers: give a number as 'output_tokens', not 'file'")

@@ -31,7 +31,8 @@ MARK = "CHAOS_GROUND"
 NODES, CPUS = 3, 4
 START_LIMIT_S, ANSWER_LIMIT_S = 600.0, 180.0  # of a machine that others use
 RAY = re.compile(
-    r"raylet/raylet|gcs_server|ray/dashboard|ray/_private|ray/autoscaler|ray::(IDLE|DashboardAgent|RuntimeEnvAgent)|cluster_process"
+    r"raylet/raylet|gcs_server|ray/dashboard|ray/_private|ray/autoscaler|ray::(IDLE|DashboardAgent"
+    r"|RuntimeEnvAgent)|cluster_process"
 )
 # a dead node is seen within seconds, a GCS that is gone for good after 15: Ray's own limits are 14
 # and 60

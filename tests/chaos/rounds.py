@@ -106,7 +106,10 @@ class Told:
     folders: int = 0  # work folders of the dead
 
     def __str__(self) -> str:
-        return f"{self.commits_then} committed then, hit: {' and '.join(self.hit) or 'nobody'}, statuses {self.statuses}"
+        return (
+            f"{self.commits_then} committed then, hit: {' and '.join(self.hit) or 'nobody'}, "
+            f"statuses {self.statuses}"
+        )
 
     def launches(self) -> set[str]:
         return set(re.findall(r"launch ([0-9A-Z]{26})", "".join(self.logs)))

@@ -75,6 +75,7 @@ def test_two_hundred_deployments_on_twelve_nodes_in_one_go(
     driver_s = used.ru_utime + used.ru_stime
     with capsys.disabled():
         print(
-            f"\n{took_s:.0f} s, of the driver {driver_s:.0f} s of CPU and {used.ru_maxrss / 1024:.0f} MiB at most; "
+            f"\n{took_s:.0f} s, of the driver {driver_s:.0f} s of CPU and "
+            f"{used.ru_maxrss / 1024:.0f} MiB at most; "
             f"{len(manifests(results))} attempts at {POINTS} points"
         )

@@ -193,7 +193,10 @@ class Hosts:
             f"--object-store-memory={OBJECT_STORE_BYTES}", log=f"{host.name}.log", **self._env,
         )  # fmt: skip
         if head:
-            ask = f"from orchestrator.cluster.ray.private import head_answers as a; exit(not a('{self.address}', 1.0))"
+            ask = (
+                "from orchestrator.cluster.ray.private import head_answers as a; exit(not "
+                f"a('{self.address}', 1.0))"
+            )
             wait_for(
                 lambda: not host.run(sys.executable, "-c", ask).returncode,
                 60,
@@ -202,7 +205,10 @@ class Hosts:
 
     def alive(self) -> int:
         """How many nodes the head knows."""
-        count = "import ray; ray.init('auto', log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+        count = (
+            "import ray; ray.init('auto', log_to_driver=False); print(sum(n['Alive'] for n in "
+            "ray.nodes()))"
+        )
         return int((self.hosts[0].run(sys.executable, "-c", count).stdout.split() or ["0"])[0])
 
     def part(self, one: Host, other: Host) -> None:

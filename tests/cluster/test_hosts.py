@@ -135,7 +135,10 @@ def test_a_sweep_over_three_hosts_with_a_replica_over_two_of_them_and_an_object_
         **KEYS,
     )
     s3 = f"s3://sweeps/root?endpoint_override={head.address}:5000&scheme=http&region=us-east-1"
-    make = f"import boto3; boto3.client('s3', endpoint_url='http://{head.address}:5000', region_name='us-east-1')"
+    make = (
+        f"import boto3; boto3.client('s3', endpoint_url='http://{head.address}:5000', "
+        "region_name='us-east-1')"
+    )
     wait_for(
         lambda: (
             head.run(PYTHON, "-c", f"{make}.create_bucket(Bucket='sweeps')", **KEYS).returncode == 0
@@ -145,7 +148,10 @@ def test_a_sweep_over_three_hosts_with_a_replica_over_two_of_them_and_an_object_
     )
     status, said = ended(three, run(three, sweep(three, "1s", ONE, SPREAD), s3), 240)
     assert status == 0, said
-    seen = f"from tests.harness import rows; print([r['placement_json'] for r in rows({s3!r}, 'launches')])"
+    seen = (
+        f"from tests.harness import rows; print([r['placement_json'] for r in rows({s3!r}, "
+        "'launches')])"
+    )
     told = head.run(PYTHON, "-c", seen, **KEYS).stdout
     assert all(f'"{host.address}"' in told for host in engines), told
     table = json.loads(
@@ -247,7 +253,10 @@ def test_a_driver_that_loses_the_head_for_a_moment_goes_on_and_for_long_says_how
 def test_real_vllm_over_two_hosts_answers_clients_on_a_third(three: Hosts) -> None:
     results = three.shared / "results"
     path = sweep(three, "5s", SPREAD)
-    vllm = f"engine: vllm, executable: {ROOT / '.engines' / 'vllm'}, dtype: float32, max_model_len: 1024"
+    vllm = (
+        f"engine: vllm, executable: {ROOT / '.engines' / 'vllm'}, dtype: float32, "
+        "max_model_len: 1024"
+    )
     path.write_text(path.read_text().replace("engine: emulator", f"{vllm}, enforce_eager: true"))
     status, said = ended(three, run(three, path, str(results)), 500)
     assert status == 0, said

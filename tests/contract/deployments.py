@@ -56,7 +56,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "transformers": dict.fromkeys(("70B on 8 GPUs", "fp8", "awq", "eagle3"), _ONE_DEVICE)
     | {
         "two nodes": "nnodes: transformers serve runs on one node",
-        "DeepSeek, attention of 8 ranks": "transformers serve has no data parallelism; use replicas",
+        "DeepSeek, attention of 8 ranks": (
+            "transformers serve has no data parallelism; use replicas"
+        ),
     },
 }
 # Engine -> what it is -> settings, and the role of the replica; words of rank 1's command line
@@ -82,7 +84,8 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         ),
         "DeepSeek, 2 ranks on four nodes": (
             DEEPSEEK | {"data_parallel_size": 2, "tensor_parallel_size": 16, "nnodes": 4},
-            "--data-parallel-size 2 --nnodes 4 --node-rank 1 --master-addr 10.0.0.1 --master-port 21002 "
+            "--data-parallel-size 2 --nnodes 4 --node-rank 1 --master-addr 10.0.0.1 --master-port "
+            "21002 "
             "--data-parallel-address 10.0.0.1 --data-parallel-rpc-port 21009 --headless",
         ),
         "70B that prefills": (BIG | {"role": "prefill"}, "--kv-transfer-config"),
@@ -159,7 +162,10 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         ),
         "two nodes": (
             BIG | {"tensor_parallel_size": 16, "nnodes": 2},
-            "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --server-name 10.0.0.2 --server-port 21005",
+            (
+                "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --server-name 10.0.0.2 "
+                "--server-port 21005"
+            ),
         ),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK | {"data_parallel_size": 8},

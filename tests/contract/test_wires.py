@@ -429,8 +429,10 @@ def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
 
 
 NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
-    "choices text delta content usage token token_ids meta_info error completion_tokens details stop tokens "
-    "finish_reason tool_calls prompt_tokens cached_tokens prompt_tokens_details timings cache_n tokens_predicted "
+    "choices text delta content usage token token_ids meta_info error completion_tokens details "
+    "stop tokens "
+    "finish_reason tool_calls prompt_tokens cached_tokens prompt_tokens_details timings cache_n "
+    "tokens_predicted "
     "output_token_logprobs output_ids"
 ).split()
 SCALARS = (

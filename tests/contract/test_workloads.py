@@ -191,8 +191,10 @@ def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None
 
 
 CHAT = (
-    '{"messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}, {"role": "assistant", '
-    '"content": "Yes?"}, {"role": "user", "content": [{"type": "text", "text": "W"}, {"type": "text", "text": "hy"}]}, '
+    '{"messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}, '
+    '{"role": "assistant", '
+    '"content": "Yes?"}, {"role": "user", "content": [{"type": "text", "text": "W"}, {"type": '
+    '"text", "text": "hy"}]}, '
     '{"role": "assistant", "content": "Because"}], "output_tokens": 9}'
 )
 SHARE_GPT = [
@@ -319,7 +321,10 @@ def test_a_file_whose_lines_do_not_say_how_long_answers_are_needs_a_length(tmp_p
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "output_tokens": 3}\n{"prompt": "y"}\n')
     one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
     assert problems(one) == [
-        f"prompts {one.prompts!r} does not say for each prompt how long the answer shall be: give 'output_tokens' (a number)"
+        (
+            f"prompts {one.prompts!r} does not say for each prompt how long the answer shall be: give "
+            "'output_tokens' (a number)"
+        )
     ]
     with pytest.raises(InputError, match="give 'output_tokens'"):
         one.requests(IDS, 0)

@@ -63,7 +63,8 @@ def ray_up(config: dict[str, Any]) -> list[str]:
     passes = any("IamInstanceProfile" in node for node in nodes.values())
     if passes and "IamInstanceProfile" not in nodes[config["head_node_type"]]:
         found.append(
-            "the head has Ray's own role, which may pass no other role on to the nodes that it starts"
+            "the head has Ray's own role, which may pass no other role on to the nodes that it "
+            "starts"
         )
     first = "".join(prepared["initialization_commands"][:1])
     found += [
@@ -91,7 +92,10 @@ def _gpu_group(kind: dict[str, Any], idle_s: float) -> Iterator[str]:
     if labels.get("market") not in ("spot", "ondemand"):
         yield f"its market is {labels.get('market')!r}"
     if idle_s < LONGEST_DOWNLOAD_S:
-        yield f"a node that is idle for {idle_s:g} s leaves, and weights may take {LONGEST_DOWNLOAD_S:g} s to come"
+        yield (
+            f"a node that is idle for {idle_s:g} s leaves, and weights may take "
+            f"{LONGEST_DOWNLOAD_S:g} s to come"
+        )
 
 
 def _may_write(node: dict[str, Any], file_mounts: dict[str, str]) -> bool:
@@ -277,7 +281,8 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
     cluster = spec.get("rayClusterSpec", spec)
     if cluster.get("autoscalerOptions", {}).get("version") != "v2":
         found.append(
-            "autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of groups need it"
+            "autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of "
+            "groups need it"
         )
     for name, group in _groups(document):
         container = group["template"]["spec"]["containers"][0]

@@ -98,7 +98,8 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
     home, program = home_of(engine), shutil.which(runtime)
     if program is None:
         pytest.skip(
-            f"{runtime} is not installed, so no engine was started in a container of it (apt-get install it)"
+            f"{runtime} is not installed, so no engine was started in a container of it (apt-get "
+            "install it)"
         )
     is_apptainer = runtime == "apptainer"
     image = (
@@ -120,7 +121,8 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
                 )
         except subprocess.CalledProcessError as error:
             pytest.skip(
-                f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}"
+                f"{runtime} is installed and starts no container here: "
+                f"{error.stderr.strip()[-300:]}"
             )
         yield made
     finally:

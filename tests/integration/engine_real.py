@@ -69,7 +69,8 @@ def home_of(engine: str) -> Path:
         assert done.returncode == 0, done.stderr
     if not home.exists():
         pytest.skip(
-            f"{engine} is not installed: python scripts/install_engines.py {engine} --into .engines/{engine}"
+            f"{engine} is not installed: python scripts/install_engines.py {engine} --into "
+            f".engines/{engine}"
         )
     return home
 

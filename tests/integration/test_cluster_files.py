@@ -79,22 +79,39 @@ NODE = "available_node_types/h100_spot/node_config"
         ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeSize", "200", "Ebs.VolumeSize"),
         ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeType", "gp33", "'gp33' is no VolumeType"),
         ("aws", f"{NODE}/IamInstanceProfile", {}, "h100_spot: its nodes have no credentials"),
-        ("aws", "available_node_types/head/node_config", {"InstanceType": "m7i.2xlarge"}, "may pass no other role"),
-        ("aws", "available_node_types/h100_spot/labels/accelerator", "H1000", "'H1000' is not in the catalogue"),
+        ("aws", "available_node_types/head/node_config", {"InstanceType": "m7i.2xlarge"}, ("may pass no other "
+                                                                                          "role")),
+        ("aws", "available_node_types/h100_spot/labels/accelerator", "H1000", ("'H1000' is not in "
+                                                                               "the "
+                                                                              "catalogue")),
         ("aws", "available_node_types/h100_spot/labels/a b", "c", "a b"),
         ("aws", "available_node_types/h100_spot/idle_timeout_s", 300, "weights may take"),
         ("aws", "initialization_commands/0", "if true; then", "bash: "),
         ("gcp", f"{NODE}/machinetype", "a3-highgpu-8g", "node_config.machinetype is unknown"),
         ("gcp", f"{NODE}/scheduling/provisioningModel", "spot", "'spot', not one of"),
-        ("gcp", f"{NODE}/scheduling", [{"preemptible": True}], "scheduling is [{'preemptible': True}], not an object"),
-        ("gcp", "initialization_commands", ["sudo mkdir /mnt/weights"], "h100_spot: its containers would start before"),
-        ("gcp", f"{NODE}/disks/0/initializeParams/diskSizeGb", 200, "diskSizeGb is 200, not a string"),
-        ("azure", f"{NODE}/azure_arm_parameters/prioritty", "Spot", "azure_arm_parameters.prioritty is unknown"),
+        ("gcp", f"{NODE}/scheduling", [{"preemptible": True}], ("scheduling is [{'preemptible': "
+                                                                "True}], "
+                                                               "not an object")),
+        ("gcp", "initialization_commands", ["sudo mkdir /mnt/weights"], ("h100_spot: its "
+                                                                         "containers "
+                                                                         "would "
+                                                                         "start "
+                                                                        "before")),
+        ("gcp", f"{NODE}/disks/0/initializeParams/diskSizeGb", 200, ("diskSizeGb is 200, not a "
+                                                                    "string")),
+        ("azure", f"{NODE}/azure_arm_parameters/prioritty", "Spot", ("azure_arm_parameters.prioritty "
+                                                                     "is "
+                                                                    "unknown")),
         ("azure", f"{NODE}/azure_arm_parameters/priority", "spot", "priority is 'spot', not one of"),
-        ("azure", f"{NODE}/azure_arm_parameters/evictionPolicy", "Deleted", "evictionPolicy is 'Deleted', not one of"),
+        ("azure", f"{NODE}/azure_arm_parameters/evictionPolicy", "Deleted", ("evictionPolicy is "
+                                                                             "'Deleted', "
+                                                                             "not "
+                                                                             "one "
+                                                                            "of")),
         ("azure", "file_mounts", {}, "h100_ondemand: its nodes have no credentials"),
         ("azure", f"{NODE}/azure_arm_parameters/imageSku", 2204, "imageSku is 2204, not a string"),
-        ("azure", f"{NODE}/vmSize", "Standard_ND96isr_H100_v5", "vmSize is unknown beside azure_arm_parameters"),
+        ("azure", f"{NODE}/vmSize", "Standard_ND96isr_H100_v5", ("vmSize is unknown beside "
+                                                                "azure_arm_parameters")),
     ],
 )  # fmt: skip
 def test_a_broken_file_for_ray_up_is_refused(

@@ -273,7 +273,10 @@ time.sleep(60)"""
 def test_the_engine_gets_a_clean_environment_and_its_secrets_nowhere_else(
     tmp_path: Path, launch_id: str
 ) -> None:
-    code = "import os, signal; print(dict(os.environ), signal.pthread_sigmask(0, []), os.nice(0), os.getcwd(), flush=True)"
+    code = (
+        "import os, signal; print(dict(os.environ), signal.pthread_sigmask(0, []), os.nice(0), "
+        "os.getcwd(), flush=True)"
+    )
     command = Command(
         (sys.executable, "-c", f"{code}; import time; time.sleep(60)"),
         {"OURS": "1"},

@@ -670,7 +670,8 @@ def test_a_server_that_is_elsewhere_is_bad_input_with_its_place(
 ) -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         writer.write(
-            b"HTTP/1.1 308 Moved\r\nLocation: https://elsewhere.example/\r\nContent-Length: 0\r\n\r\n"
+            b"HTTP/1.1 308 Moved\r\nLocation: https://elsewhere.example/\r\nContent-Length: "
+            b"0\r\n\r\n"
         )
 
     with serving(behave) as server:
@@ -712,7 +713,10 @@ def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(
 def test_an_engine_that_dies_within_the_trial_request_has_not_refused_it(
     refused: Callable[..., str],
 ) -> None:
-    events = b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: {"error":{"message":"engine died","code":500}}\n\n'
+    events = (
+        b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: {"error":{"message":"engine '
+        b'died","code":500}}\n\n'
+    )
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b"
@@ -940,12 +944,14 @@ def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
     """
     with serving(answer_openai) as server:
         program = (
-            "import sys, time; from orchestrator.cli.main import cli; import orchestrator.sweep.endpoint as endpoint; "
+            "import sys, time; from orchestrator.cli.main import cli; import "
+            "orchestrator.sweep.endpoint as endpoint; "
             "measured = endpoint.measure_here; loaded = []; "
             "endpoint.measure_here = lambda *a: [measured(*a), loaded.extend(sys.modules)][0]; "
             f"cli.main(['load', '{url(server.port)}', '--concurrency', '1', '--requests', '2', "
             "'--input-tokens', '8', '--output-tokens', '4'], standalone_mode=False); "
-            "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & set(loaded))); "
+            "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & "
+            "set(loaded))); "
             "print(time.process_time())"
         )
         done = subprocess.run(

@@ -33,7 +33,8 @@ GOOD = (
 PARTS = [
     b"", HEAD, END, GOOD, chunk(token()), chunk(DONE), chunk(event({"error": "x"})), b"data: {}\n\n", b"\r\n\r\n",
     b"0\r\n\r\n", b"5\r\nab", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
-    b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"\xff\xfe\x00",
+    (b"HTTP/1.1 503 No\r\nContent-Length: "
+    b"0\r\n\r\n"), b"HTTP/1.1 100 Continue\r\n\r\n", b"\xff\xfe\x00",
 ]  # fmt: skip
 
 

@@ -270,7 +270,10 @@ def test_the_quickstart_runs_everything_it_names() -> None:
 
 def test_run_does_not_begin_without_the_key_of_an_endpoint(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    endpoint = "{engine: endpoint, url: 'http://127.0.0.1:9', served_model_name: m, api_key_env: NO_SUCH_KEY_AT_ALL}"
+    endpoint = (
+        "{engine: endpoint, url: 'http://127.0.0.1:9', served_model_name: m, api_key_env: "
+        "NO_SUCH_KEY_AT_ALL}"
+    )
     head, _, rest = WORKING.partition("deployments:")
     path.write_text(f"{head}deployments: {endpoint}\nworkloads:{rest.partition('workloads:')[2]}")
     assert (

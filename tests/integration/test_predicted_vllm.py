@@ -52,7 +52,10 @@ def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_tha
     run([1, 3, 8, 16], f"predictions: {{profile: {profile}}}")
     planned = orchestrator("plan", str(tmp_path / "experiment.yaml"), "--predict").stdout
     error = yaml.safe_load(profile.read_text())["fitted"]["error"]
-    said = f"median error of predictions: {error['ttft_p50']:.0%} (TTFT), {error['tpot_p50']:.0%} (TPOT)"
+    said = (
+        f"median error of predictions: {error['ttft_p50']:.0%} (TTFT), {error['tpot_p50']:.0%} "
+        "(TPOT)"
+    )
     assert f"{said}, on the profile's own fit" in planned
     assert "measured/" in orchestrator("results", str(results)).stdout
 

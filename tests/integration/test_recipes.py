@@ -193,7 +193,10 @@ def test_every_sql_recipe_runs_and_agrees_with_results(
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    program = "import sys, orchestrator; print({'pandas', 'pyarrow', 'pydantic', 'numpy'} & set(sys.modules))"
+    program = (
+        "import sys, orchestrator; print({'pandas', 'pyarrow', 'pydantic', 'numpy'} & "
+        "set(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

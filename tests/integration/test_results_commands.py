@@ -165,9 +165,9 @@ def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str
         assert whole in table
     assert f"chat of exp: m on h100 under {SLO}" in table
     assert (
-        f"failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: {SENTENCE}"
-        in below
-    )
+        "failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: "
+        f"{SENTENCE}"
+    ) in below
     assert "client_bound: p99 of sent - scheduled was 40 ms" in below
     assert "3 points measured, 1 failed" in below
 
@@ -175,9 +175,9 @@ def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str
 def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     text = run("best", uri, "--slo", SLO)
     assert (
-        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: at least 38.0 output"
-        in text
-    )
+        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: at least 38.0 "
+        "output"
+    ) in text
     assert "left out" in text
     assert "client_bound" in text
     assert SENTENCE in text

@@ -47,7 +47,10 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     if address is None and not os.environ.get("RAY_ADDRESS"):
         return (
             "local",
-            f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine",
+            (
+                f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this "
+                "machine"
+            ),
         )
     who = (
         f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}"
@@ -55,7 +58,8 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
         else address
     )
     raise InputError(
-        f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and its port open?"
+        f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and "
+        "its port open?"
     )
 
 
@@ -83,7 +87,8 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
             tell(f"{silent}: this run ends at {limit_s:g} s. {AGAIN}")
         time.sleep(LOOK_S)
     tell(
-        f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends. {AGAIN}"
+        f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This "
+        f"run ends. {AGAIN}"
     )
     stop.set()
     time.sleep(COMMIT_S)

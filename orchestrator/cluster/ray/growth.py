@@ -154,7 +154,10 @@ class Autoscaler:
             self._infeasible = Counter(
                 {footprint: self._infeasible[footprint] + 1 for footprint in found}
             )
-        silent = f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its log, or the operator's"
+        silent = (
+            f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its "
+            "log, or the operator's"
+        )
         silent = silent if read_s - self._stamped_s >= SILENT_S else ""
         silent = f"the autoscaler ended: {report.error}" if report.error else silent
         refused = self._refused(report)

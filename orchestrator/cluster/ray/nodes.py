@@ -153,8 +153,10 @@ def _in_working_dir() -> bool:
         )
     except FileNotFoundError as error:
         raise InputError(
-            "the job's working_dir has vanished from this node: submit the job again, it continues. Nodes on one "
-            "machine that share a temp-dir unpack uploads over each other: give each `ray start` its own --temp-dir"
+            "the job's working_dir has vanished from this node: submit the job again, it "
+            "continues. Nodes on one "
+            "machine that share a temp-dir unpack uploads over each other: give each `ray start` "
+            "its own --temp-dir"
         ) from error
 
 
@@ -186,4 +188,7 @@ def check_nodes(
     return silent
 
 
-ADVICE = "install the program there with the driver's version of Python, or submit the job with --working-dir"
+ADVICE = (
+    "install the program there with the driver's version of Python, or submit the job with "
+    "--working-dir"
+)

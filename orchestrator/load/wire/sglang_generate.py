@@ -90,7 +90,10 @@ def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
     parsed.finish(reason)
     kind = reason.get("type") if isinstance(reason, dict) else reason
     if kind == "abort":
-        said = f"aborted by the engine: {reason.get('message', '') if isinstance(reason, dict) else ''}"
+        said = (
+            "aborted by the engine: "
+            f"{reason.get('message', '') if isinstance(reason, dict) else ''}"
+        )
         refuse({"error": reason}, said, parsed)
 
 

@@ -17,7 +17,10 @@ from typing import Any
 
 import yaml
 
-SOURCE = "github.com/ray-project/kuberay v1.7.0, ray-operator/config/crd/bases, Apache-2.0; changed by reduce.py"
+SOURCE = (
+    "github.com/ray-project/kuberay v1.7.0, ray-operator/config/crd/bases, Apache-2.0; "
+    "changed by reduce.py"
+)
 LEAST = 200  # characters of what is worth a name
 
 

@@ -248,7 +248,10 @@ def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep:
     sweep.settled("d0", 20)
     assert sweep.best(missing=[missing("d0", 10), missing("d0", 60)])["certain"]
     assert sweep.best(missing=[missing("d0", 30)])["decide"] == [
-        "run the experiment again: it measures label-d0 at 30 req/s as far as that was spoilt, failed or is missing"
+        (
+            "run the experiment again: it measures label-d0 at 30 req/s as far as that was spoilt, "
+            "failed or is missing"
+        )
     ]
 
 
@@ -276,7 +279,10 @@ def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(
         answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
     )
     assert answer["decide"] == [
-        "run the experiment again: it measures label-d0 at 40 req/s as far as that was spoilt, failed or is missing"
+        (
+            "run the experiment again: it measures label-d0 at 40 req/s as far as that was spoilt, "
+            "failed or is missing"
+        )
     ]
 
 
@@ -576,7 +582,10 @@ def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Swe
     sweep.deployment("d0")
     sweep.level("d0", 5, validity="client_bound")
     assert sweep.best()["decide"] == [
-        "run the experiment again: it measures label-d0 at 5 req/s as far as that was spoilt, failed or is missing"
+        (
+            "run the experiment again: it measures label-d0 at 5 req/s as far as that was spoilt, "
+            "failed or is missing"
+        )
     ]
 
 
@@ -747,7 +756,10 @@ def test_what_comes_in_bursts_is_not_helped_by_another_load(sweep: Sweep) -> Non
     sweep.deployment("d0")
     for level in (5, 10):
         sweep.level("d0", level, 0.0, validity="stream_buffered")
-    mend = "take away what gathers the events of label-d0: whatever the load, they do not show its TPOT and ITL"
+    mend = (
+        "take away what gathers the events of label-d0: whatever the load, they do not show "
+        "its TPOT and ITL"
+    )
     assert sweep.best()["why"] == "no point has a valid measurement: 2 stream_buffered"
     assert sweep.best()["decide"] == [mend]
     sweep.level("d0", 2, good=0.5)
@@ -776,7 +788,8 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
     sweep.level("d1", 10, 0.95)
     left_out = [one["reason"] for one in sweep.best(slo=strict)["left_out"]]
     assert left_out == [
-        "no level holds the limits: the share within e2e_p99 is at most 0.950 (at 10 req/s), not 0.99; "
+        "no level holds the limits: the share within e2e_p99 is at most 0.950 (at 10 req/s), not "
+        "0.99; "
         "e2e p99 there: 900 ms, limit 800ms"
     ]
     joint = parse_slo(strict + ",ttft<=500ms,attainment>=0.9")

@@ -239,7 +239,10 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     made, problems = experiment("--trace", str(tmp_path / "times.txt"), "--output-tokens", "4")
     assert made["workloads"] == []
     assert problems == [
-        "give either --input-tokens (random prompts) or --prompt-file (a trace of times alone has no prompts)"
+        (
+            "give either --input-tokens (random prompts) or --prompt-file (a trace of times alone has "
+            "no prompts)"
+        )
     ]
 
 
@@ -476,11 +479,17 @@ def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
 
 def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
     lengths = Problem(
-        "prompts 'a.jsonl' does not say for each prompt how long the answer shall be: give 'output_tokens'",
+        (
+            "prompts 'a.jsonl' does not say for each prompt how long the answer shall be: give "
+            "'output_tokens'"
+        ),
         hint="'shared_prefix_tokens' or 'nothing'",
     )
     assert in_options(lengths) == Problem(
-        "--prompt-file 'a.jsonl' does not say for each prompt how long the answer shall be: give --output-tokens",
+        (
+            "--prompt-file 'a.jsonl' does not say for each prompt how long the answer shall be: give "
+            "--output-tokens"
+        ),
         hint="--prefix-tokens or 'nothing'",
     )
     assert in_options(Problem("trace 'requests' is empty")).message == "--trace 'requests' is empty"

@@ -86,7 +86,10 @@ def test_a_program_whose_folder_is_removed_under_it_ends_with_a_sentence(tmp_pat
 
 def test_a_command_in_a_folder_that_was_removed_ends_with_a_sentence(tmp_path: Path) -> None:
     code = "import os, sys; from orchestrator.cli.main import main\n"
-    code += "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv[1:] = ['plan', '../x.yaml']; main()"
+    code += (
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv[1:] = ['plan', "
+        "'../x.yaml']; main()"
+    )
     (tmp_path / "x.yaml").write_text(FILE)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60

@@ -155,7 +155,10 @@ def profile_from(tmp_path: Path, text: str, name: str = "profile.yaml") -> Profi
 
 
 def test_every_wrong_line_of_a_profile_is_reported(tmp_path: Path) -> None:
-    wrong = "accelerator: H100\nconstants: {bandwidth_efficiency: -1}\nfaults:\n  die_at_request: x\n  stat: oom\n"
+    wrong = (
+        "accelerator: H100\nconstants: {bandwidth_efficiency: -1}\nfaults:\n  die_at_request: "
+        "x\n  stat: oom\n"
+    )
     with pytest.raises(ProblemsError) as caught:
         profile_from(tmp_path, wrong)
     assert {one.file for one in caught.value.problems} == {str(tmp_path / "profile.yaml")}
@@ -193,7 +196,8 @@ def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -
         "fit.yaml": yaml.safe_dump(given, sort_keys=False),  # as ``emulator fit`` writes them
         "plain.json": json.dumps(given),
         "tabs.json": json.dumps(given, indent="\t"),
-        "own.yml": "constants: {step_overhead_s: 1e-3, sequence_overhead_s: 2.5E-6, link_efficiency: 1, "
+        "own.yml": "constants: {step_overhead_s: 1e-3, sequence_overhead_s: 2.5E-6, "
+        "link_efficiency: 1, "
         "prefill_first: yes}\nmodel: {rms_norm_eps: 0.000001}\ndefault_output_tokens: 7\n",
     }
     for name, text in texts.items():
@@ -228,7 +232,8 @@ def test_a_profile_file_can_describe_a_device_and_a_model_of_its_own(tmp_path: P
     path = tmp_path / "profile.yaml"
     path.write_text(
         "accelerator: {name: new, memory_gb: 300, bandwidth_gb_s: 9000, tflops: {bfloat16: 3000}}\n"
-        "model: {hidden_size: 256, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: 1000, model_type: llama}\n"
+        "model: {hidden_size: 256, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: "
+        "1000, model_type: llama}\n"
     )
     profile = load_profile(str(path))
     assert device_of(profile, H100).bandwidth_bytes_s == 9e12

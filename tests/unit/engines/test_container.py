@@ -25,7 +25,8 @@ MI300X = Hardware(name="mi", accelerator="MI300X", gpus_per_node=8)
 # https://rocm.docs.amd.com/en/7.12.0-preview/rocm-for-ai/vllm.html, "Start the Docker container";
 # what is ours to say (names, terminals, mounts, memory shared with the host) left out
 DOCUMENTED_ROCM = (
-    "--network=host --group-add=video --cap-add=SYS_PTRACE --security-opt=seccomp=unconfined --device=/dev/kfd "
+    "--network=host --group-add=video --cap-add=SYS_PTRACE --security-opt=seccomp=unconfined "
+    "--device=/dev/kfd "
     "--device=/dev/dri"
 )
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
@@ -51,9 +52,12 @@ def test_golden_docker(runtime: str | None) -> None:
     command = made(runtime)
     assert shlex.join(command.argv) == (
         "docker run --rm --init --name orchestrator-01L-8000-1 "
-        f"--label orchestrator.locks={node_path('locks')} --network host --ipc private --shm-size 16g "
-        "--gpus '\"device=0,3\"' --log-driver none --volume /models/tiny:/models/tiny:ro --volume /hub:/hub:rw "
-        "--volume /run/l:/run/l:rw --env A --env HF_ENDPOINT --env HF_HOME --env HF_TOKEN --env KEY --workdir /run/l "
+        f"--label orchestrator.locks={node_path('locks')} --network host --ipc private --shm-size "
+        "16g "
+        "--gpus '\"device=0,3\"' --log-driver none --volume /models/tiny:/models/tiny:ro --volume "
+        "/hub:/hub:rw "
+        "--volume /run/l:/run/l:rw --env A --env HF_ENDPOINT --env HF_HOME --env HF_TOKEN --env "
+        "KEY --workdir /run/l "
         "--entrypoint vllm vllm/vllm:1 serve /models/tiny"
     )
     assert command.after == ("docker", "rm", "--force", "orchestrator-01L-8000-1")

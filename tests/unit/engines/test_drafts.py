@@ -81,7 +81,10 @@ def test_further_keys_of_a_draft_go_into_vllms_json() -> None:
         ),
         (
             {"method": "mtp", "num_speculative_tokens": 3, "extra_args": {"moe_backnd": "x"}},
-            "speculative: extra_args: vLLM has no key 'moe_backnd' there; did you mean 'moe_backend'?",
+            (
+                "speculative: extra_args: vLLM has no key 'moe_backnd' there; did you mean "
+                "'moe_backend'?"
+            ),
         ),
         (
             {"method": "mtp", "num_speculative_tokens": 3, "extra_args": {"model": "x"}},

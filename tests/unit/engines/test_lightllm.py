@@ -19,8 +19,10 @@ def test_command() -> None:
     off = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
     made = command_of("lightllm", tensor_parallel_size=2, max_model_len=9000, **off)
     assert by_flag(made.argv) == by_flag(
-        "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L --host 127.0.0.1 "
-        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 --running_max_req_size 256 "
+        "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L "
+        "--host 127.0.0.1 "
+        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 "
+        "--running_max_req_size 256 "
         "--disable_chunked_prefill --disable_dynamic_prompt_cache"
     )
     split = by_flag(command_of("lightllm").argv)  # server/api_start.py: its defaults

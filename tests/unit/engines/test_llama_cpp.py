@@ -24,8 +24,10 @@ def test_command_on_gpus_and_on_a_cpu() -> None:
         "llama_cpp", node=node, tensor_parallel_size=2, max_model_len=1000, max_num_seqs=8
     )
     assert by_flag(made.argv) == by_flag(
-        "llama-server --model /m/a.gguf --host 127.0.0.1 --port 21001 --alias tiny-01L --parallel 8 --ctx-size 8192 "
-        "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode tensor --fit off --metrics --no-webui"
+        "llama-server --model /m/a.gguf --host 127.0.0.1 --port 21001 --alias tiny-01L --parallel "
+        "8 --ctx-size 8192 "
+        "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode tensor --fit off "
+        "--metrics --no-webui"
     )
     assert made.secrets == {"LLAMA_API_KEY": "k3y"}
     line = shlex.join(
@@ -64,7 +66,10 @@ def test_several_ranks_on_a_cpu_are_refused() -> None:
         ({"kv_cache_tokens": 9}, "max_num_seqs slots of max_model_len tokens; give these"),
         (
             {},
-            "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one",
+            (
+                "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length "
+                "of one"
+            ),
         ),
         ({"extra_args": {"-t": 2}}, "-t is set by the key cpus_per_device of the hardware"),
         (

@@ -26,8 +26,10 @@ def test_command_of_0_18() -> None:
     )
     assert "from lmdeploy.cli import run; sys.argv += ['--api-keys'" in made.argv[2]
     assert by_flag(made.argv[3:]) == by_flag(
-        "serve api_server /models/tiny --server-name 127.0.0.1 --server-port 21001 --model-name tiny-01L "
-        "--backend turbomind --tp 2 --quant-policy int8 --session-len 8192 --max-concurrent-requests 5 "
+        "serve api_server /models/tiny --server-name 127.0.0.1 --server-port 21001 --model-name "
+        "tiny-01L "
+        "--backend turbomind --tp 2 --quant-policy int8 --session-len 8192 "
+        "--max-concurrent-requests 5 "
         "--max-batch-size 1024 --max-prefill-token-num 8192"
     )
     assert made.notes[-1] == "a full queue makes requests wait; LMDeploy never refuses one"

@@ -50,7 +50,10 @@ LONG = NIXL.replace(
         (LONG, "rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1"),
         (NIXL.replace("(multi)", ""), NOT_SAID),  # a test of itself
         (
-            "[1795458093.9] [vm:1:0] ucp_worker.c:1997 UCX  INFO  a intra-node cfg#1 rma_am(tcp/lo)  ka(tcp/lo)",
+            (
+                "[1795458093.9] [vm:1:0] ucp_worker.c:1997 UCX  INFO  a intra-node cfg#1 "
+                "rma_am(tcp/lo)  ka(tcp/lo)"
+            ),
             NOT_SAID,
         ),
     ],
@@ -66,7 +69,10 @@ def test_ucx_names_what_it_chose_for_a_transfer_not_what_it_has(log: str, said: 
         (NO_ADAPTER + FORCED, "tcp"),
         # from its source (3b5a594), with adapters
         (
-            f"{AT}:274] Topology discovery complete. Found 8 HCAs.\n{AT}:429] installTransport, type=rdma",
+            (
+                f"{AT}:274] Topology discovery complete. Found 8 HCAs.\n{AT}:429] installTransport, "
+                "type=rdma"
+            ),
             "rdma",
         ),
         (f"{AT}:387] Using RDMA transport (RoCE/iWARP)", "rdma"),

@@ -197,7 +197,9 @@ def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(
     folder.mkdir()
     wanted = [
         "numpy>=1", "torch==2.13.0+cpu", "torchaudio; platform_machine != 's390x'",
-        "elsewhere; platform_machine == 's390x'", "pandas; extra == 'bench'", "here; python_version >= '3.11'",
+        "elsewhere; platform_machine == 's390x'", "pandas; extra == 'bench'", ("here; python_version "
+                                                                               ">= "
+                                                                              "'3.11'"),
     ]  # fmt: skip
     lines = [
         "Metadata-Version: 2.1",

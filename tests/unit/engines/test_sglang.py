@@ -32,10 +32,14 @@ def test_command_of_0_5_23_on_two_nodes() -> None:
         "sys.argv += ['--api-key', os.environ['ENGINE_API_KEY']]; sys.exit(main())"
     )
     assert by_flag(made.argv[3:]) == by_flag(
-        "serve --model-path /models/tiny --host 127.0.0.1 --port 21009 --served-model-name tiny-01L --tp-size 8 "
-        "--pp-size 2 --dp-size 1 --context-length 8192 --max-running-requests 1024 --max-prefill-tokens 8192 "
-        "--chunked-prefill-size 8192 --cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled "
-        "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --enable-metrics --enable-cache-report "
+        "serve --model-path /models/tiny --host 127.0.0.1 --port 21009 --served-model-name "
+        "tiny-01L --tp-size 8 "
+        "--pp-size 2 --dp-size 1 --context-length 8192 --max-running-requests 1024 "
+        "--max-prefill-tokens 8192 "
+        "--chunked-prefill-size 8192 --cuda-graph-backend-decode disabled "
+        "--cuda-graph-backend-prefill disabled "
+        "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --enable-metrics "
+        "--enable-cache-report "
         "--sampling-defaults openai"
     )
     assert made.secrets == {"ENGINE_API_KEY": "k3y"}

@@ -25,7 +25,8 @@ def test_command_and_file_of_1_2() -> None:
     }
     made = command_of("tensorrt_llm", **given)
     assert by_flag(made.argv) == by_flag(
-        "trtllm-serve /models/tiny --host 127.0.0.1 --port 21001 --backend pytorch --extra_llm_api_options trtllm.yaml"
+        "trtllm-serve /models/tiny --host 127.0.0.1 --port 21001 --backend pytorch "
+        "--extra_llm_api_options trtllm.yaml"
     )
     assert json.loads(made.files["trtllm.yaml"]) == {
         "tensor_parallel_size": 4,

@@ -42,9 +42,11 @@ def test_command_of_3_3_7() -> None:
         enable_prefix_caching=False,
     )
     assert by_flag(made.argv) == by_flag(
-        "text-generation-launcher --model-id /models/tiny --hostname 127.0.0.1 --port 21001 --prometheus-port 21003 "
+        "text-generation-launcher --model-id /models/tiny --hostname 127.0.0.1 --port 21001 "
+        "--prometheus-port 21003 "
         "--master-port 21002 --shard-uds-path ./shard --num-shard 4 --max-total-tokens 8192 "
-        "--max-input-tokens 4096 --max-batch-prefill-tokens 8192 --max-concurrent-requests 10000 --usage-stats off"
+        "--max-input-tokens 4096 --max-batch-prefill-tokens 8192 --max-concurrent-requests 10000 "
+        "--usage-stats off"
     )
     assert made.env["PREFIX_CACHING"] == "0"
     assert made.env["CUDA_VISIBLE_DEVICES"] == "0,1"

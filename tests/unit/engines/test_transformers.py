@@ -26,7 +26,8 @@ def command(hardware: Hardware = CPU, node: Node = NODE, **given: object) -> Com
 def test_golden_on_the_cpu() -> None:
     made = command(dtype="float32")
     assert by_flag(made.argv) == by_flag(
-        "transformers serve /models/tiny --continuous-batching --device cpu --host 127.0.0.1 --port 21001 "
+        "transformers serve /models/tiny --continuous-batching --device cpu --host 127.0.0.1 "
+        "--port 21001 "
         "--dtype float32 --cb-max-batch-tokens 1024 --cb-num-blocks 64 --cb-block-size 256"
     )
     assert made.env["OMP_PLACES"] == "{0,1}"
@@ -42,9 +43,12 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
         trust_remote_code=False, attention_backend="sdpa", extra_args={"--default-seed": 1},
     )  # fmt: skip
     assert by_flag(made.argv) == by_flag(
-        "transformers serve acme/tiny@abc --continuous-batching --device cuda:0 --host 127.0.0.1 --port 1 "
-        "--quantization bnb-4bit --no-trust-remote-code --attn-implementation sdpa --cb-max-memory-percent 0.5 "
-        "--no-cb-use-cuda-graph --cb-max-batch-tokens 64 --cb-num-blocks 32 --cb-block-size 32 --default-seed 1"
+        "transformers serve acme/tiny@abc --continuous-batching --device cuda:0 --host 127.0.0.1 "
+        "--port 1 "
+        "--quantization bnb-4bit --no-trust-remote-code --attn-implementation sdpa "
+        "--cb-max-memory-percent 0.5 "
+        "--no-cb-use-cuda-graph --cb-max-batch-tokens 64 --cb-num-blocks 32 --cb-block-size 32 "
+        "--default-seed 1"
     )
     assert made.env["CUDA_VISIBLE_DEVICES"] == "3"
     assert "OMP_PLACES" not in made.env

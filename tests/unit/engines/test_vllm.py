@@ -37,8 +37,10 @@ def test_golden_one_rank_on_the_cpu() -> None:
         dtype="float32", max_model_len=2048, executable="/opt/vllm/bin/vllm", enforce_eager=True
     )
     assert by_flag(made.argv) == by_flag(
-        "/opt/vllm/bin/vllm serve /models/tiny --host 127.0.0.1 --port 21001 --served-model-name tiny-01L "
-        "--tensor-parallel-size 1 --pipeline-parallel-size 1 --dtype float32 --max-model-len 2048 --enforce-eager "
+        "/opt/vllm/bin/vllm serve /models/tiny --host 127.0.0.1 --port 21001 --served-model-name "
+        "tiny-01L "
+        "--tensor-parallel-size 1 --pipeline-parallel-size 1 --dtype float32 --max-model-len 2048 "
+        "--enforce-eager "
         "--max-num-seqs 128 --max-num-batched-tokens 2048 --kv-cache-memory-bytes 1073741824 "
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details"
     )
@@ -77,8 +79,10 @@ def test_golden_two_nodes_of_eight_gpus(rank: int) -> None:
     )  # fmt: skip
     listen, headless = ("--host 10.0.0.1 --port 21001 ", "") if rank == 0 else ("", " --headless")
     assert by_flag(made.argv) == by_flag(
-        f"vllm serve acme/tiny {listen}--served-model-name tiny-01L --revision abc123 --tensor-parallel-size 8 "
-        "--pipeline-parallel-size 2 --gpu-memory-utilization 0.9 --max-num-seqs 512 --max-num-batched-tokens 16384 "
+        f"vllm serve acme/tiny {listen}--served-model-name tiny-01L --revision abc123 "
+        "--tensor-parallel-size 8 "
+        "--pipeline-parallel-size 2 --gpu-memory-utilization 0.9 --max-num-seqs 512 "
+        "--max-num-batched-tokens 16384 "
         f"--nnodes 2 --node-rank {rank} --master-addr 10.0.0.1 --master-port 21002{headless} "
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details"
     )
@@ -104,13 +108,16 @@ def test_golden_every_feature() -> None:
         "vllm serve /models/tiny --host 127.0.0.1 --port 21001 --served-model-name mine-01L mine "
         "--tokenizer /tok --trust-remote-code --hf-overrides '{\"num_hidden_layers\":2}' "
         "--tensor-parallel-size 1 --pipeline-parallel-size 1 --enable-expert-parallel "
-        "--distributed-executor-backend mp --dtype bfloat16 --quantization fp8_per_tensor --kv-cache-dtype fp8 "
+        "--distributed-executor-backend mp --dtype bfloat16 --quantization fp8_per_tensor "
+        "--kv-cache-dtype fp8 "
         "--max-num-queued-reqs 0 "
-        "--scheduling-policy priority --no-enable-chunked-prefill --enable-prefix-caching --stream-interval 2 "
+        "--scheduling-policy priority --no-enable-chunked-prefill --enable-prefix-caching "
+        "--stream-interval 2 "
         "--cpu-offload-gb 4.0 --load-format dummy "
         '--attention-backend FLASH_ATTN --kv-transfer-config \'{"kv_connector":"X"}\' '
         "--max-num-seqs 8 --max-num-batched-tokens 64 --block-size 32 --num-gpu-blocks-override 32 "
-        '--speculative-config \'{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}\' '
+        "--speculative-config "
+        '\'{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}\' '
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details "
         "--seed 7 --async-scheduling --middleware a b"
     )
@@ -127,7 +134,10 @@ def test_data_parallel_ranks_are_dealt_to_nodes_in_whole() -> None:
     given = {"data_parallel_size": 4, "nnodes": 2, "tensor_parallel_size": 2}
     first = shlex.join(command(H100, Node(master_host="a", master_port=5), **given).argv)
     second = shlex.join(command(H100, Node(rank=1, master_host="a", master_port=5), **given).argv)
-    common = "--data-parallel-size 4 --data-parallel-address a --data-parallel-rpc-port 5 --data-parallel-size-local 2"
+    common = (
+        "--data-parallel-size 4 --data-parallel-address a --data-parallel-rpc-port 5 "
+        "--data-parallel-size-local 2"
+    )
     assert common in first
     assert f"{common} --data-parallel-start-rank 2 --headless" in second
     assert "--nnodes" not in first + second

@@ -25,11 +25,17 @@ def failure(phase: str, log: str, status: int | None, engine: str = "vllm") -> F
     [
         (
             "tgi",
-            "2026-11-21T18:12:51.123456Z  INFO text_generation_launcher: Error: alibi is not supported, left out",
+            (
+                "2026-11-21T18:12:51.123456Z  INFO text_generation_launcher: Error: alibi is not "
+                "supported, left out"
+            ),
         ),
         (
             "lmdeploy",
-            "2026-11-21 18:12:51,123 - lmdeploy - WARNING - base.py:71 - Error: PD prefix is not supported.",
+            (
+                "2026-11-21 18:12:51,123 - lmdeploy - WARNING - base.py:71 - Error: PD prefix is not "
+                "supported."
+            ),
         ),
         ("sglang", "[2026-11-21 18:12:51 TP0] Warning: ValueError: x is not supported here"),
         (
@@ -42,7 +48,10 @@ def failure(phase: str, log: str, status: int | None, engine: str = "vllm") -> F
         ),
         (
             "sglang",
-            "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't.",
+            (
+                "ValueError: TP rank 0 could finish the model loading, but there are other ranks that "
+                "didn't."
+            ),
         ),
     ],
 )
@@ -52,8 +61,14 @@ def test_lines_in_passing_are_no_cause(engine: str, line: str) -> None:
 
 
 def test_hub_that_answers_404_is_not_unreachable() -> None:
-    lost = "OSError: We couldn't connect to 'https://hub.example' to load the files\nCheck your internet connection or"
-    absent = "huggingface_hub.errors.HfHubHTTPError: Client error '404 Not Found' for url 'https://hub.example/acme/none'"
+    lost = (
+        "OSError: We couldn't connect to 'https://hub.example' to load the files\nCheck your "
+        "internet connection or"
+    )
+    absent = (
+        "huggingface_hub.errors.HfHubHTTPError: Client error '404 Not Found' for url "
+        "'https://hub.example/acme/none'"
+    )
     assert failure("start", lost, 1).kind == "hub"
     found = failure("start", f"{absent}\n{lost}", 1)
     assert (found.kind, found.failure_class.retries) == ("no_model", 0)
@@ -61,7 +76,10 @@ def test_hub_that_answers_404_is_not_unreachable() -> None:
 
 
 def test_cause_wins_over_its_consequences() -> None:
-    log = "torch.OutOfMemoryError: CUDA out of memory.\nEngineDeadError: EngineCore encountered an issue."
+    log = (
+        "torch.OutOfMemoryError: CUDA out of memory.\nEngineDeadError: EngineCore encountered "
+        "an issue."
+    )
     assert failure("start", log, 1).kind == "oom_load"
 
 
@@ -81,7 +99,8 @@ def test_death_while_serving_names_the_first_exception() -> None:
     found = failure("run", log, 0)
     assert (found.kind, found.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
     assert found.sentence == (
-        "the engine failed while it served: it died: AssertionError (assert self.intermediate_tensors is not None)"
+        "the engine failed while it served: it died: AssertionError (assert "
+        "self.intermediate_tensors is not None)"
     )
 
 
@@ -144,7 +163,10 @@ def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) ->
 
 
 def test_line_in_passing_is_not_why_it_was_killed() -> None:
-    log = "(APIServer pid=7) INFO 11-21 12:14:38 [cpu.py:224] FlashInfer is not supported on this platform.\n"
+    log = (
+        "(APIServer pid=7) INFO 11-21 12:14:38 [cpu.py:224] FlashInfer is not supported on this "
+        "platform.\n"
+    )
     assert failure("start", log, -9).failure_class is not FailureClass.BAD_CONFIG
     refused = failure("start", log + "ValueError: fp9 is not supported\n", 1)
     assert refused.failure_class is FailureClass.BAD_CONFIG
@@ -158,7 +180,10 @@ NOTICES = [
     ("sglang", f"[2026-11-21 18:12:51 TP0] {QUANT}"),
     (
         "tgi",
-        "2026-11-21T18:12:51.123456Z  WARN text_generation_launcher: awq quantization is not supported for AutoModel",
+        (
+            "2026-11-21T18:12:51.123456Z  WARN text_generation_launcher: awq quantization is not "
+            "supported for AutoModel"
+        ),
     ),
     ("tensorrt_llm", "[11/21/2026-18:12:51] [TRT-LLM] [W] Unsupported quant mode 3, casting"),
     (
@@ -168,7 +193,10 @@ NOTICES = [
     ("lmdeploy", "[TM][WARNING][1121.18:12:51.123456][engine.cc:262] unsupported quant config"),
     (
         "lightllm",
-        "INFO 07-11 11:11:21 [x.py:1] Model type foo is not supported by flash decoding, using triton",
+        (
+            "INFO 07-11 11:11:21 [x.py:1] Model type foo is not supported by flash decoding, using "
+            "triton"
+        ),
     ),
     (
         "llama_cpp",
@@ -176,7 +204,10 @@ NOTICES = [
     ),
     (
         "transformers",
-        "/x/quantizers/awq.py:12: UserWarning: Can't load the configuration of 'x', using its default",
+        (
+            "/x/quantizers/awq.py:12: UserWarning: Can't load the configuration of 'x', using its "
+            "default"
+        ),
     ),
 ]
 CAUSES = {
@@ -196,14 +227,20 @@ CAUSES = {
     ],
     "sglang": [
         (
-            "[2026-11-21 18:12:51] ERROR:    [Errno 98] error while binding: address already in use",
+            (
+                "[2026-11-21 18:12:51] ERROR:    [Errno 98] error while binding: address already in "
+                "use"
+            ),
             "port_taken",
         )
     ],
     "lightllm": [("RuntimeError: port 8000 has been used", "port_taken")],
     "llama_cpp": [
         (
-            "0.00.002.711 E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 2841",
+            (
+                "0.00.002.711 E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, "
+                "port: 2841"
+            ),
             "port_taken",
         ),
         (
@@ -250,7 +287,10 @@ def test_only_lines_after_readiness_count_for_a_death_while_serving() -> None:
 
 
 def test_last_of_several_causes_counts() -> None:
-    log = "torch.OutOfMemoryError: CUDA out of memory, trying a smaller graph\nOSError: [Errno 98] Address already in use"
+    log = (
+        "torch.OutOfMemoryError: CUDA out of memory, trying a smaller graph\nOSError: [Errno "
+        "98] Address already in use"
+    )
     assert failure("start", log, 1).kind == "port_taken"
 
 
@@ -266,19 +306,26 @@ def test_last_of_several_causes_counts() -> None:
     ],
 )
 def test_faults_of_node_and_hub_win_over_refusals(cause: str, kind: str) -> None:
-    log = f"{cause}\nOSError: Can't load the configuration of 'acme/tiny'\nRuntimeError: NCCL error: unhandled"
+    log = (
+        f"{cause}\nOSError: Can't load the configuration of 'acme/tiny'\nRuntimeError: NCCL "
+        "error: unhandled"
+    )
     found = failure("start", log, 1)
     assert (found.kind, found.failure_class) == (kind, FailureClass.INFRA)
 
 
 def test_error_of_a_rank_that_lost_another_is_a_consequence() -> None:
-    log = "torch.OutOfMemoryError: CUDA out of memory.\nRuntimeError: NCCL error: remote process exited"
+    log = (
+        "torch.OutOfMemoryError: CUDA out of memory.\nRuntimeError: NCCL error: remote process "
+        "exited"
+    )
     assert failure("start", log, 1).kind == "oom_load"
 
 
 def test_full_kv_cache_counts_though_logged_as_information() -> None:
     log = (
-        "INFO 07-11 11:11:21 [mem_manager.py:72] -3.25 GB space is available after load the model weight\n"
+        "INFO 07-11 11:11:21 [mem_manager.py:72] -3.25 GB space is available after load the model "
+        "weight\n"
         "ERROR 07-11 11:11:21 [start_utils.py:34] init func start_router_process : init failed"
     )
     assert failure("start", log, 1, "lightllm").kind == "oom_kv"
@@ -297,15 +344,24 @@ def test_assertion_within_the_engine_is_a_death(assertion: str) -> None:
 
 
 def test_line_in_passing_is_not_quoted_as_last_words() -> None:
-    log = "\x1b[2m2026-11-22T05:20:53.362852Z\x1b[0m \x1b[33m WARN\x1b[0m x: Found no NVIDIA driver: an error\nbye"
+    log = (
+        "\x1b[2m2026-11-22T05:20:53.362852Z\x1b[0m \x1b[33m WARN\x1b[0m x: Found no NVIDIA "
+        "driver: an error\nbye"
+    )
     assert (
         failure("start", log, 1, "tgi").sentence
         == "the engine did not start: it ended with status 1"
     )
 
 
-TAKEN = "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind on address: address already in use"
-PART_DIED = "[2026-11-22 03:35:21] Subprocess detokenizer (pid=20877) crashed with exit code -9. Triggering SIGQUIT."
+TAKEN = (
+    "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind on address: "
+    "address already in use"
+)
+PART_DIED = (
+    "[2026-11-22 03:35:21] Subprocess detokenizer (pid=20877) crashed with exit code -9. "
+    "Triggering SIGQUIT."
+)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +399,7 @@ def test_engine_is_over_some_seconds_after_its_last_words(
     heard = LastWords(ENGINES[engine].log, lambda: now[0])
     assert not heard.spoken(phase, [line]), "it may end by itself and say more"  # type: ignore[arg-type]
     now[0] = LAST_WORDS_S
-    assert heard.spoken(phase, ["[2026-11-22 03:35:21] Decode batch, #running-req: 1"]) is over  # type: ignore[arg-type]
+    assert heard.spoken(phase, [("[2026-11-22 03:35:21] Decode batch, #running-req: 1")]) is over  # type: ignore[arg-type]
 
 
 REFUSED = "pydantic_core._pydantic_core.ValidationError: 1 validation error for "

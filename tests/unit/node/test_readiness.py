@@ -404,7 +404,10 @@ def test_engine_that_hangs_on_a_taken_port_is_not_waited_for(
     ours: dict[str, set[int]],
 ) -> None:
     ours["listeners"] = {1}  # it takes connections and never answers
-    log = "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind: address already in use"
+    log = (
+        "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind: address "
+        "already in use"
+    )
     failure = failed(SGLANG, FakeServer({}), FakeProcess(log=log))
     assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
     assert failure.sentence.startswith("port 21001 is taken by ")

@@ -72,7 +72,10 @@ def test_processes_of_a_launch_are_its_engine_guard_and_containers(
 ) -> None:
     monkeypatch.setattr(reaper, "node_folder", lambda name: docker / name)
     tags = {ownership.LAUNCH: "held", ownership.LOCKS: str(docker / "locks")}
-    engine = f"import os, subprocess, sys; subprocess.Popen(['sleep', '60'], env=os.environ | {tags!r}, stdout=2)"
+    engine = (
+        "import os, subprocess, sys; subprocess.Popen(['sleep', '60'], env=os.environ | "
+        f"{tags!r}, stdout=2)"
+    )
     guard = f"{engine}; print(flush=True); sys.stdin.read()  # {reaper.guard.__name__}"
     parent = subprocess.Popen(
         [sys.executable, "-c", guard], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -28,9 +28,14 @@ ENVIRONMENT = Path(__file__).resolve().parents[3] / ".engines" / "vllm"
 PYTHON = ENVIRONMENT / "bin" / "python"
 ONLY_AT_LOAD = {
     "stages": "more stages than layers: some ranks have nothing to run",
-    "intermediate": "MergedColumnParallelLinear asserts that every output divides (seen: TP=2, intermediate_size 513)",
+    "intermediate": (
+        "MergedColumnParallelLinear asserts that every output divides (seen: TP=2, "
+        "intermediate_size 513)"
+    ),
     "kv_heads": "attention asserts that KV heads divide or repeat (seen: TP=2, 3 KV heads)",
-    "blocks": "validate_fp8_block_shape raises while layers are built; groups that are cut compute NaN",
+    "blocks": (
+        "validate_fp8_block_shape raises while layers are built; groups that are cut compute NaN"
+    ),
     "kernels": "no kernel is found while layers are built (seen: mxfp8)",
     "memory": "there is none to judge on cpu",
     "capability": "there is none on cpu",

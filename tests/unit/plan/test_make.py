@@ -525,7 +525,10 @@ def test_a_model_folder_without_a_tokenizer_is_found_before_an_engine_starts(
     (one,) = planned(tmp_path / "x.yaml", model="./m").deployments
     assert one.status == "impossible"
     assert one.reasons == (
-        f"{tmp_path}/m has no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'",
+        (
+            f"{tmp_path}/m has no tokenizer.json, and prompts are made with it; give the setting "
+            "'tokenizer'"
+        ),
     )
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     assert planned(tmp_path / "x.yaml", model="./m").deployments[0].status == "planned"

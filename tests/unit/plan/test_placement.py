@@ -62,7 +62,8 @@ def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
         ("tgi", "TGI runs on one node"),
         (
             "tensorrt_llm",
-            "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them with it and "
+            "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them "
+            "with it and "
             "measure the server as engine: endpoint",
         ),
     ],

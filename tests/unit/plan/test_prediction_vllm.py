@@ -192,7 +192,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
 
 def said_in(log: str) -> Said:
     cache = re.search(
-        r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: (\S+)x",
+        (
+            r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: "
+            r"(\S+)x"
+        ),
         log,
     )
     weights = [int(size) for size in re.findall(r"WEIGHTS (\d+)", log)]

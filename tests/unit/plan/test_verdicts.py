@@ -46,7 +46,8 @@ def judge(
         ("tensorrt_llm", "Gemma3nForConditionalGeneration", "llama",
          "TensorRT-LLM 1.2 to 1.4.0rc1 has no code for Gemma3nForConditionalGeneration"),
         ("sglang", "BrandNewForCausalLM", "llama",
-         "SGLang 0.5.23 has no code for BrandNewForCausalLM of its own; transformers' code may run it"),
+         ("SGLang 0.5.23 has no code for BrandNewForCausalLM of its own; transformers' code may "
+         "run it")),
     ],
 )  # fmt: skip
 def test_a_model_that_an_engine_has_no_code_for_is_a_risk(

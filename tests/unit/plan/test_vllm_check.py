@@ -66,7 +66,10 @@ def test_what_vllm_refuses_is_impossible_and_has_no_points(monkeypatch: pytest.M
     checked = check_with_vllm(plan, "venv")
     assert [one.status for one in checked.deployments] == ["planned", "impossible", "planned"]
     assert checked.deployments[1].reasons == (
-        "vLLM 0.32.0+cpu refuses it: No such thing. (its CPU build judges no GPU memory and no kernels)",
+        (
+            "vLLM 0.32.0+cpu refuses it: No such thing. (its CPU build judges no GPU memory and no "
+            "kernels)"
+        ),
     )
     assert not checked.points_of(checked.deployments[1].id)
     assert len(checked.points) == len(plan.points) - 2
@@ -84,7 +87,10 @@ def test_what_there_was_no_time_for_stays_planned_and_is_counted(
     answering(monkeypatch, {}, device="cuda")
     checked = check_with_vllm(gpu_plan(max_num_seqs=[1, 2, 4]), "venv")
     assert {one.status for one in checked.deployments} == {"planned"}
-    said = "vLLM 0.32.0+cpu accepts 1 and refuses 0 of 3 vllm deployments; 2 could not be judged: it was out of time"
+    said = (
+        "vLLM 0.32.0+cpu accepts 1 and refuses 0 of 3 vllm deployments; 2 could not be judged: "
+        "it was out of time"
+    )
     assert checked.notes == (said,)
 
 

@@ -85,9 +85,9 @@ def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed
     document, line = shown(store)
     assert [document[f"{name}_per_usd"] for name in ("claim", "low", "high")] == [None, 0, 8000]
     assert (
-        "no load was shown to hold it; between 0 and 8 req/s (budget), 0 to 4 req/s per core, 0 to 8,000"
-        in line
-    )
+        "no load was shown to hold it; between 0 and 8 req/s (budget), 0 to 4 req/s per core, 0 "
+        "to 8,000"
+    ) in line
 
 
 def test_without_a_level_that_failed_there_is_no_upper_bound(store: Store) -> None:

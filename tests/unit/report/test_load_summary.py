@@ -102,9 +102,9 @@ def test_a_window_that_was_found_is_said_to_be() -> None:
     found = run_document(unasked, 1, pipe, TOKEN_EVENTS.empty_table(), [CALM], verdict)
     assert (found["warmup_s"], found["window_start_s"]) == (None, start_ns / 1e9)
     assert (
-        f"window: from {start_ns / 1e9:.1f} s (in flight steady), {(end_ns - start_ns) / 1e9:.1f} s long"
-        in "\n".join(run_text(found))
-    )
+        f"window: from {start_ns / 1e9:.1f} s (in flight steady), {(end_ns - start_ns) / 1e9:.1f} "
+        "s long"
+    ) in "\n".join(run_text(found))
     assert (verdict.validity, verdict.reasons) == ("valid", [])
 
 

@@ -81,11 +81,17 @@ def test_a_level_between_two_that_were_predicted_is_interpolated_and_one_outside
     [
         (
             {"tpot": 11.5},
-            "TPOT is 1.28 times the predicted 9.00 at 4 in flight, where 9 in 10 are within 1.25 times",
+            (
+                "TPOT is 1.28 times the predicted 9.00 at 4 in flight, where 9 in 10 are within 1.25 "
+                "times"
+            ),
         ),
         (
             {"ttft": 120.0},
-            "TTFT is 3.00 times the predicted 40.0 at 4 in flight, where 9 in 10 are within 2.70 times",
+            (
+                "TTFT is 3.00 times the predicted 40.0 at 4 in flight, where 9 in 10 are within 2.70 "
+                "times"
+            ),
         ),
         ({"rate": 200.0}, "output tokens/s is 0.50 of the predicted 400 at 4 in flight, where"),
         (
@@ -130,9 +136,9 @@ def test_a_deployment_that_falls_behind_far_below_what_it_was_predicted_to_do_is
     (line,) = predicted_vs_measured_text(documents([point]))
     amount = 200 / predicted
     assert (
-        f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it fell behind"
-        in line
-    )
+        f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it "
+        "fell behind"
+    ) in line
     assert fields_of(point)["worse_than_predicted"] is True
 
 

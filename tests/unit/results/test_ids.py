@@ -79,7 +79,10 @@ def test_models_dataclasses_sets_and_paths_have_digests() -> None:
 
 
 def test_a_digest_is_the_same_in_another_process() -> None:
-    code = "from orchestrator.results.ids import digest; print(digest({'set': {'x', 'y', 'z'}, 'f': 0.1}))"
+    code = (
+        "from orchestrator.results.ids import digest; print(digest({'set': {'x', 'y', 'z'}, "
+        "'f': 0.1}))"
+    )
     other = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()

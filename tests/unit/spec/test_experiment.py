@@ -237,7 +237,10 @@ def test_sizes_may_carry_units() -> None:
         ),
         (
             {"slos": {"a": {}}},
-            "'a' has no limit (give at least one of ttft, tpot, e2e, itl_p99, normalized_ttft, reader)",
+            (
+                "'a' has no limit (give at least one of ttft, tpot, e2e, itl_p99, normalized_ttft, "
+                "reader)"
+            ),
         ),
         ({"slos": {"a": {"ttft_p95": "5"}}}, "'ttft_p95': '5' is not a duration"),
         ({"slos": {"a": {"ttft_q95": "5s"}}}, "unknown key 'ttft_q95' (did you mean 'ttft_p95'?)"),

@@ -76,11 +76,13 @@ def test_names_of_loads_lead_to_ours() -> None:
 @pytest.mark.parametrize(
     ("changes", "message", "hint"),
     [
-        ({"seed": "8192"}, "'seed' must be a whole number, not '8192'", "write it without quotes: 8192"),
+        ({"seed": "8192"}, ("'seed' must be a whole number, not "
+                           "'8192'"), "write it without quotes: 8192"),
         ({"seed": "many"}, "'seed' must be a whole number, not 'many'", None),
         ({"version": "1"}, "'version' must be 1, not '1'", "write it without quotes: 1"),
         ({"workloads": []}, "'workloads' is empty", "give at least 1"),
-        ({"workloads": ["chat"]}, "entry 1 of 'workloads' must be a mapping (name: value), not 'chat'", None),
+        ({"workloads": ["chat"]}, ("entry 1 of 'workloads' must be a mapping (name: value), not "
+                                  "'chat'"), None),
         (
             {"slos": {"s": {"ttft": "1s", "attainment": 95}}},
             "'attainment' must be at most 1, not 95",

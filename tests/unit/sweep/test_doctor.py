@@ -305,9 +305,9 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
     node_there = gpu_node(labels={})
     (found,) = told(node_there, requirements=requirements, types=(h100, a10))
     assert (found.level, found.check) == ("warning", "autoscaler")
-    assert (
-        found.what
-        == "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells them apart"
+    assert found.what == (
+        "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells "
+        "them apart"
     )
     labelled = requirements_of(deployments(VLLM, labels="{accelerator: H100-80GB}"))
     assert (

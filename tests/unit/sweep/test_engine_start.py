@@ -85,7 +85,8 @@ def test_the_accelerator_of_the_file_must_be_the_one_that_is_there() -> None:
         ("A100-40GB", "NVIDIA A100-SXM4-80GB", False), ("A100-40GB", "NVIDIA A100-PCIE-40GB", True),
         ("GH200", "NVIDIA GH200 480GB", True), ("RTX-3090-24GB", "NVIDIA GeForce RTX 4090", False),
         ("RTX-6000-Ada-48GB", "NVIDIA RTX 6000 Ada Generation", True), ("V100-16GB", "Tesla V100-SXM2-32GB", False),
-        ("RTX-PRO-6000-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition", True), ("T4", "Tesla T4", True),
+        ("RTX-PRO-6000-96GB", ("NVIDIA RTX PRO 6000 Blackwell Server "
+                              "Edition"), True), ("T4", "Tesla T4", True),
     ],
 )  # fmt: skip
 def test_accelerators_are_told_apart_by_all_words_of_their_names(

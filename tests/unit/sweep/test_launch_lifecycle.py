@@ -81,7 +81,10 @@ ORDER = [
     (
         "first",
         "lost",
-        "place lease start ready clients prepare first clients prepare first prepare load stop release",
+        (
+            "place lease start ready clients prepare first clients prepare first prepare load stop "
+            "release"
+        ),
         [("ok", None)],
     ),
     (
@@ -93,7 +96,10 @@ ORDER = [
     (
         "load",
         "lost",
-        "place lease start ready clients prepare first prepare load clients prepare load stop release",
+        (
+            "place lease start ready clients prepare first prepare load clients prepare load stop "
+            "release"
+        ),
         [("failed", "infra"), ("ok", None)],
     ),
     (

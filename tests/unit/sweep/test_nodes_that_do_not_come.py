@@ -82,8 +82,14 @@ def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_
     rows = [row for row in launches(store) if row.status == "failed"]
     assert {row.failure_kind for row in rows} == {"no_room"}
     assert {row.reason for row in rows} == {
-        "No room: the cluster's 1 node cannot hold one node with 8 GPUs (H100-80GB), and it has no autoscaler.",
-        "No room: the cluster's 1 node cannot hold 5 x one node with 1 GPU (H100-80GB), and it has no autoscaler.",
+        (
+            "No room: the cluster's 1 node cannot hold one node with 8 GPUs (H100-80GB), and it has "
+            "no autoscaler."
+        ),
+        (
+            "No room: the cluster's 1 node cannot hold 5 x one node with 1 GPU (H100-80GB), and it "
+            "has no autoscaler."
+        ),
     }
     assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
     assert len(points(store)) == 3
@@ -108,7 +114,8 @@ def test_a_launch_waits_for_nobody_that_waits_for_nodes(store: Store) -> None:
     sweep(
         world,
         plan_of(
-            "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}, {tensor_parallel_size: 1}"
+            "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}, "
+            "{tensor_parallel_size: 1}"
         ),
         store,
     )
@@ -134,10 +141,12 @@ SET_UP_S = 900.0
 @pytest.mark.parametrize(
     ("says", "after_s", "why"),
     [
-        (Growth(impossible=frozenset({NODE8})), 5.0, "its autoscaler has no type of node that could."),
+        (Growth(impossible=frozenset({NODE8})), 5.0, ("its autoscaler has no type of node that "
+                                                     "could.")),
         (Growth(refused={"spot": (2, "no capacity")}), 300.0,
          "none was added within 300 s (launches of nodes were refused: 2 x spot (no capacity))."),
-        (Growth(silent="it has not reported"), 300.0, "none was added within 300 s (it has not reported)."),
+        (Growth(silent="it has not reported"), 300.0, ("none was added within 300 s (it has not "
+                                                      "reported).")),
         (Growth(coming={"h8": 1}), 1200.0, "none was added within 1200 s."),
     ],
 )  # fmt: skip

@@ -41,7 +41,10 @@ def test_what_is_not_told_is_left_out():
 
 
 def test_a_label_chooses_a_series_and_an_absent_label_is_empty():
-    text = 'n{pp_rank="0",priority=""} 2\nn{pp_rank="0",priority="7"} 1\nn{pp_rank="1",priority=""} 2\n'
+    text = (
+        'n{pp_rank="0",priority=""} 2\nn{pp_rank="0",priority="7"} '
+        '1\nn{pp_rank="1",priority=""} 2\n'
+    )
     assert normalize(text, {"running": 'n{pp_rank="0",priority=""}'}) == {"running": 2.0}
     assert normalize("n 3\n", {"running": 'n{priority=""}'}) == {"running": 3.0}
     assert normalize(text, {"running": 'n{pp_rank="9"}'}) == {}

@@ -22,7 +22,10 @@ from orchestrator.workloads.content import (
 )
 
 TEXT = [
-    "the quick brown fox jumps over the lazy dog and runs away from the other animals of that forest"
+    (
+        "the quick brown fox jumps over the lazy dog and runs away from the other animals of that "
+        "forest"
+    )
 ] * 50
 
 

@@ -224,7 +224,10 @@ def test_the_second_autoscaler_says_what_comes_what_was_refused_and_what_it_has_
     state.failed_instance_requests.add(ray_node_type_name="spot", count=2, reason="quota")
     # as Ray 2.60 words it, with what KubeRay's provider says
     for name, why in (("h8", "it is full"), ("h16", "")):
-        reason = f"launch failed with Failed to launch 1 nodes of type {name} with request id 3f-{name}: {why}"
+        reason = (
+            f"launch failed with Failed to launch 1 nodes of type {name} with request id "
+            f"3f-{name}: {why}"
+        )
         state.failed_instance_requests.add(ray_node_type_name=name, count=1, reason=reason)
     state.infeasible_gang_resource_requests.add(details="ab12:STRICT_PACK|PENDING")
     said = version2(monkeypatch, reply)
@@ -285,7 +288,8 @@ def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_
     assert ray_private.node_types(str(tmp_path / "none.yaml")) == []
     file = tmp_path / "ray_bootstrap_config.yaml"
     file.write_text(
-        "available_node_types: {h100: {resources: {CPU: 96, GPU: 8}, max_workers: 4, node_config: {}}}"
+        "available_node_types: {h100: {resources: {CPU: 96, GPU: 8}, max_workers: 4, node_config: "
+        "{}}}"
     )
     assert ray_private.node_types(str(file)) == [NodeType("h100", 8, 96, 4, {})]
     file.write_text(
