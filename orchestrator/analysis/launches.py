@@ -75,7 +75,9 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
-    """All figures of FIGURES, from ``Prediction.memory`` and the content of ``engine_reported_json``."""
+    """All figures of FIGURES, from ``Prediction.memory`` and the content of
+    ``engine_reported_json``.
+    """
     found = {}
     for name, in_prediction in FIGURES.items():
         promised, told = predicted.get(in_prediction), reported.get(name)

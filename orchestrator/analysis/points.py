@@ -235,7 +235,8 @@ def load_points(store: Store, *slos: Slo) -> list[Point]:
     """Every point of an experiment, judged by these SLOs, sorted by deployment, workload and level.
 
     Of each measurement the first ok attempt that nothing spoilt counts, else the first ok one, else
-    the latest failed one. Attempts with damaged files are left out (``store.damage``); where one is found, all is read again without it.
+    the latest failed one. Attempts with damaged files are left out (``store.damage``); where one is
+    found, all is read again without it.
     """
     while True:
         damaged = len(store.damage)

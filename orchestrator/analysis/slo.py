@@ -200,8 +200,8 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
 
     TTFT and E2E count from scheduled. A request of one token has no TPOT and no ITL to violate.
     ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that
-    came in lumps, and for an answer of several tokens that came in one event; ``normalized_ttft`` (per prompt token) is unknown where nobody
-    counted the prompt.
+    came in lumps, and for an answer of several tokens that came in one event; ``normalized_ttft``
+    (per prompt token) is unknown where nobody counted the prompt.
     """
     found = LimitColumns(window_ns)
     for columns in request_arrays(requests, token_events):

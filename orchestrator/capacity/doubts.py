@@ -155,8 +155,8 @@ def unsettled_doubts(
 
 
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
-    """Levels that could hold and that nobody judged: another run measures them, unless their verdict
-    is one that lasts.
+    """Levels that could hold and that nobody judged: another run measures them, unless their
+    verdict is one that lasts.
     """
     to_measure: list[DeploymentLevels] = []
     to_repair: dict[Validity, list[DeploymentLevels]] = {

@@ -93,8 +93,8 @@ class LevelsInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a probe is watched for. ``before``, ``expected``: see ``capacity/sequential_test.py: Probe``.
-    ``over``: whether its search ends now, whatever is known.
+    """What a probe is watched for. ``before``, ``expected``: see ``capacity/sequential_test.py:
+    Probe``. ``over``: whether its search ends now, whatever is known.
     """
 
     slos: tuple[Slo, ...]

@@ -198,7 +198,8 @@ def weight_bytes_per_rank(
     shared: bool = False,
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
-    """Bytes on the fullest rank, with those of a draft. Experts are spread over all ranks of a stage; with ``shared``
+    """Bytes on the fullest rank, with those of a draft. Experts are spread over all ranks of a
+    stage; with ``shared``
     dense MLPs, shared experts and the output layer are too, else over the tensor-parallel ranks of
     each data-parallel one.
     """
@@ -361,8 +362,8 @@ def predict(
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend
     on its memory.
 
-    ``shared``: as in ``weight_bytes_per_rank``; ``draft``: what speculative decoding adds. Models that no formula fits (``ModelFacts.sized``)
-    get only the weights, if their files are at hand.
+    ``shared``: as in ``weight_bytes_per_rank``; ``draft``: what speculative decoding adds. Models
+    that no formula fits (``ModelFacts.sized``) get only the weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
     batched, sequences = (

@@ -86,8 +86,8 @@ class ClientHost(LoadClient):
 
     def lease(self, owner: Owner) -> bool:
         """Lease a share of this host for a launch of this owner; returns whether a client should
-        rather run elsewhere: another sweep has the host for itself or is the next to get it, or there
-        is no room for rows.
+        rather run elsewhere: another sweep has the host for itself or is the next to get it, or
+        there is no room for rows.
         """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
         held = False
@@ -100,8 +100,8 @@ class ClientHost(LoadClient):
         return held
 
     def rest(self) -> bool:
-        """Release this client for other launches. Returns True, so that the caller can see that it is
-        alive.
+        """Release this client for other launches. Returns True, so that the caller can see that it
+        is alive.
         """
         if self._lease is not None:
             self._lease.release()

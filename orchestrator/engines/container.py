@@ -168,8 +168,9 @@ def _apptainer(
     """The command line of apptainer. ``mounts``: path -> ro or rw. ``options``: those of the user.
 
     The container's processes are children of the client and see the node's devices, /dev/shm and
-    home folder. They need the home folder: images are read-only, and engines cache compiled code there. Python
-    packages that the user installed there are hidden, since they would override the image's own.
+    home folder. They need the home folder: images are read-only, and engines cache compiled code
+    there. Python packages that the user installed there are hidden, since they would override the
+    image's own.
     """
     argv = ["apptainer", "exec"]
     if not hardware.is_cpu:

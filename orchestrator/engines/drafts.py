@@ -34,7 +34,8 @@ class Drafts:
     # fields of ``Speculative`` that not every engine has, and this one does
     has: Collection[str] = ()
     finds_method: bool = False  # it knows the method by the draft model
-    # flags with the number of drafted tokens, if ``extra_args`` say what ``speculative`` leaves open
+    # flags with the number of drafted tokens, if ``extra_args`` say what ``speculative`` leaves
+    # open
     tokens_flags: tuple[str, ...] = ()
 
     def tokens(self, settings: EngineSettings) -> int:
@@ -62,7 +63,8 @@ class Drafts:
     ) -> Iterator[str]:
         """Draft models that are missing or superfluous, and details that the engine lacks.
 
-        ``engine``: its title. ``extra_keys``: what ``extra_args`` may hold, () if that is not known.
+        ``engine``: its title. ``extra_keys``: what ``extra_args`` may hold, () if that is not
+        known.
         """
         yield from self._method_problems(engine, spec)
         missing = [name for name in OF_SOME_ENGINES if getattr(spec, name) and name not in self.has]

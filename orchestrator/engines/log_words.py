@@ -13,8 +13,8 @@ class LogWords:
     """
 
     failures: Mapping[FailureKind, str] = field(default_factory=dict)
-    # Start of lines that are never a cause though they name no level; levels are read in the formats
-    # of all engines (node/log_lines.py).
+    # Start of lines that are never a cause though they name no level; levels are read in the
+    # formats of all engines (node/log_lines.py).
     passing: str = ""
     causes_at_any_level: str = ""  # lines that are a cause though their level says otherwise
     consequences: str = ""  # lines that follow from a cause elsewhere in the log

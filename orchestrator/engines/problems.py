@@ -205,7 +205,9 @@ def _unknown_values(
 def _flags_with_choices(
     engine: Engine, command_line: CommandLine | None
 ) -> dict[str, RecordedFlag]:
-    """Fields with the choices of their values: those of the engine's record, else the recorded ones."""
+    """Fields with the choices of their values: those of the engine's record, else the recorded
+    ones.
+    """
     flags = {}
     for name, flag in iter_flags(engine.flags):
         recorded = command_line.find(flag.name) if command_line else None

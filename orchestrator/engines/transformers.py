@@ -1,8 +1,9 @@
-"""``transformers serve`` 5.24 (and 5.19) with continuous batching: a reference for correctness, and a light
-engine for CPUs.
+"""``transformers serve`` 5.24 (and 5.19) with continuous batching: a reference for correctness, and
+a light engine for CPUs.
 
 It takes no API key, and lists no models or the model by its own name, so only the owner of the
-listening socket proves that it is ours. Its log has no sizes: the first request creates its cache, and logs it at a level that is off.
+listening socket proves that it is ours. Its log has no sizes: the first request creates its cache,
+and logs it at a level that is off.
 """
 
 from collections.abc import Iterator

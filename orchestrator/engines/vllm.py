@@ -23,7 +23,8 @@ from orchestrator.spec.stages import PinnedSettings
 
 DAY_S = 86_400
 # vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a
-# CPU rank, for A100s and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get command.BATCH.
+# CPU rank, for A100s and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get
+# command.BATCH.
 CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}

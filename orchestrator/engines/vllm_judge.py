@@ -144,8 +144,8 @@ def of_device(error: BaseException) -> bool:
 
 def of_environment(error: BaseException) -> bool:
     """Whether something is missing here that vLLM needs to judge: a module that the model imports,
-    such as torchvision for images (``models/registry.py: inspect_model_cls``), or an operator that this
-    build was compiled without.
+    such as torchvision for images (``models/registry.py: inspect_model_cls``), or an operator that
+    this build was compiled without.
     """
     sentence = sentence_of(error)
     lacks_operator = "_OpNamespace" in sentence and "has no attribute" in sentence

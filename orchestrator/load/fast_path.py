@@ -173,9 +173,9 @@ def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
     return joined.count(name) == joined.count(name + b":null")
 
 
-# -- a shorter way yet, for events that differ from the first one only in text and token id. An event
-# with the same bytes before the text, between text and token id, and after that holds the same
-# fields; only its text and its id are examined
+# -- a shorter way yet, for events that differ from the first one only in text and token id. An
+# event with the same bytes before the text, between text and token id, and after that holds the
+# same fields; only its text and its id are examined
 
 _TEXT = re.compile(rb'"(?:text|content)":"((?:[^"\\\n]|\\.)*)"')
 _TOKEN_ID = re.compile(rb'"token_ids":\[([0-9]+)\]')

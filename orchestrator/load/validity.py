@@ -1,16 +1,16 @@
 """Was a point honestly measured? The verdict and its evidence.
 
 ``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever;
-analysis/output_agreement.py). ``invalid``: what was measured is not what was asked for (lengths, lost
-clients, nothing answered). ``network_bound``: the network was silent or lost much: the latencies
-are the network's. ``disturbed``: other programs took most of an engine's host: the figures are
-those of an engine that shares its host. ``client_bound``: the client was too slow: the figures are
-the client's; repeat with more clients. ``stream_buffered``: events came in lumps although the
-client was idle (a proxy, a server that collects them). When each token came is not known: TTFT is
-that of the first lump, and there is no TPOT or ITL. So it is where answers came in one event. The tokens of one speculative step are no lump
-(load/response). ``engine_bound_backlog``: the engine fell behind all through the run: latencies
-grow with the length of the run. A point that the user ended is ``interrupted``, whatever is found
-here (sweep/measure.py).
+analysis/output_agreement.py). ``invalid``: what was measured is not what was asked for (lengths,
+lost clients, nothing answered). ``network_bound``: the network was silent or lost much: the
+latencies are the network's. ``disturbed``: other programs took most of an engine's host: the
+figures are those of an engine that shares its host. ``client_bound``: the client was too slow: the
+figures are the client's; repeat with more clients. ``stream_buffered``: events came in lumps
+although the client was idle (a proxy, a server that collects them). When each token came is not
+known: TTFT is that of the first lump, and there is no TPOT or ITL. So it is where answers came in
+one event. The tokens of one speculative step are no lump (load/response). ``engine_bound_backlog``:
+the engine fell behind all through the run: latencies grow with the length of the run. A point that
+the user ended is ``interrupted``, whatever is found here (sweep/measure.py).
 """
 
 from collections.abc import Iterable, Sequence

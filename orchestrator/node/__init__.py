@@ -1,1 +1,3 @@
-"""What runs beside an engine on its host: process, guard, ownership, reaper, leases, readiness, failures."""
+"""What runs beside an engine on its host: process, guard, ownership, reaper, leases, readiness,
+failures.
+"""

@@ -349,8 +349,9 @@ def _last_of_its_chain(best: int, matching: Sequence[LogLine], lines: Sequence[L
 
 
 def _quoted(lines: Sequence[LogLine], index: int) -> str:
-    """What the message that begins in this line says: a line that announces others (vLLM's "Reasons:
-    ", "1 validation error for VllmConfig") comes with, or gives way to, those of the same process.
+    """What the message that begins in this line says: a line that announces others (vLLM's
+    "Reasons: ", "1 validation error for VllmConfig") comes with, or gives way to, those of the same
+    process.
     """
     line = lines[index]
     below = _below(lines, index)

@@ -1,4 +1,5 @@
-"""Expands an experiment: every combination of settings becomes a candidate, resolved and with an id.
+"""Expands an experiment: every combination of settings becomes a candidate, resolved and with an
+id.
 
 A candidate is judged next, and becomes a deployment of the plan.
 """

@@ -32,8 +32,8 @@ def place(
 
 
 def queue_priority(plan: Plan) -> dict[str, float]:
-    """Deployment id -> its priority in the queue, the highest first; empty when the experiment wants
-    the longest first.
+    """Deployment id -> its priority in the queue, the highest first; empty when the experiment
+    wants the longest first.
 
     Where all will be measured, 1 for those in FRONT and 0 for the others, so that of each the
     longest come first: all in the order of their predictions would take up to a quarter longer

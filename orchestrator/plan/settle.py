@@ -1,4 +1,6 @@
-"""Takes settings from one stage to the next, as far as planning does: ``spec/stages.py`` has them all."""
+"""Takes settings from one stage to the next, as far as planning does: ``spec/stages.py`` has them
+all.
+"""
 
 from collections.abc import Mapping
 from functools import partial

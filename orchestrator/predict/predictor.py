@@ -1,8 +1,8 @@
 """Predicts what one deployment does under a load, and the load that it holds under limits.
 
-From the emulator's step model in closed form (``predict/steady.py``), or from measured kernels where
-tables were asked for. What the model or the catalogue knows nothing of is not predicted, and the
-reason is given.
+From the emulator's step model in closed form (``predict/steady.py``), or from measured kernels
+where tables were asked for. What the model or the catalogue knows nothing of is not predicted, and
+the reason is given.
 """
 
 import math

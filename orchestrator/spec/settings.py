@@ -168,8 +168,8 @@ class Speculative(Strict):
 
 
 # Flags of ``extra_args``, or keys of an engine's own file, that multiply the ranks of a replica
-# (vLLM 0.32 config/parallel.py: world_size; TensorRT-LLM 1.2 llmapi/llm_args.py). SGLang's divide the
-# tensor-parallel ranks, and so do LMDeploy's without expert parallelism.
+# (vLLM 0.32 config/parallel.py: world_size; TensorRT-LLM 1.2 llmapi/llm_args.py). SGLang's divide
+# the tensor-parallel ranks, and so do LMDeploy's without expert parallelism.
 CONTEXT_PARALLEL = {
     "vllm": ("prefill-context-parallel-size", "pcp"),
     "tensorrt_llm": ("context-parallel-size", "cp-size"),

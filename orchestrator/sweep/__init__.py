@@ -11,9 +11,10 @@
 3. ``measure``: one attempt at a load point; ``early_end`` ends it once a probe knows enough.
 4. ``commit``: what is stored of attempts and launches.
 
-All of these share a ``context`` (plan, cluster, store) with its ``state`` (launches, nodes, time and
-money in use); ``node_events`` tells when nodes come and go.
+All of these share a ``context`` (plan, cluster, store) with its ``state`` (launches, nodes, time
+and money in use); ``node_events`` tells when nodes come and go.
 
-Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up, ``detect_dialect``
-finds out how to talk to it. ``examine`` and ``doctor`` check a cluster before a sweep.
+Without a sweep: ``endpoint`` and ``find_capacity`` measure a server that is already up,
+``detect_dialect`` finds out how to talk to it. ``examine`` and ``doctor`` check a cluster before a
+sweep.
 """

@@ -125,8 +125,9 @@ class Queue:
         return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
 
     def in_turn(self, closed: Collection[ResourceRequest]) -> Iterator[Waiting]:
-        """One launch of each resource request in turn, the first in the order of admission; those of
-        a higher class last. Launches of requests that become ``closed`` meanwhile are passed over.
+        """One launch of each resource request in turn, the first in the order of admission; those
+        of a higher class last. Launches of requests that become ``closed`` meanwhile are passed
+        over.
         """
         same: dict[tuple[ResourceRequest, QueueClass], list[list[Waiting]]] = {}
         for key, kind in self._kinds.items():

@@ -318,7 +318,9 @@ def _unset_clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
 
 
 def _gpu_drivers(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
-    """GPUs of one kind with different drivers: figures of a deployment are compared wherever it ran."""
+    """GPUs of one kind with different drivers: figures of a deployment are compared wherever it
+    ran.
+    """
     nodes_by_kind: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
         gpus = node.facts["gpus"]

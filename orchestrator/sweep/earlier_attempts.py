@@ -1,5 +1,5 @@
-"""What earlier sweeps left of a plan's measurements: spoilt attempts, faults of the experiment file,
-and engines that died under load.
+"""What earlier sweeps left of a plan's measurements: spoilt attempts, faults of the experiment
+file, and engines that died under load.
 """
 
 from __future__ import annotations

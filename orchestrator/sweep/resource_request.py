@@ -211,7 +211,8 @@ class ResourceRequest:
     ) -> tuple[float, str]:
         """How many seconds to wait for nodes that can hold it, and why there are none after that.
 
-        ``was_placeable``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
+        ``was_placeable``: some nodes could hold it once. ``timeout_s``: how long an autoscaler
+        gets.
         """
         nodes = self.least_nodes(machines, growth.types, most_nodes)
         if nodes > most_nodes:
