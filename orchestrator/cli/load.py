@@ -332,16 +332,11 @@ def _measure_levels(
     status.
     """
     from orchestrator.cli.signals import INTERRUPTED, stops
-    from orchestrator.report.formats import json_text
-    from orchestrator.report.load_runs import stored_csv
-    from orchestrator.report.load_summary import run_text, runs_text
-    from orchestrator.report.text import echo
     from orchestrator.results.validity import MEASURED
     from orchestrator.workloads.repeats import PromptRepeats
 
     if store is not None:
         store.check_writable()
-    show = click.echo if form == "json" else echo
     # now: a file may be gone afterwards
     repeats = PromptRepeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[dict[str, object]] = []
@@ -351,17 +346,9 @@ def _measure_levels(
     not_valid = False
     unsaved: OrchestratorError | None = None
 
-    def show_all() -> None:
-        if form == "csv" and documents:
-            assert store is not None
-            measured = {run.measurement.measurement_id for run in runs[: len(documents)]}
-            click.echo(stored_csv(store, measured), nl=False)
-        elif len(runs) > 1 and documents:
-            show(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
-
     with ExitStack() as at_end, stops(stop):
         # also when a level fails: that must not cost what those before it gave
-        at_end.callback(show_all)
+        at_end.callback(_show_all, runs, documents, store, form)
         for run in runs:
             if options.warmup_requests and not stop.is_set():
                 repeats.add_warm_up(run.warm_up(options.warmup_requests, clients, stop.is_set))
@@ -384,15 +371,9 @@ def _measure_levels(
             about = {"notes": [*kept_notes, *after], "results": results, "name": name}
             documents.append(found | about)
             # before storing: that may take long, and a full disk must not cost the answer
-            if len(runs) == 1 and form != "csv":
-                show(
-                    json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0]))
-                )
-            try:
-                if store is not None:
-                    run.commit(store, attempt)
-            except OrchestratorError as error:
-                unsaved = error
+            if len(runs) == 1:
+                _show_one(documents[0], form)
+            unsaved = _stored(run, store, attempt) or unsaved
             if failures >= (options.max_errors or math.inf):
                 if left := len(runs) - len(documents):
                     click.echo(
@@ -401,7 +382,53 @@ def _measure_levels(
                 break
     if unsaved is not None:
         raise unsaved
-    return INTERRUPTED if interrupted else 3 if failed or not_valid else 0
+    if interrupted:
+        return INTERRUPTED
+    return 3 if failed or not_valid else 0
+
+
+def _show_one(document: dict[str, object], form: str) -> None:
+    """Prints the only level of a command, as soon as it is measured."""
+    from orchestrator.report.formats import json_text
+    from orchestrator.report.load_summary import run_text
+    from orchestrator.report.text import echo
+
+    if form == "json":
+        click.echo(json_text(document))
+    elif form == "table":
+        echo("\n".join(run_text(document)))
+
+
+def _show_all(
+    runs: Sequence[EndpointRun], documents: list[dict[str, object]], store: Store | None, form: str
+) -> None:
+    """Prints the levels that were measured, together, where that is not done one by one."""
+    from orchestrator.report.formats import json_text
+    from orchestrator.report.load_runs import stored_csv
+    from orchestrator.report.load_summary import runs_text
+    from orchestrator.report.text import echo
+
+    if not documents:
+        return
+    if form == "csv":
+        assert store is not None
+        measured = {run.measurement.measurement_id for run in runs[: len(documents)]}
+        click.echo(stored_csv(store, measured), nl=False)
+    elif len(runs) > 1 and form == "json":
+        click.echo(json_text(documents))
+    elif len(runs) > 1:
+        echo("\n".join(runs_text(documents)))
+
+
+def _stored(run: EndpointRun, store: Store | None, attempt: Attempt) -> OrchestratorError | None:
+    """Stores a level, if that was asked for, and returns what prevented it."""
+    if store is None:
+        return None
+    try:
+        run.commit(store, attempt)
+    except OrchestratorError as error:
+        return error
+    return None
 
 
 def _outputs_are_one() -> bool:
