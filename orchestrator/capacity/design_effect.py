@@ -3,7 +3,7 @@
 The *design effect* is how many times the variance of batch means (Schmeiser 1982) is above that of
 independent requests. It rises with the share of misses, and one probe with few runs of them hardly
 tells it; so it is learned from all levels that were probed, for a level at which just so many miss
-as may. Where nobody can tell, it is ``PRIOR_EFFECT``.
+as may. Where no level tells, it is ``PRIOR_EFFECT``.
 """
 
 import math
@@ -11,19 +11,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from orchestrator.analysis.requests import Bools
 
+Counts = npt.NDArray[np.int64]
 PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
 PRIOR_RUNS = 4  # of misses, that weigh as much as what is assumed of a design effect
 NEAR = 4  # times as many misses as there may be, at most, where runs of them are learned from
 FEWEST_BATCHES = 10
+# requests in a batch, unless a probe has too few for so many batches
+FEWEST_IN_A_BATCH = 10
 
 
 @dataclass(frozen=True, slots=True)
 class MissRuns:
     """What one level tells of runs of misses: the share of requests that miss, their design effect,
-    how many runs.
+    how many runs there were.
     """
 
     missed: float
@@ -31,59 +35,88 @@ class MissRuns:
     runs: int
 
 
-def design_effect(runs: Sequence[Bools]) -> float:
+def design_effect(probes: Sequence[Bools]) -> float:
     """How many times the variance of the share is that of independent requests; at least 1.
-    ``runs``: per probe whether each request met the test, in order of when they were due. The
-    largest over batches of several sizes.
+
+    ``probes``: for each probe whether each request met the test, in order of when they were due.
+    The largest over batches of several sizes: runs of misses that are longer than a batch, or much
+    shorter, would not be seen by one size alone.
     """
-    sums = [np.concatenate([[0], np.cumsum(run)]) for run in runs if len(run)]
-    count, met = sum(one.size - 1 for one in sums), sum(int(one[-1]) for one in sums)
-    share, found, batches = met / count, 1.0, FEWEST_BATCHES
-    while 0 < share < 1 and batches <= max(count / 10 / len(sums), FEWEST_BATCHES):
-        parts = [min(batches, one.size - 1) for one in sums]
-        edges = [
-            np.arange(some + 1) * (one.size - 1) // some
-            for one, some in zip(sums, parts, strict=True)
-        ]
-        amounts = np.concatenate(
-            [np.diff(one[edge]) for one, edge in zip(sums, edges, strict=True)]
-        )
-        sizes = np.concatenate([np.diff(edge) for edge in edges])
-        spread = float(((amounts - share * sizes) ** 2).sum()) * sizes.size / max(sizes.size - 1, 1)
-        found = max(found, spread / (count * share * (1 - share)))
+    sums = [np.concatenate([[0], np.cumsum(probe)]) for probe in probes if len(probe)]
+    count = sum(cumulated.size - 1 for cumulated in sums)
+    met = sum(int(cumulated[-1]) for cumulated in sums)
+    share = met / count
+    if not 0 < share < 1:
+        return 1.0
+    largest = 1.0
+    batches = FEWEST_BATCHES  # of each probe
+    most_batches = max(count / FEWEST_IN_A_BATCH / len(sums), FEWEST_BATCHES)
+    while batches <= most_batches:
+        amounts, sizes = _batches(sums, batches)
+        squares = float(((amounts - share * sizes) ** 2).sum())
+        spread = squares * sizes.size / max(sizes.size - 1, 1)
+        largest = max(largest, spread / (count * share * (1 - share)))
         batches *= 2
-    return found
+    return largest
 
 
-def miss_runs(runs: Sequence[Bools], target: float) -> MissRuns | None:
-    """Of all probes of a level; None: no request missed, or so many that they say nothing of the
-    target.
+def _batches(sums: Sequence[Counts], batches: int) -> tuple[Counts, Counts]:
+    """Requests that met the test, and all requests, of each batch, where each probe is cut into so
+    many. ``sums``: of each probe, how many of the first requests met the test.
     """
-    count, met = sum(len(run) for run in runs), sum(int(np.count_nonzero(run)) for run in runs)
-    if met == count or count - met > NEAR * (1 - target) * count:
+    amounts: list[Counts] = []
+    sizes: list[Counts] = []
+    for cumulated in sums:
+        requests = cumulated.size - 1
+        parts = min(batches, requests)
+        edges = np.arange(parts + 1) * requests // parts
+        amounts.append(np.diff(cumulated[edges]))
+        sizes.append(np.diff(edges))
+    return np.concatenate(amounts), np.concatenate(sizes)
+
+
+def miss_runs(probes: Sequence[Bools], target: float) -> MissRuns | None:
+    """What all probes of a level tell; None: no request missed, or so many that they say nothing of
+    a level at the target.
+    """
+    count = sum(len(probe) for probe in probes)
+    met = sum(int(np.count_nonzero(probe)) for probe in probes)
+    missed = count - met
+    if not missed or missed > NEAR * (1 - target) * count:
         return None
-    begun = sum(int(np.count_nonzero(np.diff(np.asarray(run, np.int8)) < 0)) for run in runs)
-    return MissRuns(1 - met / count, design_effect(runs), begun)
+    runs = sum(_runs_begun(probe) for probe in probes)
+    return MissRuns(1 - met / count, design_effect(probes), runs)
+
+
+def _runs_begun(probe: Bools) -> int:
+    """Misses that come after a request that met the test."""
+    return int(np.count_nonzero(np.diff(np.asarray(probe, np.int8)) < 0))
 
 
 def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
-    """Design effect where just so many miss as may: between the levels that were seen."""
-    levels = sorted(seen, key=lambda one: (one.missed, one.effect, one.runs))
+    """Design effect of a level where just so many miss as may: between the levels that were seen,
+    in logarithms of both, and never falling with the share of misses.
+
+    Each level weighs as many runs of misses as it had, beside ``PRIOR_RUNS`` of ``PRIOR_EFFECT``:
+    a level with few of them tells little.
+    """
+    levels = sorted(seen, key=lambda level: (level.missed, level.effect, level.runs))
     if not levels:
         return PRIOR_EFFECT
-    weights = [one.runs + PRIOR_RUNS for one in levels]
-    known = [
-        math.log((one.runs * one.effect + PRIOR_RUNS * PRIOR_EFFECT) / weight)
-        for one, weight in zip(levels, weights, strict=True)
-    ]
-    rising = isotonic(known[::-1], weights[::-1])[::-1]
-    return float(
-        np.exp(np.interp(math.log(1 - target), np.log([one.missed for one in levels]), rising))
-    )
+    weights = [level.runs + PRIOR_RUNS for level in levels]
+    log_effects: list[float] = []
+    for level, weight in zip(levels, weights, strict=True):
+        mean = (level.runs * level.effect + PRIOR_RUNS * PRIOR_EFFECT) / weight
+        log_effects.append(math.log(mean))
+    rising = isotonic(log_effects[::-1], weights[::-1])[::-1]
+    log_missed = np.log([level.missed for level in levels])
+    return float(np.exp(np.interp(math.log(1 - target), log_missed, rising)))
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest values, by weighted squares, that do not rise from one to the next."""
+    """The nearest values, by weighted squares, that do not rise from one to the next (pool adjacent
+    violators: Ayer et al. 1955).
+    """
     from scipy.optimize import isotonic_regression  # imported late: most sweeps search nothing
 
     fitted: list[float] = isotonic_regression(values, weights=weights, increasing=False).x.tolist()

@@ -13,10 +13,10 @@ together. That holds for independent requests. Failures come in runs, so counts 
 the design effect: how many times the variance of batch means (Schmeiser 1982) is above that of
 independent requests, the largest over batches of several sizes. A probe that was lucky sees fewer
 runs of misses than there are, and shorter ones, so the effect is never taken to be less than what
-other levels say of one at which just so many miss as may. Where nobody can tell it is
+other levels say of one at which just so many miss as may. Where no level tells it is
 ``PRIOR_EFFECT``: no miss in 60 requests is no evidence for 95 % where misses come 20 at a time.
 
-Used by whoever runs a probe (``Probe``), and by ``capacity/claim.py`` over what is stored
+Used while a probe runs (``Probe``), and by ``capacity/levels.py`` over what is stored
 (``evidence``).
 """
 
@@ -84,16 +84,20 @@ class Evidence:
         """
         if self.holds >= -np.log(alpha if to_hold is None else to_hold):
             return "holds"
-        enough = self.effective >= FEWEST_TO_FAIL or np.isinf(self.fails)
-        return "fails" if self.fails >= -np.log(alpha) and enough else None
+        # one long run of misses comes at good levels, too; where every request must meet the test,
+        # one miss is enough
+        is_enough = self.effective >= FEWEST_TO_FAIL or np.isinf(self.fails)
+        return "fails" if is_enough and self.fails >= -np.log(alpha) else None
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierProbes:
-    """What earlier probes say of one test when a probe begins. ``runs``: those of its level that
-    count with it, in any order; ``learned``: those that only tell how misses run; ``seen``: the
-    same of other levels. ``confirms``: its level was shown to hold. ``quick``: it shall only be
-    known whether to go up or down, which proves nothing.
+    """What earlier probes say of one test when a probe begins.
+
+    ``runs``: flags of probes of its level that count with it, in any order. ``learned``: of those
+    of its level that only tell how misses run. ``seen``: how misses run at other levels.
+    ``confirms``: its level was shown to hold. ``quick``: it shall only be known whether to go up or
+    down, which proves nothing, so requests are taken to be independent.
     """
 
     runs: tuple[Bools, ...] = ()
@@ -105,16 +109,18 @@ class EarlierProbes:
     def evidence(self, met: Bools, target: float) -> Evidence:
         """With what the running probe saw so far."""
         runs = [*self.runs, met]
+        if self.quick:
+            return evidence(runs, target, 1.0)
         here = miss_runs([*self.learned, *runs], target)
-        effect = (
-            1.0 if self.quick else usual_effect([*self.seen, *([here] if here else [])], target)
-        )
-        return evidence(runs, target, effect)
+        seen = self.seen if here is None else (*self.seen, here)
+        return evidence(runs, target, usual_effect(seen, target))
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
-    """How many requests are expected to show on which side of the target this share of them lies.
-    ``shown``: evidence that is there.
+    """How many requests are expected to show on which side of the target this share of them lies:
+    the evidence that is needed over what one request brings (the Kullback-Leibler divergence of
+    the share from the target), times the design effect. ``shown``: evidence that is there, a
+    logarithm.
     """
     from scipy.special import rel_entr  # imported late: most sweeps search nothing
 
@@ -130,31 +136,51 @@ def next_look_s(now_s: float) -> float:
 
 
 def evidence(runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_EFFECT) -> Evidence:
-    """``runs``: per probe whether each request met the test, in order of when they were due.
-    ``target``: in (0, 1].
+    """How much the probes say for and against a test.
 
-    ``prior_effect``: the least design effect.
+    ``runs``: per probe whether each request met the test, in order of when they were due.
+    ``target``: in (0, 1]. ``prior_effect``: the least design effect.
+
+    The share of misses q has the density of Jeffreys, Beta(1/2, 1/2), cut at the target's q0 =
+    1 - target: below it for "holds", above it for "fails". With n independent requests of which m
+    missed, a = m + 1/2 and b = n - m + 1/2, and I the regularized incomplete beta function:
+
+        holds = B(a, b) / B(1/2, 1/2) * I(q0; a, b) / I(q0; 1/2, 1/2) / (q0^m * (1 - q0)^(n - m))
     """
     from scipy.special import betainc, betaln  # imported late, as above
 
-    count, met = sum(len(run) for run in runs), sum(int(np.count_nonzero(run)) for run in runs)
+    count = sum(len(run) for run in runs)
+    met = sum(int(np.count_nonzero(run)) for run in runs)
     if not count:
         return Evidence(0, 0.0, 0.0, prior_effect, 0.0, 0.0)
-    found, weight = design_effect(runs), (count - met) / prior_effect
-    effect = max(found, (weight * found + PRIOR_MISSES * prior_effect) / (weight + PRIOR_MISSES))
-    n, missed, q = count / effect, (count - met) / effect, 1.0 - target
+    q = 1.0 - target
     # every request must: nothing short of all of them shows that it holds, one miss that it does
     # not
     if q <= 0:
         return Evidence(count, met / count, count, 1.0, 0.0, np.inf if met < count else 0.0)
-    a, b = missed + 0.5, n - missed + 0.5
+    effect = _effect_of(runs, count - met, prior_effect)
+    n = count / effect
+    missed = (count - met) / effect
+    a = missed + 0.5
+    b = n - missed + 0.5
     at_target = missed * np.log(q) + (n - missed) * np.log1p(-q)
     whole = betaln(a, b) - betaln(0.5, 0.5) - at_target
     with np.errstate(divide="ignore"):  # no weight at all on one side
-        below, above = np.log(betainc(a, b, q)), np.log(betainc(b, a, 1 - q))
+        below = np.log(betainc(a, b, q))
+        above = np.log(betainc(b, a, 1 - q))
     holds = whole + below - np.log(betainc(0.5, 0.5, q))
     fails = whole + above - np.log(betainc(0.5, 0.5, 1 - q))
     return Evidence(count, met / count, n, effect, float(holds), float(fails))
+
+
+def _effect_of(runs: Sequence[Bools], missed: int, prior_effect: float) -> float:
+    """The design effect that these probes show, and ``prior_effect`` with the weight of
+    ``PRIOR_MISSES`` independent misses; never less than what they show.
+    """
+    found = design_effect(runs)
+    weight = missed / prior_effect
+    mean = (weight * found + PRIOR_MISSES * prior_effect) / (weight + PRIOR_MISSES)
+    return max(found, mean)
 
 
 def far_below(met: Bools, target: float) -> bool:
@@ -162,6 +188,31 @@ def far_below(met: Bools, target: float) -> bool:
     this one whether that was one long run of misses.
     """
     return len(met) >= FEWEST and bool(met.mean() < FAR_BELOW * target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """Requests that were due by an instant, in that order. Open ones are done at infinity.
+
+    ``known`` [n, tests]: whether it is certain what comes of each; ``met`` [n, tests]: what.
+    """
+
+    due_s: Floats
+    done_s: Floats
+    known: Bools
+    met: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class _TestLook:
+    """What a look at a running probe finds of one test. ``independent``: requests of the probe that
+    were judged, over their design effect. ``needed``: requests of this probe that a verdict is
+    expected to take; 0 where there is one.
+    """
+
+    verdict: Outcome | None
+    independent: float
+    needed: float
 
 
 class Probe:
@@ -180,13 +231,14 @@ class Probe:
         before: Sequence[Sequence[EarlierProbes]] = (),
         expected: float = np.inf,
     ) -> None:
-        self._tiers, self._expected = tiers, expected
-        self._tests = [float(target) for tier in tiers for target in tier]
-        self._before = [one for tier in before for one in tier] or [EarlierProbes()] * len(
-            self._tests
-        )
-        self._alpha = LIVE / max(1, len(self._tests))  # times that of a verdict
-        self._told: list[tuple[Floats, Floats, Bools]] = []
+        self._tiers = tiers
+        self._expected = expected
+        self._targets = [float(target) for tier in tiers for target in tier]
+        self._before = [of_test for tier in before for of_test in tier]
+        if not self._before:
+            self._before = [EarlierProbes()] * len(self._targets)
+        self._alpha = LIVE / max(1, len(self._targets))  # times that of a verdict
+        self._ended: list[tuple[Floats, Floats, Bools]] = []
         # the first one of a tier stays
         self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)
         # at the last look: to a verdict it would take far more requests than expected
@@ -195,7 +247,7 @@ class Probe:
 
     def tell(self, due_s: Floats, done_s: Floats, met: Bools) -> None:
         """Requests that ended since the last call: [n], [n], [n, tests]."""
-        self._told.append((due_s, done_s, met))
+        self._ended.append((due_s, done_s, met))
 
     def look(
         self, now_s: float, open_due_s: Floats, open_missed: Bools, saturated: bool = False
@@ -207,87 +259,125 @@ class Probe:
         which of them are certain to miss, however they end. ``saturated``: the client or its limits
         slow the load down, so it may show that a level fails, never that it holds.
         """
-        ended = (
-            [np.concatenate(parts) for parts in zip(*self._told, strict=True)] if self._told else []
-        )
-        due, done, met = ended or (np.zeros(0), np.zeros(0), np.zeros((0, len(self._tests)), bool))
-        self._told = [(due, done, met)]
-        due = np.concatenate([due, open_due_s])
-        done = np.concatenate([done, np.full(len(open_due_s), np.inf)])
+        requests = self._requests(now_s, open_due_s, open_missed)
+        self.diverging = _diverging(requests, now_s) and _late(requests, now_s)
+        begin_s = steady_from(lambda: [(requests.due_s, requests.done_s)], now_s)
+        looks = [
+            self._look_at(column, requests, begin_s, saturated)
+            for column in range(len(self._targets))
+        ]
+        self.takes_longer = self._takes_longer(looks, len(requests.due_s))
+        self.verdicts = self._tier_verdicts([look.verdict for look in looks])
+        return self.verdicts
+
+    def _tier_verdicts(self, of_tests: Sequence[Outcome | None]) -> tuple[Outcome | None, ...]:
+        verdicts: list[Outcome | None] = []
+        begin = 0
+        for tier, before in zip(self._tiers, self.verdicts, strict=True):
+            end = begin + len(tier)
+            now = together(of_tests[begin:end])
+            verdicts.append("fails" if self.diverging else before or now)
+            begin = end
+        return tuple(verdicts)
+
+    def _requests(self, now_s: float, open_due_s: Floats, open_missed: Bools) -> _Requests:
+        """All requests that were due until now."""
+        nothing = (np.zeros(0), np.zeros(0), np.zeros((0, len(self._targets)), bool))
+        parts = self._ended or [nothing]
+        due_s, done_s, met = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        self._ended = [(due_s, done_s, met)]
+        due_s = np.concatenate([due_s, open_due_s])
+        done_s = np.concatenate([done_s, np.full(len(open_due_s), np.inf)])
         known = np.concatenate([np.ones_like(met), open_missed])
         met = np.concatenate([met, np.zeros_like(open_missed)])
-        order = np.argsort(due, kind="stable")
-        order = order[: np.searchsorted(due[order], now_s, "right")]
-        due, done, known, met = due[order], done[order], known[order], met[order]
-        self.diverging = _diverging(due, done, now_s) and _late(due, done, known, met, now_s)
-        begin = steady_from(lambda: [(due, done)], now_s)
-        verdicts, longest, least = list[Outcome | None](), 0.0, np.inf
-        for column, (target, before) in enumerate(zip(self._tests, self._before, strict=True)):
-            # the first whose fate is unknown ends what may be judged: those that ended early are
-            # the fast ones
-            unknown = np.flatnonzero(~known[:, column])
-            until = due[unknown[0]] if unknown.size else np.inf
-            ours = met[(due >= (begin if begin is not None else 0.0)) & (due < until), column]
-            shown = before.evidence(ours, target)
-            verdict = shown.verdict(
-                self._alpha * ALPHA, self._alpha * (CONFIRM_ALPHA if before.confirms else ALPHA)
-            )
-            least = min(least, len(ours) / shown.design_effect)
-            if far_below(ours, target):
-                verdict = "fails"
-            if begin is None or len(ours) < FEWEST or (verdict == "holds" and saturated):
-                # cold starts and the burst that begins a closed loop are not the level
-                verdict = None
-            if verdict is None:
-                needed = requests_needed(shown.share, target, shown.design_effect)
-                longest = max(longest, needed - (shown.requests - len(ours)))
-            verdicts.append("fails" if self.diverging else verdict)
-        far, enough = (
-            FAR_MORE * self._expected,
-            least >= FEWEST and len(due) > self._expected / PATIENT,
-        )
-        self.takes_longer = enough and max(longest, len(due)) > far
-        ends = np.cumsum([len(tier) for tier in self._tiers])
-        now = [
-            together(verdicts[end - len(tier) : end])
-            for tier, end in zip(self._tiers, ends, strict=True)
-        ]
-        stay = zip(self.verdicts, now, strict=True)
-        self.verdicts = tuple("fails" if self.diverging else before or new for before, new in stay)
-        return self.verdicts
+        order = np.argsort(due_s, kind="stable")
+        order = order[: np.searchsorted(due_s[order], now_s, "right")]
+        return _Requests(due_s[order], done_s[order], known[order], met[order])
+
+    def _look_at(
+        self, column: int, requests: _Requests, begin_s: float | None, saturated: bool
+    ) -> _TestLook:
+        """``begin_s``: when cold starts and the burst that begins a closed loop were over, which are
+        not the level; None: they are not yet.
+        """
+        target = self._targets[column]
+        before = self._before[column]
+        # the first whose fate is unknown ends what may be judged: those that ended early are the
+        # fast ones
+        unknown = np.flatnonzero(~requests.known[:, column])
+        until_s = requests.due_s[unknown[0]] if unknown.size else np.inf
+        from_s = 0.0 if begin_s is None else begin_s
+        judged = requests.met[(requests.due_s >= from_s) & (requests.due_s < until_s), column]
+        shown = before.evidence(judged, target)
+        alpha_to_hold = CONFIRM_ALPHA if before.confirms else ALPHA
+        verdict = shown.verdict(self._alpha * ALPHA, self._alpha * alpha_to_hold)
+        if far_below(judged, target):
+            verdict = "fails"
+        if begin_s is None or len(judged) < FEWEST or (verdict == "holds" and saturated):
+            verdict = None
+        needed = 0.0
+        if verdict is None:
+            of_earlier_probes = shown.requests - len(judged)
+            all_needed = requests_needed(shown.share, target, shown.design_effect)
+            needed = all_needed - of_earlier_probes
+        return _TestLook(verdict, len(judged) / shown.design_effect, needed)
+
+    def _takes_longer(self, looks: Sequence[_TestLook], requests: int) -> bool:
+        """Whether a verdict takes far more requests than expected, so that another level may tell
+        more for its load; not before the probe saw enough itself to say that.
+        """
+        independent = min((look.independent for look in looks), default=np.inf)
+        if independent < FEWEST or requests <= self._expected / PATIENT:
+            return False
+        needed = max((look.needed for look in looks), default=0.0)
+        return bool(max(needed, requests) > FAR_MORE * self._expected)
 
 
 def together(verdicts: Sequence[Outcome | None]) -> Outcome | None:
     """Of a tier: it fails with one of its tests and holds with all of them."""
-    return "fails" if "fails" in verdicts else None if None in verdicts else "holds"
+    if "fails" in verdicts:
+        return "fails"
+    return None if None in verdicts else "holds"
 
 
-def _diverging(due_s: Floats, done_s: Floats, now_s: float) -> bool:
+def _diverging(requests: _Requests, now_s: float) -> bool:
     """Whether more is in flight at every quarter of the last half, by more than chance (two Poisson
     counts) brings.
     """
-    edges = now_s * np.array([0.5, 0.75, 1.0])
-    came, went = (
-        np.searchsorted(due_s, edges, "right"),
-        np.searchsorted(np.sort(done_s), edges, "right"),
-    )
-    growth, noise = np.diff(came - went), np.sqrt(np.diff(came) + np.diff(went))
+    edges_s = now_s * np.array([0.5, 0.75, 1.0])
+    came = np.searchsorted(requests.due_s, edges_s, "right")
+    went = np.searchsorted(np.sort(requests.done_s), edges_s, "right")
+    growth = np.diff(came - went)
+    noise = np.sqrt(np.diff(came) + np.diff(went))
     return bool(np.all(growth > GROWTH * noise) and np.all(noise > 0))
 
 
-def _late(due_s: Floats, done_s: Floats, known: Bools, met: Bools, now_s: float) -> bool:
+def _late(requests: _Requests, now_s: float) -> bool:
     """Whether the last quarter misses mostly, or takes far longer than the first requests did: an
     engine that only fills up with long answers does neither.
     """
-    last = due_s >= 0.75 * now_s
-    decided = known[last]
-    if np.any(
-        (decided.sum(0) >= FEWEST_LATE) & ((decided & ~met[last]).sum(0) > MOSTLY * decided.sum(0))
-    ):
-        return True
-    tenth = max(len(due_s) // 10, FEWEST_LATE)
-    if len(due_s) < 4 * tenth:
+    return _misses_mostly(requests, now_s) or _is_slower(requests, now_s)
+
+
+def _misses_mostly(requests: _Requests, now_s: float) -> bool:
+    """Whether the requests of the last quarter mostly miss a test, as far as that is known."""
+    last = requests.due_s >= 0.75 * now_s
+    known = requests.known[last]
+    decided = known.sum(0)
+    missed = (known & ~requests.met[last]).sum(0)
+    return bool(np.any((decided >= FEWEST_LATE) & (missed > MOSTLY * decided)))
+
+
+def _is_slower(requests: _Requests, now_s: float) -> bool:
+    """Whether the last tenth of the requests that had time to end takes ``SLOWER`` times as long as
+    the first tenth, in medians; open ones are as old as they are now.
+    """
+    tenth = max(len(requests.due_s) // 10, FEWEST_LATE)
+    if len(requests.due_s) < 4 * tenth:
         return False
-    stay = np.minimum(done_s, now_s) - due_s
-    first, before = np.median(stay[:tenth]), due_s < now_s - np.median(stay[:tenth]) * SLOWER
-    return bool(now_s > 4 * first and np.median(stay[before][-tenth:]) > SLOWER * first)
+    stay_s = np.minimum(requests.done_s, now_s) - requests.due_s
+    first_s = np.median(stay_s[:tenth])
+    if now_s <= 4 * first_s:
+        return False
+    had_time = requests.due_s < now_s - SLOWER * first_s
+    return bool(np.median(stay_s[had_time][-tenth:]) > SLOWER * first_s)
