@@ -10,7 +10,6 @@ import pytest
 
 from orchestrator.capacity import proposing
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.dominance import expected
 from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.proposing import Shortlist, propose
 from orchestrator.capacity.race import Entrant, Race
@@ -88,22 +87,6 @@ def test_settings_that_vary_are_axes_and_numbers_stand_in_order() -> None:
 
 def at(level: float, verdict: Outcome | None, share: float) -> LevelEvidence:
     return LevelEvidence(level, 1, verdict, False, share, 1000, (), 1, False, False, False, 20.0)
-
-
-def test_who_was_beaten_is_worth_more_the_nearer_it_came() -> None:
-    def is_dominated(share: float) -> float:
-        value = expected(Claim(None, 0.0, 8.0, "outraced", (at(8.0, "fails", share),)), 0.95)
-        assert value is not None
-        return value
-
-    assert 0 < is_dominated(0.2) < is_dominated(0.8) < is_dominated(0.9) < 8.0
-    assert (
-        expected(
-            Claim(6.0, 6.0, 6.3, "converged", (at(6.0, "holds", 1.0), at(6.3, "fails", 0.1))), 0.95
-        )
-        >= 6.0
-    )
-    assert expected(Claim(None, 0.0, math.inf, "budget", ()), 0.95) is None
 
 
 def race() -> Race:

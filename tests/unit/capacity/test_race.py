@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.capacity.choose_level import (
-    level_among_rivals,
-    level_to_confirm,
-    level_to_explore,
-)
-from orchestrator.capacity.claim import Claim, Status, claim_of
-from orchestrator.capacity.dominance import among_rivals, is_dominated, lead_of
-from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence, SearchState
+from orchestrator.capacity.choose_level import level_to_confirm, level_to_explore
+from orchestrator.capacity.claim import Claim, claim_of
+from orchestrator.capacity.dominance import is_dominated, lead_of
+from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 from orchestrator.capacity.race import CAUTION, Entrant, Race
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, Outcome
 from orchestrator.capacity.strategy import Question
 from orchestrator.spec.load import Slo
+from tests.unit.capacity.builders import claim
 
 ENTRANTS = {
     "small": Entrant("h100", 1, {"tensor_parallel_size": 1, "quantization": None}),
@@ -31,23 +25,7 @@ ENTRANTS = {
 }
 
 
-def claim(
-    low: float, high: float = math.inf, status: Status = "budget", *levels: LevelEvidence
-) -> Claim:
-    return Claim(None, low, high, status, levels)
-
-
-def at(level: float, verdict: Outcome | None = None, whole: int = 0) -> LevelEvidence:
-    return LevelEvidence(
-        level, max(whole, 1), verdict, False, 0.95, 1000, (), whole, False, False, False, 20.0
-    )
-
-
-def blocked(level: float, client_bound: bool) -> LevelEvidence:
-    return replace(at(level), blocked=True, client_bound=client_bound, share=None, requests=0)
-
-
-def test_a_leader_is_ahead_of_those_it_is_compared_with_per_what_they_take() -> None:
+def test_a_lead_is_compared_per_what_deployments_take() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     assert race.view("small", "w", "fast").lead == 10.0
@@ -58,9 +36,7 @@ def test_a_leader_is_ahead_of_those_it_is_compared_with_per_what_they_take() -> 
     assert race.view("small", "w", "fast").leader_estimate == pytest.approx(CAUTION * 12.0)
 
 
-def test_what_could_hold_is_a_front_as_long_as_it_is_asked_for_and_again_once_more_was_probed() -> (
-    None
-):
+def test_a_reach_counts_while_it_is_asked_for_and_after_another_probe() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     seen = race.version
@@ -94,7 +70,7 @@ def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     )
 
 
-def test_a_lead_that_is_doubted_stays_until_nobody_asks_for_it_or_it_is_shown_to_fail() -> None:
+def test_a_doubted_lead_stays_until_it_fails_or_is_asked_for_no_more() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 80.0)
     race.tell("large", "w", "fast", claim(40.0, 96.0), 80.0)
@@ -252,7 +228,7 @@ class Contest:
     st.lists(st.tuples(st.integers(0, 3), st.none() | near_ties()), max_size=5),
 )
 @example([ONE_WAITS, OTHER], [])
-def test_whatever_comes_who_is_not_beaten_asks_or_waits_for_one_that_does(
+def test_every_deployment_is_dominated_asks_or_waits_for_one_that_asks(
     found: list[list[LevelEvidence]], later: list[tuple[int, list[LevelEvidence] | None]]
 ) -> None:
     """``later``: what is found of one of them then; None: it is given up."""
@@ -286,7 +262,7 @@ def test_what_a_search_sees_of_others_stays_until_it_looks() -> None:
     assert not rivals.look(begun=True)  # not of the best: nothing has to be thought over
 
 
-def test_on_a_full_grid_nobody_is_ahead_and_the_nearest_neighbour_says_where_to_begin() -> None:
+def test_on_a_full_grid_a_search_begins_where_its_neighbour_holds() -> None:
     race = Race(ENTRANTS, full_grid=True)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     race.tell("small", "w", "fast", claim(12.0), 12.0)
@@ -299,7 +275,7 @@ def test_on_a_full_grid_nobody_is_ahead_and_the_nearest_neighbour_says_where_to_
     assert race.neighbour("other", "w", "fast") is None
 
 
-def test_who_may_come_further_stands_higher() -> None:
+def test_a_deployment_that_may_come_further_has_priority() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0)
     race.tell("small", "w", "fast", claim(0.0, 11.0), 10.0)
@@ -311,83 +287,10 @@ def test_who_may_come_further_stands_higher() -> None:
     assert race.priority("large") == pytest.approx(before)
 
 
-def test_the_same_news_is_no_news() -> None:
+def test_the_same_news_does_not_raise_the_version() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     seen = race.version
     race.tell("large", "w", "fast", claim(80.0), 96.0)
     race.tell("nobody", "w", "fast", claim(80.0), 96.0)
     assert race.version == seen
-
-
-def test_who_fails_at_the_lead_is_beaten_and_who_fails_above_is_not() -> None:
-    lead = lead_of([(claim(80.0), 8.0), (claim(9.0), 1.0)])
-    assert lead == 10.0
-    assert is_dominated(claim(0.0, 10.0), lead)
-    assert not is_dominated(claim(0.0, 10.3), lead)
-    assert not is_dominated(claim(9.0), lead)
-
-
-def test_the_beaten_keep_their_bounds_and_those_whose_search_had_ended_their_status() -> None:
-    found = among_rivals(claim(4.0, 9.0), 10.0)
-    assert (found.claim, found.low, found.high, found.status) == (None, 4.0, 9.0, "outraced")
-    assert among_rivals(claim(4.0, 9.0, "converged"), 10.0).status == "converged"
-    assert among_rivals(claim(4.0, 11.0), 10.0).status == "budget"
-    assert among_rivals(claim(4.0, 11.0), 0.0).status == "budget"
-
-
-def test_who_was_shown_to_hold_as_much_is_not_beaten_by_a_level_that_failed_below() -> None:
-    hiccup = claim(0.0, 8.0, "non_monotonic", at(8.0, "fails"), at(16.0, "holds"))
-    assert not is_dominated(hiccup, 10.0)
-    assert not is_dominated(hiccup, 16.0)
-    assert is_dominated(hiccup, 17.0)
-    assert among_rivals(hiccup, 10.0).status == among_rivals(hiccup, 17.0).status == "non_monotonic"
-
-
-@pytest.mark.parametrize(
-    ("client_bound", "status"), [(True, "client_bound"), (False, "unresolved")]
-)
-def test_who_cannot_be_measured_at_the_lead_is_asked_nothing_more_and_says_so(
-    client_bound: bool, status: Status
-) -> None:
-    levels = at(8.0, "holds"), blocked(9.792, client_bound)
-    known = SearchState(levels, 8.0, math.inf, 0.95, False)
-    assert [
-        level_among_rivals(known, 10.0, one)
-        for one in (level_to_explore(known, 10.0), level_to_confirm(known))
-    ] == [
-        None,
-        None,
-    ]
-    assert among_rivals(claim(8.0, math.inf, "budget", *levels), 10.0).status == status
-    above = at(8.0, "holds"), blocked(16.0, client_bound)
-    assert among_rivals(claim(8.0, math.inf, "budget", *above), 10.0).status == "budget"
-
-
-def test_who_is_too_near_to_the_leader_to_tell_is_unresolved() -> None:
-    tied = claim(4.0, 11.0, "budget", at(10.0, whole=8))
-    assert among_rivals(tied, 10.0).status == "unresolved"
-    assert among_rivals(claim(4.0, 11.0, "budget", at(10.0)), 10.0).status == "budget"
-
-
-def test_who_held_the_lead_once_and_could_not_confirm_it_is_unresolved() -> None:
-    held = claim(10.0, 11.0, "budget", at(10.0, "holds", whole=16))
-    assert among_rivals(held, 10.0).status == "unresolved"
-    assert (
-        among_rivals(claim(10.0, 11.0, "budget", at(10.0, "holds", whole=6)), 10.0).status
-        == "budget"
-    )
-
-
-def test_it_is_probed_first_at_the_front_or_just_below_and_never_lower() -> None:
-    nothing = SearchState((), 0.0, math.inf, 0.95, False)
-    assert level_among_rivals(nothing, 8.0, None) == 8.0
-    assert level_among_rivals(nothing, 8.05, None) == 8.0
-    assert level_among_rivals(nothing, 8.2, None) == 8.116  # the nearest of the grid is above
-    missed = SearchState((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
-    assert level_among_rivals(missed, 8.0, 4.0) is None
-    undecided = SearchState((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
-    assert level_among_rivals(undecided, 8.0, 4.0) == 8.0
-    assert level_among_rivals(undecided, 8.0, 9.0) == 9.0
-    spent_there = SearchState((at(8.0, whole=8),), 0.0, math.inf, 0.95, False)
-    assert level_among_rivals(spent_there, 8.0, 4.0) is None

@@ -12,22 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.requests import Bools, Floats
-from orchestrator.capacity.design_effect import MissRuns, design_effect
+from orchestrator.capacity.design_effect import MissRuns
 from orchestrator.capacity.sequential_test import ALPHA, EarlierProbes, Outcome, Probe, evidence
+from tests.unit.capacity.builders import runs_of_misses
 from tests.unit.load.test_validity import poisson, slots
 
 TARGET = 0.95
-
-
-def runs_of_misses(rng: np.random.Generator, share: float, length: float, count: int) -> Bools:
-    """Flags of which ``share`` is met; misses come in runs of this mean length."""
-    met = np.ones(count, bool)
-    at = 0
-    while (at := at + int(rng.geometric((1 - share) / share / length))) < count:
-        missed = int(rng.geometric(1 / length))
-        met[at : at + missed] = False
-        at += missed
-    return met
 
 
 def watched(
@@ -137,12 +127,6 @@ def test_looking_after_every_batch_makes_false_verdicts_no_more_likely_than_stat
 def test_no_miss_in_sixty_requests_is_no_evidence_where_misses_could_come_in_runs() -> None:
     assert evidence([np.ones(60, bool)], TARGET).verdict() is None
     assert evidence([np.ones(2000, bool)], TARGET).verdict() == "holds"
-
-
-@pytest.mark.parametrize(("length", "low", "high"), [(1, 1.0, 2.0), (20, 15.0, 90.0)])
-def test_the_design_effect_sees_runs_of_misses(length: float, low: float, high: float) -> None:
-    flags = runs_of_misses(np.random.default_rng(7), 0.9, length, 40_000)
-    assert low <= design_effect([flags]) <= high
 
 
 def test_a_target_of_all_requests_is_never_shown_to_hold() -> None:

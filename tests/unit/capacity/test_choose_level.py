@@ -1,0 +1,129 @@
+"""Which level is probed next, and when more probes would tell nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.search.servers import TARGET
+from orchestrator.capacity.attainment_fit import AttainmentFit
+from orchestrator.capacity.choose_level import (
+    level_among_rivals,
+    level_to_confirm,
+    level_to_explore,
+    next_level,
+)
+from orchestrator.capacity.levels import SearchState, at_levels, search_state
+from orchestrator.capacity.probe_outcome import ProbeOutcome
+from orchestrator.capacity.search import MOST_PROBES, Tier
+from tests.unit.capacity.builders import SLO, at, ended, flags
+
+
+def test_with_less_time_left_a_lower_level_is_explored() -> None:
+    told = [
+        ProbeOutcome(8.0, flags(0.995)),
+        ProbeOutcome(11.31, flags(0.955)),
+        ProbeOutcome(11.65, flags(0.9)),
+    ]
+    known = search_state(at_levels(told, [TARGET]), TARGET)
+    long, short = (level_to_explore(known, None, left_s=left_s) for left_s in (math.inf, 100.0))
+    assert long is not None
+    assert short is not None
+    assert 8.0 < short < long < 11.31
+
+
+def test_raising_the_claim_counts_more_than_lowering_high() -> None:
+    """8 is claimed, 11 fails, and the capacity is expected in the middle."""
+    twice = [
+        ProbeOutcome(level, flags(share, count))
+        for level, share, count in ((8.0, 0.985, 4000), (11.0, 0.85, 600))
+    ] * 2
+    known = search_state(at_levels(twice, [TARGET]), TARGET)
+    assert (known.confirmed_level, known.high) == (8.0, 11.0)
+    level = level_to_explore(known, None)
+    assert level is not None
+    assert level < AttainmentFit(known.levels, TARGET).level_of(TARGET)
+
+
+@pytest.mark.parametrize("shows", ["fails", "client_bound", "nothing"])
+@pytest.mark.parametrize(("edge", "whole_numbers"), [(17.0, False), (30.0, False), (200.0, True)])
+def test_levels_without_figures_are_bracketed_from_both_sides(
+    shows: Any, edge: float, whole_numbers: bool
+) -> None:
+    """The engine dies there, the clients are too slow, or nothing that is measured there is valid."""
+    claim = ended(
+        lambda level: (
+            ProbeOutcome(level, flags(0.999)) if level < edge else ProbeOutcome(level, (), shows)
+        ),
+        whole_numbers,
+    ).claim
+    assert sum(one.probes for one in claim.levels) <= 20
+    assert claim.claim is not None
+    assert claim.claim >= edge / 1.2
+
+
+def test_one_probe_slowed_down_by_a_client_does_not_give_a_level_up() -> None:
+    slowed = [True]
+
+    def answer(level: float) -> ProbeOutcome:
+        if level >= 9 and slowed and slowed.pop():
+            return ProbeOutcome(level, (), "client_bound")
+        return ProbeOutcome(level, flags(0.99 if level < 20 else 0.5))
+
+    claim = ended(answer).claim
+    assert claim.status in ("converged", "cliff")
+    assert claim.claim is not None
+    assert 17 < claim.claim < 20
+
+
+def test_a_search_ends_where_nothing_can_be_measured() -> None:
+    tier = ended(lambda level: ProbeOutcome(level, (), "nothing"))
+    assert next_level(tier.state) is None
+    assert sum(one.probes for one in tier.claim.levels) <= 4
+
+
+def test_a_level_is_confirmed_on_the_second_start() -> None:
+    rng = np.random.default_rng(0)
+
+    def shown(level: float, share: float, *starts: int) -> list[ProbeOutcome]:
+        return [ProbeOutcome(level, (rng.random(3000) < share,), start=start) for start in starts]
+
+    failed = shown(16.0, 0.5, 0)
+    levels = at_levels([*failed, *shown(12.0, 0.999, 1)], (0.95,))
+    assert level_to_confirm(search_state(levels, 0.95), 2) == 12.0  # once is not enough
+    levels = at_levels([*failed, *shown(12.0, 0.999, 1, 1)], (0.95,))
+    assert levels[0].confirmed
+    assert level_to_confirm(search_state(levels, 0.95), 2) is None
+    levels = at_levels([*failed, *shown(12.0, 0.999, 0, 0)], (0.95,))
+    assert levels[0].confirmed
+    assert level_to_confirm(search_state(levels, 0.95), 2) == 12.0  # the second start was not asked
+
+
+@pytest.mark.parametrize(
+    ("guess", "holds", "claim"), [(1.0, 5, 5.0), (2.0, 9, 9.0), (3.0, 1, 1.0), (2.0, 1, 1.0)]
+)
+def test_small_whole_numbers_are_probed_one_by_one(guess: float, holds: int, claim: float) -> None:
+    """A small step from 2 in flight is 2 again."""
+    tier = Tier(True, SLO)
+    for _ in range(MOST_PROBES):
+        if (level := next_level(tier.state, guess)) is None:
+            break
+        tier.tell(ProbeOutcome(level, flags(0.99 if level <= holds else 0.5)))
+    assert tier.claim.claim == claim
+
+
+def test_no_level_below_the_leader_estimate_is_probed() -> None:
+    nothing = SearchState((), 0.0, math.inf, 0.95, False)
+    assert level_among_rivals(nothing, 8.0, None) == 8.0
+    assert level_among_rivals(nothing, 8.05, None) == 8.0
+    assert level_among_rivals(nothing, 8.2, None) == 8.116  # the nearest of the grid is above
+    missed = SearchState((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
+    assert level_among_rivals(missed, 8.0, 4.0) is None
+    undecided = SearchState((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
+    assert level_among_rivals(undecided, 8.0, 4.0) == 8.0
+    assert level_among_rivals(undecided, 8.0, 9.0) == 9.0
+    spent_there = SearchState((at(8.0, whole=8),), 0.0, math.inf, 0.95, False)
+    assert level_among_rivals(spent_there, 8.0, 4.0) is None
