@@ -24,6 +24,7 @@ from orchestrator.catalog.memory import (
     predict,
 )
 from orchestrator.catalog.models import ModelFacts, known_config
+from orchestrator.catalog.quantization import Quantization
 from orchestrator.engines import ENGINES, architectures
 from orchestrator.engines.extra_args import extra_arguments, present_flags
 from orchestrator.engines.model_rules import ModelRules
@@ -32,11 +33,20 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 Status = Literal["fits", "risky", "impossible"]
 ORDER: tuple[Status, ...] = ("impossible", "risky", "fits")
-BFLOAT16_CAPABILITY, NATIVE_FP8_CAPABILITY = 80, 89  # compute capability times ten
+BFLOAT16_CAPABILITY = 80  # compute capability times ten
+NATIVE_FP8_CAPABILITY = 89
+DEFAULT_BLOCK = 16  # tokens of a KV cache's block
+# Name of a width -> part of the model by which a quantization says what it covers.
+PART_OF_WIDTH = {
+    "intermediate_size": "mlp",
+    "shared_expert_intermediate_size": "mlp",
+    "moe_intermediate_size": "experts",
+}
+ATTENTION_WIDTHS = ("attention width", "KV width")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """What one rule found. The status ``fits`` marks a remark without consequences."""
 
     status: Status
@@ -94,18 +104,17 @@ def assess(
     draft model.
     """
     if facts is None:
-        unjudged = (
-            "its weights, KV cache and parallelism are not judged, and the nodes must be "
-            "able to load it"
+        remark = (
+            f"nothing is known of {settings.model} (no config.json at hand): its weights, KV cache "
+            "and parallelism are not judged, and the nodes must be able to load it"
         )
-        return Feasibility(
-            "fits", (f"nothing is known of {settings.model} (no config.json at hand): {unjudged}",)
-        )
+        return Feasibility("fits", (remark,))
     case = case_of(settings, facts, on, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
     predicted = asdict(case.prediction)
-    if (concurrency := case.prediction.max_concurrency) is not None:
+    concurrency = case.prediction.max_concurrency
+    if concurrency is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
     if facts.sized:
         # which deployments serve one model: results/ids.py
@@ -123,46 +132,54 @@ def case_of(
     role: str = "",
 ) -> Case:
     """What rules judge, from settings as the user means them."""
-    rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
-    copies = (
-        settings.data_parallel_size
-        if rules.whole_replicas and not settings.enable_expert_parallel
-        else 1
+    rules = ENGINES[settings.engine].rules
+    device = of_hardware(hardware)
+    copies = 1
+    if rules.whole_replicas and not settings.enable_expert_parallel:
+        copies = settings.data_parallel_size
+    if copies > 1:
+        settings = settings.model_copy(update={"data_parallel_size": 1})
+    fraction = fraction_of(settings, facts, hardware, rules, role)
+    facts = _with_positions_known(settings, facts, rules)
+    in_effect = settings.model_copy(
+        update={"gpu_memory_utilization": fraction, **_length_in_effect(settings, facts, rules)}
     )
-    settings = settings.model_copy(update={"data_parallel_size": 1}) if copies > 1 else settings
-    seen: dict[str, Any] = {
-        "gpu_memory_utilization": fraction_of(settings, facts, hardware, rules, role)
-    }
-    if rules.other_positions and any(
-        rules.other_positions in text for text in extra_arguments(settings)
-    ):
-        facts = replace(facts, max_model_len=None)
-    if rules.caps_length and settings.max_model_len and facts.max_model_len:
-        seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
-    if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
-        seen["max_model_len"] = facts.short_model_len
-    seen_settings = settings.model_copy(update=seen)
     added = draft_bytes(facts, settings, draft)
     prediction = predict(
-        facts, seen_settings, device, rules.share_of, rules.shares_dense, added or NO_DRAFT
+        facts, in_effect, device, rules.share_of, rules.shares_dense, added or NO_DRAFT
     )
     if rules.moved(settings):
         prediction = replace(
-            prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None
+            prediction,
+            weight_bytes=None,
+            kv_bytes_per_token=None,
+            kv_cache_memory_bytes=None,
         )
         prediction = replace(prediction, kv_cache_tokens=settings.kv_cache_tokens)
     return Case(
-        settings,
-        facts,
-        hardware,
-        device,
-        rules,
-        prediction,
-        draft,
-        added,
-        copies,
-        seen["gpu_memory_utilization"],
+        settings, facts, hardware, device, rules, prediction, draft, added, copies, fraction
     )
+
+
+def _with_positions_known(
+    settings: EngineSettings, facts: ModelFacts, rules: ModelRules
+) -> ModelFacts:
+    """The facts without the model's positions where ``extra_args`` change those."""
+    part = rules.other_positions
+    if part and any(part in text for text in extra_arguments(settings)):
+        return replace(facts, max_model_len=None)
+    return facts
+
+
+def _length_in_effect(
+    settings: EngineSettings, facts: ModelFacts, rules: ModelRules
+) -> dict[str, int]:
+    """``max_model_len`` where the engine takes another one than the settings say."""
+    if rules.caps_length and settings.max_model_len and facts.max_model_len:
+        return {"max_model_len": min(settings.max_model_len, facts.max_model_len)}
+    if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
+        return {"max_model_len": facts.short_model_len}
+    return {}
 
 
 def fraction_of(
@@ -171,37 +188,41 @@ def fraction_of(
     """Share of a device's memory that the engine takes; None: it depends on memory that is not
     known.
     """
-    takes, memory = rules.memory_fraction, memory_bytes(on)
-    if settings.gpu_memory_utilization or not callable(takes):
-        return settings.gpu_memory_utilization or (None if callable(takes) else takes)
-    return None if memory is None or on.is_cpu else takes(settings, facts, memory, role)
+    if settings.gpu_memory_utilization:
+        return settings.gpu_memory_utilization
+    share = rules.memory_fraction
+    if not callable(share):
+        return share
+    memory = memory_bytes(on)
+    if memory is None or on.is_cpu:
+        return None
+    return share(settings, facts, memory, role)
 
 
-def findings_of(case: Case) -> list[Finding]:
+def findings_of(case: Case) -> list[RuleFinding]:
     """The findings of all rules. A rule is named by its function."""
     return [
-        Finding(status, rule.__name__.removeprefix("_"), sentence)
+        RuleFinding(status, rule.__name__.removeprefix("_"), sentence)
         for rule in _RULES
         for status, sentence in rule(case)
     ]
 
 
 def _heads(case: Case) -> Found:
-    heads, tensor = case.facts.shape.num_attention_heads, _attention_ranks(case)
-    if case.rules.heads_divisible and heads % tensor:
+    heads = case.facts.shape.num_attention_heads
+    ranks = _attention_ranks(case)
+    if case.rules.heads_divisible and heads % ranks:
         yield (
             "impossible",
-            f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}",
+            f"{heads} attention heads cannot be divided by tensor_parallel_size={ranks}",
         )
 
 
 def _attention_ranks(case: Case) -> int:
     """Ranks that divide the heads of attention."""
-    return (
-        1
-        if present_flags(case.settings, case.rules.whole_attention)
-        else case.settings.tensor_parallel_size
-    )
+    if present_flags(case.settings, case.rules.whole_attention):
+        return 1
+    return case.settings.tensor_parallel_size
 
 
 def _intermediate(case: Case) -> Found:
@@ -219,16 +240,17 @@ def _is_padded(case: Case, name: str) -> bool:
 
 
 def _kv_heads(case: Case) -> Found:
-    heads, tensor = case.facts.shape.num_key_value_heads, _attention_ranks(case)
-    if not case.rules.heads_divisible or case.facts.shape.mla or heads % tensor == 0:
+    heads = case.facts.shape.num_key_value_heads
+    ranks = _attention_ranks(case)
+    if not case.rules.heads_divisible or case.facts.shape.mla or heads % ranks == 0:
         return
-    over = f"tensor_parallel_size={tensor}"
+    over = f"tensor_parallel_size={ranks}"
     if not case.rules.repeats_kv_heads:
         yield (
             "impossible",
             f"{heads} KV heads cannot be divided by {over}, and this engine repeats none",
         )
-    elif tensor % heads:
+    elif ranks % heads:
         yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
 
 
@@ -236,14 +258,19 @@ def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
     """Name -> (width, ranks that divide it) of dense MLPs, shared experts, and experts unless ranks
     have whole ones.
     """
-    shape, tensor, widths = case.facts.shape, case.settings.tensor_parallel_size, {}
-    if "mlp" in shape.mlps and not present_flags(case.settings, case.rules.whole_dense):
-        sharers = expert_ranks(case.settings) if case.rules.shares_dense else tensor
-        widths["intermediate_size"] = (shape.intermediate_size, sharers)
-    if (shared := shape.shared_expert_intermediate_size) and case.facts.counted:
-        widths["shared_expert_intermediate_size"] = (shared, case.rules.shared_ranks(case.settings))
-    if shape.num_moe_layers and expert_parallel_size(case.settings) == 1:
-        widths["moe_intermediate_size"] = (shape.moe_intermediate_size, expert_ranks(case.settings))
+    shape, settings = case.facts.shape, case.settings
+    widths: dict[str, tuple[int, int]] = {}
+    if "mlp" in shape.mlps and not present_flags(settings, case.rules.whole_dense):
+        ranks = settings.tensor_parallel_size
+        if case.rules.shares_dense:
+            ranks = expert_ranks(settings)
+        widths["intermediate_size"] = (shape.intermediate_size, ranks)
+    shared_width = shape.shared_expert_intermediate_size
+    if shared_width and case.facts.counted:
+        ranks = case.rules.shared_ranks(settings)
+        widths["shared_expert_intermediate_size"] = (shared_width, ranks)
+    if shape.num_moe_layers and expert_parallel_size(settings) == 1:
+        widths["moe_intermediate_size"] = (shape.moe_intermediate_size, expert_ranks(settings))
     return widths
 
 
@@ -254,63 +281,66 @@ def _over(case: Case, ranks: int) -> str:
 
 
 def _stages(case: Case) -> Found:
-    layers, stages = case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size
+    layers = case.facts.shape.num_hidden_layers
+    stages = case.settings.pipeline_parallel_size
     if stages > layers:
         yield (
             "impossible",
             f"pipeline_parallel_size={stages} is more than the model's {layers} layers",
         )
     variable = case.rules.partition_variable or ""
-    if (given := case.settings.env.get(variable)) is not None and stages > 1:
-        parts = given.split(",")
-        if (
-            len(parts) != stages
-            or not all(part.strip().isdigit() for part in parts)
-            or sum(map(int, parts)) != layers
-        ):
-            yield (
-                "impossible",
-                f"{variable}={given} must be {stages} numbers that add up to {layers}",
-            )
+    partition = case.settings.env.get(variable)
+    if partition is not None and stages > 1 and not _is_partition(partition, layers, stages):
+        yield (
+            "impossible",
+            f"{variable}={partition} must be {stages} numbers that add up to {layers}",
+        )
     counts = layers_per_stage(layers, stages)
     if len(set(counts)) > 1 and min(counts):
         yield "fits", f"pipeline stages of {', '.join(map(str, counts))} layers"
 
 
+def _is_partition(text: str, layers: int, stages: int) -> bool:
+    """Whether a text gives the layers of each pipeline stage."""
+    numbers = text.split(",")
+    if len(numbers) != stages or not all(number.strip().isdigit() for number in numbers):
+        return False
+    return sum(map(int, numbers)) == layers
+
+
 def _experts(case: Case) -> Found:
-    experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
+    experts, settings = case.facts.shape.num_experts, case.settings
+    ranks = expert_parallel_size(settings)
     if case.copies > 1 and experts:
         yield (
             "fits",
-            (
-                f"{case.copies} copies of all experts: only enable_expert_parallel divides them in "
-                "this engine"
-            ),
+            f"{case.copies} copies of all experts: "
+            "only enable_expert_parallel divides them in this engine",
         )
-    if (
-        case.rules.experts_span_nodes
-        and 1 < case.settings.data_parallel_size < case.settings.nnodes
-        and not experts
-    ):
-        sentence = (
-            "data_parallel_size: ranks of a model without experts would meet at one "
-            "address; use replicas"
+    ranks_span_nodes = 1 < settings.data_parallel_size < settings.nnodes
+    if case.rules.experts_span_nodes and ranks_span_nodes and not experts:
+        yield (
+            "impossible" if case.facts.counted else "risky",
+            "data_parallel_size: ranks of a model without experts would meet at one address; "
+            "use replicas",
         )
-        yield "impossible" if case.facts.counted else "risky", sentence
-    if case.settings.enable_expert_parallel and not experts:
+    if settings.enable_expert_parallel and not experts:
         if case.facts.counted:
             yield "impossible", "enable_expert_parallel: the model has no experts"
         else:
             yield "risky", "enable_expert_parallel: the config names no number of experts"
-    elif experts and experts % spread:
-        sentence = f"{experts} experts are not divided evenly by {spread} expert-parallel ranks"
+    elif experts and experts % ranks:
+        sentence = f"{experts} experts are not divided evenly by {ranks} expert-parallel ranks"
         yield "risky" if case.rules.experts_divisible else "fits", sentence
 
 
 def _quantization(case: Case) -> Found:
+    """What the engine does with the quantization that the settings or the checkpoint name."""
     asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
-    method, named = rules.method(asked, stored), asked or (stored.method if stored else "")
-    if (flag := rules.allowed_by.get(named)) and not present_flags(case.settings, (flag,)):
+    method = rules.method(asked, stored)
+    named = asked or (stored.method if stored else "")
+    flag = rules.allowed_by.get(named)
+    if flag and not present_flags(case.settings, (flag,)):
         yield (
             "impossible",
             f"quantization {named} is deprecated, and refused without extra_args: {{{flag}: true}}",
@@ -323,45 +353,39 @@ def _quantization(case: Case) -> Found:
     if named in rules.unknown_methods:
         yield (
             "risky",
-            (
-                f"quantization {named} is not part of this engine, unless a plugin or a newer release "
-                "adds it"
-            ),
+            f"quantization {named} is not part of this engine, "
+            "unless a plugin or a newer release adds it",
         )
     if stored is not None and stored.method in rules.unread:
         yield (
             "impossible",
             f"the checkpoint is quantized with {stored.method}, which this engine does not read",
         )
-    if asked is None:
-        return
+    if asked is not None:
+        yield from _asked_quantization(case, asked, method)
+
+
+def _asked_quantization(case: Case, asked: str, method: str) -> Found:
+    """The quantization of the settings against the checkpoint. ``method``: the one in effect."""
+    stored, rules = case.facts.quantization, case.rules
     needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
-    if (
-        stored is None
-        and asked
-        in (quantization.CHECKPOINT_ONLY | rules.stored_methods) - rules.experts_while_loading
-    ):
-        unnamed = asked in rules.stored_methods and not _is_unquantized(case.facts)
-        said = (
-            "may be one: its config names no quantization" if unnamed else f"is {case.facts.dtype}"
-        )
-        yield "risky" if unnamed else "impossible", needed + said
+    made_before = quantization.CHECKPOINT_ONLY | rules.stored_methods
+    if stored is None and asked in made_before - rules.experts_while_loading:
+        if asked in rules.stored_methods and not _is_unquantized(case.facts):
+            yield "risky", f"{needed}may be one: its config names no quantization"
+        else:
+            yield "impossible", f"{needed}is {case.facts.dtype}"
     of_experts = method in quantization.MOE_ONLY | rules.experts_while_loading
-    if (
-        of_experts
-        and not case.facts.shape.num_experts
-        and (stored is None or stored.method != method)
-    ):
+    is_stored = stored is not None and stored.method == method
+    if of_experts and not case.facts.shape.num_experts and not is_stored:
         yield "risky", f"quantization {method} is for experts, the model has none"
     if stored is None or stored.method == "unknown" or rules.takes is None:
         return
     if not rules.takes(asked, stored.method):
         yield (
             "impossible",
-            (
-                f"the checkpoint is quantized with {stored.method}, quantization={asked} does not "
-                "match it"
-            ),
+            f"the checkpoint is quantized with {stored.method}, "
+            f"quantization={asked} does not match it",
         )
     elif stored.method == "compressed-tensors" and asked in quantization.ONLINE:
         scheme = quantization.ONLINE[asked][1]
@@ -380,39 +404,44 @@ def _is_unquantized(facts: ModelFacts) -> bool:
 
 def _blocks(case: Case) -> Found:
     """Widths per rank against blocks or groups that share a scale."""
-    stored, shape, tensor = case.facts.quantization, case.facts.shape, _attention_ranks(case)
+    stored = case.facts.quantization
     if stored is None or not case.rules.heads_divisible:
         return
-    parts = {
-        "intermediate_size": "mlp",
-        "shared_expert_intermediate_size": "mlp",
-        "moe_intermediate_size": "experts",
-    }
-    widths = {
-        name: one
-        for name, one in _mlp_widths(case).items()
-        if stored.share(parts[name]) and not _is_padded(case, name)
-    }
-    if stored.share("attention") and shape.num_attention_layers and not shape.mla:
-        widths["attention width"] = (shape.num_attention_heads * shape.head_dim, tensor)
-        if stored.block:  # K and V are cut along their outputs, groups run along the inputs
-            widths["KV width"] = (max(shape.num_key_value_heads, tensor) * shape.head_dim, tensor)
-    size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
-    for name, (width, ranks) in widths.items():
-        if size and ranks > 1 and width % ranks == 0 and width // ranks % size:
-            said = (
-                f"{name} {width} / {_over(case, ranks)} is not a multiple of {stored.method}'s "
-                f"{what} of {size}"
-            )
-            status = status_of_cut_group(case.rules, stored, width // ranks, case.hardware, name)
+    size = stored.group_size
+    unit = "group"
+    if stored.block:
+        size = max(stored.block)
+        unit = "block"
+    for name, (width, ranks) in _quantized_widths(case, stored).items():
+        is_cut = size and ranks > 1 and width % ranks == 0 and width // ranks % size
+        if not is_cut:
+            continue
+        status: Status = status_of_cut_group(
+            case.rules, stored, width // ranks, case.hardware, name
+        )
+        if name in ATTENTION_WIDTHS and not case.facts.counted:
             # Code for one model may lay its attention out by itself, as SGLang 0.5.23
             # models/mimo_v2.py does.
-            yield (
-                status
-                if case.facts.counted or name not in ("attention width", "KV width")
-                else "risky",
-                said,
-            )
+            status = "risky"
+        yield (
+            status,
+            f"{name} {width} / {_over(case, ranks)} is not a multiple of "
+            f"{stored.method}'s {unit} of {size}",
+        )
+
+
+def _quantized_widths(case: Case, stored: Quantization) -> dict[str, tuple[int, int]]:
+    """Name -> (width, ranks that divide it) of the matrices that are stored quantized."""
+    shape, ranks = case.facts.shape, _attention_ranks(case)
+    widths: dict[str, tuple[int, int]] = {}
+    for name, width_and_ranks in _mlp_widths(case).items():
+        if stored.share(PART_OF_WIDTH[name]) and not _is_padded(case, name):
+            widths[name] = width_and_ranks
+    if stored.share("attention") and shape.num_attention_layers and not shape.mla:
+        widths["attention width"] = (shape.num_attention_heads * shape.head_dim, ranks)
+        if stored.block:  # K and V are cut along their outputs, groups run along the inputs
+            widths["KV width"] = (max(shape.num_key_value_heads, ranks) * shape.head_dim, ranks)
+    return widths
 
 
 def _kernels(case: Case) -> Found:
@@ -420,42 +449,42 @@ def _kernels(case: Case) -> Found:
 
 
 def _capability(case: Case) -> Found:
+    """What the device's compute capability (times ten) allows."""
     if case.device is None or case.device.capability is None:
         return
     major, minor = case.device.capability
-    has, settings, name, stored = (
-        major * 10 + minor,
-        case.settings,
-        case.device.name,
-        case.facts.quantization,
-    )
-    method = case.rules.method(settings.quantization, stored)
-    if has < (needs := case.rules.min_capability.get(method, 0)):
+    has = major * 10 + minor
+    settings, rules, name = case.settings, case.rules, case.device.name
+    stored = case.facts.quantization
+    method = rules.method(settings.quantization, stored)
+    needs = rules.min_capability.get(method, 0)
+    if has < needs:
         yield (
             "impossible",
-            (
-                f"quantization {method} needs compute capability {needs / 10:g}, {name} has "
-                f"{has / 10:g}"
-            ),
+            f"quantization {method} needs compute capability {needs / 10:g}, "
+            f"{name} has {has / 10:g}",
         )
-    elif any(
-        has not in case.rules.kernels_on.get(key, (has,))
-        for key in (method, stored.scheme if stored else "")
-    ):
+    elif not _has_kernels_everywhere(rules, (method, stored.scheme if stored else ""), has):
         yield (
             "risky",
             f"quantization {method} on {name}: not every release of this engine has kernels for it",
         )
     if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
-        refused = case.rules.min_capability.get("bfloat16", 0) > has
+        is_refused = rules.min_capability.get("bfloat16", 0) > has
         yield (
-            "impossible" if refused else "risky",
+            "impossible" if is_refused else "risky",
             f"bfloat16 needs compute capability 8, {name} has {has / 10:g}",
         )
     if "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
         yield "risky", f"{name} has no FP8 units: {method} runs as weights only, if at all"
     if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
         yield "risky", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
+
+
+def _has_kernels_everywhere(rules: ModelRules, keys: tuple[str, str], capability: int) -> bool:
+    """Whether every release and model has kernels for a method and a scheme, as far as is known."""
+    ranges = [rules.kernels_on[key] for key in keys if key in rules.kernels_on]
+    return all(capability in capabilities for capabilities in ranges)
 
 
 def _sparse_attention(case: Case) -> Found:
@@ -478,29 +507,34 @@ def _lengths(case: Case) -> Found:
     tokens.
     """
     settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
-    length, batch = case.prediction.max_model_len, case.prediction.max_num_batched_tokens
+    length = case.prediction.max_model_len
+    batch = case.prediction.max_num_batched_tokens
     if settings.max_model_len and positions is not None and settings.max_model_len > positions:
-        allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
-        sentence = (
-            f"max_model_len={settings.max_model_len} is more than the model's {positions} positions"
+        is_allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
+        yield (
+            "impossible" if rules.refuses_longer and not is_allowed else "risky",
+            f"max_model_len={settings.max_model_len} is more than "
+            f"the model's {positions} positions",
         )
-        yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
     if (settings.max_input_len or 0) >= length:
-        sentence = (
-            f"max_input_len={settings.max_input_len} leaves no room for output in "
-            f"max_model_len={length}"
+        yield (
+            "impossible",
+            f"max_input_len={settings.max_input_len} leaves no room for output "
+            f"in max_model_len={length}",
         )
-        yield "impossible", sentence
     if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
-        sentence = (
+        yield (
+            "impossible",
             f"without chunked prefill max_num_batched_tokens={batch} must be at least "
-            f"max_model_len={length}"
+            f"max_model_len={length}",
         )
-        yield "impossible", sentence
-    kept = (settings.block_size or 16) if rules.keeps_block else 0
-    if (tokens := settings.kv_cache_tokens) is not None and tokens - kept < length:
-        sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
-        yield "impossible" if rules.holds_length(settings) else "risky", sentence
+    tokens = settings.kv_cache_tokens
+    kept = (settings.block_size or DEFAULT_BLOCK) if rules.keeps_block else 0
+    if tokens is not None and tokens - kept < length:
+        yield (
+            "impossible" if rules.holds_length(settings) else "risky",
+            f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}",
+        )
 
 
 def _draft(case: Case) -> Found:
@@ -515,11 +549,14 @@ def _draft(case: Case) -> Found:
             yield "fits", "the draft's weights and KV cache are not counted: no formula for it"
     if speculative is None or draft is None or speculative.method != "draft_model":
         return
-    mine, theirs = case.facts.shape.vocab_size, draft.shape.vocab_size
-    if abs(mine - theirs) > case.rules.draft_vocabulary_slack:
-        yield "impossible", f"the draft model's vocabulary has {theirs} tokens, the model's {mine}"
-    heads, tensor = draft.shape.num_attention_heads, speculative.draft_tensor_parallel_size
-    ranks = tensor or case.settings.tensor_parallel_size
+    tokens, draft_tokens = case.facts.shape.vocab_size, draft.shape.vocab_size
+    if abs(tokens - draft_tokens) > case.rules.draft_vocabulary_slack:
+        yield (
+            "impossible",
+            f"the draft model's vocabulary has {draft_tokens} tokens, the model's {tokens}",
+        )
+    heads = draft.shape.num_attention_heads
+    ranks = speculative.draft_tensor_parallel_size or case.settings.tensor_parallel_size
     if case.rules.heads_divisible and heads % ranks:
         yield "impossible", f"the draft model's {heads} heads cannot be divided by {ranks} ranks"
 
@@ -528,37 +565,47 @@ def _memory(case: Case) -> Found:
     """Weights with some room to spare, then the KV cache of one whole sequence, in the engine's
     share of memory.
     """
-    hardware, memory = case.hardware, memory_bytes(case.hardware)
-    if hardware.is_cpu:
-        yield "fits", "memory is not judged on cpu"
-        return
-    if moved := case.rules.moved(case.settings):
-        yield "fits", f"memory is not judged with {', '.join(moved)}"
-        return
-    if case.prediction.weight_bytes is None:
-        return  # the rule ``architecture`` reports it
-    if not memory:
-        if hardware.accelerator == "any":
-            yield "fits", "memory is not judged: no hardware is named"
-            return
-        unknown = f"accelerator {hardware.accelerator!r} is not in the catalogue"
-        near = ", ".join(nearest(hardware.accelerator)) or "none"
-        yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
-        return
-    weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
-    free = case.rules.share_of == "free"
+    memory = memory_bytes(case.hardware)
+    reason = _why_memory_is_not_judged(case, memory)
+    if reason:
+        yield "fits", reason
+    if reason or memory is None or case.prediction.weight_bytes is None:
+        return  # the rule ``architecture`` reports unknown weights
+    offloaded = (case.settings.cpu_offload_gb or 0) * GIB
+    weights = max(0.0, case.prediction.weight_bytes - offloaded)
+    takes_share_of_free = case.rules.share_of == "free"
     # vLLM ignores the fraction (gpu_worker.py)
-    fixed = case.settings.kv_cache_memory_bytes is not None and not free
-    fraction = 1.0 if fixed or case.fraction is None else case.fraction
-    budget = memory if free else memory * fraction
-    held = f"{memory_text(weights)} of weights{_of_draft(case)} on each rank"
+    has_fixed_cache = case.settings.kv_cache_memory_bytes is not None and not takes_share_of_free
+    fraction = 1.0 if has_fixed_cache or case.fraction is None else case.fraction
+    budget = memory if takes_share_of_free else memory * fraction
+    weights_text = f"{memory_text(weights)} of weights{_of_draft(case)} on each rank"
     if weights > budget:
-        proven = _is_weight_proven(case)
-        yield "impossible" if proven else "risky", f"{held} do not fit {memory_text(budget)}"
+        status: Status = "impossible" if _is_weight_proven(case) else "risky"
+        yield status, f"{weights_text} do not fit {memory_text(budget)}"
         return
     if weights * 1.05 + 2 * GIB > budget:
-        yield "risky", f"{held} leave less than 5 % and 2 GiB of {memory_text(budget)}"
-    yield from _kv_memory(case, (budget - weights) * (fraction if free else 1))
+        yield "risky", f"{weights_text} leave less than 5 % and 2 GiB of {memory_text(budget)}"
+    free = budget - weights
+    yield from _kv_memory(case, free * fraction if takes_share_of_free else free)
+
+
+def _why_memory_is_not_judged(case: Case, memory: int | None) -> str | None:
+    """A sentence; None if memory is judged, or if nothing is known of the weights."""
+    hardware = case.hardware
+    if hardware.is_cpu:
+        return "memory is not judged on cpu"
+    moved = case.rules.moved(case.settings)
+    if moved:
+        return f"memory is not judged with {', '.join(moved)}"
+    if case.prediction.weight_bytes is None or memory:
+        return None
+    if hardware.accelerator == "any":
+        return "memory is not judged: no hardware is named"
+    near = ", ".join(nearest(hardware.accelerator)) or "none"
+    return (
+        f"memory is not judged: accelerator {hardware.accelerator!r} is not in the catalogue "
+        f"(nearest: {near}); give memory_gb"
+    )
 
 
 def _of_draft(case: Case) -> str:
@@ -584,53 +631,41 @@ def _kv_memory(case: Case, free: float) -> Found:
     """``free``: bytes beside the weights. Too little for one sequence is impossible if certain,
     else risky.
     """
-    prediction, length, fixed = (
-        case.prediction,
-        case.prediction.max_model_len,
-        case.settings.kv_cache_memory_bytes,
-    )
+    settings, prediction = case.settings, case.prediction
+    length = prediction.max_model_len
+    fixed = settings.kv_cache_memory_bytes
     if fixed is not None and fixed > free:
-        said = (
-            f"kv_cache_memory_bytes={fixed} is more than the {memory_text(free)} beside the weights"
+        yield (
+            "impossible" if _is_kv_counted(case) else "risky",
+            f"kv_cache_memory_bytes={fixed} is more than the {memory_text(free)} "
+            "beside the weights",
         )
-        yield "impossible" if _is_kv_counted(case) else "risky", said
     if prediction.kv_bytes_per_token is None:
         return
-    asked = prediction.kv_bytes_per_token * (case.settings.kv_cache_tokens or 0)
-    if case.rules.allocates_tokens and asked > free:  # less where some layers look at a window only
+    allocated = prediction.kv_bytes_per_token * (settings.kv_cache_tokens or 0)
+    if case.rules.allocates_tokens and allocated > free:
         yield (
-            "risky",
-            (
-                f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {memory_text(asked)}, there "
-                f"are {memory_text(free)}"
-            ),
+            "risky",  # less is allocated where some layers look at a window only
+            f"kv_cache_tokens={settings.kv_cache_tokens} needs {memory_text(allocated)}, "
+            f"there are {memory_text(free)}",
         )
-    room, tokens, have = (
-        prediction.kv_cache_memory_bytes,
-        prediction.kv_cache_tokens,
-        free if fixed is None else fixed,
-    )
-    needed = (
-        room / tokens if room is not None and tokens else prediction.kv_bytes_per_token
-    ) * length
-    if needed > have:
-        said = (
+    available = free if fixed is None else fixed
+    bytes_per_token = prediction.kv_bytes_per_token
+    if prediction.kv_cache_memory_bytes is not None and prediction.kv_cache_tokens:
+        bytes_per_token = prediction.kv_cache_memory_bytes / prediction.kv_cache_tokens
+    needed = bytes_per_token * length
+    if needed > available:
+        is_certain = _is_kv_counted(case) and case.rules.holds_length(settings)
+        yield (
+            "impossible" if is_certain else "risky",
             f"one sequence of max_model_len={length} needs {memory_text(needed)} of KV cache, "
-            f"there are {memory_text(have)}"
-        )
-        yield (
-            "impossible"
-            if _is_kv_counted(case) and case.rules.holds_length(case.settings)
-            else "risky",
-            said,
+            f"there are {memory_text(available)}",
         )
     elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
         yield (
             "risky",
-            (
-                f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold "
-                f"max_model_len={length}"
-            ),
+            f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold "
+            f"max_model_len={length}",
         )
 
 

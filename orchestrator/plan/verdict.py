@@ -12,7 +12,7 @@ from orchestrator.engines import ROUTERS
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.problems import problems_of
 from orchestrator.plan.candidates import Candidate
-from orchestrator.plan.feasibility import ORDER, Feasibility, Finding, assess
+from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.plan.placement import named, placement_problems
 from orchestrator.spec.load import Workload
@@ -129,7 +129,7 @@ def _local_models(settings: EngineSettings) -> list[str]:
     return [name for name in names if name is not None and Path(name).is_absolute()]
 
 
-def tokenizer_finding(settings: EngineSettings) -> Finding | None:
+def tokenizer_finding(settings: EngineSettings) -> RuleFinding | None:
     """What is wrong with the tokenizer that load clients make prompts with, as far as this machine
     has its files.
     """
@@ -137,7 +137,7 @@ def tokenizer_finding(settings: EngineSettings) -> Finding | None:
     if not Path(name).is_absolute():
         return None
     if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
-        return Finding(
+        return RuleFinding(
             "impossible",
             "tokenizer",
             f"{name} is not a tokenizer.json, and prompts are made with it",
@@ -147,19 +147,19 @@ def tokenizer_finding(settings: EngineSettings) -> Finding | None:
             f"{name} has no tokenizer.json, and prompts are made with it; give the setting "
             "'tokenizer'"
         )
-        return Finding("impossible", "tokenizer", sentence)
+        return RuleFinding("impossible", "tokenizer", sentence)
     if Path(name).exists():
         return None
     sentence = (
         f"{name} is not on this machine: clients without it make prompts of only about the "
         "length asked for"
     )
-    return Finding("fits", "tokenizer", sentence)
+    return RuleFinding("fits", "tokenizer", sentence)
 
 
 def workload_mismatch(
     workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
-) -> Finding | None:
+) -> RuleFinding | None:
     """Impossible when no request can be served, risky when some cannot; None when all fit, as far
     as is known.
 
@@ -169,33 +169,35 @@ def workload_mismatch(
     name = f"workload {workload.name!r}"
     if workload.api not in apis:
         sentence = f"{name} needs the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
-        return Finding("impossible", "api", sentence)
+        return RuleFinding("impossible", "api", sentence)
     if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
         limit = f"max_input_len is {settings.max_input_len:,}"
         if share == 1:
-            return Finding(
+            return RuleFinding(
                 "impossible", "input_lengths", f"every prompt of {name} is longer, {limit}"
             )
         sentence = (
             f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: "
             "those will fail"
         )
-        return Finding("risky", "input_lengths", sentence)
+        return RuleFinding("risky", "input_lengths", sentence)
     if max_model_len is None:
         return None
     least, most = workload.token_bounds()
     limit = f"max_model_len is {max_model_len:,}"
     if least > max_model_len:
-        return Finding(
+        return RuleFinding(
             "impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}"
         )
     if most is not None and most > max_model_len:
         sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
-        return Finding("risky", "lengths", sentence)
+        return RuleFinding("risky", "lengths", sentence)
     return None
 
 
-def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | None]) -> Feasibility:
+def _with_workloads(
+    verdict: Feasibility, mismatches: Mapping[str, RuleFinding | None]
+) -> Feasibility:
     """The verdict with workloads. One that cannot be served is not measured; if none can, nothing
     is possible.
     """

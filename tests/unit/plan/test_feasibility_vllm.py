@@ -19,7 +19,7 @@ from orchestrator.catalog.models import facts_from_config
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.engines.vllm_check import ask
-from orchestrator.plan.feasibility import Finding, case_of, findings_of
+from orchestrator.plan.feasibility import RuleFinding, case_of, findings_of
 from orchestrator.plan.placement import placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -160,7 +160,7 @@ def verdicts(folders: list[Path], settings: list[dict[str, Any]]) -> list[str | 
     return [one.get("refused") for one in answer.verdicts]
 
 
-def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding]:
+def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[RuleFinding]:
     facts = facts_from_config("tiny", config)
     assert facts is not None
     made, hardware = EngineSettings(engine="vllm", model="tiny", **settings), Hardware(name="cpu")
@@ -168,7 +168,7 @@ def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding
         one for one in problems_of(VLLM, made, hardware) if one.startswith("max_num_batched_tokens")
     ]
     unplaced = [
-        Finding("impossible", "start", text)
+        RuleFinding("impossible", "start", text)
         for text in (*refused, *placement_problems(made, hardware))
     ]
     found = findings_of(case_of(made, facts, hardware))
