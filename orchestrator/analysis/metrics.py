@@ -30,12 +30,14 @@ from orchestrator.analysis.steady import steady_from_ns
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Distribution, Figures, RequestTotals
+from orchestrator.results.validity import Validity
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
-FAILING = "failing"  # one more verdict, beside those of load/validity.py
+FAILING = "failing"  # one more verdict, beside those of results/validity.py
 FAILING_SHARE = 0.05
-BACKLOG = "engine_bound_backlog"  # the verdicts of load/validity.py that blame the engine
-BROKEN = "broken_output"
+# the verdicts that blame the engine
+BACKLOG = Validity.ENGINE_BOUND_BACKLOG
+BROKEN = Validity.BROKEN_OUTPUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@
 profile.py    what is imitated: device, model, constants, faults
 model.py      how long a step takes, and what a replica can hold      tables.py   steps from measured kernels
 batch.py      continuous batching with a virtual clock  prefix.py     the prefix cache
-simulate.py   a schedule in virtual time                steady.py     a steady state in closed form
-fit.py        constants from measured results
 pacer.py      the same batch in real time             server.py   the process; flags.py its command line
 app.py        routes, requests, faults                metrics.py  /metrics      api.py  bodies in, events out
 http.py       the HTTP side of a connection

@@ -1,7 +1,7 @@
 """Was a point honestly measured? The verdict and its evidence.
 
 ``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever;
-analysis/output_agreement.py). ``invalid``: what was measured is not what was asked for (lengths,
+analysis/broken_output.py). ``invalid``: what was measured is not what was asked for (lengths,
 lost clients, nothing answered). ``network_bound``: the network was silent or lost much: the
 latencies are the network's. ``disturbed``: other programs took most of an engine's host: the
 figures are those of an engine that shares its host. ``client_bound``: the client was too slow: the

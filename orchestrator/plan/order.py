@@ -1,4 +1,6 @@
-"""The order in which deployments run: those predicted best first, else the longest first."""
+"""The order in which deployments run: by class (``QueueClass``), then those over several nodes, then
+those predicted best, then the longest.
+"""
 
 import statistics
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ def place(
 ) -> tuple[QueueClass, bool, float, float]:
     """Sort key of a launch in the queue; the smallest runs first.
 
-    ``gang``: a replica spans several nodes. ``priority``: see ``queue_priority``; in a race, how
+    ``gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED. ``priority``: see ``queue_priority``; in a race, how
     far the deployment may still come. ``seconds``: how long it is expected to take.
     """
     goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED

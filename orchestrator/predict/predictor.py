@@ -97,7 +97,7 @@ OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a deployment is predicted from. ``memory``: what feasibility.py predicts of it, empty if
+    """What a deployment is predicted from. ``memory``: what plan/feasibility.py predicts of it, empty if
     nothing.
     """
 

@@ -252,7 +252,7 @@ class EngineSettings(Strict):
     # everything else {"--flag": value}; True = bare flag; without dashes a key of the engine's own
     # file, dots for levels
     extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=lambda: _EMPTY)
-    # {rank}, {host}, … in a value: command.py, PLACES
+    # {rank}, {host}, … in a value: engines/command.py, PLACES
     env: dict[Variable, str] = Field(default_factory=lambda: _EMPTY)
     startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
 

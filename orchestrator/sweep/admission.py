@@ -2,7 +2,9 @@
 launch and its nodes, ``worth_adding`` says for which launches nodes should be added, ``asked_for``
 which.
 
-Order: multi-node launches first, then those predicted best, then the longest. The head of the queue
+Order: launches that are sure to fit, then risky ones, then those of a race that were probed already
+(``plan/order.py: place``); within a class launches over several nodes first, then those predicted
+best, then the longest. The head of the queue
 gets a reservation, and others overtake it only where they do not delay it (EASY backfill). Ray's
 own queue has no look-ahead: there, small groups would overtake a large one for ever.
 ``most_nodes``: how many nodes all launches together may hold.

@@ -37,7 +37,9 @@ def _claim(control: str, claim: Claim) -> str:
     if not claim.levels:
         return "nothing is known yet"
     if claim.pointless:
-        return f"the search ends, {claim.status}: {Validity(claim.status).remedy.format('the server')}"
+        return (
+            f"the search ends, {claim.status}: {Validity(claim.status).remedy.format('the server')}"
+        )
     parts = []
     if claim.claim is not None:
         parts.append(f"holds {load_text(control, claim.claim)}")

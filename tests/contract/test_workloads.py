@@ -1,4 +1,4 @@
-"""Every workload of the registry keeps the contract of orchestrator/load/workloads."""
+"""Every workload of the registry keeps the contract of orchestrator/workloads."""
 
 from __future__ import annotations
 

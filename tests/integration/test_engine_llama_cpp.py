@@ -98,7 +98,7 @@ def test_a_prompt_that_no_slot_holds_and_an_id_that_no_vocabulary_has_are_refuse
     status, text = server.ask("POST", "/v1/completions", {"prompt": [400] * 1100, "max_tokens": 4})
     assert (status, "exceed_context_size_error" in text) == (400, True)
     status, text = server.ask("POST", "/v1/completions", {"prompt": [30_000], "max_tokens": 4})
-    # sweep/probe.py knows these words
+    # sweep/detect_dialect.py knows these words
     assert (status, "Prompt contains invalid tokens" in text) == (400, True)
 
 
