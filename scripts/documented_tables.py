@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from orchestrator.base.errors import OF_THE_MACHINE, FailureClass, FailureKind
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.results.events import KINDS
 from tests.contract import recorded
 

@@ -1,13 +1,3 @@
-"""Search strategies by name: which load level is measured next."""
-
-from orchestrator.base.registry import Registry
-from orchestrator.capacity.strategy import Strategy
-
-STRATEGIES: Registry[type[Strategy]] = Registry(
-    "searches",
-    {
-        "levels": "orchestrator.capacity.strategy:LevelsInOrder",
-        "curve": "orchestrator.capacity.curve:Curve",
-        "capacity": "orchestrator.capacity.search:Capacity",
-    },
-)
+"""The highest load that holds: strategies that ask for levels, what probes show, races, and the answer
+(``best.py``).
+"""

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from orchestrator.base.redaction import redact
 from orchestrator.catalog.models import INDEX
-from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Node, fill_placeholders
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.spec.settings import EngineSettings
 
 HUB_LIMIT_S = 8.0

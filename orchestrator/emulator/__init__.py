@@ -11,12 +11,3 @@ http.py       the HTTP side of a connection
 A program of its own: ``orchestrator emulator`` runs it by hand, ``engines/emulator.py`` starts it
 as an engine.
 """
-
-from orchestrator import __version__
-
-VERSION = f"{__version__}+emulator"  # as it reports it
-
-
-def is_emulator(version: str | None) -> bool:
-    """Whether the server that reports this version is one, of whatever version of this program."""
-    return version is not None and version.endswith("+emulator")

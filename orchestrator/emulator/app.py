@@ -13,7 +13,6 @@ from functools import partial
 
 import orjson
 
-from orchestrator.emulator import VERSION
 from orchestrator.emulator.api import (
     Answer,
     Refused,
@@ -29,6 +28,7 @@ from orchestrator.emulator.metrics import Histograms, exposition
 from orchestrator.emulator.pacer import Pacer
 from orchestrator.emulator.prefix import Held, PrefixCache
 from orchestrator.emulator.profile import Faults
+from orchestrator.emulator.version import VERSION
 
 GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from orchestrator.base.errors import InputError
-from orchestrator.engines import ENGINES, vllm
+from orchestrator.engines import vllm
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.engines import ENGINES, ROUTERS, command
+from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.engines.command_lines import command_lines, is_same_release
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.extra_args import NO_USE, extra_arguments
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware, is_version
 from orchestrator.spec.stages import PinnedSettings, PlannedSettings, ResolvedSettings

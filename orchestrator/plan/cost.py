@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from orchestrator.engines import ENGINES, ROUTERS
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.plan.order import QueueClass, place, queue_priority
 from orchestrator.spec.experiment import Budget

@@ -18,7 +18,7 @@ from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
 from orchestrator.capacity.capacities import Group, MissingLevel, SearchRules
 from orchestrator.capacity.levels import PRECISION
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.results.ids import one_model
 from orchestrator.results.records import PointHead

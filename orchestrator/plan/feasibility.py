@@ -25,9 +25,10 @@ from orchestrator.catalog.memory import (
 )
 from orchestrator.catalog.models import ModelFacts, known_config
 from orchestrator.catalog.quantization import Quantization
-from orchestrator.engines import ENGINES, architectures
+from orchestrator.engines import architectures
 from orchestrator.engines.extra_args import extra_arguments, present_flags
 from orchestrator.engines.model_rules import ModelRules
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.kernels import missing_kernels, status_of_cut_group
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from orchestrator.base.errors import ProblemsError
-from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import Question
 from orchestrator.plan.identity import file_digest
 from orchestrator.plan.model import PlannedLoad

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError
-from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import Question, Strategy
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, one_model
 from orchestrator.spec.experiment import SweepRules

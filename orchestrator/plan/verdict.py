@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.catalog.models import model_facts
-from orchestrator.engines import ROUTERS
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ROUTERS
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad

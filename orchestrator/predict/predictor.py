@@ -27,7 +27,7 @@ from orchestrator.emulator.profile import (
     typical,
 )
 from orchestrator.emulator.tables import NoRow
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.predict.steady import SAMPLES, Demand, Rank, State
 from orchestrator.spec.experiment import Predictions
 from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload

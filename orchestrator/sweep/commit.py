@@ -14,7 +14,7 @@ from orchestrator import __version__
 from orchestrator.analysis.attempt_summary import keep, with_parts
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.errors import Failure, ResultsError
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Measurement, Point
 from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Machine
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.candidates import ANY
 from orchestrator.plan.model import Deployment
 from orchestrator.results.records import Committed, DeploymentRow

@@ -19,7 +19,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.http import LIMIT_S, Answer, ask
 from orchestrator.base.redaction import mask_secrets, redact
 from orchestrator.base.text import listed
-from orchestrator.emulator import is_emulator
+from orchestrator.emulator.version import is_emulator
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.address import ServerAddress, parse_url

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from orchestrator.base.errors import InputError
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.endpoint import with_salt
+from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.address import parse_address

@@ -23,12 +23,12 @@ from orchestrator.base.errors import (
 from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import HostLost, PlacementDeadline, Stopped
 from orchestrator.cluster.protocol import Placement
-from orchestrator.emulator import is_emulator
-from orchestrator.engines import ENGINES
+from orchestrator.emulator.version import is_emulator
 from orchestrator.engines.command import Node, Worker, random_key
 from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.networks import doubt
+from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import Target
 from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Expected, Ready, wait_ready

@@ -16,7 +16,7 @@ from orchestrator.cluster.node_checks import facts, try_results
 from orchestrator.cluster.node_models import hub_cache, wanted_by
 from orchestrator.cluster.node_network import listen, unreached
 from orchestrator.cluster.protocol import Cluster, Probes
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid

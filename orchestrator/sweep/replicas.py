@@ -152,7 +152,7 @@ def _has_work(target: Target) -> bool:
     requests.
     """
     # imported here: nothing else of an endpoint needs them
-    from orchestrator.engines import ENGINES
+    from orchestrator.engines.registry import ENGINES
     from orchestrator.telemetry.engine_metrics import read
 
     names: dict[str, str] = {}

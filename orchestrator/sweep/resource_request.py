@@ -20,7 +20,7 @@ from orchestrator.cluster.base import (
     Machine,
     NodeType,
 )
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.address import parse_address, parse_url
 from orchestrator.spec.load import counted

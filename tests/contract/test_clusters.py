@@ -32,8 +32,8 @@ from orchestrator.cluster.base import Bundle, ClientLost, Footprint, PlacementDe
 from orchestrator.cluster.engine_host import EngineHost
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.protocol import Cluster
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.node.readiness import Ready
 from orchestrator.results.ids import new_ulid

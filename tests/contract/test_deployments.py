@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, iter_flags
 from orchestrator.engines.command_lines import command_lines
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.engines.tensorrt_llm import CONFIG, unknown
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.engines import ENGINES, tensorrt_llm
+from orchestrator.engines import tensorrt_llm
 from orchestrator.engines.command import Node, iter_flags
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.engines.tensorrt_llm import CONFIG
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.contract import recorded

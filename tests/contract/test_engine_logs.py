@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.node.failures import classify
 from tests.contract import recorded
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.results.schemas import ENGINE_METRICS
 from orchestrator.spec.settings import EngineSettings, Hardware

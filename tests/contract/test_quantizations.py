@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.quantization import quantization_from_config
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 
 RECORDED = json.loads(Path(__file__).with_name("quantizations.json").read_text(encoding="utf-8"))
 # vLLM refuses them whatever the checkpoint is, which `ModelRules.allowed_by` says; gpt-oss has a

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import iter_flags
 from orchestrator.engines.problems import notes_of, problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.contract.recorded import FOLDER
 

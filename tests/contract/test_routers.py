@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Worker
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.spec.settings import ROLES, EngineSettings
 from tests.contract import recorded
 from tests.contract.test_engine_flags import complaints

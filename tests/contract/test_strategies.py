@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import Question, Strategy
 from orchestrator.results.records import Committed
 from orchestrator.spec.load import Level, Slo

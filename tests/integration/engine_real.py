@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import ENGINES
 from orchestrator.node import ownership
 from orchestrator.node.leases import Lease
 from orchestrator.node.process import EngineProcess

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.command_lines import FOLDER
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings, Hardware
 from scripts import record_flags
 from tests.command_lines import by_flag

@@ -14,9 +14,9 @@ import pytest
 
 from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.models import facts_from_config, known_configs
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.feasibility import fraction_of
 from orchestrator.spec.settings import ROLES, EngineSettings, Hardware
 from tests.integration.engine_real import home_of

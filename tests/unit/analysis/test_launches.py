@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.launches import FIGURES, compared, load_launches
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.report.as_json import launch_json
 from orchestrator.report.formats import json_text
 from orchestrator.report.launch_table import launches_text

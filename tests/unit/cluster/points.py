@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings

@@ -28,7 +28,7 @@ from orchestrator.emulator.http import ClientConnection, HttpRequest
 from orchestrator.emulator.metrics import Histograms, exposition
 from orchestrator.emulator.prefix import PrefixCache
 from orchestrator.emulator.profile import Profile
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import Hardware
 from orchestrator.telemetry.engine_metrics import normalize
 from tests.unit.emulator.builders import IDEAL, a_replica, settings

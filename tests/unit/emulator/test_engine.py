@@ -13,9 +13,9 @@ from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.emulator.flags import options_of, parser
 from orchestrator.emulator.profile import Profile, device_of, facts_of, load_profile
 from orchestrator.emulator.server import start_failure, start_lines
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.unit.emulator.builders import a_replica, device, facts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.base.errors import FailureKind
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Flag, Node, reading
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.log_words import LogWords
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command_lines import FOLDER, Standing, command_lines, release_of
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from tests.unit.engines.builders import settings_of
 
 RECORDED = sorted({*ENGINES.names(), *ROUTERS.names()} - {"emulator", "endpoint"})

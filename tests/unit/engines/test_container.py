@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.base.folders import node_path
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.container import container_name, in_container, launch_of
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec import container_options
 from orchestrator.spec.container_options import RUNTIMES, option_problem
 from orchestrator.spec.settings import EngineSettings, Hardware

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
 

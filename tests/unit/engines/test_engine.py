@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.base.errors import FailureKind
-from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.registry import ENGINES
 from orchestrator.node.failures import classify
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
 from orchestrator.engines.problems import problems_of
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import Hardware
 from tests.command_lines import by_flag
 from tests.unit.engines.builders import H100, command_of, settings_of

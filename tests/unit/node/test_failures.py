@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import Failure, FailureClass
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.node.failures import LAST_WORDS_S, LastWords, cause, classify
 
 PREFIX = "(EngineCore pid=5670) ERROR 11-21 11:28:41 [core.py:133] "

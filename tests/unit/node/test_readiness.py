@@ -15,11 +15,11 @@ import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
 from orchestrator.base.http import Answer
-from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.llama_cpp import ENGINE as LLAMA_CPP
+from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.engines.sglang import ENGINE as SGLANG
 from orchestrator.engines.tgi import ENGINE as TGI
 from orchestrator.engines.transformers import ENGINE as TRANSFORMERS

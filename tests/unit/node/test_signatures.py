@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.base.errors import FailureKind
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.node.failures import classify
 from orchestrator.node.signatures import COMMON, Signature
 from tests.unit.node.test_log_lines import PASSING, TELLING

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import orchestrator.plan.identity as identity
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.plan.paths import Paths

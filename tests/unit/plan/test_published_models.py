@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.models import ModelFacts, facts_from_config, with_modelopt
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.feasibility import Feasibility, assess
 from orchestrator.plan.model import Plan
 from orchestrator.spec.settings import EngineSettings, Hardware

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.catalog.memory import GIB, kv_bytes_per_sequence, weights
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
-from orchestrator.engines import ENGINES, architectures
+from orchestrator.engines import architectures
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.feasibility import Feasibility, assess
 from orchestrator.plan.placement import placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.engines import ENGINES
+from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef

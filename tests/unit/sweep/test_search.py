@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.capacity import STRATEGIES
+from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import Question
 from orchestrator.plan.model import Plan
 from orchestrator.results.records import AttemptData, Committed
