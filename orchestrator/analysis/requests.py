@@ -105,15 +105,16 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
     is_buffered = any(lumps[1::2] > BUFFERED_SHARE * lumps[::2])
     wanted = None if token_events is None else _index(token_events)
     ends = [0] if wanted is None else _ends(index, wanted)
-    step, before = AT_ONCE if wanted is None or len(ends) > 1 else max(index.size, 1), 0
+    step = AT_ONCE if wanted is None or len(ends) > 1 else max(index.size, 1)
+    before = 0
     del index, wanted
     for start, end in zip_longest(range(0, max(requests.num_rows, 1), step), ends, fillvalue=0):
         gaps = None if token_events is None else token_events.slice(before, end - before)
         yield _arrays(requests.slice(start, step), gaps, is_buffered)
         before = end
-        # of fewer it is little, and on the C library's heap all of that is searched
+        # Arrow keeps what decoding took, and numpy never uses it. For few rows it is not worth it:
+        # the whole heap is walked.
         if requests.num_rows > AT_ONCE:
-            # what decoding took: Arrow keeps it, numpy never uses it
             pa.default_memory_pool().release_unused()
 
 

@@ -26,9 +26,9 @@ from orchestrator.capacity.sequential_test import FEWEST, PATIENT
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
 WORTHLESS = 1.5  # a claim is of use from the expected capacity divided by this
 SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
-# times as high is the next level of which something is known: a gap that is looked into
+# a gap is probed if the next level of which something is known is at least this many times higher
 WIDE = 1.12
-# times as much counts what raises the claim, which is what was asked for, as what lowers ``high``
+# raising the claim, which is what was asked for, counts this many times as much as lowering ``high``
 RAISE = 3.0
 
 
@@ -48,7 +48,7 @@ EFFORTS = (FIRST_EFFORT, Effort(8, 130_000.0))
 
 
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
-    """The level to be probed next; None: it is known what can be. ``guess``: as of
+    """The level to be probed next; None: no probe would tell more. ``guess``: as of
     ``level_to_explore``.
     """
     starts = 1 + any(there.start for there in state.levels)
@@ -95,8 +95,8 @@ def level_to_explore(
 
 
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
-    """The highest level that was shown to hold and was not found wanting when it was asked again;
-    None: it is confirmed, or there is none. ``starts``: of the engine, that a claim shall be
+    """The highest level that was shown to hold and is not confirmed yet, but may still be; None: it
+    is confirmed, or there is none. ``starts``: of the engine, that a claim shall be
     confirmed on.
     """
     if starts == 1 and state.is_precise(state.confirmed_level):

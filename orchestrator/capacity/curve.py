@@ -24,7 +24,7 @@ from orchestrator.results.validity import EndsSearch, Validity
 from orchestrator.spec.load import MOST_IN_FLIGHT, Level, Slo
 
 GROWTH = 1.1
-# twice the load gave less than that many times the throughput: in between the curve bends
+# the curve bends between two loads if doubling the load gave less than this many times the throughput
 BENT = 1.7
 BROKEN = 0.5
 # requests/s, where nothing is predicted; a closed loop starts with one request in flight
@@ -84,16 +84,14 @@ class Curve:
         self._seen.setdefault(level.value, _seen(attempt, level, self._slos))
 
     def ahead(self) -> Sequence[Level]:
-        """The next one; before the ladder stands as many as one usually has, each twice the one
-        before.
-        """
+        """The next level. At first, as many levels as a curve usually has, each twice the one before."""
         if self._is_pointless:
             return []
         values = list(self._again())
-        if (rung := next(self._ladder(), None)) is not None:
-            values = [
-                rung * 2**step for step in range(max(EXPECTED - len(self._seen), 1))
-            ] * self._repeats
+        rung = next(self._ladder(), None)
+        if rung is not None:
+            count = max(EXPECTED - len(self._seen), 1)
+            values = [rung * 2**step for step in range(count)] * self._repeats
         return [Level(control=self._control, value=one) for one in values if one <= MOST_IN_FLIGHT]
 
     def _again(self) -> Iterator[float]:
@@ -110,11 +108,12 @@ class Curve:
         top = low = self._start
         while top in self._seen and self._gain(top) >= GROWTH and top < self._start * 2**MOST_STEPS:
             top *= 2
-        if top <= MOST_IN_FLIGHT:
-            yield from (top,) if top not in self._seen else ()
+        if top <= MOST_IN_FLIGHT and top not in self._seen:
+            yield top
         while self._control == "request_rate" and low in self._seen and not self._idle(low):
             low /= 2
-        yield from (low,) if low not in self._seen else ()
+        if low not in self._seen:
+            yield low
         if top not in self._seen:
             return
         rungs = [top / 2**step for step in range(round(math.log2(top / low)) + 1)]
@@ -128,20 +127,18 @@ class Curve:
             yield between
 
     def _gain(self, level: float) -> float:
-        """Throughput over that of half the load; 2, as of an idle engine, where it is not known; 0
-        of what is over.
+        """Throughput over that of half the load; 2, as of an idle engine, where that is not known;
+        0 at levels that are too much.
         """
         seen, below = self._seen[level], self._seen.get(level / 2)
         if seen.over:
             return 0.0
-        return (
-            seen.throughput / below.throughput
-            if below and below.throughput and seen.throughput
-            else 2.0
-        )
+        if below and below.throughput and seen.throughput:
+            return seen.throughput / below.throughput
+        return 2.0
 
     def _idle(self, level: float) -> bool:
-        """Or so far below the start that nothing ever will be."""
+        """Whether the server was idle at this level, or it is too far below the start to go on."""
         seen = self._seen[level]
         return (not seen.over and seen.open < 1) or level <= self._start / 2**MOST_STEPS
 

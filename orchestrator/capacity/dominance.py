@@ -1,11 +1,10 @@
 """When a deployment whose capacity is searched can no longer be the best: one rule, while searches
 run and afterwards.
 
-Values are levels over what the deployment takes: its GPUs, USD an hour, or 1. The lead is the
+A value is a level divided by what the deployment takes: its GPUs, its USD an hour, or 1. The lead is the
 highest value that any of those that are compared was shown to hold, or claims, once its search is
 over; a deployment that is shown to fail there, or below, is dominated, and its status is
-``outraced``. That is all that is said of it: its bounds stay as they are, and so does a claim where
-it had one.
+``outraced``. Nothing else about it changes: its bounds stay, and so does its claim if it had one.
 
 Claims lie on a grid and end where more probes hardly tell, so near ones say little of which
 deployment is better: those that have one are ranked by what all their probes together expect them
@@ -21,7 +20,7 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 
 SETTLED = ("converged", "cliff")
-NEAR = 1.1  # times a claim: more does not count, whatever is expected, because nobody showed it
+NEAR = 1.1  # expectations count up to this many times a claim: more than that was never shown
 
 
 def lead_of(claims: Iterable[tuple[Claim, float]]) -> float:
@@ -36,12 +35,14 @@ def leading_level(claim: Claim, is_over: bool) -> float:
     """The level with which a deployment leads: what was shown once, and when its search is over
     what it claims.
     """
-    return claim.claim or 0.0 if is_over else claim.low
+    if is_over:
+        return claim.claim or 0.0
+    return claim.low
 
 
 def is_dominated(claim: Claim, lead: float) -> bool:
     """Whether it fails at ``lead`` or below, a level (the lead times what the deployment takes),
-    and was not shown to hold as much all the same.
+    and was not shown to hold that much.
     """
     if claim.high > lead * SAME:
         return False

@@ -3,8 +3,8 @@
 A level is *shown to hold* or *shown to fail* where the evidence of all its probes, taken together
 (``capacity/sequential_test.py``), says so with 95 % confidence; else it is undecided. One long run
 of misses comes at levels that hold, too. So a level fails by 20 independent requests, or where its
-share is far below the target and so was that of two probes by themselves: one of them at that level
-and the other at that one or a lower one. A level that was shown to hold is *confirmed* where the
+share is far below the target and two probes were each far below it alone: one at this level, and
+one at this level or a lower one. A level that was shown to hold is *confirmed* where the
 probes after those, each with a seed of its own, show it once more: the first ones were why it was
 chosen. How long runs of misses are is learned from all levels that are near the target.
 
@@ -255,8 +255,8 @@ class _Tier:
     """What the evidence on each level takes from all probes.
 
     ``second_start``: a second start of the engine was probed, at whatever level.
-    ``client_limit``: at this level or above, as many probes were slowed down by clients as give a
-    level up, so that up to it one of them gives its level up; 0: there are fewer.
+    ``client_limit``: the second highest level at which clients were too slow for a probe. Up to it
+    one such probe is enough to give a level up; 0: there was at most one.
     """
 
     tests: tuple[_TierTest, ...]
@@ -277,8 +277,8 @@ class _Tier:
         return together([test.verdict(ALPHA, alpha_to_hold) for test in self.evidence(probes)])
 
     def holds(self, probes: Sequence[ProbeOutcome], alpha: float = ALPHA) -> bool:
-        """Whether these probes show that their level holds: those that can show it by themselves,
-        and all of them, because to leave those out that missed would be to choose the lucky ones.
+        """Whether these probes show that their level holds. Those that can show it by themselves and
+        all of them together must agree: to leave out those that missed would choose the lucky ones.
         """
         if self.verdict(probes, alpha) != "holds":
             return False

@@ -24,8 +24,8 @@ TOKEN_LIMITS = ("tpot", "itl_p99")
 Shows = Literal[
     "all",  # that its level holds, or that it fails
     "misses",  # only that its level fails
-    "diverged",  # the same: requests came in faster than they were answered
-    "interrupted",  # the same, and no share: the slowest answers were not waited for
+    "diverged",  # only that it fails: requests came in faster than they were answered
+    "interrupted",  # only that it fails, and it counts in no share: slow answers were not waited for
     "fails",  # that its level fails, without figures: the engine died of it
     "client_bound",  # that the clients are too slow for its level
     "nothing",

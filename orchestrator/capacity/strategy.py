@@ -36,8 +36,8 @@ class Question:
 class Strategy(Protocol):
     """Says which level to measure next, for one workload on one deployment.
 
-    After the same tells it asks the same: a sweep that was killed goes on by telling it what is
-    committed. One that needs figures is told all of it first, the oldest first and whatever it
+    What it asks follows from what it was told alone, so a sweep that was killed goes on by telling it
+    what is committed. A strategy that needs figures is told all of it first, the oldest first and whatever it
     would have asked for. A level that is to be repeated is asked for again.
     """
 

@@ -53,8 +53,10 @@ def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
 
 def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
     """The data type of the KV cache: as asked for, else the checkpoint's own, else ``auto``."""
-    asked, stored = settings.kv_cache_dtype or "auto", facts.quantization
-    return (stored and stored.kv_cache_dtype) or "auto" if asked == "auto" else asked
+    asked = settings.kv_cache_dtype or "auto"
+    if asked != "auto" or facts.quantization is None:
+        return asked
+    return facts.quantization.kv_cache_dtype or "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,8 @@ def weight_bytes_per_rank(
     draft: DraftBytes = NO_DRAFT,
 ) -> float:
     """Bytes on the fullest rank, with those of a draft. Experts are spread over all ranks of a
-    stage; with ``shared``
-    dense MLPs, shared experts and the output layer are too, else over the tensor-parallel ranks of
-    each data-parallel one.
+    stage; with ``shared`` dense MLPs, shared experts and the output layer are too, else over the
+    tensor-parallel ranks of each data-parallel one.
     """
     shape, tensor, stages = (
         facts.shape,

@@ -2,7 +2,7 @@
 is installed.
 
 A field left at None means "the engine's own default". Names are vLLM's where vLLM has one. Each
-engine maps a field to its own flag or refuses it with a reason (``Engine.problems``); no field is
+engine maps a field to its own flag or refuses it with a reason (``engines/problems.py``); no field is
 ignored silently.
 
 ``environments: {vllm: {"0.31": {executable: /opt/vllm-0.31}, "0.32": {image:
@@ -50,7 +50,7 @@ def _line(text: str) -> str:
 
 def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
     """Arguments that some runtime takes. An environment may name the runtime later:
-    ``Engine.problems`` asks that.
+    ``engines/problems.py`` asks that.
     """
     problems = [option_problem(words, runtime) for runtime in RUNTIMES]
     if all(problems):
@@ -126,7 +126,7 @@ ROUTER = "router"  # the role of the router in front of all replicas
 # Shared by all objects, which are immutable: a plan of 100,000 deployments would hold 160 MB of
 # equal ones.
 _GIVEN: dict[frozenset[str], set[str]] = {}
-_EMPTY: dict[Any, Any] = {}
+_EMPTY: dict[Any, Any] = {}  # a default that nobody may write to
 
 
 class Strict(BaseModel):
@@ -177,7 +177,7 @@ CONTEXT_PARALLEL = {
 
 
 class EngineSettings(Strict):
-    """A fully resolved engine configuration: what one deployment runs. Part of ``deployment_id``."""
+    """One engine configuration; ``spec/stages.py`` names its stages. Part of ``deployment_id``."""
 
     # which engine, and where it is installed
     engine: Line

@@ -2,16 +2,13 @@
 
 | stage | made by | what it adds |
 |---|---|---|
-| ``WrittenSettings`` | ``spec/combinations.py`` | validated; an environment of the file says where
-the engine is installed |
-| ``ResolvedSettings`` | ``plan/settle.py: resolved`` | absolute paths; ``nnodes`` of replicas that
-are larger than a node |
-| ``PlannedSettings`` | ``plan/settle.py: with_time_to_start`` | a time limit within which a new
-node can download the weights |
-| ``PinnedSettings`` | ``engines/engine.py: Engine.pinned`` | values for fields that the engine
-would choose by its hardware; the engine's own words |
+| ``WrittenSettings`` | ``spec/combinations.py`` | validated; where the engine is installed |
+| ``ResolvedSettings`` | ``plan/settle.py: resolved`` | absolute paths; ``nnodes`` of large replicas |
+| ``PlannedSettings`` | ``plan/settle.py: with_time_to_start`` | a time limit that allows a download |
+| ``PinnedSettings`` | ``engines/engine.py: Engine.pinned`` | what the engine would choose by its GPUs |
 
-An id is made of written settings, a verdict of pinned ones; a plan holds planned settings, and a
+An id is made of written settings with the resolved ``nnodes`` and the pins, and a verdict of pinned
+settings; a plan holds planned settings, and a
 command line is made of pinned ones. A function for which the stage makes no difference takes
 ``EngineSettings``. The stages are names for the type checker: at run time all are EngineSettings.
 """

@@ -33,7 +33,7 @@ class LaunchEvent(StrEnum):
     LOAD_BEGAN = "load began"
     LOAD_ENDED = "load ended"
     STOP_BEGAN = "stop began"
-    STOPPED = "stopped"  # its row is stored, and its nodes are free
+    STOPPED = "stopped"  # its row is stored, and its engines are gone
     REQUEUED = "requeued"  # others kept its hosts: it begins anew, and leaves no row
 
 
