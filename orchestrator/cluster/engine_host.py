@@ -25,8 +25,8 @@ from orchestrator.cluster.calls import in_thread
 from orchestrator.cluster.node_models import downloaded_bytes
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
-from orchestrator.engines.engine import program_of
 from orchestrator.engines.networks import NOT_SAID, of_kv_caches
+from orchestrator.engines.registry import program_of
 from orchestrator.load.point import HostLoad
 from orchestrator.node.failures import LastWords, Phase, classify
 from orchestrator.node.leases import Holding, Lease, Wish, living

@@ -24,8 +24,7 @@ from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
 from orchestrator.cluster.node_network import unknown_interfaces
 from orchestrator.cluster.protocol import ASK_LIMIT_S
 from orchestrator.engines.command import Node
-from orchestrator.engines.engine import program_of
-from orchestrator.engines.registry import ROUTERS
+from orchestrator.engines.registry import ROUTERS, program_of
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT, is_free
 from orchestrator.node.reaper import output_of
 from orchestrator.results.blobs import Blobs

@@ -13,7 +13,6 @@ from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.extra_args import NO_USE, extra_arguments
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware, is_version
 from orchestrator.spec.stages import PinnedSettings, PlannedSettings, ResolvedSettings
@@ -158,23 +157,6 @@ class Engine:
     reported: Callable[[str], Reported] = lambda log: {}
     log: LogWords = NO_LOG_WORDS
 
-    def dialect(self, settings: EngineSettings, api: str) -> Dialect:
-        """The dialect of one of its APIs. Raises KeyError for one that it does not have."""
-        drafted = 0
-        if self.drafts is not None:
-            drafted = max(self.drafts.tokens(part) for part in settings.engines.values())
-        return replace(self.apis(settings)[api], tokens_per_step=1 + drafted)
-
-    def apis(self, settings: EngineSettings) -> dict[str, Dialect]:
-        """Its ``dialects``, limited to what the router in front of it passes on."""
-        own = self.dialects(settings)
-        if settings.router is None:
-            return own
-        of_router = ROUTERS[settings.router.engine].dialects(settings)
-        return {
-            api: dialect.through(of_router[api]) for api, dialect in own.items() if api in of_router
-        }
-
     def pinned(self, settings: ResolvedSettings, hardware: Hardware) -> PinnedSettings:
         """The settings of one part as its command line says them, and as its verdict judges them:
         with values for the fields that are left open, in the engine's own words.
@@ -252,8 +234,3 @@ class Engine:
         if any(is_same_release(version, line.version) for line in command_lines(self.name)):
             return True
         return not self.version or self.version in version or is_version(self.version, version)
-
-
-def program_of(name: str) -> Engine:
-    """The engine or router of this name. Raises InputError when there is neither."""
-    return ROUTERS[name] if name in ROUTERS else ENGINES[name]

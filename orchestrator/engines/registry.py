@@ -29,3 +29,8 @@ ROUTERS: Registry[Engine] = Registry(
         "sglang_router": "orchestrator.engines.sglang_router:ROUTER",
     },
 )
+
+
+def program_of(name: str) -> Engine:
+    """The engine or router of this name. Raises InputError when there is neither."""
+    return ROUTERS[name] if name in ROUTERS else ENGINES[name]

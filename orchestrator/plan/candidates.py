@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from orchestrator.engines.engine import Engine, program_of
+from orchestrator.engines.engine import Engine
 from orchestrator.engines.problems import notes_of
-from orchestrator.engines.registry import ENGINES, ROUTERS
+from orchestrator.engines.registry import ENGINES, ROUTERS, program_of
 from orchestrator.plan.identity import Contents, deployment_id, version_mismatch
 from orchestrator.plan.paths import Paths
 from orchestrator.plan.settle import resolved

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from orchestrator.base.errors import InputError
+from orchestrator.engines.dialects import dialects_of
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.paths import Paths
 from orchestrator.spec.document import nearest
@@ -81,7 +82,7 @@ def _check_apis(experiment: Experiment, candidates: Sequence[Candidate]) -> None
     """Reports workloads that need an API which no deployment has."""
     served: set[str] = set()
     for candidate in candidates:
-        served.update(candidate.engine.apis(candidate.settings))
+        served.update(dialects_of(candidate.engine, candidate.settings))
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         if served and workload.api not in served:
             message = f"no deployment has the API {workload.api!r}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.command import Node
-from orchestrator.engines.engine import program_of
+from orchestrator.engines.registry import program_of
 from orchestrator.plan.checkpoints import files_digest
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, read_at_most

@@ -1,6 +1,6 @@
 """Places replicas on nodes: spreads those that are larger than a node, and says which fit nowhere."""
 
-from orchestrator.engines.engine import program_of
+from orchestrator.engines.registry import program_of
 from orchestrator.spec.load import counted
 from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 

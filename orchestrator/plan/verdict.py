@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.catalog.models import model_facts
+from orchestrator.engines.dialects import dialects_of
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.registry import ROUTERS
@@ -103,7 +104,7 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
     # the model's own, where known
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len
-    apis = sorted(engine.apis(candidate.settings))
+    apis = sorted(dialects_of(engine, candidate.settings))
     mismatches = {
         load.workload.name: workload_mismatch(load.workload, settings, limit, apis)
         for load in loads

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from orchestrator.base.errors import InputError
 from orchestrator.engines.command import Node
+from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import Target
@@ -43,7 +44,7 @@ def endpoint_target(settings: EngineSettings, api_key: str | None) -> Target:
 
 def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
     """How an endpoint is asked unless a trial request shows that it takes only less."""
-    dialect = ENGINES[settings.engine].dialect(settings, api)
+    dialect = dialect_of(ENGINES[settings.engine], settings, api)
     path = parse_address(str(settings.url)).paths(dialect.path)[0]
     return with_salt(replace(dialect, path=path), owner, settings)
 
@@ -56,7 +57,7 @@ def try_endpoint(
 
     ``owner``: who the endpoint says owns the model.
     """
-    usual = ENGINES[settings.engine].dialect(settings, api)
+    usual = dialect_of(ENGINES[settings.engine], settings, api)
     candidates = [usual]
     for dialect in dialects(_API_OF_LOAD.get(api, api)):
         asks_more = dialect.return_token_ids or dialect.prompt_token_ids

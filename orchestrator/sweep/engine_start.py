@@ -25,10 +25,10 @@ from orchestrator.cluster.base import HostLost, PlacementDeadline, Stopped
 from orchestrator.cluster.protocol import Placement
 from orchestrator.emulator.version import is_emulator
 from orchestrator.engines.command import Node, Worker, random_key
+from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.endpoint import with_salt
-from orchestrator.engines.engine import program_of
 from orchestrator.engines.networks import doubt
-from orchestrator.engines.registry import ENGINES
+from orchestrator.engines.registry import ENGINES, program_of
 from orchestrator.load.point import Target
 from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Expected, Ready, wait_ready
@@ -173,7 +173,7 @@ class EngineStart:
             return self._tried[api]
         if settings.url is not None:
             return usual_dialect(settings, api, self._owner)
-        dialect = ENGINES[settings.engine].dialect(settings, api)
+        dialect = dialect_of(ENGINES[settings.engine], settings, api)
         return with_salt(dialect, self._owner, settings)
 
     @property

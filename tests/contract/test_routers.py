@@ -14,9 +14,9 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.engines.command import Worker
-from orchestrator.engines.engine import program_of
+from orchestrator.engines.dialects import dialect_of, dialects_of
 from orchestrator.engines.problems import problems_of
-from orchestrator.engines.registry import ENGINES, ROUTERS
+from orchestrator.engines.registry import ENGINES, ROUTERS, program_of
 from orchestrator.spec.settings import ROLES, EngineSettings
 from tests.contract import recorded
 from tests.contract.test_engine_flags import complaints
@@ -124,7 +124,7 @@ def test_a_request_holds_nothing_that_the_router_refuses_or_drops(
     router: str, engine: str, api: str, passes: set[str]
 ) -> None:
     given = settings(engine, router={"engine": router, "model": "acme/tiny"})
-    spoken = ENGINES[engine].dialect(given, api)
+    spoken = dialect_of(ENGINES[engine], given, api)
     names = {"prompt_token_ids", "continuous_usage", "return_token_ids", "cache_salt"}
     assert {name for name in names if getattr(spoken, name)} == passes
-    assert "tgi" not in ENGINES["emulator"].apis(settings("emulator", router=given.router))
+    assert "tgi" not in dialects_of(ENGINES["emulator"], settings("emulator", router=given.router))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.command import Node
+from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -161,7 +162,7 @@ def test_flags_may_say_all_of_a_draft_while_the_field_is_open(
 ) -> None:
     made = settings(engine, extra_args=extra)
     assert problems_of(ENGINES[engine], made, GPU) == []
-    assert ENGINES[engine].dialect(made, "completions").tokens_per_step == 1 + tokens
+    assert dialect_of(ENGINES[engine], made, "completions").tokens_per_step == 1 + tokens
     assert ENGINES[engine].rules.moved(made), "what memory holds is not known then"
     drafts = {"method": "mtp", "num_speculative_tokens": 1}
     assert "is set by the field speculative" in problems(engine, drafts, extra_args=extra)

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines.command import Node
+from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.node.failures import classify
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -41,9 +42,9 @@ def test_only_open_fields_are_pinned() -> None:
 
 
 def test_a_speculating_engine_makes_several_tokens_in_a_step() -> None:
-    assert ACME.dialect(acme(), "completions").tokens_per_step == 1
+    assert dialect_of(ACME, acme(), "completions").tokens_per_step == 1
     drafting = acme(speculative={"method": "ngram", "num_speculative_tokens": 3})
-    assert ACME.dialect(drafting, "completions").tokens_per_step == 4
+    assert dialect_of(ACME, drafting, "completions").tokens_per_step == 4
 
 
 def test_log_is_read_by_words_of_the_engine_and_by_shared_ones() -> None:

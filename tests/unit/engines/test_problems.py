@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.engine import program_of
 from orchestrator.engines.problems import notes_of, problems_of
-from orchestrator.engines.registry import ENGINES, ROUTERS
+from orchestrator.engines.registry import ENGINES, ROUTERS, program_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.unit.engines.builders import ACME, CPU, acme, settings_of
 
