@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.results.ids import digest, new_ulid
-from orchestrator.results.manifest import FilePart, Manifest
 from orchestrator.spec.load import Slo
 
 JSON = st.recursive(
@@ -24,24 +23,6 @@ JSON = st.recursive(
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
-)
-
-
-MANIFEST = Manifest(
-    kind="point",
-    measurement_id="m0",
-    attempt_id="a0",
-    status="failed",
-    created_unix_ns=12,
-    files=(
-        FilePart("requests", "data/requests/v=1/x.parquet", 3, 99, "ab"),
-        FilePart("points", "data/points/v=1/x.parquet", 1, 9, "cd"),
-    ),
-    reason="it broke",
-    failure_class="infra",
-    deployment_id="d0",
-    client_version="1",
-    emulated=True,
 )
 
 
