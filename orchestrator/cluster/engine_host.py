@@ -28,7 +28,7 @@ from orchestrator.engines.container import is_docker
 from orchestrator.engines.networks import NOT_SAID, of_kv_caches
 from orchestrator.engines.registry import program_of
 from orchestrator.load.point import HostLoad
-from orchestrator.node.failures import LastWords, Phase, classify
+from orchestrator.node.failures import EnginePhase, LastWords, classify
 from orchestrator.node.leases import Holding, Lease, Wish, living
 from orchestrator.node.process import LOG_NAME, EngineProcess
 from orchestrator.node.readiness import LOG_LINES, Expected, Ready, wait_ready
@@ -107,7 +107,7 @@ class EngineHost:
         self._sampler: Sampler | None = None
         self._before: Snapshot | None = None  # CPU use when the point began
         self._held: list[Holding] = []  # leases on this host when the point began
-        self._phase: Phase = "start"
+        self._phase = EnginePhase.START
         self._stopped: Stopped | None = None
         self.allocation = Allocation(
             node_id,
@@ -229,7 +229,7 @@ class EngineHost:
             )
         except EngineFailure as error:
             return error.failure
-        self._phase = "run"
+        self._phase = EnginePhase.SERVING
         return ready
 
     def downloaded(self) -> int:

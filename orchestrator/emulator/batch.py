@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from orchestrator.emulator.model import Limits, Replica
+from orchestrator.emulator.model import RankLimits, Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 
 _NEVER = -1
@@ -367,7 +367,7 @@ class Batch:
         self.windowed -= sequence.windowed
 
 
-def refusal(limits: Limits, prompt_tokens: int, output_tokens: int) -> str | None:
+def refusal(limits: RankLimits, prompt_tokens: int, output_tokens: int) -> str | None:
     """Why a request can never run, None when it can. ``Batch.submit`` takes only those that can."""
     total = prompt_tokens + output_tokens
     if total > limits.max_model_len:

@@ -17,7 +17,7 @@ from orchestrator.spec.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RankLimits:
     """What one data-parallel rank of a replica takes at a time. ``kv_tokens`` is its KV capacity in
     tokens.
     """
@@ -137,7 +137,7 @@ class Replica:
     """The model of one data-parallel rank: costs, limits and what they came from."""
 
     costs: StepTimes
-    limits: Limits
+    limits: RankLimits
     prediction: memory.Prediction
     request_overhead_s: float
     token_interval_s: float
@@ -160,7 +160,7 @@ def replica(
         bounded = settings.model_copy(update={"kv_cache_memory_bytes": _CPU_KV_BYTES})
         prediction = memory.predict(facts, bounded, device)
     queue = settings.max_num_queued_reqs
-    limits = Limits(
+    limits = RankLimits(
         max_model_len=prediction.max_model_len,
         max_num_seqs=prediction.max_num_seqs,
         max_num_batched_tokens=prediction.max_num_batched_tokens,

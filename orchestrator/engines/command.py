@@ -118,7 +118,7 @@ class Flag:
         return [self.name, str(value)]
 
 
-Flags = Mapping[str, Flag | tuple[Flag, ...]]  # by field
+FlagTable = Mapping[str, Flag | tuple[Flag, ...]]  # by field
 
 
 def named(*fields: str, kind: FlagKind = "value") -> dict[str, Flag]:
@@ -128,14 +128,14 @@ def named(*fields: str, kind: FlagKind = "value") -> dict[str, Flag]:
     return {name: Flag("--" + name.replace("_", "-"), kind) for name in fields}
 
 
-def iter_flags(flags: Flags) -> Iterator[tuple[str, Flag]]:
+def iter_flags(flags: FlagTable) -> Iterator[tuple[str, Flag]]:
     """(field, flag) of every flag, in the table's order."""
     for name, own in flags.items():
         for flag in own if isinstance(own, tuple) else (own,):
             yield name, flag
 
 
-def flag_arguments(settings: EngineSettings, flags: Flags) -> list[str]:
+def flag_arguments(settings: EngineSettings, flags: FlagTable) -> list[str]:
     """Arguments for the fields that are set, in the table's order."""
     arguments: list[str] = []
     for name, flag in iter_flags(flags):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.engines import command
-from orchestrator.engines.command import Command, Flags, Node
+from orchestrator.engines.command import Command, FlagTable, Node
 from orchestrator.engines.command_lines import command_lines, is_same_release
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.extra_args import NO_USE, extra_arguments
@@ -111,7 +111,7 @@ class Engine:
     guarded: bool = True
 
     # its settings
-    flags: Flags = field(default_factory=dict)  # field -> its flag, or flags
+    flags: FlagTable = field(default_factory=dict)  # field -> its flag, or flags
     # fields that `start` handles, or that are part of other fields' flags
     handled_fields: Collection[str] = ()
     # field -> why the engine does not have it

@@ -11,9 +11,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from orchestrator.base.errors import InputError
 from orchestrator.engines import vllm_judge
@@ -24,19 +24,43 @@ from orchestrator.spec.settings import EngineSettings, Hardware, installed_versi
 from orchestrator.spec.stages import PlannedSettings
 
 START_S = 180.0  # importing vLLM takes 10 s, the first time on a slow disk two minutes
-EACH_S = 1.0  # seen: 0.02 to 0.1 s
+EACH_S = 1.0  # for each command line; 0.02 to 0.1 s were measured
 NOT_JUDGED = "its CPU build judges no GPU memory and no kernels"
-Case = dict[str, Any]
-Verdict = Mapping[str, str]  # {} | {"refused": sentence} | {"unknown": sentence}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a vLLM environment answers; fewer verdicts than cases if time ran out."""
+class JudgedCommand:
+    """A command line that vLLM is asked about; vllm_judge.py reads it as a JSON object."""
+
+    argv: tuple[str, ...]  # of ``vllm serve``
+    env: Mapping[str, str]
+    models: Sequence[tuple[str, str | None]]  # names and revisions of the model and its draft
+    cpu: bool  # whether it is for a CPU
+
+
+class Ruling(Enum):
+    """What vLLM says of a command line; the values are the keys of vllm_judge.py's verdicts."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"  # this machine or build cannot tell
+
+
+@dataclass(frozen=True, slots=True)
+class CommandVerdict:
+    """vLLM's verdict on one command line."""
+
+    ruling: Ruling
+    sentence: str = ""  # why vLLM refuses the command line, or cannot judge it
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeReport:
+    """All verdicts of a vLLM environment; fewer verdicts than command lines if time ran out."""
 
     version: str
     device: str
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[CommandVerdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +79,39 @@ def opinion_of_vllm(
     ``environment`` is a virtual environment with vLLM. Raises InputError when it cannot be asked.
     """
     version = installed_version(str(environment), VLLM.name)
-    asked = {name: one for name, one in deployments.items() if one[0].engine == VLLM.name}
-    comparable = {name: one for name, one in asked.items() if _same_version(one[0], version)}
+    of_vllm = {
+        name: (settings, hardware)
+        for name, (settings, hardware) in deployments.items()
+        if settings.engine == VLLM.name
+    }
+    comparable = {
+        name: (settings, hardware)
+        for name, (settings, hardware) in of_vllm.items()
+        if _is_same_version(settings, version)
+    }
     if not comparable:
         return Opinion({}, f"vLLM {version} was not asked: no deployment runs that version")
-    answer = ask(environment, [case_of(*one) for one in comparable.values()])
-    verdicts = dict(zip(comparable, answer.verdicts, strict=False))
-    refused = {
-        name: (
-            f"vLLM {answer.version} refuses it: "
-            f"{verdict['refused']}{_limits(answer, [comparable[name][1]])}"
-        )
-        for name, verdict in verdicts.items()
-        if "refused" in verdict
-    }
-    limits = _limits(answer, [hardware for _, hardware in comparable.values()])
-    late = len(verdicts) < len(comparable)
-    return Opinion(
-        refused, _note(answer, verdicts, len(asked), "it was out of time" if late else "") + limits
-    )
+    commands = [judged_command(settings, hardware) for settings, hardware in comparable.values()]
+    report = ask(environment, commands)
+    verdicts = dict(zip(comparable, report.verdicts, strict=False))
+    refused = {}
+    for name, verdict in verdicts.items():
+        if verdict.ruling is Ruling.REFUSED:
+            _, hardware = comparable[name]
+            limits = _limits(report, [hardware])
+            refused[name] = f"vLLM {report.version} refuses it: {verdict.sentence}{limits}"
+    limits = _limits(report, [hardware for _, hardware in comparable.values()])
+    return Opinion(refused, _note(report, len(comparable), len(of_vllm)) + limits)
 
 
-def _limits(answer: Answer, judged: Sequence[Hardware]) -> str:
-    """What a CPU build cannot judge of deployments for GPUs."""
-    return (
-        f" ({NOT_JUDGED})"
-        if answer.device == "cpu" and not all(one.is_cpu for one in judged)
-        else ""
-    )
+def _limits(report: JudgeReport, judged: Sequence[Hardware]) -> str:
+    """What a CPU build cannot judge of deployments for GPUs, in brackets; "" if it judges all."""
+    if report.device != "cpu" or all(hardware.is_cpu for hardware in judged):
+        return ""
+    return f" ({NOT_JUDGED})"
 
 
-def _same_version(settings: EngineSettings, version: str | None) -> bool:
+def _is_same_version(settings: EngineSettings, version: str | None) -> bool:
     """Whether the environment has a deployment's version; assumed if either is not known."""
     own = settings.engine_version
     if own is None and settings.executable and settings.image is None:
@@ -93,23 +119,24 @@ def _same_version(settings: EngineSettings, version: str | None) -> bool:
     return own is None or version is None or is_version(own, version)
 
 
-def case_of(settings: PlannedSettings, hardware: Hardware) -> Case:
+def judged_command(settings: PlannedSettings, hardware: Hardware) -> JudgedCommand:
     """The command line of rank 0 as it would be run, without a container."""
-    alone: dict[str, Any] = {"image": None, "container_runtime": None}
-    if (
-        settings.world_size > 1
-        and settings.nnodes == 1
-        and settings.distributed_executor_backend is None
-    ):
-        # its default, which counts the GPUs of this machine
-        alone["distributed_executor_backend"] = "mp"
-    command = VLLM.command(settings.model_copy(update=alone), hardware, Node(), api_key="")
-    draft = settings.speculative.model if settings.speculative else None
-    models = [(settings.model, settings.revision), *([(draft, None)] if draft else [])]
-    return {"argv": command.argv[2:], "env": command.env, "models": models, "cpu": hardware.is_cpu}
+    changes: dict[str, str | None] = {"image": None, "container_runtime": None}
+    has_local_ranks = settings.world_size > 1 and settings.nnodes == 1
+    if has_local_ranks and settings.distributed_executor_backend is None:
+        # vLLM's default counts the GPUs of this machine
+        changes["distributed_executor_backend"] = "mp"
+    without_container = settings.model_copy(update=changes)
+    command = VLLM.command(without_container, hardware, Node(), api_key="")
+    models: list[tuple[str, str | None]] = [(settings.model, settings.revision)]
+    if settings.speculative is not None and settings.speculative.model:
+        models.append((settings.speculative.model, None))
+    return JudgedCommand(command.argv[2:], command.env, models, hardware.is_cpu)
 
 
-def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = None) -> Answer:
+def ask(
+    environment: str | Path, commands: Sequence[JudgedCommand], limit_s: float | None = None
+) -> JudgeReport:
     """Ask a virtual environment's vLLM about command lines, in one process and within a time limit.
 
     Raises InputError when the environment has no vLLM, or when vLLM finds no device here.
@@ -117,31 +144,42 @@ def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = 
     python = from_home(str(environment)).absolute() / "bin" / "python"
     if not python.exists():
         raise InputError(f"{environment} is not a virtual environment: it has no bin/python")
-    lines = "".join(json.dumps(case) + "\n" for case in cases)
-    limit_s = START_S + EACH_S * len(cases) if limit_s is None else limit_s
-    said, complaint = _run([str(python), "-I", vllm_judge.__file__], lines, limit_s)
-    found = [
+    lines = "".join(json.dumps(asdict(command)) + "\n" for command in commands)
+    if limit_s is None:
+        limit_s = START_S + EACH_S * len(commands)
+    output, errors = _run([str(python), "-I", vllm_judge.__file__], lines, limit_s)
+    documents = [
         json.loads(line.removeprefix(vllm_judge.MARK))
-        for line in said.splitlines()
+        for line in output.splitlines()
         if _is_verdict(line)
     ]
-    if not found:
-        last = (complaint.strip() or f"no answer within {limit_s:g} s").splitlines()[-1]
-        raise InputError(f"the vLLM of {environment} cannot be asked: {last}")
-    about, *verdicts = found
-    if not about["device"]:
+    if not documents:
+        reason = (errors.strip() or f"no answer within {limit_s:g} s").splitlines()[-1]
+        raise InputError(f"the vLLM of {environment} cannot be asked: {reason}")
+    header, *verdicts = documents
+    if not header["device"]:
         raise InputError(
             f"the vLLM of {environment} finds no device here: name one with a CPU build, or plan "
             "on a node with GPUs"
         )
-    return Answer(about["version"], about["device"], verdicts)
+    return JudgeReport(
+        header["version"], header["device"], [_verdict(document) for document in verdicts]
+    )
 
 
 def _is_verdict(line: str) -> bool:
     return line.startswith(vllm_judge.MARK) and line.endswith("}")
 
 
-def _run(argv: list[str], given: str, limit_s: float) -> tuple[str, str]:
+def _verdict(document: Mapping[str, str]) -> CommandVerdict:
+    """The verdict in one line of vllm_judge.py."""
+    for ruling in (Ruling.REFUSED, Ruling.UNKNOWN):
+        if ruling.value in document:
+            return CommandVerdict(ruling, document[ruling.value])
+    return CommandVerdict(Ruling.ACCEPTED)
+
+
+def _run(argv: list[str], input_text: str, limit_s: float) -> tuple[str, str]:
     """Standard output and error, as far as they came in time. No process is left."""
     process = subprocess.Popen(
         argv,
@@ -152,7 +190,7 @@ def _run(argv: list[str], given: str, limit_s: float) -> tuple[str, str]:
         start_new_session=True,
     )
     try:
-        return process.communicate(given, timeout=limit_s)
+        return process.communicate(input_text, timeout=limit_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return process.communicate()
@@ -162,16 +200,22 @@ def _run(argv: list[str], given: str, limit_s: float) -> tuple[str, str]:
             process.wait()
 
 
-def _note(answer: Answer, verdicts: Mapping[str, Verdict], asked: int, otherwise: str) -> str:
-    refused = sum("refused" in one for one in verdicts.values())
-    unknown = [one["unknown"] for one in verdicts.values() if "unknown" in one]
-    accepted = len(verdicts) - refused - len(unknown)
-    text = (
-        f"vLLM {answer.version} accepts {accepted} and refuses {refused} of {asked} vllm "
+def _note(report: JudgeReport, commands: int, deployments: int) -> str:
+    """How many of all ``deployments`` vLLM accepts, refuses and cannot judge; it was asked about
+    ``commands`` of them.
+    """
+    rulings = [verdict.ruling for verdict in report.verdicts]
+    accepted = rulings.count(Ruling.ACCEPTED)
+    refused = rulings.count(Ruling.REFUSED)
+    note = (
+        f"vLLM {report.version} accepts {accepted} and refuses {refused} of {deployments} vllm "
         "deployments"
     )
-    left = asked - accepted - refused
-    if left:
-        why = next(iter(unknown), otherwise)
-        text += f"; {left} could not be judged{f': {why}' if why else ''}"
-    return text
+    not_judged = deployments - accepted - refused
+    if not not_judged:
+        return note
+    reasons = [verdict.sentence for verdict in report.verdicts if verdict.ruling is Ruling.UNKNOWN]
+    if len(report.verdicts) < commands:
+        reasons.append("it was out of time")
+    note += f"; {not_judged} could not be judged"
+    return f"{note}: {reasons[0]}" if reasons else note

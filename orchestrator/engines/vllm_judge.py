@@ -41,40 +41,46 @@ _DEVICE = re.compile(
 
 
 def main() -> None:
+    """Write the version and the device, then a verdict for each line of standard input."""
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR")
     device = str(importlib.import_module("vllm.platforms").current_platform.device_type)
-    say(
-        {"version": importlib.import_module("importlib.metadata").version("vllm"), "device": device}
-    )
+    version = importlib.import_module("importlib.metadata").version("vllm")
+    write({"version": version, "device": device})
     if device:
         for line in sys.stdin:
-            say(judge(json.loads(line), device))
+            write(judge(json.loads(line), device))
 
 
-def say(verdict: dict[str, str]) -> None:
-    print(MARK + json.dumps(verdict), flush=True)
+def write(document: dict[str, str]) -> None:
+    """Write one line for ``vllm_check.py``, marked because vLLM writes lines of its own."""
+    print(MARK + json.dumps(document), flush=True)
 
 
 def judge(case: dict[str, Any], device: str) -> dict[str, str]:
     """vLLM's verdict on one command line."""
     for model, revision in case["models"]:
-        if (missing := without_config(model, revision)) is not None:
+        missing = without_config(model, revision)
+        if missing is not None:
             return {"unknown": missing}
-    before, complaint = dict(os.environ), io.StringIO()
+    variables = dict(os.environ)
+    errors = io.StringIO()
     try:
         os.environ.update(case["env"])
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(errors):
             build(case["argv"])
     except SystemExit:  # argparse
-        return {"refused": plain(complaint.getvalue().partition("error: ")[2] or "its arguments")}
+        message = errors.getvalue().partition("error: ")[2]
+        return {"refused": plain(message or "its arguments")}
     except OSError as error:  # a file of the model that is not at hand
         return {"unknown": sentence_of(error)}
     except Exception as error:
-        foreign = case["cpu"] != (device == "cpu") and of_device(error)
-        return {"unknown" if foreign or of_environment(error) else "refused": sentence_of(error)}
+        is_for_other_device = case["cpu"] != (device == "cpu")
+        if of_environment(error) or (is_for_other_device and of_device(error)):
+            return {"unknown": sentence_of(error)}
+        return {"refused": sentence_of(error)}
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(variables)
     return {}
 
 
@@ -114,12 +120,18 @@ def without_config(model: str, revision: str | None) -> str | None:
 
 def sentence_of(error: BaseException) -> str:
     """vLLM's own words, without pydantic's."""
-    details = error.errors() if hasattr(error, "errors") else []
-    texts = [
-        str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        for detail in details
-    ]
-    return plain("; ".join(texts or [str(error) or type(error).__name__]))
+    messages = []
+    for detail in details_of(error):
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        messages.append(message.removeprefix("Assertion failed, "))
+    if not messages:
+        messages.append(str(error) or type(error).__name__)
+    return plain("; ".join(messages))
+
+
+def details_of(error: BaseException) -> list[dict[str, Any]]:
+    """The single errors of pydantic's ValidationError; [] of any other exception."""
+    return error.errors() if hasattr(error, "errors") else []
 
 
 def plain(text: str) -> str:
@@ -132,14 +144,18 @@ def of_device(error: BaseException) -> bool:
     """Whether a refusal is about this build's device: raised by its platform, or its first sentence
     names one.
     """
-    details = error.errors() if hasattr(error, "errors") else []
-    causes = [detail.get("ctx", {}).get("error") for detail in details]
-    raised = [one for one in (error, *causes) if isinstance(one, BaseException)]
-    places = [frame.filename for one in raised for frame in traceback.extract_tb(one.__traceback__)]
-    opening = sentence_of(error).partition(". ")[0]
-    return (
-        any("vllm/platforms/" in place for place in places) or _DEVICE.search(opening) is not None
-    )
+    causes = [detail.get("ctx", {}).get("error") for detail in details_of(error)]
+    for exception in (error, *causes):
+        if isinstance(exception, BaseException) and comes_from_platform(exception):
+            return True
+    first_sentence = sentence_of(error).partition(". ")[0]
+    return _DEVICE.search(first_sentence) is not None
+
+
+def comes_from_platform(error: BaseException) -> bool:
+    """Whether vLLM's code for a platform is in the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any("vllm/platforms/" in frame.filename for frame in frames)
 
 
 def of_environment(error: BaseException) -> bool:

@@ -15,8 +15,8 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
-from typing import Literal
 
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.base.redaction import strip_control
@@ -32,11 +32,18 @@ from orchestrator.node.signatures import (
     of_engine,
 )
 
-Phase = Literal["start", "run"]  # before and after it was ready
 TAIL_LINES = 80
 LAST_WORDS_S = 3.0
 _CAUSE_CHARACTERS = 240
 _REASON_LINES = 24  # of the lines below a header, which may be the output of a compiler
+
+
+class EnginePhase(Enum):
+    """Whether an engine had served when it failed."""
+
+    START = "start"  # it was not ready yet
+    SERVING = "run"
+
 
 # Exit status -> kind, if the log has no signature; None: the engine still runs.
 _WORDLESS = {
@@ -46,8 +53,8 @@ _WORDLESS = {
     None: FailureKind.NOT_ANSWERING,
 }
 _INTRODUCTION = {
-    "start": "the engine did not start: ",
-    "run": "the engine failed while it served: ",
+    EnginePhase.START: "the engine did not start: ",
+    EnginePhase.SERVING: "the engine failed while it served: ",
 }
 # "ValueError: text", "triton.runtime.errors.OutOfResources: text", "what():  text" of C++
 _EXCEPTION = re.compile(
@@ -76,13 +83,13 @@ _PYDANTIC_MORE = re.compile(r"For further information visit ")
 _OF_A_VALIDATOR = re.compile(r"^(?:Value error|Assertion failed), ")
 
 
-def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -> Failure:
+def classify(words: LogWords, phase: EnginePhase, log: str, exit_status: int | None) -> Failure:
     """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs
     (it hangs).
     """
     written = strip_control(log).splitlines()  # TGI writes colours to files too
     tail = "\n".join([line for line in written if not line.startswith("# ")][-TAIL_LINES:])
-    if phase == "run" and READY in written:
+    if phase is EnginePhase.SERVING and READY in written:
         written = written[len(written) - written[::-1].index(READY) :]
     lines = [read(line) for line in written if not line.startswith("# ")]
     causes = _causes(words, lines)
@@ -100,7 +107,7 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
     wordless = _WORDLESS.get(exit_status)
     if wordless is not None:
         return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
-    kind = FailureKind.DIED_AT_START if phase == "start" else FailureKind.DIED
+    kind = FailureKind.DIED_AT_START if phase is EnginePhase.START else FailureKind.DIED
     ended = f"it ended {describe_exit(exit_status)}"
     last_words = _root_exception(causes, words) or _last_words(causes)
     if last_words:
@@ -118,7 +125,7 @@ class LastWords:
         self._clock = clock
         self._spoken_s: float | None = None  # when it was first noticed
 
-    def spoken(self, phase: Phase, lines: list[str]) -> bool:
+    def spoken(self, phase: EnginePhase, lines: list[str]) -> bool:
         """Whether the engine logged at least ``LAST_WORDS_S`` ago that it is dead: most engines end
         by then, and log more about it.
 
@@ -138,14 +145,15 @@ class LastWords:
         return self._spoken_s is not None and self._clock() - self._spoken_s >= LAST_WORDS_S
 
 
-def _signatures(words: LogWords, phase: Phase, weights: Iterable[Weight]) -> list[Signature]:
+def _signatures(words: LogWords, phase: EnginePhase, weights: Iterable[Weight]) -> list[Signature]:
     """The engine's own and those of all, if they count in this phase."""
     own = [of_engine(kind, pattern) for kind, pattern in words.failures.items()]
     wanted = set(weights)
     return [
         signature
         for signature in (*own, *COMMON)
-        if signature.weight in wanted and (phase == "start" or signature.counts_while_serving)
+        if signature.weight in wanted
+        and (phase is EnginePhase.START or signature.counts_while_serving)
     ]
 
 

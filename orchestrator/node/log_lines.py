@@ -13,7 +13,7 @@ _HEADER_CHARACTERS = 240  # no log has a longer header in front of its level
 _HEADER_PARTS = 12
 
 
-class Level(IntEnum):
+class LogLevel(IntEnum):
     """How grave a line is, as its writer says."""
 
     INFO = 1  # and everything below it
@@ -26,25 +26,25 @@ class LogLine:
     """A line of a log, taken apart."""
 
     raw: str
-    level: Level | None  # None: it does not say
+    level: LogLevel | None  # None: it does not say
     origin: str  # the process that wrote it: "(Worker_TP0 pid=71)"; "" if it does not say
     text: str  # without its header
 
     @property
     def is_passing(self) -> bool:
         """Whether its own level says that it is no error."""
-        return self.level is not None and self.level < Level.ERROR
+        return self.level is not None and self.level < LogLevel.ERROR
 
 
 _NAMES = {
-    **dict.fromkeys(("TRACE", "DEBUG", "INFO", "NOTICE", "NOTE", "REMARK"), Level.INFO),
-    **dict.fromkeys(("WARNING", "WARN"), Level.WARNING),
-    **dict.fromkeys(("ERROR", "ERR", "CRITICAL", "FATAL", "SEVERE"), Level.ERROR),
+    **dict.fromkeys(("TRACE", "DEBUG", "INFO", "NOTICE", "NOTE", "REMARK"), LogLevel.INFO),
+    **dict.fromkeys(("WARNING", "WARN"), LogLevel.WARNING),
+    **dict.fromkeys(("ERROR", "ERR", "CRITICAL", "FATAL", "SEVERE"), LogLevel.ERROR),
 }
 _LETTERS = {
-    **dict.fromkeys("TDI", Level.INFO),
-    "W": Level.WARNING,
-    **dict.fromkeys("EFC", Level.ERROR),
+    **dict.fromkeys("TDI", LogLevel.INFO),
+    "W": LogLevel.WARNING,
+    **dict.fromkeys("EFC", LogLevel.ERROR),
 }
 _NAME = "|".join(_NAMES)
 # A level where a header may have one, with what belongs to it.
@@ -110,13 +110,13 @@ def read(raw: str) -> LogLine:
     return LogLine(raw, level, " ".join(origins), _text_behind(rest[behind:]))
 
 
-def _level(header: str) -> tuple[Level | None, int]:
+def _level(header: str) -> tuple[LogLevel | None, int]:
     """The level, and where it ends. Headers may follow each other, if one process passes on what
     another one logged.
     """
     if header.startswith(("time=", "ts=", "level=")) and (field := _FIELD.search(header)):
         return _named(field["name"]), 0
-    level: Level | None = None
+    level: LogLevel | None = None
     end = at = 0
     for part_index in range(_HEADER_PARTS):
         at += len(header) - at - len(header[at:].lstrip())
@@ -140,19 +140,19 @@ def _level(header: str) -> tuple[Level | None, int]:
     return level, end
 
 
-def _level_of(match: re.Match[str]) -> tuple[Level | None, bool]:
+def _level_of(match: re.Match[str]) -> tuple[LogLevel | None, bool]:
     """The level that a match of ``_LEVEL`` names, and whether it is a header and no word of the
     text ("error: unexpected argument" is what a program says).
     """
     kind, word = next((kind, word) for kind, word in match.groupdict().items() if word)
     if kind in ("python", "category"):
-        return Level.WARNING, False
+        return LogLevel.WARNING, False
     if kind in ("name", "small", "timed", "colon"):
         return _named(word), kind != "colon"
     return _LETTERS[word], True
 
 
-def _named(name: str) -> Level | None:
+def _named(name: str) -> LogLevel | None:
     return _NAMES.get(name.upper())
 
 

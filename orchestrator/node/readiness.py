@@ -24,7 +24,7 @@ from orchestrator.catalog.parameters import mapping
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.networks import between_nodes
-from orchestrator.node.failures import TAIL_LINES, LastWords, classify
+from orchestrator.node.failures import TAIL_LINES, EnginePhase, LastWords, classify
 from orchestrator.node.process import EngineProcess
 from orchestrator.spec.settings import EngineSettings, installed_version
 
@@ -216,7 +216,8 @@ class _Watch:
         """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""
         if self.process is not None:
             status = self.process.poll()
-            if status is not None or self._last_words.spoken("start", self.process.new_lines()):
+            is_dying = self._last_words.spoken(EnginePhase.START, self.process.new_lines())
+            if status is not None or is_dying:
                 raise self._died(status)
         answer = self._ask_whether_ready()
         self._last_answer = answer
@@ -269,7 +270,7 @@ class _Watch:
 
     def _died(self, status: int | None) -> EngineFailure:
         """Why the engine died, by its log; a stranger on its port explains most deaths."""
-        failure = classify(self.engine.log, "start", self.log(), status)
+        failure = classify(self.engine.log, EnginePhase.START, self.log(), status)
         if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START):
             strangers = self._strangers()
             if strangers:

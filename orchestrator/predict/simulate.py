@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.emulator.batch import Batch, Sequence, refusal
-from orchestrator.emulator.model import Limits, Replica, replica
+from orchestrator.emulator.model import RankLimits, Replica, replica
 from orchestrator.emulator.profile import Profile, device_of, facts_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -129,7 +129,7 @@ def _run_rank(batch: Batch, schedule: Trace, part: slice) -> list[Sequence | Non
     return sequences
 
 
-def _turned_away(limits: Limits, running: int, prompt: int, output: int) -> bool:
+def _turned_away(limits: RankLimits, running: int, prompt: int, output: int) -> bool:
     """Whether it is refused: it can never run, or ``max_num_queued_reqs`` are already here."""
     most = limits.max_requests
     return (most is not None and running >= most) or refusal(limits, prompt, output) is not None

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from orchestrator.engines.registry import ENGINES
-from orchestrator.node.failures import classify
+from orchestrator.node.failures import EnginePhase, classify
 from tests.contract import recorded
 
 LOGGED = [name for name in ENGINES.names() if ENGINES[name].launches]
@@ -45,7 +45,9 @@ def test_what_an_engine_says_of_itself_is_read_from_its_log(name: str, start: st
 
 @pytest.mark.parametrize(("name", "line"), LINES)
 def test_what_an_engine_said_before_is_recognized(name: str, line: recorded.Line) -> None:
-    found = classify(ENGINES[name].log, "start", f"INFO something\n{line.text}\nINFO more", 1)
+    found = classify(
+        ENGINES[name].log, EnginePhase.START, f"INFO something\n{line.text}\nINFO more", 1
+    )
     assert found.kind == line.kind
     assert found.sentence.startswith(f"the engine did not start: {found.kind.meaning}: ")
     assert "[type=" not in found.sentence and "\n" not in found.sentence
@@ -58,7 +60,7 @@ def test_a_whole_log_of_a_death_tells_its_cause_whatever_was_warned_of_before(
     name: str, death: str
 ) -> None:
     told, log = recorded.deaths(name)[death]
-    found = classify(ENGINES[name].log, told["phase"], log, told["status"])
+    found = classify(ENGINES[name].log, EnginePhase(told["phase"]), log, told["status"])
     assert (found.kind, told["said"] in found.sentence) == (told["kind"], True), found.sentence
     assert "\x1b" not in found.sentence + found.log_tail
     assert found.log_tail.strip().splitlines()[-1].strip() != ""

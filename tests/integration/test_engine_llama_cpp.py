@@ -17,7 +17,7 @@ from orchestrator.base.errors import EngineFailure, Failure, FailureClass
 from orchestrator.base.http import Answer, ask
 from orchestrator.catalog.memory import predict
 from orchestrator.catalog.models import model_facts
-from orchestrator.node.failures import classify
+from orchestrator.node.failures import EnginePhase, classify
 from orchestrator.node.readiness import LOG_LINES, Expected, wait_ready
 from orchestrator.spec.settings import EngineSettings
 from tests.harness import (
@@ -177,7 +177,9 @@ def test_one_that_is_killed_while_it_serves_is_a_crash(server: Running) -> None:
     assert process.pid is not None
     psutil.Process(process.pid).kill()
     assert died(process, limit_s=10)
-    failure = classify(server.engine.log, "run", process.log_tail(LOG_LINES), process.poll() or 0)
+    failure = classify(
+        server.engine.log, EnginePhase.SERVING, process.log_tail(LOG_LINES), process.poll() or 0
+    )
     assert failure.failure_class is FailureClass.ENGINE_CRASH
 
 

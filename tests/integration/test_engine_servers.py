@@ -23,7 +23,7 @@ from orchestrator.base.errors import EngineFailure, Failure, FailureClass
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.node import ownership
-from orchestrator.node.failures import LastWords, classify
+from orchestrator.node.failures import EnginePhase, LastWords, classify
 from orchestrator.node.readiness import LOG_LINES
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import normalize
@@ -357,7 +357,9 @@ def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its
     tree = psutil.Process(process.pid).children(recursive=True)
     next(one for one in tree if one.name().startswith(facts.part)).kill()
     if facts.status is None:
-        wait_for(lambda: heard.spoken("run", process.new_lines()), 20, "its last words")
+        wait_for(
+            lambda: heard.spoken(EnginePhase.SERVING, process.new_lines()), 20, "its last words"
+        )
     else:
         status, text = server.ask(
             "POST", "/v1/completions", {"model": server.name, "stream": True} | completion()
@@ -365,5 +367,7 @@ def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its
         assert "error" in text or status == 500
         assert died(process, limit_s=30)
     assert process.poll() == facts.status
-    failure = classify(server.engine.log, "run", process.log_tail(LOG_LINES), facts.status)
+    failure = classify(
+        server.engine.log, EnginePhase.SERVING, process.log_tail(LOG_LINES), facts.status
+    )
     assert (failure.kind, failure.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)

@@ -8,7 +8,7 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.engines.command import Node
 from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.registry import ENGINES
-from orchestrator.node.failures import classify
+from orchestrator.node.failures import EnginePhase, classify
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
 from tests.unit.engines.builders import ACME, acme
@@ -49,17 +49,17 @@ def test_a_speculating_engine_makes_several_tokens_in_a_step() -> None:
 
 def test_log_is_read_by_words_of_the_engine_and_by_shared_ones() -> None:
     assert ACME.reported("a cache of 12,345 tokens") == {"kv_cache_tokens": 12345}
-    assert classify(ACME.log, "start", "no cache left", 1).kind is FailureKind.OOM_KV
+    assert classify(ACME.log, EnginePhase.START, "no cache left", 1).kind is FailureKind.OOM_KV
     assert (
-        classify(ACME.log, "start", "note: no cache left\nKeyError: 'x'", 1).kind
+        classify(ACME.log, EnginePhase.START, "note: no cache left\nKeyError: 'x'", 1).kind
         is FailureKind.DIED_AT_START
     )
     assert (
-        classify(ACME.log, "start", "ValueError: all is lost\nKeyError: 'x'", 1).kind
+        classify(ACME.log, EnginePhase.START, "ValueError: all is lost\nKeyError: 'x'", 1).kind
         is FailureKind.DIED_AT_START
     )
     assert (
-        classify(ACME.log, "start", "OSError: Address already in use", 1).kind
+        classify(ACME.log, EnginePhase.START, "OSError: Address already in use", 1).kind
         is FailureKind.PORT_TAKEN
     )
 

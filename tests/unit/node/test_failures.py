@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import Failure, FailureClass
 from orchestrator.engines.registry import ENGINES
-from orchestrator.node.failures import LAST_WORDS_S, LastWords, cause, classify
+from orchestrator.node.failures import LAST_WORDS_S, EnginePhase, LastWords, cause, classify
 
 PREFIX = "(EngineCore pid=5670) ERROR 11-21 11:28:41 [core.py:133] "
 
 
 def failure(phase: str, log: str, status: int | None, engine: str = "vllm") -> Failure:
-    return classify(ENGINES[engine].log, phase, log, status)  # type: ignore[arg-type]
+    return classify(ENGINES[engine].log, EnginePhase(phase), log, status)
 
 
 @pytest.mark.parametrize(
@@ -397,9 +397,12 @@ def test_engine_is_over_some_seconds_after_its_last_words(
 ) -> None:
     now = [0.0]
     heard = LastWords(ENGINES[engine].log, lambda: now[0])
-    assert not heard.spoken(phase, [line]), "it may end by itself and say more"  # type: ignore[arg-type]
+    assert not heard.spoken(EnginePhase(phase), [line]), "it may end by itself and say more"
     now[0] = LAST_WORDS_S
-    assert heard.spoken(phase, [("[2026-11-22 03:35:21] Decode batch, #running-req: 1")]) is over  # type: ignore[arg-type]
+    assert (
+        heard.spoken(EnginePhase(phase), [("[2026-11-22 03:35:21] Decode batch, #running-req: 1")])
+        is over
+    )
 
 
 REFUSED = "pydantic_core._pydantic_core.ValidationError: 1 validation error for "

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.log_lines import Level, read
+from orchestrator.node.log_lines import LogLevel, read
 
 # What is no error: {} is the text.
 PASSING = [
@@ -97,7 +97,7 @@ def test_an_error_is_read_without_its_header(form: str) -> None:
 )
 def test_a_level_in_the_text_of_a_line_is_not_its_own(text: str) -> None:
     line = read(text)
-    assert line.level in (None, Level.ERROR)
+    assert line.level in (None, LogLevel.ERROR)
     assert line.text == text.strip()
 
 

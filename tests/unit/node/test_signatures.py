@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines.registry import ENGINES
-from orchestrator.node.failures import classify
+from orchestrator.node.failures import EnginePhase, classify
 from orchestrator.node.signatures import COMMON, Signature
 from tests.unit.node.test_log_lines import PASSING, TELLING
 
@@ -27,7 +27,7 @@ def test_each_signature_is_found_in_the_log_of_every_engine(row: Signature) -> N
     for engine in LAUNCHED:
         for form in TELLING:
             log = f"INFO fine\n{form.format(row.example)}\nbye"
-            failure = classify(ENGINES[engine].log, "start", log, 1)
+            failure = classify(ENGINES[engine].log, EnginePhase.START, log, 1)
             assert (failure.kind, failure.failure_class) == (row.kind, row.failure_class), form
 
 
@@ -36,6 +36,8 @@ def test_no_signature_counts_in_a_warning(row: Signature) -> None:
     example = row.example.replace('"', "")
     warnings = "\n".join(form.format(example) for form in PASSING)
     for engine in LAUNCHED:
-        failure = classify(ENGINES[engine].log, "start", f"{warnings}\nfine\nKeyError: 'x'", 1)
+        failure = classify(
+            ENGINES[engine].log, EnginePhase.START, f"{warnings}\nfine\nKeyError: 'x'", 1
+        )
         assert failure.kind is FailureKind.DIED_AT_START, failure.sentence
         assert failure.sentence.endswith("KeyError: 'x'")

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.catalog.models import facts_from_config
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.vllm import ENGINE as VLLM
-from orchestrator.engines.vllm_check import ask
+from orchestrator.engines.vllm_check import JudgedCommand, Ruling, ask
 from orchestrator.plan.feasibility import RuleFinding, case_of, findings_of
 from orchestrator.plan.placement import placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -149,15 +149,19 @@ def arguments(settings: dict[str, Any]) -> list[str]:
 
 def verdicts(folders: list[Path], settings: list[dict[str, Any]]) -> list[str | None]:
     """What vLLM says to each: None, or its error."""
-    cases = [
-        {"argv": [str(folder), *arguments(given)], "env": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "cpu": True,
-         "models": [(str(folder), None)]}
+    commands = [
+        JudgedCommand(
+            argv=(str(folder), *arguments(given)),
+            env={"VLLM_CPU_KVCACHE_SPACE": "1"},
+            models=[(str(folder), None)],
+            cpu=True,
+        )
         for folder, given in zip(folders, settings, strict=True)
-    ]  # fmt: skip
-    answer = ask(ENVIRONMENT, cases, limit_s=280)
-    assert len(answer.verdicts) == len(cases)
-    assert not [one for one in answer.verdicts if "unknown" in one]
-    return [one.get("refused") for one in answer.verdicts]
+    ]
+    report = ask(ENVIRONMENT, commands, limit_s=280)
+    assert len(report.verdicts) == len(commands)
+    assert Ruling.UNKNOWN not in {verdict.ruling for verdict in report.verdicts}
+    return [verdict.sentence or None for verdict in report.verdicts]
 
 
 def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[RuleFinding]:
