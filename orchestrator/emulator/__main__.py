@@ -9,8 +9,8 @@ from orchestrator.emulator.server import log, main
 
 
 def run(argv: list[str]) -> int:
-    """Parse, serve, and the exit status. What is wrong is said as vLLM says it: an engine's log is
-    read for it.
+    """Serve as ``argv`` says; the exit status. Errors are logged as vLLM logs them, because the
+    reasons of a failed start are read from an engine's log.
     """
     # Processes started by Ray inherit a blocked SIGINT.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})

@@ -16,7 +16,6 @@ from orchestrator.emulator.flags import Options
 from orchestrator.emulator.model import Replica
 from orchestrator.emulator.prefix import Prompt
 
-Json = dict[str, Any]
 _COMMON = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from "
     "or had an they which "
@@ -25,6 +24,7 @@ _COMMON = (
     "than into them can only other time new"
 )
 WORDS = tuple(f" {word}" for word in _COMMON.split())
+MESSAGE_TOKENS = 4  # that a chat template adds to every message
 
 
 def four_bytes(text: str) -> int:
@@ -38,7 +38,8 @@ class Refused(Exception):
     """
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
-        self.status, self.kind = status, kind
+        self.status = status
+        self.kind = kind
         super().__init__(message)
 
 
@@ -57,54 +58,60 @@ class Serving:
             raise Refused(
                 f"the number of tokens to generate must be at least 1, got {output_tokens}"
             )
-        if why := refusal(self.replica.limits, prompt_tokens, output_tokens):
-            raise Refused(why)
+        reason = refusal(self.replica.limits, prompt_tokens, output_tokens)
+        if reason is not None:
+            raise Refused(reason)
 
 
 @dataclass
-class Answer(ABC):
-    """One request, understood, and how one API gives out its tokens."""
+class Completion(ABC):
+    """One request as its API understands it, and the bytes in which this API gives out its tokens."""
 
     request_id: str
     model: str
     prompt_tokens: int
     output_tokens: int
-    prompt: Prompt = b""  # for the prefix cache, with the salt
+    prompt: Prompt = b""  # for the prefix cache
     vocab_size: int = 32000
     stream: bool = False
     cache_salt: str = ""
-    cached_tokens: int = 0  # set when the prefix cache was asked
-    received: bool = False  # the KV cache of its prompt comes from another replica
+    cached_tokens: int = 0  # of the prompt; set once the prefix cache was looked up
+    kv_received: bool = False  # the KV cache of its prompt comes from another replica
     finish_reason: str = "length"
 
     @abstractmethod
-    def event(self, index: int, last: bool) -> bytes:
-        """Payload of the index-th token of a stream, from 0."""
+    def event(self, index: int, is_last: bool) -> bytes:
+        """The event of a stream with the token at this index, from 0."""
 
-    def close(self) -> bytes:
-        """What follows the last token of a stream."""
+    def closing_events(self) -> bytes:
+        """The events that follow the last token of a stream."""
         return b""
 
     @abstractmethod
-    def whole(self) -> object:
-        """JSON of an answer that is not streamed."""
+    def document(self) -> object:
+        """The JSON of an answer that is not streamed."""
 
     def word(self, index: int) -> str:
-        """Text of the index-th token."""
+        """Text of the token at this index."""
         return WORDS[(index * 7 + len(self.request_id) + self.prompt_tokens) % len(WORDS)]
 
     def token_id(self, index: int) -> int:
-        """Id of the index-th token; the same text always has the same id."""
+        """Id of the token at this index; the same text always has the same id."""
         return WORDS.index(self.word(index)) % self.vocab_size
 
-    def said(self) -> Prompt:
-        """What follows the prompt where a later prompt holds this answer."""
-        if isinstance(self.prompt, bytes):
-            return self.text().encode()
+    def token_ids(self) -> list[int]:
+        """Ids of all tokens."""
         return [self.token_id(index) for index in range(self.output_tokens)]
 
     def text(self) -> str:
+        """All tokens as text."""
         return "".join(self.word(index) for index in range(self.output_tokens))
+
+    def continuation(self) -> Prompt:
+        """What stands behind the prompt in a later prompt that holds this answer."""
+        if isinstance(self.prompt, bytes):
+            return self.text().encode()
+        return self.token_ids()
 
 
 def sse(payload: bytes) -> bytes:
@@ -113,19 +120,23 @@ def sse(payload: bytes) -> bytes:
 
 
 @dataclass
-class OpenAIAnswer(Answer):
+class OpenAICompletion(Completion):
     """``/v1/completions`` and ``/v1/chat/completions`` as vLLM writes them."""
 
     chat: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
     return_token_ids: bool = False
-    gives: bool = False  # the KV cache of its prompt to another replica
+    hands_kv_over: bool = False  # the KV cache of its prompt goes to another replica
 
     def __post_init__(self) -> None:
         """Builds what does not change before the first token."""
-        kind = "chat.completion" if self.chat else "text_completion"
-        kind += ".chunk" if self.chat and self.stream else ""
+        if not self.chat:
+            kind = "text_completion"
+        elif self.stream:
+            kind = "chat.completion.chunk"
+        else:
+            kind = "chat.completion"
         self._envelope = {
             "id": self.request_id,
             "object": kind,
@@ -133,25 +144,45 @@ class OpenAIAnswer(Answer):
             "model": self.model,
         }
         envelope = orjson.dumps(self._envelope)[:-1] + b',"choices":[{"index":0,'
-        self._head = envelope + (b'"delta":{"content":"' if self.chat else b'"text":"')
-        self._middle = (b'"},' if self.chat else b'",') + b'"logprobs":null,"finish_reason":'
+        if self.chat:
+            self._before_word = envelope + b'"delta":{"content":"'
+            self._after_word = b'"},"logprobs":null,"finish_reason":'
+        else:
+            self._before_word = envelope + b'"text":"'
+            self._after_word = b'","logprobs":null,"finish_reason":'
         self._usage_head = b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens
 
-    def said(self) -> Prompt:
-        return b"\nassistant: " + self.text().encode() if self.chat else super().said()
+    def continuation(self) -> Prompt:
+        if self.chat:
+            return b"\nassistant: " + self.text().encode()
+        return super().continuation()
 
-    def event(self, index: int, last: bool) -> bytes:
-        reason = b'"%b"' % self.finish_reason.encode() if last else b"null"
-        ids = b',"token_ids":[%d]' % self.token_id(index) if self.return_token_ids else b""
+    def event(self, index: int, is_last: bool) -> bytes:
+        reason = b'"%b"' % self.finish_reason.encode() if is_last else b"null"
+        token_ids = b""
+        if self.return_token_ids:
+            token_ids = b',"token_ids":[%d]' % self.token_id(index)
         usage = b""
         if self.continuous_usage:
             total = self.prompt_tokens + index + 1
             usage = b'%b%d,"completion_tokens":%d}' % (self._usage_head, total, index + 1)
-        word = self.word(index).encode()
-        payload = sse(b"".join((self._head, word, self._middle, reason, ids, b"}]", usage, b"}")))
-        return self._role() + payload if self.chat and index == 0 else payload
+        parts = (
+            self._before_word,
+            self.word(index).encode(),
+            self._after_word,
+            reason,
+            token_ids,
+            b"}]",
+            usage,
+            b"}",
+        )
+        event = sse(b"".join(parts))
+        if self.chat and index == 0:
+            return self._role_event() + event
+        return event
 
-    def _role(self) -> bytes:
+    def _role_event(self) -> bytes:
+        """The first event of a chat's stream, which holds no token."""
         choice = {
             "index": 0,
             "delta": {"role": "assistant", "content": ""},
@@ -160,44 +191,46 @@ class OpenAIAnswer(Answer):
         }
         return sse(orjson.dumps(self._envelope | {"choices": [choice]}))
 
-    def close(self) -> bytes:
-        usage = (
-            sse(orjson.dumps(self._envelope | {"choices": [], "usage": self._usage()}))
-            if self.include_usage
-            else b""
-        )
-        return usage + b"data: [DONE]\n\n"
+    def closing_events(self) -> bytes:
+        done = b"data: [DONE]\n\n"
+        if not self.include_usage:
+            return done
+        usage = self._envelope | {"choices": [], "usage": self._usage()}
+        return sse(orjson.dumps(usage)) + done
 
-    def whole(self) -> object:
-        choice: Json = {"index": 0, "logprobs": None, "finish_reason": self.finish_reason}
-        choice |= (
-            {"message": {"role": "assistant", "content": self.text()}}
-            if self.chat
-            else {"text": self.text()}
-        )
+    def document(self) -> object:
+        choice: dict[str, Any] = {
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": self.finish_reason,
+        }
+        if self.chat:
+            choice["message"] = {"role": "assistant", "content": self.text()}
+        else:
+            choice["text"] = self.text()
         if self.return_token_ids:
-            choice["token_ids"] = [self.token_id(index) for index in range(self.output_tokens)]
-        said: Json = {"choices": [choice], "usage": self._usage()}
-        if self.gives:  # as vLLM's NixlConnector tells where to fetch it, through the router
-            said["kv_transfer_params"] = {
+            choice["token_ids"] = self.token_ids()
+        document = self._envelope | {"choices": [choice], "usage": self._usage()}
+        if self.hands_kv_over:
+            # vLLM's NixlConnector tells the router so where the decode replica fetches it.
+            document["kv_transfer_params"] = {
                 "do_remote_prefill": True,
                 "remote_engine_id": self.request_id,
             }
-        return self._envelope | said
+        return document
 
-    def _usage(self) -> Json:
+    def _usage(self) -> dict[str, Any]:
+        details = {"cached_tokens": self.cached_tokens} if self.cached_tokens else None
         return {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
             "completion_tokens": self.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens}
-            if self.cached_tokens
-            else None,
+            "prompt_tokens_details": details,
         }
 
 
 @dataclass
-class TgiAnswer(Answer):
+class TgiCompletion(Completion):
     """``/generate`` and ``/generate_stream`` as text-generation-inference 3.3 writes them: one
     token per event.
     """
@@ -205,7 +238,7 @@ class TgiAnswer(Answer):
     details: bool = False
     in_list: bool = False
 
-    def _token(self, index: int) -> Json:
+    def _token(self, index: int) -> dict[str, Any]:
         return {
             "id": self.token_id(index),
             "text": self.word(index),
@@ -213,163 +246,194 @@ class TgiAnswer(Answer):
             "special": False,
         }
 
-    def _details(self) -> Json:
+    def _details(self) -> dict[str, Any]:
         return {
             "finish_reason": self.finish_reason,
             "generated_tokens": self.output_tokens,
             "seed": None,
         }
 
-    def event(self, index: int, last: bool) -> bytes:
-        payload: Json = {
+    def event(self, index: int, is_last: bool) -> bytes:
+        event: dict[str, Any] = {
             "index": index + 1,
             "token": self._token(index),
             "generated_text": None,
             "details": None,
         }
-        if last:
-            details = self._details() | {"input_length": self.prompt_tokens}
-            payload |= {"generated_text": self.text(), "details": details}
-        return sse(orjson.dumps(payload))
+        if is_last:
+            event["generated_text"] = self.text()
+            event["details"] = self._details() | {"input_length": self.prompt_tokens}
+        return sse(orjson.dumps(event))
 
-    def whole(self) -> object:
-        answer: Json = {"generated_text": self.text()}
+    def document(self) -> object:
+        document: dict[str, Any] = {"generated_text": self.text()}
         if self.details:
             tokens = [self._token(index) for index in range(self.output_tokens)]
-            answer["details"] = self._details() | {"prefill": [], "tokens": tokens}
-        return [answer] if self.in_list else answer
+            document["details"] = self._details() | {"prefill": [], "tokens": tokens}
+        return [document] if self.in_list else document
 
 
-def parse_completion(body: bytes, serving: Serving) -> OpenAIAnswer:
+def parse_completion(body: bytes, serving: Serving) -> OpenAICompletion:
     """``/v1/completions``. Raises Refused."""
-    value = _openai_body(body, serving)
-    tokens, prompt = _prompt(value.get("prompt"), serving)
-    return _openai(value, serving, tokens, _whole(value, "max_tokens", 16), prompt, chat=False)
+    fields = _openai_fields(body, serving)
+    prompt = _prompt(fields.get("prompt"), serving)
+    if isinstance(prompt, bytes):
+        prompt_tokens = serving.count_tokens(prompt.decode())
+    else:
+        prompt_tokens = len(prompt)
+    output_tokens = _whole_number(fields, "max_tokens", 16)
+    return _openai_completion(fields, serving, prompt, prompt_tokens, output_tokens, chat=False)
 
 
-def parse_chat(body: bytes, serving: Serving) -> OpenAIAnswer:
-    """``/v1/chat/completions``. Every message costs 4 tokens beside its text, as chat templates do.
-    Raises Refused.
-    """
-    value = _openai_body(body, serving)
-    messages = value.get("messages")
-    if (
-        not isinstance(messages, list)
-        or not all(isinstance(message, dict) for message in messages)
-        or not messages
-    ):
+def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
+    """``/v1/chat/completions``. Raises Refused."""
+    fields = _openai_fields(body, serving)
+    messages: Any = fields.get("messages")
+    if not _is_filled_list_of(messages, dict):
         raise Refused("messages must be a list of objects that is not empty")
     text = "\n".join(
         f"{message.get('role')}: {_content(message.get('content'))}" for message in messages
     )
-    tokens = serving.count_tokens(text) + 4 * len(messages)
-    given = _whole(value, "max_completion_tokens", 0) or _whole(value, "max_tokens", 0)
-    room = serving.replica.limits.max_model_len - tokens
-    limit = given or max(1, min(serving.options.profile.default_output_tokens, room))
-    answer = _openai(value, serving, tokens, limit, text.encode(), chat=True)
-    answer.finish_reason = "length" if given else "stop"
-    return answer
+    prompt_tokens = serving.count_tokens(text) + MESSAGE_TOKENS * len(messages)
+    limit = _whole_number(fields, "max_completion_tokens", 0)
+    limit = limit or _whole_number(fields, "max_tokens", 0)
+    output_tokens = limit
+    if not limit:
+        most_tokens = serving.replica.limits.max_model_len - prompt_tokens
+        default_tokens = serving.options.profile.default_output_tokens
+        output_tokens = max(1, min(default_tokens, most_tokens))
+    completion = _openai_completion(
+        fields, serving, text.encode(), prompt_tokens, output_tokens, chat=True
+    )
+    completion.finish_reason = "length" if limit else "stop"
+    return completion
 
 
-def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiAnswer:
+def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiCompletion:
     """TGI's native body; ``stream=None`` takes it from the body and answers with a list of one.
     Raises Refused.
     """
     try:
-        value = _object(body)
+        fields = _json_object(body)
     except Refused as refused:
         raise Refused(f"Failed to parse the request body as JSON: {refused}", 400, "") from None
-    text, parameters = value.get("inputs"), value.get("parameters")
-    if not isinstance(text, str) or not isinstance(parameters, dict | None):
-        which = "parameters" if isinstance(text, str) else "inputs"
-        raise Refused(
-            f"Failed to deserialize the JSON body into the target type: {which}: invalid type",
-            422,
-            "",
-        )
+    text = fields.get("inputs")
+    parameters = fields.get("parameters")
+    if not isinstance(text, str):
+        raise _not_deserialized("inputs")
+    if not isinstance(parameters, dict | None):
+        raise _not_deserialized("parameters")
+    parameters = parameters or {}
     try:
         if not text:
             raise Refused("`inputs` cannot be empty")
-        parameters = parameters or {}
-        tokens, limit = serving.count_tokens(text), _whole(parameters, "max_new_tokens", 100)
-        serving.check(tokens, limit)
+        prompt_tokens = serving.count_tokens(text)
+        output_tokens = _whole_number(parameters, "max_new_tokens", 100)
+        serving.check(prompt_tokens, output_tokens)
     except Refused as refused:
         raise Refused(f"Input validation error: {refused}", 422, "validation") from None
-    return TgiAnswer(
-        *(
-            uuid.uuid4().hex,
-            serving.options.model,
-            tokens,
-            limit,
-            text.encode(),
-            serving.vocab_size,
-        ),
-        stream=bool(value.get("stream")) if stream is None else stream,
+    return TgiCompletion(
+        request_id=uuid.uuid4().hex,
+        model=serving.options.model,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        prompt=text.encode(),
+        vocab_size=serving.vocab_size,
+        stream=bool(fields.get("stream")) if stream is None else stream,
         details=bool(parameters.get("details")),
         in_list=stream is None,
     )
 
 
-def _object(body: bytes) -> Json:
+def _not_deserialized(field: str) -> Refused:
+    """TGI's refusal of a field with another JSON type."""
+    message = f"Failed to deserialize the JSON body into the target type: {field}: invalid type"
+    return Refused(message, 422, "")
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request. Raises Refused."""
     try:
-        value = orjson.loads(body)
+        document = orjson.loads(body)
     except ValueError as error:
         raise Refused(f"the body is not JSON: {error}") from error
-    if not isinstance(value, dict):
+    if not isinstance(document, dict):
         raise Refused("the body is not a JSON object")
-    return value
+    return document
 
 
-def _openai_body(body: bytes, serving: Serving) -> Json:
-    value = _object(body)
-    model = value.get("model")
+def _openai_fields(body: bytes, serving: Serving) -> dict[str, Any]:
+    """The fields of a request to an OpenAI API, for this model and of one choice. Raises Refused."""
+    fields = _json_object(body)
+    model = fields.get("model")
     if model is not None and model != serving.options.model:
         raise Refused(f"The model `{model}` does not exist.", 404, "NotFoundError")
-    if _whole(value, "n", 1) != 1 or value.get("echo") or value.get("best_of", 1) not in {None, 1}:
+    is_one_choice = _whole_number(fields, "n", 1) == 1 and fields.get("best_of", 1) in {None, 1}
+    if not is_one_choice or fields.get("echo"):
         raise Refused("the emulator gives one completion per request, without echo")
-    return value
+    return fields
 
 
-def _openai(
-    value: Json, serving: Serving, tokens: int, limit: int, prompt: Prompt, chat: bool
-) -> OpenAIAnswer:
-    serving.check(tokens, limit)
-    options = value.get("stream_options") or {}
-    if options and not value.get("stream"):
+def _openai_completion(
+    fields: dict[str, Any],
+    serving: Serving,
+    prompt: Prompt,
+    prompt_tokens: int,
+    output_tokens: int,
+    chat: bool,
+) -> OpenAICompletion:
+    """The completion that a request asks for. Raises Refused."""
+    serving.check(prompt_tokens, output_tokens)
+    stream_options = fields.get("stream_options") or {}
+    if stream_options and not fields.get("stream"):
         raise Refused("stream_options is only allowed when stream is true")
-    include, salt = bool(options.get("include_usage")), value.get("cache_salt")
+    salt = fields.get("cache_salt")
     if salt is not None and not (isinstance(salt, str) and salt):
         raise Refused("Parameter 'cache_salt' must be a non-empty string if provided.")
-    role, transfer = serving.options.role, value.get("kv_transfer_params") or {}
-    request_id = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
-    return OpenAIAnswer(
-        *(request_id, serving.options.model, tokens, limit, prompt, serving.vocab_size),
-        stream=bool(value.get("stream")),
+    include_usage = bool(stream_options.get("include_usage"))
+    continuous_usage = bool(stream_options.get("continuous_usage_stats"))
+    role = serving.options.role
+    transfer = fields.get("kv_transfer_params") or {}
+    prefix = "chatcmpl-" if chat else "cmpl-"
+    return OpenAICompletion(
+        request_id=prefix + uuid.uuid4().hex,
+        model=serving.options.model,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        prompt=prompt,
+        vocab_size=serving.vocab_size,
+        stream=bool(fields.get("stream")),
         cache_salt=salt or "",
         chat=chat,
-        include_usage=include,
-        continuous_usage=include and bool(options.get("continuous_usage_stats")),
-        return_token_ids=bool(value.get("return_token_ids")),
-        gives=role == "prefill" and bool(transfer.get("do_remote_decode")),
-        received=role == "decode" and bool(transfer.get("do_remote_prefill")),
+        include_usage=include_usage,
+        continuous_usage=include_usage and continuous_usage,
+        return_token_ids=bool(fields.get("return_token_ids")),
+        hands_kv_over=role == "prefill" and bool(transfer.get("do_remote_decode")),
+        kv_received=role == "decode" and bool(transfer.get("do_remote_prefill")),
     )
 
 
-def _prompt(prompt: Any, serving: Serving) -> tuple[int, Prompt]:
-    """Token count and prompt. A list of one prompt is taken as that prompt."""
+def _prompt(prompt: Any, serving: Serving) -> Prompt:
+    """A prompt of text or of token ids. A list of one prompt is taken as that prompt. Raises
+    Refused.
+    """
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
-        return serving.count_tokens(prompt), prompt.encode()
-    if (
-        not isinstance(prompt, list)
-        or not prompt
-        or not all(type(token) is int for token in prompt)
-    ):
+        return prompt.encode()
+    if not _is_filled_list_of(prompt, int):
         raise Refused("prompt must be one string or one list of token ids, not empty")
     if max(prompt) >= serving.vocab_size or min(prompt) < 0:
         raise Refused(f"Token id {max(prompt)} is out of vocabulary")
-    return len(prompt), prompt
+    token_ids: list[int] = prompt
+    return token_ids
+
+
+def _is_filled_list_of(value: Any, kind: type) -> bool:
+    """Whether a value is a list of this type (of which bool is no int) that is not empty."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(type(item) is kind for item in value)
 
 
 def _content(content: Any) -> str:
@@ -379,10 +443,11 @@ def _content(content: Any) -> str:
     return str(content or "")
 
 
-def _whole(value: Json, name: str, otherwise: int) -> int:
-    given = value.get(name)
-    if given is None:
-        return otherwise
-    if type(given) is not int:
-        raise Refused(f"{name} must be a whole number, got {given!r}")
-    return given
+def _whole_number(fields: dict[str, Any], name: str, default: int) -> int:
+    """A field with a whole number; ``default`` if it is missing or null. Raises Refused."""
+    number = fields.get(name)
+    if number is None:
+        return default
+    if type(number) is not int:
+        raise Refused(f"{name} must be a whole number, got {number!r}")
+    return number

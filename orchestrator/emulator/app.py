@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 
 import orjson
 
 from orchestrator.emulator.api import (
-    Answer,
+    Completion,
     Refused,
     Serving,
     parse_chat,
@@ -26,11 +27,21 @@ from orchestrator.emulator.batch import Batch, Sequence
 from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
 from orchestrator.emulator.metrics import Histograms, exposition
 from orchestrator.emulator.pacer import Pacer
-from orchestrator.emulator.prefix import Held, PrefixCache
+from orchestrator.emulator.prefix import HeldBlocks, PrefixCache
 from orchestrator.emulator.profile import Faults
 from orchestrator.emulator.version import VERSION
 
 GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
+
+
+class Fault(Enum):
+    """What goes wrong with one request, by the profile's fault script."""
+
+    DIE = "die"  # the process ends
+    STALL = "stall"  # the whole engine stands still
+    GARBAGE = "garbage"  # the answer cannot be read
+    ERROR = "error"  # HTTP 500
+    CUT = "cut"  # the connection closes in the middle of the stream
 
 
 class Generation:
@@ -42,65 +53,87 @@ class Generation:
         "_app",
         "_connection",
         "_fault",
-        "_index",
-        "_last",
-        "answer",
+        "_is_last",
+        "_tokens",
+        "completion",
         "held",
         "sequence",
         "write",
     )
 
     def __init__(
-        self, app: App, connection: ClientConnection, answer: Answer, fault: str | None
+        self, app: App, connection: ClientConnection, completion: Completion, fault: Fault | None
     ) -> None:
-        self._app, self._connection, self.answer, self._fault = app, connection, answer, fault
-        self.held: Held | None = None  # of its rank's prefix cache
-        self.write = connection.write
+        self._app = app
+        self._connection = connection
+        self._fault = fault
+        self._tokens = 0  # that were prepared
+        self._is_last = False  # whether the token that was prepared last is the last one
+        self.completion = completion
+        self.held: HeldBlocks | None = None  # of its rank's prefix cache
         self.sequence: Sequence | None = None
-        self._index = 0
-        self._last = False
+        self.write = connection.write
         connection.on_lost = partial(app.lost, self)
 
-    def prepare(self, last: bool) -> tuple[bytes, bool]:
-        """Bytes of the next token; whole answers and faults are dealt with in ``sent``."""
-        index, self._last = self._index, last
-        self._index = index + 1
+    def prepare(self, is_last: bool) -> tuple[bytes, bool]:
+        """Bytes of the next token, and whether ``sent`` must be called after it: there whole
+        answers and faults are dealt with.
+        """
+        index = self._tokens
+        self._tokens += 1
+        self._is_last = is_last
         self._app.counters.generation_tokens += 1
-        if not self.answer.stream:
-            return b"", last or self._fault is not None
-        payload = self.answer.event(index, last) if self._fault != "garbage" else GARBAGE
-        payload = chunk(payload + self.answer.close()) + STREAM_END if last else chunk(payload)
-        return (STREAM_HEAD + payload if index == 0 else payload), last or self._fault is not None
+        wants_call = is_last or self._fault is not None
+        if not self.completion.stream:
+            return b"", wants_call
+        if self._fault is Fault.GARBAGE:
+            event = GARBAGE
+        else:
+            event = self.completion.event(index, is_last)
+        if is_last:
+            payload = chunk(event + self.completion.closing_events()) + STREAM_END
+        else:
+            payload = chunk(event)
+        if index == 0:
+            payload = STREAM_HEAD + payload
+        return payload, wants_call
 
     def sent(self) -> None:
-        """After a last token, or any token of a request with a fault."""
-        if self._connection.open and not (self._fault is not None and self._act()) and self._last:
+        """Called after the last token, and after every token of a request with a fault."""
+        if not self._connection.open:
+            return
+        if self._fault is not None and self._ends_by_fault():
+            return
+        if self._is_last:
             self._finish()
 
-    def _act(self) -> bool:
-        """Carry out the scripted fault; True when this request is over by it."""
-        if self._fault == "die":
+    def _ends_by_fault(self) -> bool:
+        """Carry out the scripted fault. Returns whether it ended this request."""
+        if self._fault is Fault.DIE:
             self._app.log(
                 "EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)",
                 "ERROR",
             )
             os._exit(0)  # vLLM's exit status when it dies at run time
-        if self._fault == "stall":
-            self._app.active[self].stall(self._app.serving.options.profile.faults.stall_s)
+        if self._fault is Fault.STALL:
+            stall_s = self._app.serving.options.profile.faults.stall_s
+            self._app.active[self].stall(stall_s)
             self._fault = None
-        elif self._fault == "cut" and self._index >= max(1, self.answer.output_tokens // 2):
-            self._connection.abort()
-            return True
+        if self._fault is Fault.CUT:
+            middle = max(1, self.completion.output_tokens // 2)
+            if self._tokens >= middle:
+                self._connection.abort()
+                return True
         return False
 
     def _finish(self) -> None:
         self._app.finished(self)
-        if self.answer.stream:
+        if self.completion.stream:
             self._connection.end()
+        elif self._fault is Fault.GARBAGE:
+            self._connection.respond(200, GARBAGE)
         else:
-            self._connection.respond(
-                200, GARBAGE if self._fault == "garbage" else self.answer.whole()
-            )
+            self._connection.respond(200, self.completion.document())
 
 
 # vLLM's (v1/engine/__init__.py: FinishReason); requests that their clients gave up are in none of
@@ -120,43 +153,52 @@ class Counters:
     finished: Counter[str] = field(default_factory=Counter)
 
 
+class Api(Enum):
+    """Whose limits and error documents an endpoint has."""
+
+    OPENAI = "openai"
+    TGI = "tgi"
+
+
+Parse = Callable[[bytes, Serving], Completion]
+
+
 class App:
     """The server's state. One event loop, no locks."""
 
     def __init__(
         self, serving: Serving, loop: asyncio.AbstractEventLoop, log: Callable[[str, str], None]
     ) -> None:
-        self.serving, self.log = serving, log
+        self.serving = serving
+        self.log = log
         self.counters = Counters()
         self.requests = 0
         self.active: dict[Generation, Pacer] = {}
         self._tgi_active: set[Generation] = set()
         self.histograms = Histograms(serving.replica.limits.max_model_len)
         options = serving.options
-        ranks = range(options.settings.data_parallel_size)
-        # a launch's own model name, a replica's own address
+        # The jitter differs by the launch's own model name and the replica's own address.
         server = f"{options.model} {options.host}:{options.port}"
-        self.pacers = [
-            Pacer(Batch(serving.replica, f"{server} {rank}"), loop, self._stepped) for rank in ranks
-        ]
-        self.prefixes = {
-            pacer: PrefixCache(serving.replica.limits.kv_tokens) for pacer in self.pacers
-        }
+        self.pacers: list[Pacer] = []
+        self.prefixes: dict[Pacer, PrefixCache] = {}
+        for rank in range(options.settings.data_parallel_size):
+            pacer = Pacer(Batch(serving.replica, f"{server} {rank}"), loop, self._stepped)
+            self.pacers.append(pacer)
+            self.prefixes[pacer] = PrefixCache(serving.replica.limits.kv_tokens)
+        self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {}
         pages: dict[str, object] = {"/health": b"", "/ping": b"", **_pages(serving)}
-        self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {
-            **{("GET", path): partial(_answer_with, content) for path, content in pages.items()},
-            ("GET", "/metrics"): self._metrics,
-            ("POST", "/reset_prefix_cache"): self._reset,
-            ("POST", "/v1/completions"): partial(self._generate, parse_completion),
-            ("POST", "/v1/chat/completions"): partial(self._generate, parse_chat),
-            ("POST", "/generate"): partial(
-                self._generate, partial(parse_tgi, stream=False), tgi=True
-            ),
-            ("POST", "/generate_stream"): partial(
-                self._generate, partial(parse_tgi, stream=True), tgi=True
-            ),
-            ("POST", "/"): partial(self._generate, partial(parse_tgi, stream=None), tgi=True),
-        }
+        for path, content in pages.items():
+            self._routes["GET", path] = partial(_answer_with, content)
+        self._routes["GET", "/metrics"] = self._metrics
+        self._routes["POST", "/reset_prefix_cache"] = self._reset
+        self._add_generating("/v1/completions", Api.OPENAI, parse_completion)
+        self._add_generating("/v1/chat/completions", Api.OPENAI, parse_chat)
+        self._add_generating("/generate", Api.TGI, partial(parse_tgi, stream=False))
+        self._add_generating("/generate_stream", Api.TGI, partial(parse_tgi, stream=True))
+        self._add_generating("/", Api.TGI, partial(parse_tgi, stream=None))
+
+    def _add_generating(self, path: str, api: Api, parse: Parse) -> None:
+        self._routes["POST", path] = partial(self._generate, api, parse)
 
     def accept(self) -> ClientConnection:
         """A new client. The loop accepts all that wait in one go, so tokens that are due go in
@@ -174,115 +216,120 @@ class App:
         self._catch_up()
         route = self._routes.get((request.method, request.path))
         if route is None:
-            known = any(path == request.path for _, path in self._routes)
-            status, what = (405, "Method Not Allowed") if known else (404, "Not Found")
-            connection.respond(status, {"detail": what})
+            paths = {path for _, path in self._routes}
+            if request.path in paths:
+                connection.respond(405, {"detail": "Method Not Allowed"})
+            else:
+                connection.respond(404, {"detail": "Not Found"})
         elif not self._authorized(request):
             connection.respond(401, {"error": "Unauthorized"})
         else:
             route(request, connection)
 
     def _authorized(self, request: HttpRequest) -> bool:
-        """As vLLM: the key guards /v1; here also what else generates."""
+        """As in vLLM the key guards /v1; here it guards also what else generates."""
         key = self.serving.options.api_key
         if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
             return True
-        return hmac.compare_digest(
-            request.headers.get("authorization", "").encode(), f"Bearer {key}".encode()
-        )
+        authorization = request.headers.get("authorization", "")
+        return hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode())
 
     # --- endpoints that generate
-    # -------------------------------------------------------------------------------------
 
     def _generate(
-        self,
-        parse: Callable[[bytes, Serving], Answer],
-        request: HttpRequest,
-        connection: ClientConnection,
-        tgi: bool = False,
+        self, api: Api, parse: Parse, request: HttpRequest, connection: ClientConnection
     ) -> None:
         try:
-            self._admit(tgi)
-            answer = parse(request.body, self.serving)
+            self._check_queue(api)
+            completion = parse(request.body, self.serving)
             self.requests += 1
-            fault = _fault_of(self.requests, self.serving.options.profile.faults)
-            if fault == "error":
-                said = "Request failed during generation: emulated fault error_every"
-                raise Refused(said, *((424, "generation") if tgi else (500, "InternalServerError")))
+            fault = fault_of(self.requests, self.serving.options.profile.faults)
+            if fault is Fault.ERROR:
+                raise _scripted_error(api)
         except Refused as refused:
-            (_refuse_as_tgi if tgi else _refuse)(refused, request, connection)
+            if api is Api.TGI:
+                _refuse_as_tgi(refused, request, connection)
+            else:
+                _refuse(refused, connection)
             return
-        generation = Generation(self, connection, answer, fault)
-        pacer = min(self.pacers, key=lambda one: len(one.batch.decoding) + len(one.batch.waiting))
-        if answer.received:
-            answer.cached_tokens = answer.prompt_tokens
+        generation = Generation(self, connection, completion, fault)
+        pacer = min(self.pacers, key=_requests_of)
+        if completion.kv_received:
+            completion.cached_tokens = completion.prompt_tokens
         elif self.serving.options.settings.enable_prefix_caching is not False:
             generation.held = self.prefixes[pacer].take(
-                answer.prompt, answer.cache_salt, pacer.batch.kv_used
+                completion.prompt, completion.cache_salt, pacer.batch.kv_used
             )
-            answer.cached_tokens = generation.held.hit_tokens
+            completion.cached_tokens = generation.held.hit_tokens
         self.active[generation] = pacer
-        if tgi:
+        if api is Api.TGI:
             self._tgi_active.add(generation)
-        self.counters.prompt_tokens += answer.prompt_tokens
-        self.counters.cached_tokens += answer.cached_tokens
+        self.counters.prompt_tokens += completion.prompt_tokens
+        self.counters.cached_tokens += completion.cached_tokens
         generation.sequence = pacer.submit(
-            answer.prompt_tokens, answer.output_tokens, answer.cached_tokens, generation
+            completion.prompt_tokens,
+            completion.output_tokens,
+            completion.cached_tokens,
+            generation,
         )
 
-    def _admit(self, tgi: bool) -> None:
+    def _check_queue(self, api: Api) -> None:
         """Raises Refused when as many requests are here as the API's limit allows."""
-        queued = self.serving.options.settings.max_num_queued_reqs
-        if tgi and len(self._tgi_active) >= self.serving.options.max_concurrent_requests:
-            raise Refused("Model is overloaded", 429, "overloaded")
-        if not tgi and queued is not None and len(self.active) >= queued:
+        if api is Api.TGI:
+            if len(self._tgi_active) >= self.serving.options.max_concurrent_requests:
+                raise Refused("Model is overloaded", 429, "overloaded")
+            return
+        most_requests = self.serving.options.settings.max_num_queued_reqs
+        if most_requests is not None and len(self.active) >= most_requests:
             raise Refused("The server's request queue is full", 503, "ServiceUnavailableError")
 
     # --- ends
-    # --------------------------------------------------------------------------------------------------------
 
     def finished(self, generation: Generation) -> None:
-        """Every token of a request has left."""
+        """Count a request of which every token has left, and give back what it held."""
         pacer = self.active.pop(generation)
         self._tgi_active.discard(generation)
-        answer, sequence = generation.answer, generation.sequence
+        completion = generation.completion
+        sequence = generation.sequence
         assert sequence is not None
         sequence.owner = None
         if generation.held is not None:
-            self.prefixes[pacer].give_back(generation.held, answer.said(), pacer.batch.kv_used)
+            self.prefixes[pacer].give_back(
+                generation.held, completion.continuation(), pacer.batch.kv_used
+            )
         arrival_s = sequence.ready_s - self.serving.replica.request_overhead_s
-        decode_s = sequence.last_token_s - sequence.first_token_s
+        queue_s = max(0.0, sequence.scheduled_s - sequence.ready_s)
         prefill_s = sequence.first_token_s - sequence.scheduled_s
-        for name, value in {
-            "time_to_first_token_seconds": sequence.first_token_s - arrival_s,
-            "e2e_request_latency_seconds": sequence.last_token_s - arrival_s,
-            "request_queue_time_seconds": max(0.0, sequence.scheduled_s - sequence.ready_s),
-            "request_prefill_time_seconds": prefill_s,
-            "request_decode_time_seconds": decode_s,
-            "request_inference_time_seconds": prefill_s + decode_s,
-            "request_time_per_output_token_seconds": decode_s / max(1, answer.output_tokens - 1),
-            "request_prompt_tokens": answer.prompt_tokens,
-            "request_generation_tokens": answer.output_tokens,
-            # of n completions, which are one here
-            "request_max_num_generation_tokens": answer.output_tokens,
-        }.items():
-            self.histograms.observe(name, value)
-        self.counters.finished[answer.finish_reason] += 1
+        decode_s = sequence.last_token_s - sequence.first_token_s
+        further_tokens = max(1, completion.output_tokens - 1)
+        observe = self.histograms.observe
+        observe("time_to_first_token_seconds", sequence.first_token_s - arrival_s)
+        observe("e2e_request_latency_seconds", sequence.last_token_s - arrival_s)
+        observe("request_queue_time_seconds", queue_s)
+        observe("request_prefill_time_seconds", prefill_s)
+        observe("request_decode_time_seconds", decode_s)
+        observe("request_inference_time_seconds", prefill_s + decode_s)
+        observe("request_time_per_output_token_seconds", decode_s / further_tokens)
+        observe("request_prompt_tokens", completion.prompt_tokens)
+        observe("request_generation_tokens", completion.output_tokens)
+        # of the n completions of a request, which is one here
+        observe("request_max_num_generation_tokens", completion.output_tokens)
+        self.counters.finished[completion.finish_reason] += 1
 
     def lost(self, generation: Generation) -> None:
-        """A request whose client is gone before its end."""
+        """Forget a request whose client is gone before its end."""
         pacer = self.active.pop(generation, None)
         self._tgi_active.discard(generation)
-        if pacer is not None and generation.sequence is not None:
-            pacer.batch.cancel(generation.sequence)
-            if generation.held is not None:
-                self.prefixes[pacer].give_back(
-                    generation.held, generation.held.tail[:0], pacer.batch.kv_used
-                )
+        if pacer is None or generation.sequence is None:
+            return
+        pacer.batch.cancel(generation.sequence)
+        if generation.held is not None:
+            no_answer = generation.held.tail[:0]
+            self.prefixes[pacer].give_back(generation.held, no_answer, pacer.batch.kv_used)
 
-    def _stepped(self, seconds: float, computed: int, decodes: int) -> None:
-        """A step of a rank is known."""
-        self.histograms.observe("iteration_tokens_total", computed)
+    def _stepped(self, seconds: float, computed_tokens: int, decodes: int) -> None:
+        """Count a step of a rank."""
+        self.histograms.observe("iteration_tokens_total", computed_tokens)
         if decodes:
             self.histograms.observe("inter_token_latency_seconds", seconds, decodes)
 
@@ -291,7 +338,6 @@ class App:
             pacer.close()
 
     # --- everything else
-    # -----------------------------------------------------------------------------------------
 
     def _reset(self, _request: HttpRequest, connection: ClientConnection) -> None:
         for prefix in self.prefixes.values():
@@ -300,36 +346,33 @@ class App:
 
     def _metrics(self, _request: HttpRequest, connection: ClientConnection) -> None:
         """In vLLM's names, so that they are read as vLLM's are."""
-        batches, lags = [pacer.batch for pacer in self.pacers], [pacer.lag for pacer in self.pacers]
-        counters, capacity = self.counters, self.serving.replica.limits.kv_tokens * len(batches)
+        batches = [pacer.batch for pacer in self.pacers]
+        prefixes = self.prefixes.values()
+        lags = [pacer.lag for pacer in self.pacers]
+        counters = self.counters
+        capacity_tokens = self.serving.replica.limits.kv_tokens * len(batches)
+        running = sum(len(batch.decoding) + len(batch.prefilling) for batch in batches)
         waiting = sum(len(batch.waiting) for batch in batches)
+        sleep_states = {f'sleep_state="{state}"': float(state == "awake") for state in SLEEP_STATES}
+        finished = {
+            f'finished_reason="{reason}"': counters.finished[reason] for reason in FINISH_REASONS
+        }
         values: dict[str, float | Mapping[str, float]] = {
-            "vllm:num_requests_running": sum(
-                len(batch.decoding) + len(batch.prefilling) for batch in batches
-            ),
+            "vllm:num_requests_running": running,
             "vllm:num_requests_waiting": waiting,
             "vllm:num_requests_waiting_by_reason": {
                 'reason="capacity"': waiting,
                 'reason="deferred"': 0,
             },
-            "vllm:engine_sleep_state": {
-                f'sleep_state="{state}"': float(state == "awake") for state in SLEEP_STATES
-            },
-            "vllm:kv_cache_usage_perc": sum(batch.kv_used for batch in batches) / capacity,
+            "vllm:engine_sleep_state": sleep_states,
+            "vllm:kv_cache_usage_perc": sum(batch.kv_used for batch in batches) / capacity_tokens,
             "vllm:num_preemptions_total": sum(batch.preemptions for batch in batches),
-            "vllm:request_success_total": {
-                f'finished_reason="{reason}"': counters.finished[reason]
-                for reason in FINISH_REASONS
-            },
+            "vllm:request_success_total": finished,
             "vllm:prompt_tokens_total": counters.prompt_tokens,
             "vllm:generation_tokens_total": counters.generation_tokens,
             "vllm:prompt_tokens_cached_total": counters.cached_tokens,
-            "vllm:prefix_cache_queries_total": sum(
-                prefix.queried_tokens for prefix in self.prefixes.values()
-            ),
-            "vllm:prefix_cache_hits_total": sum(
-                prefix.hit_tokens for prefix in self.prefixes.values()
-            ),
+            "vllm:prefix_cache_queries_total": sum(prefix.queried_tokens for prefix in prefixes),
+            "vllm:prefix_cache_hits_total": sum(prefix.hit_tokens for prefix in prefixes),
             "emulator:streamed_tokens_total": sum(lag.tokens for lag in lags),
             "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
             "emulator:timing_error_seconds_max": max(lag.worst_s for lag in lags),
@@ -338,22 +381,36 @@ class App:
         connection.respond(200, text.encode(), "text/plain; version=0.0.4")
 
 
-def _refuse(refused: Refused, _request: HttpRequest, connection: ClientConnection) -> None:
-    said = {"message": str(refused), "type": refused.kind, "param": None, "code": refused.status}
-    connection.respond(refused.status, {"error": said})
+def _requests_of(pacer: Pacer) -> int:
+    """Requests of a rank that decode or wait; a new request goes to the rank with the fewest."""
+    return len(pacer.batch.decoding) + len(pacer.batch.waiting)
+
+
+def _scripted_error(api: Api) -> Refused:
+    """The refusal that the fault script asks for."""
+    message = "Request failed during generation: emulated fault error_every"
+    if api is Api.TGI:
+        return Refused(message, 424, "generation")
+    return Refused(message, 500, "InternalServerError")
+
+
+def _refuse(refused: Refused, connection: ClientConnection) -> None:
+    error = {"message": str(refused), "type": refused.kind, "param": None, "code": refused.status}
+    connection.respond(refused.status, {"error": error})
 
 
 def _refuse_as_tgi(refused: Refused, request: HttpRequest, connection: ClientConnection) -> None:
-    """TGI has said 200 before it looks at what a stream asks for: the refusal is an event in it."""
-    said = orjson.dumps({"error": str(refused), "error_type": refused.kind})
-    asked = b'"stream":true' in request.body.replace(b" ", b"") and request.path == "/"
+    """TGI answers 200 before it looks at what a stream asks for: the refusal is an event in it."""
+    error = orjson.dumps({"error": str(refused), "error_type": refused.kind})
+    body = request.body.replace(b" ", b"")
+    wants_stream = request.path == "/" and b'"stream":true' in body
     if not refused.kind:
         connection.respond(refused.status, str(refused).encode(), "text/plain; charset=utf-8")
-    elif asked or request.path == "/generate_stream":
-        connection.write(STREAM_HEAD + chunk(sse(said)) + STREAM_END)
+    elif wants_stream or request.path == "/generate_stream":
+        connection.write(STREAM_HEAD + chunk(sse(error)) + STREAM_END)
         connection.end()
     else:
-        connection.respond(refused.status, said)
+        connection.respond(refused.status, error)
 
 
 def _answer_with(content: object, _request: HttpRequest, connection: ClientConnection) -> None:
@@ -379,19 +436,25 @@ def _pages(serving: Serving) -> dict[str, object]:
         "router": "emulator",
         "version": VERSION,
     }
-    models = {"object": "list", "data": [card]}
-    return {"/version": {"version": VERSION, "emulator": True}, "/v1/models": models, "/info": info}
-
-
-def _fault_of(number: int, faults: Faults) -> str | None:
-    """The fault of the ``number``-th request; single ones before periodic ones, errors before cuts."""
-    once = {
-        "die": faults.die_at_request,
-        "stall": faults.stall_at_request,
-        "garbage": faults.garbage_at_request,
+    return {
+        "/version": {"version": VERSION, "emulator": True},
+        "/v1/models": {"object": "list", "data": [card]},
+        "/info": info,
     }
-    every = {"error": faults.error_every, "cut": faults.cut_every}
-    for name, at in once.items():
-        if number == at:
-            return name
-    return next((name for name, period in every.items() if period and number % period == 0), None)
+
+
+def fault_of(number: int, faults: Faults) -> Fault | None:
+    """The fault of the ``number``-th request; single ones before periodic ones, errors before cuts."""
+    single = {
+        Fault.DIE: faults.die_at_request,
+        Fault.STALL: faults.stall_at_request,
+        Fault.GARBAGE: faults.garbage_at_request,
+    }
+    for fault, at_request in single.items():
+        if number == at_request:
+            return fault
+    periodic = {Fault.ERROR: faults.error_every, Fault.CUT: faults.cut_every}
+    for fault, period in periodic.items():
+        if period and number % period == 0:
+            return fault
+    return None

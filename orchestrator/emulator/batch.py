@@ -5,7 +5,7 @@ The same object serves HTTP in real time (one step at a time) and simulates (man
 jump). Rules, as vLLM's scheduler has them: decodes first, one token each; what is left of
 ``max_num_batched_tokens`` goes to prefill chunks in arrival order; a waiting request is admitted
 when a slot is free and its whole prompt fits the KV cache; when a decode finds no room, the newest
-sequence is preempted and computed again, but for the whole blocks that nobody took meanwhile (its
+sequence is preempted and computed again, but for the whole blocks that were not taken meanwhile (its
 last ones go first, and all of it before what was given back later). The scheduler looks for new
 requests before every step, or as SGLang does with a ``recv_interval``: after so many steps of
 decodes alone, and after every step with a prompt. The tokens of a step leave one after the other,
@@ -49,22 +49,25 @@ class Sequence:
 
     def tokens_at(self, step: int) -> int:
         """Tokens given out by the end of ``step``."""
-        return self.emitted + (step - self.start_step + 1 if self.finish_step != _NEVER else 0)
+        if self.finish_step == _NEVER:
+            return self.emitted
+        return self.emitted + step - self.start_step + 1
 
 
 class Batch:
     """One data-parallel rank of a replica. Not thread-safe; pure but for its own state."""
 
     def __init__(self, replica: Replica, seed: int | str = 0) -> None:
-        """``seed``: of the jitter; what runs beside this or after it needs another one, or its
-        steps vary alike.
+        """``seed``: of the jitter. A batch that runs beside this one or after it needs another
+        seed, or its steps vary alike.
         """
-        self.limits, self.costs = replica.limits, replica.costs
+        self.limits = replica.limits
+        self.costs = replica.costs
         self.overhead_s = replica.request_overhead_s
         self.interval_s = replica.token_interval_s
         self._ready_s = -math.inf  # when the last request came to the scheduler
-        self._looked_s = -math.inf  # when the scheduler last looked for such
-        self._unlooked = 0  # steps since
+        self._looked_s = -math.inf  # when the scheduler last looked for new requests
+        self._steps_since_look = 0
         self.clock = 0.0  # end of the last step
         self.began_s = 0.0  # where the last steps began
         self.step = 0
@@ -80,14 +83,13 @@ class Batch:
         self._jitter = replica.jitter
         self._random = np.random.default_rng(random.Random(seed).getrandbits(64))
         self._normals: list[float] = []  # drawn ahead, one at a time they cost ten times as much
-        # (whose KV cache lies there, tokens) of free room, in the order it is reused; empty if
-        # nobody was preempted.
+        # (preempted sequence whose KV cache lies there, tokens) of free room, in the order of its
+        # reuse; empty if no sequence was preempted.
         self._given_back: deque[tuple[Sequence | None, int]] = deque()
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
 
     # --- requests in and out
-    # -----------------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -119,7 +121,7 @@ class Batch:
             self._give_back(sequence.base)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-            self._found(sequence, 0)
+            self._reuse(sequence, 0)  # its blocks are of no use to others
 
     @property
     def idle(self) -> bool:
@@ -127,7 +129,6 @@ class Batch:
         return not (self.decoding or self.prefilling or self.waiting)
 
     # --- time
-    # --------------------------------------------------------------------------------------------------------
 
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Run up to ``max_steps`` steps; returns who finished in the last of them.
@@ -138,10 +139,11 @@ class Batch:
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
-            self._unlooked = self.limits.recv_interval  # an idle engine looks all the time
+            self._steps_since_look = self.limits.recv_interval  # an idle engine looks all the time
         self.began_s = self.clock
-        if self._unlooked >= self.limits.recv_interval:
-            self._looked_s, self._unlooked = self.clock, 0
+        if self._steps_since_look >= self.limits.recv_interval:
+            self._looked_s = self.clock
+            self._steps_since_look = 0
         if self.kv_used + len(self.decoding) > self.limits.kv_tokens:
             self._make_room()
         if self.prefilling or (self.waiting and self.waiting[0].ready_s <= self._looked_s):
@@ -164,17 +166,21 @@ class Batch:
                 victim.emitted = victim.tokens_at(self.step)
                 self._leave(victim, victim)
                 victim.base = victim.prompt_tokens + victim.emitted
-            victim.finish_step, victim.prefilled, victim.cached = _NEVER, 0, 0
+            victim.finish_step = _NEVER
+            victim.prefilled = 0
+            victim.cached = 0
             victim.preemptions += 1
             self.preemptions += 1
             self.waiting.appendleft(victim)
 
     def _give_back(self, tokens: int, owner: Sequence | None = None) -> None:
+        """Free KV cache. ``owner``: the preempted sequence that may find its content again."""
         self.kv_used -= tokens
         if self._given_back:
             self._given_back.append((owner, tokens))
 
     def _take(self, tokens: int) -> None:
+        """Fill free KV cache; the room that was freed first is used first."""
         self.kv_used += tokens
         while tokens > 0 and self._given_back:
             owner, left = self._given_back.popleft()
@@ -182,58 +188,63 @@ class Batch:
                 self._given_back.appendleft((owner, left - tokens))
             tokens -= left
 
-    def _found(self, sequence: Sequence, most: int) -> int:
-        """Tokens in whole blocks, at most ``most``, that are left of a preempted sequence; it takes
-        them back.
+    def _reuse(self, sequence: Sequence, most_tokens: int) -> int:
+        """Take back what is left of a preempted sequence. Returns the tokens, which are whole blocks
+        and at most ``most_tokens``.
         """
         left = sum(tokens for owner, tokens in self._given_back if owner is sequence)
-        hit = min(left, most) // BLOCK_TOKENS * BLOCK_TOKENS
-        others = (
-            (None, tokens - hit) if owner is sequence else (owner, tokens)
-            for owner, tokens in self._given_back
-        )
-        self._given_back = deque(others)
-        if not any(owner for owner, _ in self._given_back):
-            self._given_back.clear()
+        hit = min(left, most_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+        given_back: deque[tuple[Sequence | None, int]] = deque()
+        for owner, tokens in self._given_back:
+            if owner is sequence:
+                given_back.append((None, tokens - hit))
+            else:
+                given_back.append((owner, tokens))
+        self._given_back = given_back
+        if not any(owner for owner, _ in given_back):
+            given_back.clear()
         return hit
 
     def _schedule(self) -> list[tuple[int, int]]:
         """Hand out the step's token budget to prefills; returns their chunks as (start, tokens)."""
-        waiting = self.waiting
-        budget = self.limits.max_num_batched_tokens - (
-            0 if self.limits.prefill_first else len(self.decoding)
-        )
+        budget = self.limits.max_num_batched_tokens
+        if not self.limits.prefill_first:
+            budget -= len(self.decoding)
         chunks: list[tuple[int, int]] = []
         for sequence in self.prefilling:
             budget = self._give(sequence, budget, chunks)
-        while (
-            waiting
-            and budget > 0
-            and waiting[0].ready_s <= self._looked_s
-            and self._fits(waiting[0], budget)
-        ):
-            sequence = waiting.popleft()
+        while self.waiting and self._may_admit(self.waiting[0], budget):
+            sequence = self.waiting.popleft()
             self.prefilling.append(sequence)
-            found = self._found(sequence, sequence.base - 1) if sequence.preemptions else 0
-            self.kv_used += found
-            self._take(sequence.base - found)
-            sequence.prefilled = found or sequence.cached
-            if sequence.scheduled_s != sequence.scheduled_s:  # NaN: its first life
+            reused = 0
+            if sequence.preemptions:
+                reused = self._reuse(sequence, sequence.base - 1)
+            self.kv_used += reused
+            self._take(sequence.base - reused)
+            sequence.prefilled = reused or sequence.cached
+            if math.isnan(sequence.scheduled_s):  # it was not preempted before
                 sequence.scheduled_s = self.clock
             budget = self._give(sequence, budget, chunks)
         return chunks
 
+    def _may_admit(self, sequence: Sequence, budget: int) -> bool:
+        """Whether the scheduler has seen a waiting request and has room for it in this step."""
+        return budget > 0 and sequence.ready_s <= self._looked_s and self._fits(sequence, budget)
+
     def _fits(self, sequence: Sequence, budget: int) -> bool:
-        limits, running = self.limits, len(self.decoding) + len(self.prefilling)
-        if (
-            running >= limits.max_num_seqs
-            or self.kv_used + sequence.base + running + 1 > limits.kv_tokens
-        ):
+        limits = self.limits
+        running = len(self.decoding) + len(self.prefilling)
+        has_slot = running < limits.max_num_seqs
+        has_kv = self.kv_used + sequence.base + running + 1 <= limits.kv_tokens
+        if not (has_slot and has_kv):
             return running == 0  # alone in an empty engine a request that was accepted always runs
         return limits.chunked_prefill or sequence.base - sequence.cached <= budget
 
     @staticmethod
     def _give(sequence: Sequence, budget: int, chunks: list[tuple[int, int]]) -> int:
+        """Add the next chunk of a prefill, as far as the token budget reaches. Returns what is left
+        of the budget.
+        """
         tokens = min(sequence.base - sequence.prefilled, budget)
         if tokens > 0:
             chunks.append((sequence.prefilled, tokens))
@@ -241,14 +252,18 @@ class Batch:
         return budget - tokens
 
     def _mixed_step(self, chunks: list[tuple[int, int]]) -> list[Sequence]:
-        rest = self.limits.prefill_first and bool(self.decoding)
-        self.resting = len(self.decoding) if rest else 0
+        """Run a step of decodes and prefill chunks; returns the sequences that finished."""
+        decodes_rest = self.limits.prefill_first and bool(self.decoding)
+        self.resting = len(self.decoding) if decodes_rest else 0
         decodes = len(self.decoding) - self.resting
         self.computed = decodes + sum(tokens for _, tokens in chunks)
-        beside = (decodes, self.context, self.windowed) if decodes else (0, 0, 0.0)
-        self.clock += self._lasts(self.costs.mixed(*beside, chunks), 1)
-        self._unlooked += _PROMPT_STEP
-        if not rest:
+        if decodes:
+            step_s = self.costs.mixed(decodes, self.context, self.windowed, chunks)
+        else:
+            step_s = self.costs.mixed(0, 0, 0.0, chunks)
+        self.clock += self._varied_s(step_s, 1)
+        self._steps_since_look += _PROMPT_STEP
+        if not decodes_rest:
             self.step += 1
             self.context += decodes
             self._take(decodes)
@@ -270,48 +285,51 @@ class Batch:
         if remaining <= 0:
             self._give_back(sequence.base)
             return True
-        sequence.finish_step = finish = self.step + remaining
+        finish_step = self.step + remaining
+        sequence.finish_step = finish_step
         if self.costs.window:
             sequence.windowed = min(sequence.base + remaining / 2, self.costs.window)
             self.windowed += sequence.windowed
         self.decoding[sequence] = None
         self.context += sequence.base
-        if finish in self._finishing:
-            self._finishing[finish].append(sequence)
+        if finish_step in self._finishing:
+            self._finishing[finish_step].append(sequence)
         else:
-            self._finishing[finish] = [sequence]
-            heappush(self._finish_steps, finish)
+            self._finishing[finish_step] = [sequence]
+            heappush(self._finish_steps, finish_step)
         return False
 
     def _decode_steps(self, max_steps: int, until_s: float) -> list[Sequence]:
-        count = self.computed = len(self.decoding)
-        self.resting, interval = 0, self.limits.recv_interval
-        first, growth = self.costs.decode(count, self.context, self.windowed)
-        steps = min(
-            max_steps,
-            self._finish_steps[0] - self.step,
-            (self.limits.kv_tokens - self.kv_used) // count,
-        )
+        """Run steps of decodes alone, as ``advance`` says; returns the sequences that finished."""
+        count = len(self.decoding)
+        interval = self.limits.recv_interval
+        self.computed = count
+        self.resting = 0
+        first_s, growth_s = self.costs.decode(count, self.context, self.windowed)
+        steps_to_finish = self._finish_steps[0] - self.step
+        steps_to_full_kv = (self.limits.kv_tokens - self.kv_used) // count
+        steps = min(max_steps, steps_to_finish, steps_to_full_kv)
         if self.waiting and (count < self.limits.max_num_seqs or interval > 1):
             if self.waiting[0].ready_s > self.clock:
                 until_s = min(until_s, self.waiting[0].ready_s)
-            elif interval > 1:  # only while somebody waits does it matter when it looked
-                steps = min(steps, interval - self._unlooked)
+            elif interval > 1:  # when it looks matters only while a request waits
+                steps = min(steps, interval - self._steps_since_look)
         if steps > 1 and until_s < math.inf:
-            due = _steps_in(max(0.0, until_s - self.clock), first, growth)
+            due = _steps_in(max(0.0, until_s - self.clock), first_s, growth_s)
             # So many steps vary by ``jitter * sqrt(due)`` of them: a jump ends three times that
             # short of ``until_s``.
             steps = min(steps, max(1, due - math.ceil(3 * self._jitter * math.sqrt(due))))
-        self.clock += self._lasts(steps * first + growth * (steps * (steps - 1) / 2), steps)
+        steps_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)
+        self.clock += self._varied_s(steps_s, steps)
         self.step += steps
-        self._unlooked = (self._unlooked + steps - 1) % interval + 1
+        self._steps_since_look = (self._steps_since_look + steps - 1) % interval + 1
         self.context += steps * count
         self._take(steps * count)
         finished = self._finished()
         self._spread(finished, [])
         return finished
 
-    def _lasts(self, seconds: float, steps: int) -> float:
+    def _varied_s(self, seconds: float, steps: int) -> float:
         """How long so many steps last this time: log-normal around ``seconds``, each step by
         itself.
         """
@@ -323,27 +341,25 @@ class Batch:
         return seconds * math.exp(math.sqrt(variance) * self._normals.pop() - variance / 2)
 
     def _finished(self) -> list[Sequence]:
+        """Take the sequences that end with this step out of the batch."""
         step = self.step
         if not self._finish_steps or self._finish_steps[0] != step:
             return []
         heappop(self._finish_steps)
-        # Sequences that were preempted or cancelled left their place here behind, and may have come
-        # back to it.
-        done = [
-            sequence
-            for sequence in dict.fromkeys(self._finishing.pop(step))
-            if sequence.finish_step == step
-        ]
-        for sequence in done:
+        # A sequence that was preempted or cancelled is still listed here, and is listed twice if it
+        # came back to the same step.
+        listed = dict.fromkeys(self._finishing.pop(step))
+        finished = [sequence for sequence in listed if sequence.finish_step == step]
+        for sequence in finished:
             self._leave(sequence)
-        return done
+        return finished
 
     def instant_of(self, place: int, finished: list[Sequence]) -> float:
         """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then
         of ``finished``.
         """
-        given = len(self.decoding) - self.resting + len(finished)
-        return self.clock + (place - (given - 1) / 2) * self.interval_s
+        tokens = len(self.decoding) - self.resting + len(finished)
+        return self.clock + (place - (tokens - 1) / 2) * self.interval_s
 
     def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
         """Note the instants of first and last tokens."""
@@ -351,14 +367,14 @@ class Batch:
             return
         when_s = self.instant_of(len(self.decoding) - self.resting - len(begun), finished)
         for index, sequence in enumerate(begun + finished):
-            # NaN: no life before a preemption had one
-            if sequence.first_token_s != sequence.first_token_s:
+            if math.isnan(sequence.first_token_s):  # it had none before a preemption either
                 sequence.first_token_s = when_s
             if index >= len(begun):
                 sequence.last_token_s = when_s
             when_s += self.interval_s
 
     def _leave(self, sequence: Sequence, owner: Sequence | None = None) -> None:
+        """Take a sequence out of those that decode. ``owner``: as in ``_give_back``."""
         context = sequence.base + self.step - sequence.start_step
         del self.decoding[sequence]
         sequence.finish_step = _NEVER
@@ -390,5 +406,8 @@ def _steps_in(span_s: float, first_s: float, growth_s: float) -> int:
     """Fewest steps that last ``span_s``, the k-th of them ``first_s + k * growth_s`` long."""
     if growth_s <= 0:
         return max(1, math.ceil(span_s / first_s))
-    half, linear = growth_s / 2, first_s - growth_s / 2
-    return max(1, math.ceil((math.sqrt(linear * linear + 4 * half * span_s) - linear) / (2 * half)))
+    # n steps last n * linear + n**2 * half
+    half = growth_s / 2
+    linear = first_s - growth_s / 2
+    steps = (math.sqrt(linear * linear + 4 * half * span_s) - linear) / (2 * half)
+    return max(1, math.ceil(steps))

@@ -119,13 +119,23 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def with_faults(profile: Profile, given: list[str]) -> Profile:
-    """The profile's fault script with those of the command line put over it. Raises pydantic's
-    ValidationError.
+def with_faults(profile: Profile, entries: list[str]) -> Profile:
+    """The profile with the faults of the command line (``NAME=VALUE``, or ``NAME`` alone) put over
+    its fault script. Raises pydantic's ValidationError.
     """
-    pairs = dict(entry.partition("=")[::2] for entry in given)
-    faults = profile.faults.model_dump() | {name: value or True for name, value in pairs.items()}
+    faults = profile.faults.model_dump()
+    for name, value in _pairs(entries).items():
+        faults[name] = value or True
     return profile.model_copy(update={"faults": Faults.model_validate(faults)})
+
+
+def _pairs(entries: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` entries as a dictionary; the value is "" without an equals sign."""
+    pairs = {}
+    for entry in entries:
+        name, _, value = entry.partition("=")
+        pairs[name] = value
+    return pairs
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -133,11 +143,11 @@ def options_of(arguments: argparse.Namespace) -> Options:
     and OSError.
     """
     config = json.loads(arguments.config.read_text()) if arguments.config else {}
-    said = {"engine": "emulator", "model": arguments.model, "profile": arguments.profile}
-    said |= dict(entry.partition("=")[::2] for entry in arguments.set)
+    fields = {"engine": "emulator", "model": arguments.model, "profile": arguments.profile}
+    fields |= _pairs(arguments.set)
     hardware = {"name": "emulated", "accelerator": arguments.accelerator}
     try:
-        settings = EngineSettings.model_validate(config.get("settings", said))
+        settings = EngineSettings.model_validate(config.get("settings", fields))
         return Options(
             settings=settings,
             hardware=Hardware.model_validate(config.get("hardware", hardware)),

@@ -31,8 +31,8 @@ Handler = Callable[[HttpRequest, "ClientConnection"], None]
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection. Requests are answered one after the other; ``handler`` answers each,
-    now or later.
+    """One client connection. Requests are answered one after the other: ``handler`` answers each of
+    them, at once or later.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -48,14 +48,14 @@ class ClientConnection(asyncio.Protocol):
         self.on_lost: Callable[[], None] | None = None
 
     # --- asyncio.Protocol
-    # ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._fd = transport.get_extra_info("socket").fileno()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport, self._fd = None, -1
+        self._transport = None
+        self._fd = -1
         if self.on_lost is not None:
             self.on_lost()
             self.on_lost = None
@@ -65,12 +65,10 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._request.keep_alive = False
-            self.respond(
-                400, {"error": {"message": "not HTTP/1.1", "type": "BadRequestError", "code": 400}}
-            )
+            error = {"message": "not HTTP/1.1", "type": "BadRequestError", "code": 400}
+            self.respond(400, {"error": error})
 
     # --- httptools
-    # -----------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._request = HttpRequest()
@@ -96,7 +94,6 @@ class ClientConnection(asyncio.Protocol):
             self._next()
 
     # --- answers
-    # ---------------------------------------------------------------------------------------------------
 
     @property
     def open(self) -> bool:
@@ -106,11 +103,12 @@ class ClientConnection(asyncio.Protocol):
     def respond(
         self, status: int, content: object = b"", content_type: str = "application/json"
     ) -> None:
-        """A whole answer. ``content``: what becomes JSON, or bytes as they are."""
+        """Send a whole answer. ``content``: bytes as they are, or an object that becomes JSON."""
         body = content if isinstance(content, bytes) else orjson.dumps(content)
         head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: emulator\r\ncontent-type: "
-            f"{content_type}\r\n"
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+            "server: emulator\r\n"
+            f"content-type: {content_type}\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
         self.write(head.encode("latin-1") + body)
@@ -136,14 +134,15 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def abort(self) -> None:
-        """Close without another byte: what a client sees when an engine dies."""
+        """Close without another byte, as clients see it when an engine dies."""
         if self._transport is not None:
             self._transport.abort()
 
     def end(self) -> None:
-        """The last bytes of an answer were written: the next request's turn."""
+        """Begin with the next request, because the last bytes of an answer were written."""
         self.on_lost = None
-        if self._transport is not None and not self._request.keep_alive and not self._queue:
+        is_last_request = not self._request.keep_alive and not self._queue
+        if self._transport is not None and is_last_request:
             self._transport.close()
         self._next()
 

@@ -2,7 +2,6 @@
 dashboards work.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
@@ -41,35 +40,32 @@ class Histograms:
     """
 
     def __init__(self, max_model_len: int) -> None:
-        self._bounds = {
-            name: tuple(
-                bound for bound in bounds if bounds is not _TOKENS or bound <= max_model_len
-            )
-            for name, bounds in _BUCKETS.items()
-        }
-        self._counts = {name: [0] * (len(bounds) + 1) for name, bounds in self._bounds.items()}
+        possible_tokens = tuple(bound for bound in _TOKENS if bound <= max_model_len)
+        self._bounds: dict[str, tuple[float, ...]] = {}
+        self._counts: dict[str, list[int]] = {}  # by bucket, the last one without a bound
         self._sums = dict.fromkeys(_BUCKETS, 0.0)
+        for name, bounds in _BUCKETS.items():
+            self._bounds[name] = possible_tokens if bounds is _TOKENS else bounds
+            self._counts[name] = [0] * (len(self._bounds[name]) + 1)
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
-        """A value that was seen ``times`` times."""
+        """Count a value ``times`` times."""
         self._counts[name][bisect_left(self._bounds[name], value)] += times
         self._sums[name] += value * times
 
     def lines(self, labels: str) -> list[str]:
         """Prometheus text format, version 0.0.4."""
-        result = []
+        lines = []
         for name, bounds in self._bounds.items():
-            metric, total = f"vllm:{name}", 0
-            result.append(f"# TYPE {metric} histogram")
-            for bound, count in zip((*bounds, math.inf), self._counts[name], strict=True):
+            metric = f"vllm:{name}"
+            lines.append(f"# TYPE {metric} histogram")
+            total = 0
+            for bound, count in zip((*bounds, "+Inf"), self._counts[name], strict=True):
                 total += count
-                said = "+Inf" if math.isinf(bound) else bound
-                result.append(f'{metric}_bucket{{{labels},le="{said}"}} {total}')
-            result += [
-                f"{metric}_sum{{{labels}}} {self._sums[name]}",
-                f"{metric}_count{{{labels}}} {total}",
-            ]
-        return result
+                lines.append(f'{metric}_bucket{{{labels},le="{bound}"}} {total}')
+            lines.append(f"{metric}_sum{{{labels}}} {self._sums[name]}")
+            lines.append(f"{metric}_count{{{labels}}} {total}")
+        return lines
 
 
 def exposition(
@@ -80,19 +76,24 @@ def exposition(
     """Prometheus text format, version 0.0.4. A family's values by a label of its own:
     ``{'reason="stop"': 3}``.
     """
-    name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    labels, lines = f'engine="0",model_name="{name}"', []
+    model_name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels = f'engine="0",model_name="{model_name}"'
+    lines = []
     for metric, value in values.items():
-        kind = (
-            "counter"
-            if metric.endswith("_total")
-            else "untyped"
-            if metric.endswith(("_sum", "_count"))
-            else "gauge"
-        )
-        lines.append(f"# TYPE {metric} {kind}")
+        lines.append(f"# TYPE {metric} {_metric_type(metric)}")
         if isinstance(value, Mapping):
             lines += [f"{metric}{{{labels},{label}}} {number}" for label, number in value.items()]
         else:
             lines.append(f"{metric}{{{labels}}} {value}")
-    return "\n".join([*lines, *(histograms.lines(labels) if histograms else [])]) + "\n"
+    if histograms is not None:
+        lines += histograms.lines(labels)
+    return "\n".join(lines) + "\n"
+
+
+def _metric_type(metric: str) -> str:
+    """The type of a metric by its name's end, as Prometheus' conventions have it."""
+    if metric.endswith("_total"):
+        return "counter"
+    if metric.endswith(("_sum", "_count")):
+        return "untyped"
+    return "gauge"

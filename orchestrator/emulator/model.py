@@ -42,7 +42,7 @@ class StepTimes(Protocol):
 
     @property
     def window(self) -> int:
-        """Tokens of the sliding window; 0: ``windowed`` is not looked at."""
+        """Tokens of the sliding window; with 0 ``windowed`` makes no difference."""
 
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
         """Seconds of a step of decodes alone, and by how much the next is longer."""
@@ -84,12 +84,13 @@ class Costs:
     window: int
 
     def experts_read(self, tokens: float) -> float:
-        """Expected share of the experts that a step of so many tokens reads, with uniform routing."""
+        """Expected share of the experts that a step of so many tokens reads, with uniform routing:
+        ``1 - (1 - experts_per_token / num_experts) ** tokens``.
+        """
         if not self.num_experts:
             return 0.0
-        return float(
-            1 - (1 - self.experts_per_token / self.num_experts) ** (tokens * self.expert_sharers)
-        )
+        not_read_by_token = 1 - self.experts_per_token / self.num_experts
+        return float(1 - not_read_by_token ** (tokens * self.expert_sharers))
 
     def in_flight(self, sequences: int) -> int:
         """Micro-batches that share the work of a step."""
@@ -98,26 +99,25 @@ class Costs:
     def without_attention(self, sequences: int, tokens: int) -> float:
         """Seconds of a step that do not depend on how long the context is."""
         m = self.in_flight(sequences)
-        dense_s = math.hypot(
-            self.weights_s, (tokens * self.token_s + sequences * self.sample_s) / m
-        )
+        arithmetic_s = (tokens * self.token_s + sequences * self.sample_s) / m
+        dense_s = math.hypot(self.weights_s, arithmetic_s)
         if self.num_experts:
-            dense_s += math.hypot(
-                self.experts_s * self.experts_read(tokens / m), tokens * self.expert_token_s / m
-            )
+            expert_reads_s = self.experts_s * self.experts_read(tokens / m)
+            dense_s += math.hypot(expert_reads_s, tokens * self.expert_token_s / m)
         return self.step_s + self.sequence_s * sequences + dense_s + tokens * self.traffic_s / m
 
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
         m = self.in_flight(sequences)
         attention_s = (context * self.context_s + windowed * self.window_s) / m
-        return self.without_attention(
-            sequences, sequences
-        ) + attention_s, sequences * self.context_s / m
+        step_s = self.without_attention(sequences, sequences) + attention_s
+        growth_s = sequences * self.context_s / m
+        return step_s, growth_s
 
     def mixed(
         self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]
     ) -> float:
-        tokens, attention_s = decodes, context * self.context_s + windowed * self.window_s
+        tokens = decodes
+        attention_s = context * self.context_s + windowed * self.window_s
         floor_s = self.prefill_s if chunks else 0.0
         for start, count in chunks:
             tokens += count
@@ -144,7 +144,8 @@ class Replica:
     jitter: float = 0.0  # standard deviation of a step's length, as a share of it
 
 
-_CPU_KV_BYTES = 4 * memory.GIB  # where a profile imitates a CPU whose memory is not known
+# of a KV cache, where a profile imitates a CPU whose memory is not known
+_CPU_KV_BYTES = 4 * memory.GIB
 
 
 def replica(
@@ -159,7 +160,9 @@ def replica(
     if prediction.kv_cache_tokens is None:
         bounded = settings.model_copy(update={"kv_cache_memory_bytes": _CPU_KV_BYTES})
         prediction = memory.predict(facts, bounded, device)
-    queue = settings.max_num_queued_reqs
+    max_requests = None
+    if settings.max_num_queued_reqs is not None:
+        max_requests = -(-settings.max_num_queued_reqs // settings.data_parallel_size)
     limits = RankLimits(
         max_model_len=prediction.max_model_len,
         max_num_seqs=prediction.max_num_seqs,
@@ -168,7 +171,7 @@ def replica(
         chunked_prefill=settings.enable_chunked_prefill is not False,
         prefix_caching=settings.enable_prefix_caching is not False,
         prefill_first=constants.prefill_first,
-        max_requests=None if queue is None else -(-queue // settings.data_parallel_size),
+        max_requests=max_requests,
         recv_interval=settings.scheduler_recv_interval or 1,
     )
     costs: StepTimes = _costs(settings, facts, device, constants)
@@ -187,8 +190,8 @@ def replica(
 
 
 def no_term(facts: ModelFacts) -> str | None:
-    """What the formulas have no term for in a model: GLM-5 and Qwen3.5 took up to three times the
-    predicted time.
+    """The part of a model for which the formulas have no term; None if they have all. GLM-5 and
+    Qwen3.5 took up to three times the predicted time.
     """
     if facts.shape.index_n_heads:
         return "sparse attention"
@@ -196,46 +199,52 @@ def no_term(facts: ModelFacts) -> str | None:
         return "layers with heads of their own"
     if "both" in facts.shape.mixers:
         return "Mamba beside attention"
-    return (
-        "layers without attention"
-        if facts.shape.num_attention_layers < facts.shape.num_hidden_layers
-        else None
-    )
+    if facts.shape.num_attention_layers < facts.shape.num_hidden_layers:
+        return "layers without attention"
+    return None
 
 
 def _costs(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
 ) -> Costs:
-    tensor, shape = settings.tensor_parallel_size, facts.shape
+    shape = facts.shape
+    tensor = settings.tensor_parallel_size
     parts = memory.weights(facts, settings.dtype, settings.quantization)
-    read = (parts.layers + parts.lm_head) / tensor + parts.replicated
-    read += parts.kv_projection / min(tensor, shape.num_key_value_heads)
-    bandwidth, compute = device.bandwidth_bytes_s, memory.compute_type(facts, settings)
-    peak, wide = tensor * device.flops_for(compute), tensor * device.flops_for("bfloat16")
-    efficiency = (
-        constants.compute_efficiency if compute in memory.BYTES else constants.low_bit_efficiency
-    )
-    head = shape.vocab_size * shape.hidden_size
-    experts = facts.parameters.experts * shape.num_experts_per_tok / max(1, shape.num_experts)
-    floors = shape.num_hidden_layers * _layer_s(settings, facts, constants)
-    latency_s, message_s = _communication(settings, facts, device, constants)
+    read_bytes = (parts.layers + parts.lm_head) / tensor + parts.replicated
+    read_bytes += parts.kv_projection / min(tensor, shape.num_key_value_heads)
+    expert_bytes = parts.experts / memory.expert_ranks(settings)
+    bandwidth = device.bandwidth_bytes_s
+    compute_type = memory.compute_type(facts, settings)
+    peak = tensor * device.flops_for(compute_type)
+    peak_16_bit = tensor * device.flops_for("bfloat16")
+    if compute_type in memory.BYTES:
+        efficiency = constants.compute_efficiency
+    else:
+        efficiency = constants.low_bit_efficiency
+    head_parameters = shape.vocab_size * shape.hidden_size
+    experts = shape.num_experts_per_tok
+    expert_parameters = facts.parameters.experts * experts / max(1, shape.num_experts)
+    dense_parameters = facts.active_parameters - expert_parameters - head_parameters
+    communication = _communication(settings, facts, device, constants)
+    traffic_bandwidth = bandwidth * constants.activation_efficiency
+    activations_s = _activation_bytes(settings, facts) / traffic_bandwidth
+    layers_s = shape.num_hidden_layers * _layer_s(settings, facts, constants)
+    routing_s = shape.num_moe_layers * constants.expert_layer_overhead_s
+    attention = _attention(settings, facts, device, constants)
     return Costs(
-        step_s=constants.step_overhead_s
-        + floors
-        + shape.num_moe_layers * constants.expert_layer_overhead_s
-        + latency_s,
+        step_s=constants.step_overhead_s + layers_s + routing_s + communication.step_s,
         prefill_s=shape.num_hidden_layers * constants.prefill_layer_overhead_s,
         sequence_s=constants.sequence_overhead_s,
-        weights_s=read / (bandwidth * constants.bandwidth_efficiency),
-        token_s=2 * (facts.active_parameters - experts - head) / (peak * efficiency),
-        sample_s=2 * head / (wide * constants.compute_efficiency),
-        experts_s=parts.experts
-        / memory.expert_ranks(settings)
-        / (bandwidth * constants.expert_bandwidth_efficiency),
-        expert_token_s=2 * experts / (peak * constants.expert_compute_efficiency),
-        traffic_s=_activation_bytes(settings, facts) / (bandwidth * constants.activation_efficiency)
-        + message_s,
-        **_attention(settings, facts, device, constants),
+        weights_s=read_bytes / (bandwidth * constants.bandwidth_efficiency),
+        token_s=2 * dense_parameters / (peak * efficiency),
+        sample_s=2 * head_parameters / (peak_16_bit * constants.compute_efficiency),
+        experts_s=expert_bytes / (bandwidth * constants.expert_bandwidth_efficiency),
+        expert_token_s=2 * expert_parameters / (peak * constants.expert_compute_efficiency),
+        traffic_s=activations_s + communication.token_s,
+        context_s=attention.context_s,
+        window_s=attention.window_s,
+        attend_s=attention.attend_s,
+        attend_window_s=attention.attend_window_s,
         num_experts=shape.num_experts,
         experts_per_token=shape.num_experts_per_tok,
         expert_sharers=settings.data_parallel_size if settings.enable_expert_parallel else 1,
@@ -246,88 +255,105 @@ def _costs(
 
 def _layer_s(settings: EngineSettings, facts: ModelFacts, constants: Constants) -> float:
     """Seconds that the kernels of a layer take at the least, however small the batch."""
-    blocks = memory.kernel_scheme(facts, settings) in {"fp8 per block", "mxfp8"}
-    extra = constants.block_fp8_layer_overhead_s if blocks else 0.0
-    return (
-        constants.layer_overhead_s
-        + extra
-        + (constants.eager_layer_overhead_s if settings.enforce_eager else 0.0)
-    )
+    layer_s = constants.layer_overhead_s
+    if memory.kernel_scheme(facts, settings) in {"fp8 per block", "mxfp8"}:
+        layer_s += constants.block_fp8_layer_overhead_s
+    if settings.enforce_eager:
+        layer_s += constants.eager_layer_overhead_s
+    return layer_s
 
 
 def _activation_bytes(settings: EngineSettings, facts: ModelFacts) -> float:
-    """Read and written for one token beside weights and KV: norms, residuals and projections of
-    each layer whole on every rank, the inside of its MLP or of its experts divided by tensor
-    parallelism.
+    """Bytes that a rank reads and writes for one token beside weights and KV: norms, residuals and
+    projections of each layer are whole on every rank, the inside of its MLP or of its experts is
+    divided by tensor parallelism.
     """
-    shape, tensor = facts.shape, settings.tensor_parallel_size
-    inner = (shape.num_hidden_layers - shape.num_moe_layers) * shape.intermediate_size
+    shape = facts.shape
+    dense_layers = shape.num_hidden_layers - shape.num_moe_layers
+    inner = dense_layers * shape.intermediate_size
     routed = shape.num_experts_per_tok * (shape.moe_intermediate_size + shape.hidden_size)
     inner += shape.num_moe_layers * (routed + shape.shared_expert_intermediate_size)
-    element = memory.dtype_bytes(settings.dtype)
-    return element * (8 * shape.num_hidden_layers * shape.hidden_size + 3 * inner / tensor)
+    outer = shape.num_hidden_layers * shape.hidden_size
+    elements = 8 * outer + 3 * inner / settings.tensor_parallel_size
+    return memory.dtype_bytes(settings.dtype) * elements
+
+
+@dataclass(frozen=True, slots=True)
+class _AttentionCosts:
+    """The coefficients of attention in ``Costs``, where they are explained."""
+
+    context_s: float
+    window_s: float
+    attend_s: float
+    attend_window_s: float
 
 
 def _attention(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
-) -> dict[str, float]:
-    """Of layers with full attention and of sliding ones: a decode reads a token of context or
-    computes on it, whichever is longer; a prefill computes. In 16 bit whatever the weights are (an
-    FP8 cache too is widened for it). MLA decodes in its latent (absorbed) and prefills in its
-    heads.
+) -> _AttentionCosts:
+    """The costs of layers with full attention and of sliding ones: a decode reads a token of
+    context or computes on it, whichever is longer; a prefill computes. Attention is in 16 bit
+    whatever the weights are (an FP8 cache too is widened for it). MLA decodes in its latent
+    (absorbed) and prefills in its heads.
     """
-    tensor, shape = settings.tensor_parallel_size, facts.shape
-    full = memory.kv_bytes_per_token(facts, settings, stages=1, sliding=False)
-    sliding = memory.kv_bytes_per_token(facts, settings, stages=1) - full
-    # FLOPs of one head of one layer: a product with the key, one with the value
+    shape = facts.shape
+    full_bytes = memory.kv_bytes_per_token(facts, settings, stages=1, sliding=False)
+    sliding_bytes = memory.kv_bytes_per_token(facts, settings, stages=1) - full_bytes
+    # FLOPs of one head of one layer: a product with the key, and one with the value
     pair = 4.0 * shape.head_dim
-    decode_pair = prefill_pair = pair
+    decode_pair = pair
+    prefill_pair = pair
     if shape.mla:
         decode_pair = 2.0 * (2 * shape.kv_lora_rank + shape.qk_rope_head_dim)
         prefill_pair = 2.0 * (shape.qk_nope_head_dim + shape.qk_rope_head_dim + shape.v_head_dim)
-    flops = (
-        tensor
-        * device.flops_for("bfloat16")
-        * constants.attention_efficiency
-        / shape.num_attention_heads
-    )
+    peak = settings.tensor_parallel_size * device.flops_for("bfloat16")
+    flops = peak * constants.attention_efficiency / shape.num_attention_heads
     bandwidth = device.bandwidth_bytes_s * constants.kv_efficiency
-    layers = facts.shape.num_attention_layers - facts.num_sliding_layers
-    return {
-        "context_s": max(full / bandwidth, layers * decode_pair / flops),
-        "window_s": max(sliding / bandwidth, facts.num_sliding_layers * decode_pair / flops),
-        "attend_s": layers * prefill_pair / flops,
-        "attend_window_s": facts.num_sliding_layers * prefill_pair / flops,
-    }
+    sliding_layers = facts.num_sliding_layers
+    full_layers = shape.num_attention_layers - sliding_layers
+    return _AttentionCosts(
+        context_s=max(full_bytes / bandwidth, full_layers * decode_pair / flops),
+        window_s=max(sliding_bytes / bandwidth, sliding_layers * decode_pair / flops),
+        attend_s=full_layers * prefill_pair / flops,
+        attend_window_s=sliding_layers * prefill_pair / flops,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _CommunicationCosts:
+    """Seconds that messages between ranks take."""
+
+    step_s: float  # latencies
+    token_s: float  # bytes
 
 
 def _communication(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
-) -> tuple[float, float]:
-    """Seconds per step and per token: two all-reduces a layer over TP, one hop between pipeline
-    stages, and where experts are spread over data-parallel ranks a token's way to its experts and
-    back.
+) -> _CommunicationCosts:
+    """The costs of two all-reduces a layer over TP, of one hop between pipeline stages, and where
+    experts are spread over data-parallel ranks of a token's way to its experts and back.
     """
-    tensor, hops, shape = (
-        settings.tensor_parallel_size,
-        settings.pipeline_parallel_size - 1,
-        facts.shape,
-    )
-    inside = settings.nnodes == 1 or tensor <= settings.devices_per_node
-    near, far = constants.collective_latency_s, constants.network_latency_s
-    link, network = (
-        speed * constants.link_efficiency for speed in (device.link_bytes_s, device.network_bytes_s)
-    )
+    shape = facts.shape
+    tensor = settings.tensor_parallel_size
+    hops = settings.pipeline_parallel_size - 1
+    near_s = constants.collective_latency_s
+    far_s = constants.network_latency_s
+    link = device.link_bytes_s * constants.link_efficiency
+    network = device.network_bytes_s * constants.link_efficiency
     token_bytes = shape.hidden_size * memory.dtype_bytes(settings.dtype)
     reduces = 2 * shape.num_hidden_layers if tensor > 1 else 0
-    latency = reduces * ((near if inside else far) + constants.collective_rank_s * tensor)
-    latency += hops * (far if settings.nnodes > 1 else near)
-    per_token = reduces * token_bytes * 2 * (tensor - 1) / tensor / (link if inside else network)
-    per_token += hops * token_bytes / (network if settings.nnodes > 1 else link)
+    reduces_in_node = settings.nnodes == 1 or tensor <= settings.devices_per_node
+    reduce_s = near_s if reduces_in_node else far_s
+    reduce_bandwidth = link if reduces_in_node else network
+    hop_s = far_s if settings.nnodes > 1 else near_s
+    hop_bandwidth = network if settings.nnodes > 1 else link
+    step_s = reduces * (reduce_s + constants.collective_rank_s * tensor)
+    step_s += hops * hop_s
+    token_s = reduces * token_bytes * 2 * (tensor - 1) / tensor / reduce_bandwidth
+    token_s += hops * token_bytes / hop_bandwidth
     if settings.enable_expert_parallel and settings.data_parallel_size > 1:
         ways = 2 * shape.num_moe_layers
-        latency += ways * (
-            near + constants.collective_rank_s * memory.expert_parallel_size(settings)
-        )
-        per_token += ways * shape.num_experts_per_tok * token_bytes / tensor / link
-    return latency, per_token
+        ranks = memory.expert_parallel_size(settings)
+        step_s += ways * (near_s + constants.collective_rank_s * ranks)
+        token_s += ways * shape.num_experts_per_tok * token_bytes / tensor / link
+    return _CommunicationCosts(step_s, token_s)

@@ -14,19 +14,19 @@ from orchestrator.emulator.batch import Batch, Sequence
 
 
 class Receiver(Protocol):
-    """Who gets the tokens of a sequence (``Sequence.owner``)."""
+    """Gets the tokens of a sequence (``Sequence.owner``)."""
 
     @property
     def write(self) -> Callable[[bytes], None]: ...
 
-    def prepare(self, last: bool) -> tuple[bytes, bool]:
-        """The bytes of the next token, built while there is time, and whether ``sent`` wants to be
+    def prepare(self, is_last: bool) -> tuple[bytes, bool]:
+        """The bytes of the next token, built while there is time, and whether ``sent`` must be
         called after it.
         """
         ...
 
     def sent(self) -> None:
-        """The token that was prepared has left."""
+        """Called when the token that was prepared has left."""
         ...
 
 
@@ -55,20 +55,21 @@ class Lag:
 
     def quantile_s(self, share: float) -> float:
         """Upper end of the bin (10 µs wide) that holds this share of all tokens."""
-        upto = enumerate(accumulate(self._counts), start=1)
-        return next(
-            (end * _BIN_S for end, seen in upto if seen >= share * self.tokens), self.worst_s
-        )
+        for bins, tokens in enumerate(accumulate(self._counts), start=1):
+            if tokens >= share * self.tokens:
+                return bins * _BIN_S
+        return self.worst_s
 
     def summary(self) -> str:
         """One line for the log."""
         if not self.tokens:
             return "no tokens"
-        median, high = (self.quantile_s(share) * 1e3 for share in (0.5, 0.99))
+        mean_ms = self.sum_s / self.tokens * 1e3
+        median_ms = self.quantile_s(0.5) * 1e3
+        p99_ms = self.quantile_s(0.99) * 1e3
         return (
-            f"{self.tokens} tokens, mean {self.sum_s / self.tokens * 1e3:.3f} ms, median "
-            f"{median:.2f} ms, "
-            f"p99 {high:.2f} ms, max {self.worst_s * 1e3:.3f} ms"
+            f"{self.tokens} tokens, mean {mean_ms:.3f} ms, median {median_ms:.2f} ms, "
+            f"p99 {p99_ms:.2f} ms, max {self.worst_s * 1e3:.3f} ms"
         )
 
 
@@ -88,8 +89,8 @@ class Pacer:
         loop: asyncio.AbstractEventLoop,
         stepped: Callable[[float, int, int], None] | None = None,
     ) -> None:
-        """``stepped`` hears of every step: seconds, tokens computed, sequences that got a token and
-        had one before.
+        """``stepped`` is called for every step with its seconds, its computed tokens, and the
+        number of sequences that got a token and had one before.
         """
         self.batch = batch
         self._stepped = stepped
@@ -111,17 +112,17 @@ class Pacer:
         return sequence
 
     def stall(self, seconds: float) -> None:
-        """The whole engine stands still."""
+        """Make the whole engine stand still."""
         self.batch.clock += seconds
 
     def catch_up(self) -> None:
-        """Give out what is due: for whoever has other work to do, before it."""
+        """Give out the tokens that are due; called before other work delays them."""
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
 
     def _wake(self) -> None:
-        """The timer's: an event loop's own may be a fraction of a millisecond early, and is armed
-        again.
+        """Called by the timer. The timer of an event loop may be a fraction of a millisecond early:
+        then it is armed again.
         """
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
@@ -130,7 +131,8 @@ class Pacer:
 
     def close(self) -> None:
         """Stop giving out tokens."""
-        self._running, self._first_s = False, math.inf
+        self._running = False
+        self._first_s = math.inf
         self._timer.close()
 
     def _begin(self) -> None:
@@ -141,37 +143,35 @@ class Pacer:
             return
         decoding = len(batch.decoding)
         finished = batch.advance(max_steps=1)
-        self._due, self._after = [], []
+        going_on = list(islice(batch.decoding, batch.resting, None))
+        self._due = []
+        self._after = []
         self._first_s = batch.instant_of(0, finished)
-        served = islice(batch.decoding, batch.resting, None)
-        given = [
-            *((sequence, False) for sequence in served),
-            *((sequence, True) for sequence in finished),
-        ]
-        for place, (sequence, last) in enumerate(given):
+        for place, sequence in enumerate([*going_on, *finished]):
             receiver = cast(Receiver, sequence.owner)
-            payload, wants_call = receiver.prepare(last)
+            payload, wants_call = receiver.prepare(is_last=place >= len(going_on))
             if payload:
-                self._due.append(
-                    (self._first_s + place * batch.interval_s, receiver.write, payload)
-                )
+                due_s = self._first_s + place * batch.interval_s
+                self._due.append((due_s, receiver.write, payload))
             if wants_call:
                 self._after.append(receiver)
         if self._stepped is not None:
-            self._stepped(batch.clock - batch.began_s, batch.computed, decoding - batch.resting)
+            step_s = batch.clock - batch.began_s
+            self._stepped(step_s, batch.computed, decoding - batch.resting)
         self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def _fire(self) -> None:
         """The step has ended: its tokens go out, the next one begins."""
         self._first_s = math.inf  # what ends here lets other requests in: nothing is due meanwhile
-        lates_s, clock = [], time.monotonic
+        lates_s = []
+        clock = time.monotonic
         now_s = clock()
-        for when_s, write, payload in self._due:
-            while now_s < when_s:
+        for due_s, write, payload in self._due:
+            while now_s < due_s:
                 now_s = clock()
             write(payload)
             now_s = clock()
-            lates_s.append(now_s - when_s)
+            lates_s.append(now_s - due_s)
         self.lag.add(lates_s)
         for receiver in self._after:
             receiver.sent()

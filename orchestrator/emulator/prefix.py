@@ -10,88 +10,96 @@ Prompt = list[int] | bytes  # token ids, or text of which 4 bytes count as a tok
 
 
 @dataclass(slots=True)
-class Held:
-    """What one request holds of the cache while it runs."""
+class HeldBlocks:
+    """The blocks of the cache that one request holds while it runs."""
 
     hit_tokens: int
-    blocks: list[int]
-    root: int
+    blocks: list[int]  # hashes
+    root: int  # hash that stands before the first block
     tail: Prompt  # of the prompt, after its last whole block
 
 
 class PrefixCache:
-    """Blocks by a hash of all that they hold and that stands before it.
+    """Blocks by a hash of all that they hold and of all that stands before them.
 
-    Those of running requests stay; the others are free, and the oldest of them go when running
+    Blocks of running requests stay. The others are free: the oldest of them go when running
     sequences need the room.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity_tokens = capacity_tokens
-        self._held: Counter[int] = Counter()
+        self._holders: Counter[int] = Counter()  # running requests that hold a block
         self._free: OrderedDict[int, None] = OrderedDict()  # oldest first
         self.queried_tokens = 0
         self.hit_tokens = 0
 
-    def take(self, prompt: Prompt, salt: str, used_tokens: int) -> Held:
+    def take(self, prompt: Prompt, salt: str, used_tokens: int) -> HeldBlocks:
         """Blocks for a prompt that comes in, which is in the cache from now on for requests with
         the same ``salt``.
 
         ``used_tokens``: KV that running sequences fill, here and in ``give_back``.
         """
-        root, width = hash(salt), _width(prompt)
-        blocks = _chain(root, prompt)
-        missing = (
-            at
-            for at, block in enumerate(blocks)
-            if block not in self._held and block not in self._free
-        )
-        # the last token is computed
-        hits = min(next(missing, len(blocks)), (len(prompt) - 1) // width) * BLOCK_TOKENS
+        root = hash(salt)
+        width = _block_width(prompt)
+        blocks = _block_hashes(root, prompt)
+        most_hits = (len(prompt) - 1) // width  # the last token is computed in any case
+        hit_tokens = min(self._leading_hits(blocks), most_hits) * BLOCK_TOKENS
         for block in blocks:
             self._free.pop(block, None)
-        self._held.update(blocks)
+        self._holders.update(blocks)
         self._trim(used_tokens)
         self.queried_tokens += len(prompt) * BLOCK_TOKENS // width
-        self.hit_tokens += hits
-        return Held(hits, blocks, root, prompt[len(blocks) * width :])
+        self.hit_tokens += hit_tokens
+        return HeldBlocks(hit_tokens, blocks, root, prompt[len(blocks) * width :])
 
-    def give_back(self, held: Held, answer: Prompt, used_tokens: int) -> None:
-        """A request is over: its blocks and those of its answer, which is of the prompt's type, may
-        be found again.
+    def _leading_hits(self, blocks: list[int]) -> int:
+        """How many blocks from the first on are in the cache."""
+        for index, block in enumerate(blocks):
+            if block not in self._holders and block not in self._free:
+                return index
+        return len(blocks)
+
+    def give_back(self, held: HeldBlocks, answer: Prompt, used_tokens: int) -> None:
+        """Free the blocks of a request that is over, and those of its answer, for later requests.
+        The answer is of the prompt's type.
         """
-        self._held.subtract(held.blocks)
-        whole = (
-            held.tail + answer
-            if isinstance(held.tail, bytes) and isinstance(answer, bytes)
-            else [*held.tail, *answer]
-        )
-        for block in [*held.blocks, *_chain(held.blocks[-1] if held.blocks else held.root, whole)]:
-            if self._held[block] <= 0:
-                del self._held[block]
+        self._holders.subtract(held.blocks)
+        if isinstance(held.tail, bytes) and isinstance(answer, bytes):
+            text_after_blocks: Prompt = held.tail + answer
+        else:
+            text_after_blocks = [*held.tail, *answer]
+        last_block = held.blocks[-1] if held.blocks else held.root
+        for block in [*held.blocks, *_block_hashes(last_block, text_after_blocks)]:
+            if self._holders[block] <= 0:
+                del self._holders[block]
                 self._free[block] = None
                 self._free.move_to_end(block)
         self._trim(used_tokens)
 
     def _trim(self, used_tokens: int) -> None:
-        room = max(0, self._capacity_tokens - used_tokens) // BLOCK_TOKENS
-        while len(self._free) > room:
+        """Forget the oldest free blocks, as far as running sequences leave no room for them."""
+        most_blocks = max(0, self._capacity_tokens - used_tokens) // BLOCK_TOKENS
+        while len(self._free) > most_blocks:
             self._free.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget every block that nobody holds; the counters go on."""
+        """Forget every block that no running request holds; the counters go on."""
         self._free.clear()
 
 
-def _width(tokens: Prompt) -> int:
-    return BLOCK_TOKENS * 4 if isinstance(tokens, bytes) else BLOCK_TOKENS
+def _block_width(prompt: Prompt) -> int:
+    """Token ids of a block, or its bytes of text."""
+    return BLOCK_TOKENS * 4 if isinstance(prompt, bytes) else BLOCK_TOKENS
 
 
-def _chain(before: int, tokens: Prompt) -> list[int]:
-    """Hashes of the whole blocks of ``tokens``, each with all that stands before it."""
-    width, blocks = _width(tokens), []
-    for start in range(0, len(tokens) - width + 1, width):
-        part = tokens[start : start + width]
-        before = hash((before, part if isinstance(part, bytes) else tuple(part)))
-        blocks.append(before)
-    return blocks
+def _block_hashes(before: int, prompt: Prompt) -> list[int]:
+    """Hashes of the whole blocks of ``prompt``, each with all that stands before it. ``before``:
+    hash of what stands before the first.
+    """
+    width = _block_width(prompt)
+    hashes: list[int] = []
+    for start in range(0, len(prompt) - width + 1, width):
+        block = prompt[start : start + width]
+        before = hash((before, block if isinstance(block, bytes) else tuple(block)))
+        hashes.append(before)
+    return hashes

@@ -27,8 +27,8 @@ DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 class Constants(Strict):
-    """The numbers of the step model that ``fit`` calibrates. What is not given is typical of the
-    engine on such devices (``typical``); efficiencies are shares of the device's peak.
+    """The numbers of the step model that ``fit`` calibrates. Those that are left out are typical of
+    the engine on such devices (``typical``). Efficiencies are shares of the device's peak.
     """
 
     compute_efficiency: float = Field(default=0.88, gt=0)  # 16-bit matrix products
@@ -71,19 +71,18 @@ class Constants(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The constants of one engine on one GPU architecture, where they come from and of what time
-    (``date``), and how far they were from measurements they were not fitted to: ``error`` has the
-    median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on this architecture, and the
-    factors within which 90 % lay (``ttft_within``), None where nobody looked. ``fitted_on``: the
-    architecture that they were fitted on, another one where they are inherited.
+    """The constants of one engine on one GPU architecture, and how far they were from measurements
+    that they were not fitted to.
     """
 
     engine: str
     architecture: str
-    fitted_on: str
-    source: str
-    date: str
+    fitted_on: str  # the architecture; another one where the constants are inherited
+    source: str  # of the measurements
+    date: str  # of the measurements
     constants: dict[str, Any]
+    # The median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on this architecture, and the
+    # factors within which 90 % lay (``ttft_within``); None where nothing was compared.
     error: dict[str, float] | None
 
 
@@ -92,26 +91,34 @@ _ARCHITECTURES = {9: "hopper", 10: "blackwell"}
 
 
 def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
-    """What is typical of an engine on a device, of the formula or of the tables: constants.json,
-    which has engines by architecture. Engines that are not in it take vLLM's constants, and nobody
-    knows their error.
+    """The constants that are typical of an engine on a device, for the formula or for the tables.
+
+    constants.json has them by engine and architecture. Engines that are not in it take vLLM's
+    constants, whose error for them is not known.
     """
-    rows = data_beside(__file__, "constants.json")["tables" if tables else "formula"]
-    architecture = _ARCHITECTURES.get((device.capability or (0, 0))[0], "other")
-    of_engine: dict[str, Any] = rows.get(engine, rows["vllm"])
-    row = of_engine.get(architecture, {"inherits": "hopper"})
-    fitted_on = row.get("inherits", architecture)
-    row = of_engine[fitted_on] | row
-    error = row["error"] if engine in rows and architecture in of_engine else None
+    by_engine = data_beside(__file__, "constants.json")["tables" if tables else "formula"]
+    by_architecture: dict[str, Any] = by_engine.get(engine, by_engine["vllm"])
+    generation = device.capability[0] if device.capability else 0
+    architecture = _ARCHITECTURES.get(generation, "other")
+    entry = by_architecture.get(architecture, {"inherits": "hopper"})
+    fitted_on = entry.get("inherits", architecture)
+    entry = by_architecture[fitted_on] | entry
+    is_compared = engine in by_engine and architecture in by_architecture
     return Typical(
-        engine, architecture, fitted_on, row["source"], row["date"], row["constants"], error
+        engine=engine,
+        architecture=architecture,
+        fitted_on=fitted_on,
+        source=entry["source"],
+        date=entry["date"],
+        constants=entry["constants"],
+        error=entry["error"] if is_compared else None,
     )
 
 
 def resolved(constants: Constants, engine: str, device: Accelerator) -> Constants:
-    """The constants that were given, and for the rest what is typical of the engine."""
-    given = constants.model_dump(exclude_unset=True)
-    return Constants.model_validate(typical(engine, device, constants.tables).constants | given)
+    """The constants that a profile sets, and for the rest those that are typical of the engine."""
+    own = constants.model_dump(exclude_unset=True)
+    return Constants.model_validate(typical(engine, device, constants.tables).constants | own)
 
 
 class Faults(Strict):
@@ -155,7 +162,7 @@ class Device(Strict):
 
 
 class Profile(Strict):
-    """A profile file. Whatever is left out follows from the deployment's own model and hardware."""
+    """A profile file. Keys that are left out follow from the deployment's own model and hardware."""
 
     accelerator: str | Device | None = None
     model: str | dict[str, Any] | None = None  # a name, a folder, or the fields of a config.json
@@ -191,34 +198,36 @@ def _from_file(path: Path) -> Profile:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the emulator profile {path}: {error}") from error
     is_json = path.suffix == ".json"
-    # as YAML, which bounds it and knows its lines; tabs only stand between values there
-    document = parse_document(
-        text.replace("\t", " ") if is_json else text, str(path), may_be_empty=not is_json
-    )
+    if is_json:
+        # JSON is parsed as YAML, which bounds it and knows its lines, but takes no tabs.
+        text = text.replace("\t", " ")
+    document = parse_document(text, str(path), may_be_empty=not is_json)
     problems = Problems(document)
     try:
         profile = Profile.model_validate({} if document.value is None else document.value)
     except ValidationError as error:
-        add_errors(
-            error,
-            Profile,
-            problems,
-            lambda loc: tuple(part for part in loc if part != Device.__name__),
-        )
+        add_errors(error, Profile, problems, _keys_of_file)
     problems.raise_any()
     return profile
 
 
+def _keys_of_file(location: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The keys at which pydantic found an error, without its name for one type of a union."""
+    return tuple(key for key in location if key != Device.__name__)
+
+
 def problems_of(error: ValidationError) -> ProblemsError:
     """What pydantic found, each with its place."""
-    return ProblemsError(
-        [Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") for item in error.errors()]
-    )
+    problems = []
+    for detail in error.errors():
+        place = ".".join(map(str, detail["loc"]))
+        problems.append(Problem(f"{place}: {detail['msg']}"))
+    return ProblemsError(problems)
 
 
 def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
     """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or
-    unknown.
+    unknown. Raises InputError for an accelerator that the catalogue does not have.
     """
     if isinstance(profile.accelerator, Device):
         return profile.accelerator.accelerator()
@@ -229,35 +238,43 @@ def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
                 unknown_name("accelerator", profile.accelerator, [*accelerators(), "cpu"])
             )
         return named
-    device = (None if hardware.is_cpu else of_hardware(hardware)) or find(DEFAULT_ACCELERATOR)
+    device = None if hardware.is_cpu else of_hardware(hardware)
+    device = device or find(DEFAULT_ACCELERATOR)
     assert device is not None
     return device
 
 
 def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
     """The model to imitate: the profile's, else the deployment's; Llama-3.1-8B where nothing is
-    known of that.
+    known of that. Raises InputError for a model whose size is not known.
     """
-    if isinstance(profile.model, dict):
-        facts = facts_from_config("profile", profile.model)
-        why = (
-            "the profile's model needs at least hidden_size, num_hidden_layers and "
-            "num_attention_heads"
-        )
-    elif profile.model is not None:
-        facts = model_facts(profile.model, None, settings.hf_overrides, online=False)
-        why = (
-            f"nothing is known of the profile's model {profile.model!r}: give a folder with a "
-            "config.json"
-        )
-    else:
-        facts = model_facts(settings.model, settings.revision, settings.hf_overrides, online=False)
-        facts, why = facts or facts_from_config(DEFAULT_MODEL, known_configs()[DEFAULT_MODEL]), ""
-    if facts is None:
-        raise InputError(why)
+    facts = _facts_of(profile, settings)
     if not facts.sized:
         raise InputError(
             f"there is no formula for {facts.model_type}, the model of {facts.model}: its steps "
             "cannot be timed"
         )
+    return facts
+
+
+def _facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
+    if isinstance(profile.model, dict):
+        facts = facts_from_config("profile", profile.model)
+        if facts is None:
+            raise InputError(
+                "the profile's model needs at least hidden_size, num_hidden_layers and "
+                "num_attention_heads"
+            )
+        return facts
+    if profile.model is not None:
+        facts = model_facts(profile.model, None, settings.hf_overrides, online=False)
+        if facts is None:
+            raise InputError(
+                f"nothing is known of the profile's model {profile.model!r}: give a folder with a "
+                "config.json"
+            )
+        return facts
+    facts = model_facts(settings.model, settings.revision, settings.hf_overrides, online=False)
+    facts = facts or facts_from_config(DEFAULT_MODEL, known_configs()[DEFAULT_MODEL])
+    assert facts is not None
     return facts

@@ -1,5 +1,5 @@
-"""The emulator's process: reads what to imitate, says what it imitates in vLLM's words, serves
-until told to stop.
+"""The emulator's process: reads what to imitate, logs that in vLLM's words, and serves until a
+signal stops it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ _SCRIPTED = {
     ),
     "die": "EngineCore failed to start. (emulated fault start: die)",
 }
+_CONSEQUENCE = (
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
 _ORPHAN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
 
 
@@ -58,41 +61,35 @@ def main(options: Options) -> int:
     if options.headless:
         return _hold_place()
     time.sleep(faults.start_delay_s)
-    facts, device = (
-        facts_of(options.profile, options.settings),
-        device_of(options.profile, options.hardware),
-    )
+    facts = facts_of(options.profile, options.settings)
+    device = device_of(options.profile, options.hardware)
     replica = model.replica(options.settings, facts, device, options.profile.constants)
     failure = _SCRIPTED.get(faults.start or "") or start_failure(device, replica)
     if failure is not None:
         log(failure, "ERROR")
-        log(
-            (
-                "RuntimeError: Engine core initialization failed. See root cause above. Failed core "
-                "proc(s): {}"
-            ),
-            "ERROR",
-        )
+        log(_CONSEQUENCE, "ERROR")
         return 1
     if faults.start == "hang":
         return _hold_place()
     for line in start_lines(facts, device, replica):
         log(line)
-    counter = token_counter(options.settings.tokenizer or options.settings.model)
-    status: int = uvloop.run(_serve(Serving(options, replica, facts.shape.vocab_size, counter)))
+    count_tokens = token_counter(options.settings.tokenizer or options.settings.model)
+    serving = Serving(options, replica, facts.shape.vocab_size, count_tokens)
+    status: int = uvloop.run(_serve(serving))
     return status
 
 
 def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
-    """What vLLM would say when the model or one whole sequence does not fit the device; None when
-    both do.
+    """The line that vLLM logs when the model or one whole sequence does not fit the device; None
+    when both do.
     """
-    prediction, limits = replica.prediction, replica.limits
-    weights, per_token = prediction.weight_bytes or 0, (prediction.kv_bytes_per_token or 0) / _GIB
-    if weights > device.memory_bytes:
+    limits = replica.limits
+    weight_bytes = replica.prediction.weight_bytes or 0
+    token_gib = (replica.prediction.kv_bytes_per_token or 0) / _GIB
+    if weight_bytes > device.memory_bytes:
         return (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
-            f"{weights / _GIB:.2f} GiB."
+            f"{weight_bytes / _GIB:.2f} GiB."
         )
     if limits.kv_tokens <= 0:
         return (
@@ -100,28 +97,28 @@ def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
             "`gpu_memory_utilization`."
         )
     if limits.kv_tokens < limits.max_model_len:
+        needed_gib = limits.max_model_len * token_gib
+        available_gib = limits.kv_tokens * token_gib
         return (
             "ValueError: To serve at least one request with the model's max seq len "
-            f"({limits.max_model_len}), "
-            f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than "
-            "the available KV "
-            f"cache memory ({limits.kv_tokens * per_token:.2f} GiB). The estimated maximum model "
-            "length is "
-            f"{limits.kv_tokens}."
+            f"({limits.max_model_len}), {needed_gib:.2f} GiB KV cache is needed, which is larger "
+            f"than the available KV cache memory ({available_gib:.2f} GiB). The estimated maximum "
+            f"model length is {limits.kv_tokens}."
         )
     return None
 
 
 def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) -> list[str]:
-    """What an engine reports at start; ``Emulator.reported`` reads it back."""
-    limits, prediction = replica.limits, replica.prediction
+    """The lines of the log that an engine writes at its start; ``Engine.reported`` reads them."""
+    limits = replica.limits
+    weight_gib = (replica.prediction.weight_bytes or 0) / _GIB
     concurrency = limits.kv_tokens / limits.max_model_len
     return [
         f"Using max model len {limits.max_model_len}",
         f"imitates {facts.model} on {device.name}, max_num_seqs={limits.max_num_seqs}, "
         f"max_num_batched_tokens={limits.max_num_batched_tokens}, "
         f"max_model_len={limits.max_model_len}",
-        f"Model loading took {(prediction.weight_bytes or 0) / _GIB:.4f} GiB memory",
+        f"Model loading took {weight_gib:.4f} GiB memory",
         f"GPU KV cache size: {limits.kv_tokens:,} tokens, Maximum concurrency for "
         f"{limits.max_model_len:,} tokens per "
         f"request: {concurrency:.2f}x",
@@ -129,10 +126,12 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
 
 
 def token_counter(model: str) -> Callable[[str], int]:
-    """Counts tokens with the model's own tokenizer.json, read at the first text prompt; without one
-    by length.
+    """A function that counts tokens with the model's own tokenizer.json, read at the first text
+    prompt; without such a file it counts by length.
     """
     path = Path(os.path.expanduser(model)) / "tokenizer.json"
+    if not path.is_file():
+        return four_bytes
 
     @cache
     def tokenizer() -> Tokenizer:
@@ -140,9 +139,10 @@ def token_counter(model: str) -> Callable[[str], int]:
 
         return Tokenizer.from_file(str(path))
 
-    return (
-        (lambda text: max(1, len(tokenizer().encode(text).ids))) if path.is_file() else four_bytes
-    )
+    def count_tokens(text: str) -> int:
+        return max(1, len(tokenizer().encode(text).ids))
+
+    return count_tokens
 
 
 def _hold_place() -> int:
@@ -156,7 +156,10 @@ def _hold_place() -> int:
 
 
 async def _serve(serving: Serving) -> int:
-    loop, stop, options = asyncio.get_running_loop(), asyncio.Event(), serving.options
+    """Serve until SIGTERM or SIGINT; the exit status."""
+    options = serving.options
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     app = App(serving, loop, log)
@@ -168,7 +171,7 @@ async def _serve(serving: Serving) -> int:
             "ERROR",
         )
         return 1
-    # what start-up left behind is never collected, so no pause for it in the middle of a step
+    # The objects of the start are never collected, so no step pauses for them.
     gc.freeze()
     try:
         port = server.sockets[0].getsockname()[1]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, facts_from_config
+from orchestrator.emulator.api import Serving
+from orchestrator.emulator.flags import Options
 from orchestrator.emulator.model import Replica, replica
-from orchestrator.emulator.profile import Constants
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.emulator.profile import Constants, Profile
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+STREAMS = Path(__file__).parents[2] / "contract" / "streams"
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -53,3 +61,40 @@ def a_replica(
 ) -> Replica:
     """A replica of the small deployment on the round device."""
     return replica(settings(**changes), facts(**config or {}), device(), constants)
+
+
+OPTIONS = Options(settings(), Hardware(name="emulated"), Profile(), "m")
+SERVING = Serving(OPTIONS, a_replica(kv_cache_tokens=5000), vocab_size=1000)
+
+
+def body(**fields: Any) -> bytes:
+    """The body of a request."""
+    return json.dumps(fields).encode()
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """What a server answered."""
+
+    status: int
+    content_type: str
+    body: str  # without its chunks
+
+
+def http_answer(raw: bytes) -> HttpAnswer:
+    """The answer in these bytes."""
+    head, _, content = raw.partition(b"\r\n\r\n")
+    content_type = re.search(rb"content-type: (\S+)", head)
+    assert content_type
+    if b"chunked" in head and b"\r\n" in content:
+        content = b"".join(content.split(b"\r\n")[1:-3:2])
+    return HttpAnswer(
+        status=int(head.split()[1]),
+        content_type=content_type[1].decode().rstrip(";"),
+        body=content.decode().strip(),
+    )
+
+
+def recorded_tgi(name: str) -> HttpAnswer:
+    """What the real TGI answered, 3.3.7; its chunks are not in the recordings."""
+    return http_answer((STREAMS / f"tgi-{name}.http").read_bytes())

@@ -62,6 +62,14 @@ def test_free_blocks_never_outgrow_what_running_sequences_leave(
     for prompt, used in requests:
         assert asked(cache, prompt, used=used) <= len(prompt)
         assert len(cache._free) * 16 <= max(0, 64 - used)
-        assert not cache._held
+        assert not cache._holders
     asked(cache, [9] * 32)
     assert asked(cache, [9] * 32) == 16
+
+
+def test_requests_with_another_salt_share_no_prefix() -> None:
+    cache = PrefixCache(10_000)
+    prompt = list(range(64))
+    salts = ("", "", "one", "one", "two")
+    hits = [cache.take(prompt, salt, 0).hit_tokens for salt in salts]
+    assert hits == [0, 48, 0, 48, 0]
