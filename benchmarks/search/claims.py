@@ -32,7 +32,7 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import PRECISION
 from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
-from orchestrator.capacity.sequential_test import LOOK_S, Outcome, Probe, next_look_s
+from orchestrator.capacity.sequential_test import LOOK_S, LevelVerdict, Probe, next_look_s
 from orchestrator.cli.load_options import SEARCH_PRECISION
 from orchestrator.spec.load import Slo
 
@@ -88,7 +88,7 @@ def probe(
 
 
 def stored(
-    run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool, whole: bool
+    run: Run, level: float, end: float, verdict: LevelVerdict | None, diverging: bool, whole: bool
 ) -> ProbeOutcome:
     """What is kept of a probe that ended then."""
     asked = run.due < end

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from orchestrator.results.columns import AT_ONCE, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.outcomes import BUFFERED_SHARE, EXACT_SOURCES, Status
+from orchestrator.results.outcomes import BUFFERED_SHARE, EXACT_SOURCES, RequestStatus
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -124,7 +124,7 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
     return RequestArrays(
         rows=requests,
         index=index,
-        ok=equals(requests, "status", Status.OK),
+        ok=equals(requests, "status", RequestStatus.OK),
         measured=equals(requests, "phase", "measure"),
         scheduled_ns=_floats(requests, "scheduled_ns"),
         sent_ns=_floats(requests, "sent_ns"),
@@ -157,7 +157,7 @@ def _lumps(requests: Rows) -> tuple[float, float, float, float]:
     chunks, coalesced = (
         _floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks")
     )
-    answers = measured & equals(requests, "status", Status.OK) & _of_several_tokens(requests)
+    answers = measured & equals(requests, "status", RequestStatus.OK) & _of_several_tokens(requests)
     lumps = answers & _in_lumps(requests)
     return chunks, coalesced, float(answers.sum()), float(lumps.sum())
 

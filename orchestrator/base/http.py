@@ -26,7 +26,7 @@ LIMIT_BYTES = 16 * 2**20  # /metrics of a large deployment has 1 MB
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """One HTTP answer. ``status`` 0: nobody answered, ``error`` says why. ``location``: where a
     redirect points.
     """
@@ -68,7 +68,7 @@ def ask(
     limit_s: float = LIMIT_S,
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
-) -> Answer:
+) -> HttpResponse:
     """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of
     status 0.
     """
@@ -91,14 +91,14 @@ def ask(
             response.begin()
             body = response.read(LIMIT_BYTES + 1)
     except ssl.SSLCertVerificationError as error:
-        return Answer(0, error=f"its certificate is not trusted: {error.verify_message}")
+        return HttpResponse(0, error=f"its certificate is not trusted: {error.verify_message}")
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Answer(0, error=str(error) or type(error).__name__)
+        return HttpResponse(0, error=str(error) or type(error).__name__)
     if len(body) > LIMIT_BYTES:
-        return Answer(0, error=f"it answers with more than {LIMIT_BYTES} bytes")
+        return HttpResponse(0, error=f"it answers with more than {LIMIT_BYTES} bytes")
     if response.length:
-        return Answer(0, error=f"its answer ends {response.length} bytes early")
-    return Answer(response.status, body, location=response.headers.get("location", ""))
+        return HttpResponse(0, error=f"its answer ends {response.length} bytes early")
+    return HttpResponse(response.status, body, location=response.headers.get("location", ""))
 
 
 def tls_context(verify: bool = True) -> ssl.SSLContext:

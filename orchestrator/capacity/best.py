@@ -41,7 +41,7 @@ from orchestrator.results.validity import MOST_AGAIN, SPOILT
 from orchestrator.spec.load import Per, Slo
 
 
-class Verdict(Enum):
+class Certainty(Enum):
     """How sure the answer is, or why there is none."""
 
     # certain
@@ -57,7 +57,7 @@ class Verdict(Enum):
     NOTHING_HOLDS = auto()
 
 
-CERTAIN = (Verdict.ONLY_ONE_HOLDS, Verdict.OTHERS_FAIL, Verdict.AHEAD)
+CERTAIN = (Certainty.ONLY_ONE_HOLDS, Certainty.OTHERS_FAIL, Certainty.AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Comparison:
     devices_are_cores: bool
     ranking: tuple[RankedDeployment, ...]
     excluded: tuple[Excluded, ...]
-    verdict: Verdict
+    certainty: Certainty
     doubts: tuple[Doubt, ...]
     emulated: bool
     measured: bool  # it has a valid measurement, whether or not that holds the limits
@@ -109,7 +109,7 @@ class Comparison:
 
     @property
     def certain(self) -> bool:
-        return self.verdict in CERTAIN
+        return self.certainty in CERTAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +196,11 @@ def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRu
             for claims_by_control in claims_by_deployment.values()
             for claim in claims_by_control.values()
         )
-        verdict = _verdict_on(ranking, doubts, some_outraced)
+        certainty = _certainty_of(ranking, doubts, some_outraced)
     else:
-        verdict = _verdict_without_ranking(points, answers)
+        certainty = _certainty_without_ranking(points, answers)
         doubts = unsettled
-        if verdict in (Verdict.NOTHING_VALID, Verdict.NOTHING_HOLDS):
+        if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
             doubts += no_level_doubts(points)
     hardware = {deployment.hardware for deployment in deployments}
     hardware |= {missing_level.group.hardware for missing_level in evidence.missing}
@@ -214,13 +214,13 @@ def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRu
         devices_are_cores={deployment.accelerator for deployment in deployments} == {"cpu"},
         ranking=tuple(ranking),
         excluded=tuple(excluded for answer in answers for excluded in answer.excluded),
-        verdict=verdict,
+        certainty=certainty,
         doubts=tuple(doubts),
         emulated=group.emulated,
         measured=_has_valid_measurement(points),
         run_again=_run_again(evidence),
         incomparable=next((one.incomparable for one in answers if one.incomparable), None),
-        verdict_counts=_verdict_counts(points) if verdict is Verdict.NOTHING_VALID else {},
+        verdict_counts=_verdict_counts(points) if certainty is Certainty.NOTHING_VALID else {},
     )
 
 
@@ -331,31 +331,31 @@ def _is_near_chance(point: Point) -> bool:
     return (point.agreement.share or 0.0) < NEAR_CHANCE
 
 
-def _verdict_on(
+def _certainty_of(
     ranking: Sequence[RankedDeployment], doubts: Sequence[Doubt], some_outraced: bool
-) -> Verdict:
+) -> Certainty:
     """How certain the first of the ranking is. ``some_outraced``: some deployments were beaten
     before anything could be claimed of them.
     """
     if doubts:
-        return Verdict.DOUBTED
+        return Certainty.DOUBTED
     if len(ranking) == 1 and not some_outraced:
-        return Verdict.ONLY_ONE_HOLDS
+        return Certainty.ONLY_ONE_HOLDS
     if all(ranked.bounds for ranked in ranking):
-        return Verdict.OTHERS_FAIL
-    return Verdict.AHEAD
+        return Certainty.OTHERS_FAIL
+    return Certainty.AHEAD
 
 
-def _verdict_without_ranking(
+def _certainty_without_ranking(
     points: Sequence[Point], answers: Sequence[DeploymentAnswer]
-) -> Verdict:
+) -> Certainty:
     if not points:
-        return Verdict.NOT_MEASURED
+        return Certainty.NOT_MEASURED
     if any(answer.incomparable for answer in answers):
-        return Verdict.INCOMPARABLE
+        return Certainty.INCOMPARABLE
     if not _has_valid_measurement(points):
-        return Verdict.NOTHING_VALID
-    return Verdict.NOTHING_HOLDS
+        return Certainty.NOTHING_VALID
+    return Certainty.NOTHING_HOLDS
 
 
 def _has_valid_measurement(points: Sequence[Point]) -> bool:

@@ -16,7 +16,7 @@ from orchestrator.capacity.levels import PRECISION, LevelEvidence, SearchState, 
 from orchestrator.capacity.sequential_test import FEWEST
 from orchestrator.results.validity import Validity
 
-Status = Literal[
+ClaimStatus = Literal[
     "converged",
     "cliff",
     "unresolved",
@@ -31,7 +31,7 @@ Status = Literal[
     "stream_buffered",
 ]
 # statuses that are verdicts which no other load changes
-POINTLESS: tuple[Status, ...] = ("broken_output", "invalid", "stream_buffered")
+POINTLESS: tuple[ClaimStatus, ...] = ("broken_output", "invalid", "stream_buffered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Claim:
     claim: float | None
     low: float
     high: float
-    status: Status
+    status: ClaimStatus
     levels: tuple[LevelEvidence, ...]
     passed: float | None = None
 
@@ -86,7 +86,7 @@ def claim_document(claim: Claim) -> dict[str, float | str | None]:
     return {"claim": claim.claim, "low": claim.low, "high": high, "status": claim.status}
 
 
-def _status(state: SearchState) -> Status:
+def _status(state: SearchState) -> ClaimStatus:
     """Why a search would end here, if no verdict of a probe ended it."""
     if any(there.verdict == "holds" and there.level > state.high for there in state.levels):
         return "non_monotonic"

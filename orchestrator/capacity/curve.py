@@ -35,7 +35,7 @@ EXPECTED = 8  # levels that are counted on before any is known
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _MeasuredLevel:
     """One level. ``throughput``: output tokens per second, None: not known; ``over``: the level
     failed or is far beyond every limit; ``open``: requests on average.
     """
@@ -60,7 +60,7 @@ class Curve:
         self._start = float(f"{guess / BELOW_GUESS:.3g}") if guess else START
         if self._control == "concurrency":
             self._start = 1.0
-        self._seen: dict[float, _Seen] = {}  # the first time
+        self._seen: dict[float, _MeasuredLevel] = {}  # the first time
         self._told: Counter[float] = Counter()
         self._is_pointless = False  # a verdict came that no other load would change
 
@@ -150,9 +150,9 @@ def _ends_search(attempt: Committed) -> bool:
     return Validity(attempt.point.validity).ends_search is EndsSearch.YES
 
 
-def _seen(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _Seen:
+def _seen(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _MeasuredLevel:
     if not isinstance(attempt, AttemptData) or attempt.status != "ok":
-        return _Seen(None, attempt.status != "ok", 0.0)
+        return _MeasuredLevel(None, attempt.status != "ok", 0.0)
     found, values = attempt.figures, stored_values(attempt)
     open_ = level.value * found.e2e_ms.mean / 1e3 if found.e2e_ms is not None else 0.0
     judged = [
@@ -164,4 +164,4 @@ def _seen(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _Seen:
         min(float(test.met.mean()) if test.met.size else 1.0 for test in tests) for tests in judged
     ]
     over = found.requests.ok == 0 or (bool(held) and max(held) < BROKEN)
-    return _Seen(found.output_token_throughput, over, open_)
+    return _MeasuredLevel(found.output_token_throughput, over, open_)

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from orchestrator.analysis.requests import Bools
+from orchestrator.analysis.requests import Bools, Ints
 
-Counts = npt.NDArray[np.int64]
 PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
 PRIOR_RUNS = 4  # of misses, that weigh as much as what is assumed of a design effect
 NEAR = 4  # times as many misses as there may be, at most, where runs of them are learned from
@@ -60,12 +58,12 @@ def design_effect(probes: Sequence[Bools]) -> float:
     return largest
 
 
-def _batches(sums: Sequence[Counts], batches: int) -> tuple[Counts, Counts]:
+def _batches(sums: Sequence[Ints], batches: int) -> tuple[Ints, Ints]:
     """Requests that met the test, and all requests, of each batch, where each probe is cut into so
     many. ``sums``: of each probe, how many of the first requests met the test.
     """
-    amounts: list[Counts] = []
-    sizes: list[Counts] = []
+    amounts: list[Ints] = []
+    sizes: list[Ints] = []
     for cumulated in sums:
         requests = cumulated.size - 1
         parts = min(batches, requests)

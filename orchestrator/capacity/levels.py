@@ -24,7 +24,7 @@ from orchestrator.capacity.sequential_test import (
     FAR_BELOW,
     EarlierProbes,
     Evidence,
-    Outcome,
+    LevelVerdict,
     evidence,
     far_below,
     together,
@@ -60,7 +60,7 @@ class LevelEvidence:
 
     level: float
     probes: int
-    verdict: Outcome | None
+    verdict: LevelVerdict | None
     confirmed: bool
     share: float | None
     requests: int
@@ -272,7 +272,7 @@ class _Tier:
 
     def verdict(
         self, probes: Sequence[ProbeOutcome], alpha_to_hold: float = ALPHA
-    ) -> Outcome | None:
+    ) -> LevelVerdict | None:
         """What these probes, taken together, show of the tier."""
         return together([test.verdict(ALPHA, alpha_to_hold) for test in self.evidence(probes)])
 
@@ -323,7 +323,7 @@ def _evidence_on(
     probes_far_below = sum(tier.is_far_below(probe) for probe in telling)
     is_far_below = probes_far_below > 0 and worst < FAR_BELOW
     borne_out = probes_far_below > 1 or lower_far_below
-    verdict: Outcome | None = None
+    verdict: LevelVerdict | None = None
     if (
         _fails_outright(probes, telling)
         or (is_far_below and borne_out)

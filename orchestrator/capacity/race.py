@@ -233,7 +233,7 @@ class Race:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _RaceView:
     """What a search saw of the race for one SLO. ``neighbour``: as of ``Race``; only in a full
     grid, because otherwise the leader estimate says where to begin.
     """
@@ -251,7 +251,7 @@ class Rivals:
         self._race = race
         self._name = name
         self._workload = workload
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _RaceView] = {}
 
     def look(self, begun: bool) -> bool:
         """Update to the race as it is now; whether anything changed. ``begun``: it has chosen where
@@ -275,16 +275,16 @@ class Rivals:
         """See ``Race``; None unless the whole grid is searched."""
         return self._at(slo).neighbour
 
-    def _at(self, slo: str) -> _Seen:
+    def _at(self, slo: str) -> _RaceView:
         if slo not in self._seen:
             self._seen[slo] = self._look(slo)
         return self._seen[slo]
 
-    def _look(self, slo: str) -> _Seen:
+    def _look(self, slo: str) -> _RaceView:
         neighbour = None
         if self._race.full_grid:
             neighbour = self._race.neighbour(self._name, self._workload, slo)
-        return _Seen(self._race.view(self._name, self._workload, slo), neighbour)
+        return _RaceView(self._race.view(self._name, self._workload, slo), neighbour)
 
 
 def distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:

@@ -61,7 +61,7 @@ NEEDED = -np.log(ALPHA) + 2.0
 PATIENT = 4.0
 FAR_MORE = 2.0  # times the expected requests
 FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before it is judged
-Outcome = Literal["holds", "fails"]
+LevelVerdict = Literal["holds", "fails"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Evidence:
     holds: float
     fails: float
 
-    def verdict(self, alpha: float = ALPHA, to_hold: float | None = None) -> Outcome | None:
+    def verdict(self, alpha: float = ALPHA, to_hold: float | None = None) -> LevelVerdict | None:
         """None: undecided, more requests would tell. ``to_hold``: ``alpha`` of "holds", where it is
         another.
         """
@@ -210,7 +210,7 @@ class _TestLook:
     expected to take; 0 where there is one.
     """
 
-    verdict: Outcome | None
+    verdict: LevelVerdict | None
     independent: float
     needed: float
 
@@ -240,7 +240,7 @@ class Probe:
         self._alpha = LIVE / max(1, len(self._targets))  # times that of a verdict
         self._ended: list[tuple[Floats, Floats, Bools]] = []
         # the first one of a tier stays
-        self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)
+        self.verdicts: tuple[LevelVerdict | None, ...] = (None,) * len(tiers)
         # at the last look: to a verdict it would take far more requests than expected
         self.takes_longer = False
         self.diverging = False  # at the last look: requests come in faster than they are answered
@@ -251,7 +251,7 @@ class Probe:
 
     def look(
         self, now_s: float, open_due_s: Floats, open_missed: Bools, saturated: bool = False
-    ) -> tuple[Outcome | None, ...]:
+    ) -> tuple[LevelVerdict | None, ...]:
         """The verdict on every tier now; None: go on. What was due later than that is not judged
         yet.
 
@@ -270,8 +270,10 @@ class Probe:
         self.verdicts = self._tier_verdicts([look.verdict for look in looks])
         return self.verdicts
 
-    def _tier_verdicts(self, of_tests: Sequence[Outcome | None]) -> tuple[Outcome | None, ...]:
-        verdicts: list[Outcome | None] = []
+    def _tier_verdicts(
+        self, of_tests: Sequence[LevelVerdict | None]
+    ) -> tuple[LevelVerdict | None, ...]:
+        verdicts: list[LevelVerdict | None] = []
         begin = 0
         for tier, before in zip(self._tiers, self.verdicts, strict=True):
             end = begin + len(tier)
@@ -333,7 +335,7 @@ class Probe:
         return bool(max(needed, requests) > FAR_MORE * self._expected)
 
 
-def together(verdicts: Sequence[Outcome | None]) -> Outcome | None:
+def together(verdicts: Sequence[LevelVerdict | None]) -> LevelVerdict | None:
     """Of a tier: it fails with one of its tests and holds with all of them."""
     if "fails" in verdicts:
         return "fails"

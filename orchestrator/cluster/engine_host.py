@@ -17,7 +17,7 @@ import numpy as np
 
 from orchestrator.base.errors import EngineFailure, Failure
 from orchestrator.base.folders import node_folder
-from orchestrator.base.http import Answer, ask
+from orchestrator.base.http import HttpResponse, ask
 from orchestrator.base.redaction import redact, secrets_of
 from orchestrator.base.retry import RetryPolicy, retried
 from orchestrator.cluster.base import Allocation, Stopped
@@ -401,12 +401,12 @@ def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_
         )
 
 
-def _is_reset(answer: Answer) -> bool:
+def _is_reset(answer: HttpResponse) -> bool:
     """Whether an engine says that its prefix cache is empty."""
     document = answer.json()
     refuses = isinstance(document, dict) and document.get("success") is False
     return answer.status == 200 and not refuses
 
 
-def _may_be_reset_later(answer: Answer) -> bool:
+def _may_be_reset_later(answer: HttpResponse) -> bool:
     return answer.status != 404 and not _is_reset(answer)

@@ -24,7 +24,7 @@ from orchestrator.load.schedule import BACKOFF_NS, PlannedRequest, RequestQueue
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
 from orchestrator.load.wire.wires import WIRES
-from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.results.outcomes import ErrorClass, RequestStatus
 from orchestrator.spec.address import parse_url
 
 BEAT_NS = 10_000_000  # heartbeat: measures the loop's lag and checks timeouts
@@ -388,7 +388,7 @@ class ClientLoop:
         self._writer.answered(request)
 
     def _add(self, request: InFlight) -> None:
-        is_ok = request.record.status is Status.OK
+        is_ok = request.record.status is RequestStatus.OK
         if not is_ok:
             self._failed += 1
             self._perhaps_give_up()

@@ -14,7 +14,7 @@ from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.wire.finish_reasons import is_good_end
 from orchestrator.results.columns import NumberColumn, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, Status, TokenCounts
+from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, RequestStatus, TokenCounts
 from orchestrator.spec.load import Level
 
 MAX_SEND_DELAY_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
@@ -120,7 +120,7 @@ class OpenRequests:
         self._over_by += np.searchsorted(done_s, self._instants_s)
         self._due_by_last += np.searchsorted(due_s, self._last_quarter_s)
         self._over_by_last += np.searchsorted(done_s, self._last_quarter_s)
-        is_waited = requests.has_text("status", Status.OK, Status.TIMEOUT)
+        is_waited = requests.has_text("status", RequestStatus.OK, RequestStatus.TIMEOUT)
         self._waited_due_ns.add(due_ns[is_waited])
         self._waited_s.add((done_ns - due_ns)[is_waited] / 1e9)
 
@@ -223,7 +223,7 @@ class RequestCounts:
         self._rest_s += np.clip(done_s - self.due_until_s, 0, None).sum()
 
     def _add(self, requests: RequestColumns) -> None:
-        is_ok = requests.has_text("status", Status.OK)
+        is_ok = requests.has_text("status", RequestStatus.OK)
         self._count_outcomes(requests, is_ok)
         self._count_delays(requests)
         self._count_tokens(requests, is_ok)
@@ -236,7 +236,7 @@ class RequestCounts:
         self.sums.update(
             all=len(is_ok),
             ok=_sum(is_ok),
-            lost=_sum(requests.has_text("status", Status.LOST)),
+            lost=_sum(requests.has_text("status", RequestStatus.LOST)),
             no_socket=_sum(requests.has_text("error_class", ErrorClass.CLIENT)),
             refused=_sum(requests.has_text("error_class", *REFUSED)),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from orchestrator.results.outcomes import ErrorClass, Status, TokenCounts
+from orchestrator.results.outcomes import ErrorClass, RequestStatus, TokenCounts
 
 # kept of an error's text. Rows shorten it after secrets are removed, so that none is cut in two
 ERROR_CHARACTERS = 2_000
@@ -56,7 +56,7 @@ class RequestRecord:
     coalesced_chunks: int = 0
     itl_kind: str | None = None
     finish_reason: str | None = None
-    status: Status = Status.OK
+    status: RequestStatus = RequestStatus.OK
     error_class: ErrorClass | None = None
     error: str | None = None
     http_status: int | None = None

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureKind
-from orchestrator.base.http import Answer, ask
+from orchestrator.base.http import HttpResponse, ask
 from orchestrator.base.redaction import mask_secrets, redact
 from orchestrator.base.text import listed
 from orchestrator.catalog.parameters import mapping
@@ -49,7 +49,7 @@ class Ready:
     version: str | None
 
 
-Ask = Callable[[str, str, str], Answer]  # URL, method, API key
+Ask = Callable[[str, str, str], HttpResponse]  # URL, method, API key
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +176,10 @@ class _Watch:
         self._ask = ask
         self._last_words = LastWords(self.engine.log, clock)
         self.is_loading = False  # as the server says
-        self._last_answer = Answer(0)  # whether it is ready
+        self._last_answer = HttpResponse(0)  # whether it is ready
         self._route = self.engine.ready_path  # that was answered last
 
-    def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
+    def ask(self, path: str, method: str = "GET", keyed: bool = True) -> HttpResponse:
         """The server's answer with its key hidden, since parts of answers are stored with the
         launch.
         """
@@ -240,7 +240,7 @@ class _Watch:
         reported = self._reported() | _figures_of(card)
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
-    def _endpoint(self, listing: Answer) -> Ready:
+    def _endpoint(self, listing: HttpResponse) -> Ready:
         """What an endpoint says of itself. Its model has a name, so no list is needed: its requests
         will tell.
         """
@@ -258,9 +258,9 @@ class _Watch:
             reported["owned_by"] = owner
         return Ready(reported, self._version(reported))
 
-    def _ask_whether_ready(self) -> Answer:
+    def _ask_whether_ready(self) -> HttpResponse:
         """The answer of the first readiness route that this release has, else of its last one."""
-        answer = Answer(0)
+        answer = HttpResponse(0)
         for route in (self.engine.ready_path, *self.engine.ready_fallbacks):
             self._route = route
             answer = self.ask(route)
@@ -311,7 +311,7 @@ class _Watch:
             return set()
         return listeners(self.node.port) - tree_of(self.process.pid)
 
-    def _served(self, listed: Answer) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def _served(self, listed: HttpResponse) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The models that the server lists, and the entry of ours."""
         document = listed.json()
         entries = document.get("data") if isinstance(document, dict) else None

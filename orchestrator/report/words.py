@@ -9,7 +9,7 @@ from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import listed
-from orchestrator.capacity.best import Comparison, Verdict
+from orchestrator.capacity.best import Certainty, Comparison
 from orchestrator.capacity.capacities import (
     Excluded,
     Exclusion,
@@ -68,27 +68,27 @@ def claim_text(control: str, claim: Claim) -> str:
 def verdict_text(comparison: Comparison) -> str:
     """Whether the first of the ranking is certain to be the best and why, or why there is none."""
     limits = format_slo(comparison.slo)
-    match comparison.verdict:
-        case Verdict.ONLY_ONE_HOLDS:
+    match comparison.certainty:
+        case Certainty.ONLY_ONE_HOLDS:
             return "certain: the only deployment that holds the limits"
-        case Verdict.OTHERS_FAIL:
+        case Certainty.OTHERS_FAIL:
             return (
                 "certain: every other was shown to fail at what is claimed of the first, or below"
             )
-        case Verdict.AHEAD:
+        case Certainty.AHEAD:
             return "certain: it is ahead of every other by more than starts differ"
-        case Verdict.DOUBTED:
+        case Certainty.DOUBTED:
             return f"not certain: {'; '.join(doubt_text(doubt) for doubt in comparison.doubts)}"
-        case Verdict.NOT_MEASURED:
+        case Certainty.NOT_MEASURED:
             return "nothing that the plan asks for here is measured yet"
-        case Verdict.INCOMPARABLE:
+        case Certainty.INCOMPARABLE:
             assert comparison.incomparable is not None
             reason = _WITHOUT_DIVISOR[comparison.incomparable]
             return f"what holds {limits} cannot be ranked: {reason}"
-        case Verdict.NOTHING_VALID:
+        case Certainty.NOTHING_VALID:
             counts = [f"{count} {name}" for name, count in comparison.verdict_counts.items()]
             return f"no point has a valid measurement: {', '.join(counts)}"
-        case Verdict.NOTHING_HOLDS:
+        case Certainty.NOTHING_HOLDS:
             return f"no deployment holds {limits} at any level with a valid measurement"
 
 

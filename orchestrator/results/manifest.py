@@ -16,8 +16,8 @@ from orchestrator.results.schemas import SCHEMA_VERSION
 
 # may be deleted: without it there is no ITL, and tokens count evenly over a request
 DROPPABLE = ("token_events",)
-Kind = Literal["point", "launch", "sweep", "selfcheck"]
-FOLDERS: dict[Kind, str] = {
+ManifestKind = Literal["point", "launch", "sweep", "selfcheck"]
+FOLDERS: dict[ManifestKind, str] = {
     "point": "commits",
     "launch": "commits/launches",
     "sweep": "commits/sweeps",
@@ -28,12 +28,12 @@ FOLDERS: dict[Kind, str] = {
 _MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}
 
 
-def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> str:
+def manifest_key(measurement_id: str, attempt_id: str, kind: ManifestKind = "point") -> str:
     """Path of a manifest below the experiment's folder."""
     return f"{FOLDERS[kind]}/{measurement_id}/{attempt_id}.json"
 
 
-def kind_of(key: str) -> Kind:
+def kind_of(key: str) -> ManifestKind:
     """The kind of manifest at a path below the experiment's folder."""
     return next(
         (
@@ -64,7 +64,7 @@ class Manifest(Committed):
     The ``measurement_id`` of a launch is its ``launch_id``.
     """
 
-    kind: Kind
+    kind: ManifestKind
     files: tuple[FilePart, ...] = ()
     reason: str | None = None  # one plain sentence when failed
     deployment_id: str = ""

@@ -32,7 +32,7 @@ class TokenCounts(StrEnum):
 EXACT_SOURCES = (TokenCounts.IDS, TokenCounts.CONTINUOUS_USAGE, TokenCounts.NATIVE)
 
 
-class Status(StrEnum):
+class RequestStatus(StrEnum):
     """How a request ended. A slow request is not a failure."""
 
     OK = "ok"
@@ -46,25 +46,25 @@ class Status(StrEnum):
 class ErrorClass(StrEnum):
     """How a request failed, and the status that goes with it."""
 
-    status: Status
+    status: RequestStatus
 
-    def __new__(cls, name: str, status: Status) -> ErrorClass:
+    def __new__(cls, name: str, status: RequestStatus) -> ErrorClass:
         made = str.__new__(cls, name)
         made._value_ = name
         made.status = status
         return made
 
-    CONNECT = "connect", Status.ERROR
-    RESET = "reset", Status.ERROR
-    HTTP_4XX = "http_4xx", Status.ERROR
-    HTTP_429 = "http_429", Status.ERROR
-    HTTP_5XX = "http_5xx", Status.ERROR
-    STREAM_ERROR = "stream_error", Status.INVALID  # an error object within a stream
-    TRUNCATED = "truncated", Status.INVALID
-    NO_END = "no_end", Status.INVALID
-    WRONG_LENGTH = "wrong_length", Status.INVALID
-    GARBAGE = "garbage", Status.INVALID  # not HTTP, or not this API
-    TIMEOUT = "timeout", Status.TIMEOUT
-    CLIENT = "client", Status.ERROR  # no socket on the client's machine
-    ABORTED = "aborted", Status.ABORTED
-    LOST = "lost", Status.LOST
+    CONNECT = "connect", RequestStatus.ERROR
+    RESET = "reset", RequestStatus.ERROR
+    HTTP_4XX = "http_4xx", RequestStatus.ERROR
+    HTTP_429 = "http_429", RequestStatus.ERROR
+    HTTP_5XX = "http_5xx", RequestStatus.ERROR
+    STREAM_ERROR = "stream_error", RequestStatus.INVALID  # an error object within a stream
+    TRUNCATED = "truncated", RequestStatus.INVALID
+    NO_END = "no_end", RequestStatus.INVALID
+    WRONG_LENGTH = "wrong_length", RequestStatus.INVALID
+    GARBAGE = "garbage", RequestStatus.INVALID  # not HTTP, or not this API
+    TIMEOUT = "timeout", RequestStatus.TIMEOUT
+    CLIENT = "client", RequestStatus.ERROR  # no socket on the client's machine
+    ABORTED = "aborted", RequestStatus.ABORTED
+    LOST = "lost", RequestStatus.LOST

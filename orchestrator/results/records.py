@@ -19,8 +19,8 @@ from orchestrator.results import outcomes
 I16 = A[int, pa.int16()]
 I32 = A[int, pa.int32()]
 Doubles = A[npt.NDArray[np.float64], pa.list_(pa.float64())]
-Flags = A[npt.NDArray[np.bool_], pa.list_(pa.bool_())]
-Status = A[Literal["ok", "failed"], pa.string()]
+BoolList = A[npt.NDArray[np.bool_], pa.list_(pa.bool_())]
+AttemptStatus = A[Literal["ok", "failed"], pa.string()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class RequestRow(AttemptKey):
         str | None, "token: every chunk held one token; chunk: gaps are spread over several tokens"
     ] = None
     finish_reason: A[str | None, "as reported by the engine"] = None
-    status: A[str, " | ".join(outcomes.Status)]
+    status: A[str, " | ".join(outcomes.RequestStatus)]
     error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
     error: A[str | None, "first 500 characters of the error message"] = None
     http_status: A[I16 | None, "HTTP status code"] = None
@@ -124,7 +124,7 @@ class PointHead(AttemptKey):
     repeat: A[I32, "from 0"]
     start: A[I32, "which of the deployment's starts it ran on, from 0"] = 0
     seed: A[int, "seed of the schedule"]
-    status: A[Status, "ok | failed"]
+    status: A[AttemptStatus, "ok | failed"]
     reason: A[str | None, "one plain sentence when failed"] = None
     failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = (
         None
@@ -238,7 +238,7 @@ class LaunchRow:
     launch_id: A[str, "ULID"]
     deployment_id: A[str, "see deployments"]
     experiment: A[str, "name in the experiment file"]
-    status: A[Status, "ok | failed"]
+    status: A[AttemptStatus, "ok | failed"]
     failure_class: A[str | None, "as in points"] = None
     failure_kind: A[str | None, "as in points"] = None
     reason: A[str | None, "one plain sentence"] = None
@@ -396,7 +396,7 @@ class Committed(AttemptKey):
     created_unix_ns: A[
         int, "time of its manifest: orders attempts that were committed at the same instant"
     ]
-    status: A[Status, "ok | failed"]
+    status: A[AttemptStatus, "ok | failed"]
     failure_class: A[str | None, "as in points"] = None
     deployment_id: A[str, "see deployments"] = ""
     data_bytes: A[int, "size of its files, without those that may be deleted"] = 0
@@ -427,7 +427,7 @@ class AttemptData(Committed):
     engine_side: A[EngineSide | None, "what the engines reported about themselves"] = None
     batch_tokens: A[Doubles, "output tokens of each tenth of the steady window"]
     batch_s: A[Doubles, "length of each"]
-    request_ok: A[Flags, "whether it was answered"]
+    request_ok: A[BoolList, "whether it was answered"]
     request_ttft_s: A[Doubles, "from scheduled to the first content token"]
     request_tpot_s: A[Doubles, "time per output token after the first"]
     request_e2e_s: A[Doubles, "from scheduled to the last content token"]

@@ -28,8 +28,8 @@ from orchestrator.results.manifest import (
     DROPPABLE,
     FOLDERS,
     FilePart,
-    Kind,
     Manifest,
+    ManifestKind,
     kind_of,
     manifest_key,
 )
@@ -199,7 +199,7 @@ class Store:
 
     # --- reading ---
 
-    def manifests(self, *kinds: Kind) -> list[Manifest]:
+    def manifests(self, *kinds: ManifestKind) -> list[Manifest]:
         """Every committed attempt and launch (or only these kinds), oldest first.
 
         A damaged manifest is no commit: it is skipped, logged and added to ``torn``.

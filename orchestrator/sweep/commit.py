@@ -18,7 +18,7 @@ from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Measurement, Point
 from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.manifest import Kind
+from orchestrator.results.manifest import ManifestKind
 from orchestrator.results.records import AnswerRow, Committed, DeploymentRow, LaunchRow, PointRow
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import (
@@ -275,7 +275,7 @@ def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, s
 
 def _commit(
     store: Store,
-    kind: Kind,
+    kind: ManifestKind,
     row: PointRow | LaunchRow,
     keys: Mapping[str, str],
     parts: Sequence[FilePart],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.http import LIMIT_S, Answer, ask
+from orchestrator.base.http import LIMIT_S, HttpResponse, ask
 from orchestrator.base.redaction import mask_secrets, redact
 from orchestrator.base.text import listed
 from orchestrator.emulator.version import is_emulator
@@ -104,7 +104,7 @@ class Listing:
     """
 
     owners: dict[str, str] | None
-    answer: Answer
+    answer: HttpResponse
 
     @property
     def names(self) -> str:
@@ -177,7 +177,7 @@ def key_problem(target: Target, status: int, key_name: str | None, from_file: bo
     return f"{target.url} needs a key (HTTP {status}): name its variable with {setting}"
 
 
-def _models(answer: Answer) -> dict[str, str] | None:
+def _models(answer: HttpResponse) -> dict[str, str] | None:
     try:
         return {str(model["id"]): str(model.get("owned_by")) for model in answer.json()["data"]}
     except (AttributeError, KeyError, TypeError):
@@ -316,7 +316,7 @@ def _is_emulator(target: Target) -> bool:
     return isinstance(document, dict) and is_emulator(str(document.get("version")))
 
 
-def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> Answer:
+def _ask(target: Target, path: str, limit_s: float = LIMIT_S) -> HttpResponse:
     url = target.url.rstrip("/") + path
     answer = ask(
         url,

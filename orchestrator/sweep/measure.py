@@ -19,7 +19,7 @@ from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, 
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.results.events import Event, Listener, Phase, PhaseName, RequestProgress
-from orchestrator.results.outcomes import CacheState, ErrorClass, Status
+from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
 from orchestrator.spec.load import counted
 from orchestrator.sweep.early_end import Early, EarlyEnd
 from orchestrator.sweep.fixed_prompts import fixed_prompts
@@ -188,7 +188,7 @@ def _nothing_ok(requests: Rows) -> Failure | None:
     ended for that.
     """
     statuses = set(requests["status"].unique().to_pylist())
-    if Status.OK in statuses or statuses == {Status.ABORTED}:
+    if RequestStatus.OK in statuses or statuses == {RequestStatus.ABORTED}:
         return None
     commonest = "no request was sent"
     classes = requests["error_class"].drop_null().value_counts().to_pylist()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
-from orchestrator.base.http import Answer, ask
+from orchestrator.base.http import HttpResponse, ask
 from orchestrator.catalog.memory import predict
 from orchestrator.catalog.models import model_facts
 from orchestrator.node.failures import EnginePhase, classify
@@ -130,7 +130,7 @@ def test_a_model_that_takes_a_while_to_load_is_waited_for(models: Path, tmp_path
     """2 GiB of KV cache are cleared while the server says 503 to all, the key or not."""
     said = []
 
-    def listen(url: str, method: str, api_key: str) -> Answer:
+    def listen(url: str, method: str, api_key: str) -> HttpResponse:
         said.append(ask(url, method, api_key))
         return said[-1]
 

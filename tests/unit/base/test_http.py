@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from orchestrator.base import http as http_control
-from orchestrator.base.http import Answer, ask
+from orchestrator.base.http import HttpResponse, ask
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def saying(text: bytes) -> Callable[[socket.socket], None]:
 def test_it_brings_status_and_body_and_sends_path_key_and_a_body_with_a_post() -> None:
     with serving(saying(b"HTTP/1.1 418 Teapot\r\nContent-Length: 2\r\n\r\n[]")) as (url, sent):
         answer = ask(f"{url}/base/v1?x=1", "POST", "k3y")
-    assert answer == Answer(418, b"[]")
+    assert answer == HttpResponse(418, b"[]")
     assert answer.json() == []
     assert sent[0].startswith(b"POST /base/v1?x=1 HTTP/1.1\r\n")
     assert b"Authorization: Bearer k3y\r\n" in sent[0] and sent[0].endswith(b"\r\n\r\n{}")
@@ -50,7 +50,7 @@ def test_it_brings_status_and_body_and_sends_path_key_and_a_body_with_a_post() -
 
 def test_without_a_key_none_is_sent() -> None:
     with serving(saying(b"HTTP/1.1 200 OK\r\n\r\nall of it")) as (url, sent):
-        assert ask(url) == Answer(200, b"all of it")
+        assert ask(url) == HttpResponse(200, b"all of it")
     assert sent[0].startswith(b"GET / HTTP/1.1\r\n") and b"Authorization" not in sent[0]
 
 
@@ -71,9 +71,9 @@ def test_a_redirect_is_an_answer_like_any_other() -> None:
         url,
         _,
     ):
-        assert (answer := ask(url)) == Answer(302, location="http://127.0.0.1:9/")
+        assert (answer := ask(url)) == HttpResponse(302, location="http://127.0.0.1:9/")
     assert answer.outcome == "HTTP 302: it is at http://127.0.0.1:9/ (give that URL)"
-    assert answer.redirects and not Answer(200, location="/v1/models").redirects
+    assert answer.redirects and not HttpResponse(200, location="/v1/models").redirects
 
 
 def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,4 +197,4 @@ def test_name_servers_that_do_not_answer_hold_nobody_up(monkeypatch: pytest.Monk
     ],
 )
 def test_what_it_says_can_be_stored_whatever_it_is(body: bytes, value: object) -> None:
-    assert Answer(200, body).json() == value
+    assert HttpResponse(200, body).json() == value

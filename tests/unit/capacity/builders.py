@@ -12,11 +12,11 @@ import numpy as np
 from benchmarks.search.servers import TARGET
 from orchestrator.analysis.requests import Bools
 from orchestrator.capacity.choose_level import next_level
-from orchestrator.capacity.claim import Claim, Status
+from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.probe_outcome import ProbeOutcome
 from orchestrator.capacity.search import MOST_PROBES, Tier
-from orchestrator.capacity.sequential_test import Outcome
+from orchestrator.capacity.sequential_test import LevelVerdict
 from orchestrator.results.records import AttemptData, PointHead
 from orchestrator.spec.load import Slo
 
@@ -62,12 +62,12 @@ AT_TARGET = (np.arange(4000) % 20 > 0,)  # 95 % to the last request: no number o
 
 
 def claim(
-    low: float, high: float = math.inf, status: Status = "budget", *levels: LevelEvidence
+    low: float, high: float = math.inf, status: ClaimStatus = "budget", *levels: LevelEvidence
 ) -> Claim:
     return Claim(None, low, high, status, levels)
 
 
-def at(level: float, verdict: Outcome | None = None, whole: int = 0) -> LevelEvidence:
+def at(level: float, verdict: LevelVerdict | None = None, whole: int = 0) -> LevelEvidence:
     return LevelEvidence(
         level, max(whole, 1), verdict, False, 0.95, 1000, (), whole, False, False, False, 20.0
     )

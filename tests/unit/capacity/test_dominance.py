@@ -11,10 +11,10 @@ from orchestrator.capacity.choose_level import (
     level_to_confirm,
     level_to_explore,
 )
-from orchestrator.capacity.claim import Claim, Status
+from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.dominance import among_rivals, expected, is_dominated, lead_of
 from orchestrator.capacity.levels import LevelEvidence, SearchState
-from orchestrator.capacity.sequential_test import Outcome
+from orchestrator.capacity.sequential_test import LevelVerdict
 from tests.unit.capacity.builders import at, blocked, claim
 
 
@@ -46,7 +46,7 @@ def test_a_deployment_that_held_the_lead_is_not_dominated_by_a_lower_failure() -
     ("client_bound", "status"), [(True, "client_bound"), (False, "unresolved")]
 )
 def test_a_deployment_blocked_at_the_lead_says_why_it_ends(
-    client_bound: bool, status: Status
+    client_bound: bool, status: ClaimStatus
 ) -> None:
     levels = at(8.0, "holds"), blocked(9.792, client_bound)
     known = SearchState(levels, 8.0, math.inf, 0.95, False)
@@ -77,7 +77,7 @@ def test_an_unconfirmed_lead_is_unresolved() -> None:
     )
 
 
-def judged(level: float, verdict: Outcome | None, share: float) -> LevelEvidence:
+def judged(level: float, verdict: LevelVerdict | None, share: float) -> LevelEvidence:
     return LevelEvidence(level, 1, verdict, False, share, 1000, (), 1, False, False, False, 20.0)
 
 

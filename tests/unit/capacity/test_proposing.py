@@ -13,7 +13,7 @@ from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.proposing import Shortlist, propose
 from orchestrator.capacity.race import Entrant, Race
-from orchestrator.capacity.sequential_test import Outcome
+from orchestrator.capacity.sequential_test import LevelVerdict
 
 AXES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16), "pipeline_parallel_size": (1, 2), "quantization": (None, "fp8"),
@@ -85,7 +85,7 @@ def test_settings_that_vary_are_axes_and_numbers_stand_in_order() -> None:
     assert proposing._axes(cells[:2]) == {"a": [2, 8]}  # the others say the same
 
 
-def at(level: float, verdict: Outcome | None, share: float) -> LevelEvidence:
+def at(level: float, verdict: LevelVerdict | None, share: float) -> LevelEvidence:
     return LevelEvidence(level, 1, verdict, False, share, 1000, (), 1, False, False, False, 20.0)
 
 

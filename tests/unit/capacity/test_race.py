@@ -12,7 +12,7 @@ from orchestrator.capacity.dominance import is_dominated, lead_of
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 from orchestrator.capacity.race import CAUTION, Entrant, Race
 from orchestrator.capacity.search import Capacity
-from orchestrator.capacity.sequential_test import Evidence, Outcome
+from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
 from orchestrator.capacity.strategy import Question
 from orchestrator.spec.load import Slo
 from tests.unit.capacity.builders import claim
@@ -86,7 +86,7 @@ GRID = [float(f"{2.0 ** (step / STEPS):.4g}") for step in range(70, 100)]
 
 
 def probed(
-    level: float, verdict: Outcome | None, share: float, whole: int, confirmed: bool = False
+    level: float, verdict: LevelVerdict | None, share: float, whole: int, confirmed: bool = False
 ) -> LevelEvidence:
     evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
     return LevelEvidence(
@@ -120,7 +120,7 @@ def near_ties(draw: st.DrawFn) -> list[LevelEvidence]:
     open_ones = draw(st.integers(holds, len(steps)))
     found = []
     for index, step in enumerate(steps):
-        verdict: Outcome | None = (
+        verdict: LevelVerdict | None = (
             "holds" if index < holds else None if index < open_ones else "fails"
         )
         share = {

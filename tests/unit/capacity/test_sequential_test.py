@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.capacity.design_effect import MissRuns
-from orchestrator.capacity.sequential_test import ALPHA, EarlierProbes, Outcome, Probe, evidence
+from orchestrator.capacity.sequential_test import (
+    ALPHA,
+    EarlierProbes,
+    LevelVerdict,
+    Probe,
+    evidence,
+)
 from tests.unit.capacity.builders import runs_of_misses
 from tests.unit.load.test_validity import poisson, slots
 
@@ -22,7 +28,7 @@ TARGET = 0.95
 
 def watched(
     due: Floats, done: Floats, limits: list[list[tuple[float, float]]], until_s: float = 600.0
-) -> tuple[float, tuple[Outcome | None, ...], Probe]:
+) -> tuple[float, tuple[LevelVerdict | None, ...], Probe]:
     """Seconds until every tier has a verdict, looked at each second. ``limits``: (limit in s,
     target) of every test.
     """
@@ -51,7 +57,7 @@ def m_d_c(rate: float, seed: int, seconds: float = 600.0) -> tuple[Floats, Float
 
 @pytest.mark.parametrize(("rate", "expected"), [(8.0, "holds"), (20.0, "fails")])
 def test_a_level_far_from_the_edge_is_decided_in_two_minutes(
-    rate: float, expected: Outcome
+    rate: float, expected: LevelVerdict
 ) -> None:
     for seed in range(5):
         seconds, verdicts, _ = watched(*m_d_c(rate, seed), [[(0.5, TARGET)]])
@@ -102,7 +108,7 @@ def test_what_ended_early_is_not_taken_for_all() -> None:
 
 
 @pytest.mark.parametrize(("saturated", "expected"), [(False, "holds"), (True, None)])
-def test_a_saturated_probe_never_holds(saturated: bool, expected: Outcome | None) -> None:
+def test_a_saturated_probe_never_holds(saturated: bool, expected: LevelVerdict | None) -> None:
     due, done = m_d_c(8.0, 1, 200.0)
     probe, none = (
         Probe([[TARGET]], [[EarlierProbes(seen=(MissRuns(0.05, 8.0, 10**9),))]]),
@@ -202,7 +208,7 @@ def flags_with_few_misses(count: int) -> Bools:
     return np.asarray(np.arange(count) % 100 != 50)
 
 
-def requests_to_a_verdict(before: EarlierProbes) -> tuple[int, Outcome | None]:
+def requests_to_a_verdict(before: EarlierProbes) -> tuple[int, LevelVerdict | None]:
     """Of a probe where 1 % of requests miss."""
     probe, now = Probe([[TARGET]], [[before]]), 0.0
     due = np.arange(20_000) / 10

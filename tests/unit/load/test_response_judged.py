@@ -7,7 +7,7 @@ import pytest
 from orchestrator.load.request_record import ERROR_CHARACTERS, RequestRecord
 from orchestrator.load.response.judge import judge_stream
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
-from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.results.outcomes import ErrorClass, RequestStatus
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import Dialect
 from tests.in_flight import finish, sent_request
@@ -101,5 +101,5 @@ def test_every_class_belongs_to_one_status_of_the_schema() -> None:
     assert (
         {str(error_class.status) for error_class in ErrorClass} | {"ok"}
         == named("status")
-        == set(map(str, Status))
+        == set(map(str, RequestStatus))
     )

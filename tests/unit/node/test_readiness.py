@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
-from orchestrator.base.http import Answer
+from orchestrator.base.http import HttpResponse
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
 from orchestrator.engines.engine import Engine
@@ -68,17 +68,19 @@ class FakeServer:
     the key too.
     """
 
-    def __init__(self, answers: dict[str, Answer], open_to_all: str = "-", after: int = 0) -> None:
+    def __init__(
+        self, answers: dict[str, HttpResponse], open_to_all: str = "-", after: int = 0
+    ) -> None:
         self.answers, self.open_to_all, self.after = answers, open_to_all, after
 
-    def __call__(self, url: str, method: str, api_key: str) -> Answer:
+    def __call__(self, url: str, method: str, api_key: str) -> HttpResponse:
         path = "/" + url.split("/", 3)[3]
         self.after -= 1
         if self.after >= 0:
-            return Answer(0)
+            return HttpResponse(0)
         if path.startswith("/v1") and not path.startswith(self.open_to_all) and api_key != KEY:
-            return Answer(401)
-        return self.answers.get(path, Answer(404))
+            return HttpResponse(401)
+        return self.answers.get(path, HttpResponse(404))
 
 
 class Time:
@@ -92,17 +94,17 @@ class Time:
         self.now += seconds
 
 
-def models(*names: str) -> Answer:
-    return Answer(
+def models(*names: str) -> HttpResponse:
+    return HttpResponse(
         200, json.dumps({"data": [{"id": name, "max_model_len": 2048} for name in names]}).encode()
     )
 
 
-def vllm_answers(**changes: Answer) -> dict[str, Answer]:
+def vllm_answers(**changes: HttpResponse) -> dict[str, HttpResponse]:
     usual = {
-        "/health": Answer(200),
+        "/health": HttpResponse(200),
         "/v1/models": models("tiny-01L"),
-        "/version": Answer(200, b'{"version": "0.32.0"}'),
+        "/version": HttpResponse(200, b'{"version": "0.32.0"}'),
     }
     return usual | {path.replace("_", "/"): answer for path, answer in changes.items()}
 
@@ -174,13 +176,13 @@ OLDER = [
 ]
 
 
-def of_release(engine: Engine, lacking: tuple[str, ...], status: int) -> dict[str, Answer]:
+def of_release(engine: Engine, lacking: tuple[str, ...], status: int) -> dict[str, HttpResponse]:
     """What a release answers that does not have the routes ``lacking``."""
     routes = (engine.ready_path, *engine.ready_fallbacks)
     settings = EngineSettings(engine=engine.name, model="acme/tiny")
     listed = models(engine.served_name(settings, NODE))
-    served = dict.fromkeys(routes, Answer(200)) | {"/v1/models": listed}
-    return served | dict.fromkeys(lacking, Answer(status))
+    served = dict.fromkeys(routes, HttpResponse(200)) | {"/v1/models": listed}
+    return served | dict.fromkeys(lacking, HttpResponse(status))
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
@@ -197,7 +199,9 @@ def test_next_route_is_asked_where_a_release_lacks_one(
 def test_first_route_that_a_release_has_decides(engine: Engine) -> None:
     routes = (engine.ready_path, *engine.ready_fallbacks)
     for route in routes[:-1]:
-        answers = of_release(engine, routes[: routes.index(route)], 404) | {route: Answer(503)}
+        answers = of_release(engine, routes[: routes.index(route)], 404) | {
+            route: HttpResponse(503)
+        }
         failure = failed(engine, FakeServer(answers), FakeProcess(keyed=engine.guarded))
         assert failure.kind == "never_ready"
         assert failure.sentence.endswith(f"(startup_timeout_s); {route} answered HTTP 503")
@@ -221,14 +225,14 @@ class DyingServer(FakeServer):
     """Dies of a request to ``path`` without a key, or with it if ``keyed``."""
 
     def __init__(self, path: str, keyed: bool, process: FakeProcess) -> None:
-        super().__init__(vllm_answers(_v1_completions=Answer(401)))
+        super().__init__(vllm_answers(_v1_completions=HttpResponse(401)))
         self.path, self.keyed, self.process = path, keyed, process
 
-    def __call__(self, url: str, method: str, api_key: str) -> Answer:
+    def __call__(self, url: str, method: str, api_key: str) -> HttpResponse:
         if url.endswith(self.path) and bool(api_key) is self.keyed:
             self.process.lives = 0
         if self.process.lives <= 0:
-            return Answer(0, error="Connection reset by peer")
+            return HttpResponse(0, error="Connection reset by peer")
         return super().__call__(url, method, api_key)
 
 
@@ -272,7 +276,7 @@ def test_death_with_a_stranger_on_the_port_is_a_taken_port(
 
 def test_a_stranger_that_answers_first_ends_the_wait_at_once(ours: dict[str, set[int]]) -> None:
     ours["listeners"] = {1}
-    failure = failed(VLLM, FakeServer({"/health": Answer(404)}), FakeProcess())
+    failure = failed(VLLM, FakeServer({"/health": HttpResponse(404)}), FakeProcess())
     assert failure.kind == "port_taken"
     assert psutil.Process(1).name() in failure.sentence
 
@@ -283,9 +287,9 @@ def test_a_server_that_needs_no_key_is_not_ours() -> None:
     assert "carry no key" in failure.sentence
 
 
-def loading(name: str = "Loading model") -> dict[str, Answer]:
+def loading(name: str = "Loading model") -> dict[str, HttpResponse]:
     """llama.cpp's answers to anyone while it loads, the key or not."""
-    busy = Answer(
+    busy = HttpResponse(
         503,
         json.dumps({"error": {"message": name, "type": "unavailable_error", "code": 503}}).encode(),
     )
@@ -316,12 +320,12 @@ def test_every_engine_is_asked_for_its_version(
     engine: Any, path: str, answer: object, version: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "lib/python3.11/site-packages/transformers-5.19.0.dist-info").mkdir(parents=True)
-    said = {path: Answer(200, json.dumps(answer).encode())} if answer is not None else {}
+    said = {path: HttpResponse(200, json.dumps(answer).encode())} if answer is not None else {}
     # as it is recorded
     card = {"id": "tiny-01L", "meta": {"n_vocab": 2048} if engine is LLAMA_CPP else None}
     served = {
-        engine.ready_path: Answer(200),
-        "/v1/models": Answer(200, json.dumps({"data": [card]}).encode()),
+        engine.ready_path: HttpResponse(200),
+        "/v1/models": HttpResponse(200, json.dumps({"data": [card]}).encode()),
     }
     server = FakeServer(served | said, open_to_all="/v1/models")
     executable = {"executable": str(tmp_path)} if version == "5.19.0" else {}
@@ -352,7 +356,9 @@ def test_server_in_docker_needs_our_model_name(ours: dict[str, set[int]]) -> Non
 
 
 def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
-    server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all="/")
+    server = FakeServer(
+        {"/health": HttpResponse(200), "/v1/models": HttpResponse(500)}, open_to_all="/"
+    )
     assert wait(TRANSFORMERS, server, FakeProcess(keyed=False)).reported["proofs"] == "socket"
 
 
@@ -370,12 +376,12 @@ def test_server_in_podman_needs_our_socket_or_model_name(
         wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"]
         == "key name"
     )
-    server = FakeServer({"/health": Answer(200)}, open_to_all="/")
+    server = FakeServer({"/health": HttpResponse(200)}, open_to_all="/")
     assert failed(TRANSFORMERS, server, FakeProcess(keyed=False), **podman).kind == "wrong_server"
 
 
 def test_health_that_is_not_200_yet_is_waited_for() -> None:
-    failure = failed(VLLM, FakeServer(vllm_answers(_health=Answer(503))), FakeProcess())
+    failure = failed(VLLM, FakeServer(vllm_answers(_health=HttpResponse(503))), FakeProcess())
     assert (failure.kind, failure.failure_class) == ("never_ready", FailureClass.TIMEOUT)
     assert "60 s" in failure.sentence
 
@@ -416,7 +422,7 @@ def test_engine_that_hangs_on_a_taken_port_is_not_waited_for(
 def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
     ready = wait(ENDPOINT, FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
     assert ready.reported["proofs"] == "name"
-    card = Answer(
+    card = HttpResponse(
         200,
         b'{"data": [{"id": "other", "owned_by": "x"}, {"id": "acme/tiny", "owned_by": "vllm"}]}',
     )
@@ -432,15 +438,17 @@ def test_endpoint_that_lists_other_models_is_ready_with_a_note() -> None:
     assert ready.reported["note"] == "the endpoint lists acme/tiny:latest, not 'acme/tiny'"
 
 
-@pytest.mark.parametrize("answer", [Answer(401), Answer(403), Answer(404), Answer(500)])
-def test_endpoint_that_lists_nothing_is_ready_with_a_note(answer: Answer) -> None:
+@pytest.mark.parametrize(
+    "answer", [HttpResponse(401), HttpResponse(403), HttpResponse(404), HttpResponse(500)]
+)
+def test_endpoint_that_lists_nothing_is_ready_with_a_note(answer: HttpResponse) -> None:
     server = FakeServer({"/v1/models": answer}, open_to_all="/")
     ready = wait(ENDPOINT, server, None, url="http://h")
     assert ready.reported["note"].endswith(f"list its models (HTTP {answer.status})")
 
 
 def test_endpoint_that_refuses_connections_is_given_up_within_seconds() -> None:
-    refused = Answer(0, error="[Errno 111] Connection refused")
+    refused = HttpResponse(0, error="[Errno 111] Connection refused")
     server = FakeServer({"/v1/models": refused}, open_to_all="/")
     time, settings = Time(), EngineSettings(engine="endpoint", model="acme/tiny", url="http://h")
     expected = Expected(ENDPOINT, settings, NODE, "http://h")
@@ -453,7 +461,7 @@ def test_endpoint_that_refuses_connections_is_given_up_within_seconds() -> None:
 @pytest.mark.parametrize("body", ["", "[]", "{", '{"data": 3}', '{"data": [1]}'])
 def test_an_answer_that_is_no_list_of_models_is_no_proof(body: str) -> None:
     process = FakeProcess()
-    server = FakeServer(vllm_answers(_v1_models=Answer(200, body.encode())))
+    server = FakeServer(vllm_answers(_v1_models=HttpResponse(200, body.encode())))
     assert wait(VLLM, server, process).reported["proofs"] == "socket key"
 
 

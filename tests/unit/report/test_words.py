@@ -12,7 +12,7 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.output_agreement import Agreement, AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.capacity.best import Comparison, Verdict
+from orchestrator.capacity.best import Certainty, Comparison
 from orchestrator.capacity.capacities import (
     ExceededPercentile,
     Exclusion,
@@ -40,7 +40,7 @@ SLO = parse_slo("ttft<=500ms,attainment>=0.9")
 AT_8 = (DeploymentLevels("a", (Level(control="request_rate", value=8),)),)
 
 
-def comparison(verdict: Verdict = Verdict.DOUBTED, **changes: Any) -> Comparison:
+def comparison(certainty: Certainty = Certainty.DOUBTED, **changes: Any) -> Comparison:
     fields: dict[str, Any] = {
         "experiment": "exp",
         "workload": "chat",
@@ -51,7 +51,7 @@ def comparison(verdict: Verdict = Verdict.DOUBTED, **changes: Any) -> Comparison
         "devices_are_cores": False,
         "ranking": (),
         "excluded": (),
-        "verdict": verdict,
+        "certainty": certainty,
         "doubts": (),
         "emulated": False,
         "measured": True,
@@ -60,10 +60,10 @@ def comparison(verdict: Verdict = Verdict.DOUBTED, **changes: Any) -> Comparison
     return Comparison(**fields | changes)
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_each_verdict_has_a_sentence(verdict: Verdict) -> None:
-    text = verdict_text(comparison(verdict, incomparable=Exclusion.PRICE_UNKNOWN))
-    assert text.startswith("certain") is comparison(verdict).certain
+@pytest.mark.parametrize("certainty", list(Certainty))
+def test_each_certainty_has_a_sentence(certainty: Certainty) -> None:
+    text = verdict_text(comparison(certainty, incomparable=Exclusion.PRICE_UNKNOWN))
+    assert text.startswith("certain") is comparison(certainty).certain
 
 
 def doubt(kind: DoubtKind, remedy: Remedy | None = None) -> Doubt:

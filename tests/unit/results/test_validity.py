@@ -6,7 +6,7 @@ import ast
 import inspect
 from typing import get_args
 
-from orchestrator.capacity.claim import POINTLESS, Status
+from orchestrator.capacity.claim import POINTLESS, ClaimStatus
 from orchestrator.load import validity as judging
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import EndsSearch, Validity
@@ -47,5 +47,5 @@ def test_every_verdict_that_a_point_is_judged_by_is_one_of_them() -> None:
 
 def test_what_ends_a_search_says_what_to_do_and_is_a_status_of_a_claim() -> None:
     ends = [one for one in Validity if one.ends_search is not EndsSearch.NO]
-    assert set(POINTLESS) == set(ends) and set(POINTLESS) <= set(get_args(Status))
+    assert set(POINTLESS) == set(ends) and set(POINTLESS) <= set(get_args(ClaimStatus))
     assert all("{}" in one.remedy for one in ends)

@@ -18,7 +18,7 @@ from orchestrator.capacity.claim import Claim, claim_of
 from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.race import Ahead
 from orchestrator.capacity.search import Capacity
-from orchestrator.capacity.sequential_test import Evidence, Outcome
+from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
 from orchestrator.engines.command import Node
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.current import StoredExperiment
@@ -207,7 +207,9 @@ def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: 
     assert last_claims(world)[beaten]["claim"] is not None
 
 
-def level_of(level: float, verdict: Outcome | None, share: float, whole: int = 1) -> LevelEvidence:
+def level_of(
+    level: float, verdict: LevelVerdict | None, share: float, whole: int = 1
+) -> LevelEvidence:
     evidence = (Evidence(3000, 0.95, 150.0, 20.0, 0, 0),)
     return LevelEvidence(
         level, whole, verdict, False, share, 3000, evidence, whole, False, False, False, 20.0
