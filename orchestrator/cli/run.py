@@ -147,7 +147,6 @@ def run(
         click.echo(NOTHING_RUNS.format(file=shlex.quote(str(experiment))), err=True)
         return 3
     check_answers(results_uri)
-    store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.cluster.open_cluster import open_cluster
@@ -159,8 +158,8 @@ def run(
 
     console, stop = Console(stderr=True), threading.Event()
     with LiveSweep(console) as live:
+        store = Store.open(results_uri, plan.name, tell=live.say)
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
-        store.patience.tell = live.say
         store.check_writable()
         live.say(Estimate(plan).summary())
         for sentence in models_left_behind(one.settings for one in plan.deployments):

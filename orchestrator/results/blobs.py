@@ -32,14 +32,21 @@ COPIED_BYTES = 16 << 20  # of a file at a time
 
 
 class Blobs:
-    """Objects of one location. Keys are relative paths with ``/``."""
+    """Objects of one location. Keys are relative paths with ``/``. ``tell`` gets sentences on calls
+    that the storage refuses; None: nobody is told.
+    """
 
-    def __init__(self, location: Location, retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        location: Location,
+        retry: Retry | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self.location = location
         self.filesystem = location.filesystem()
         policy = FOLDER if location.is_local else OBJECT_STORE
         self.retry = retry or Retry(policy, is_local=location.is_local)
-        self.patience = Patience()
+        self.patience = Patience(tell=tell)
 
     def _run(self, what: str, call: Callable[[], T]) -> T:
         return self.retry.run(what, call, self.patience)

@@ -78,14 +78,23 @@ class Store:
         self.pooled = ComputedRows(blobs, f"{cache}/pooled", PooledFigures, ("attempt_ids",))
 
     @classmethod
-    def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
+    def open(
+        cls,
+        uri: str,
+        experiment: str,
+        *,
+        retry: Retry | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Store:
         """The store of ``experiment`` below ``uri`` (see ``parse_location``). Reads and writes
         nothing yet.
 
-        Raises InputError for a URI or name that cannot be used.
+        ``retry``: of refused calls; None: as suits the location. ``tell`` gets sentences on refused
+        calls, until a sweep attaches itself (``Patience.attach``). Raises InputError for a URI or name that cannot be used.
         """
         location = parse_location(uri)
-        return cls(Blobs(location, retry), location.uri, safe_name("experiment name", experiment))
+        blobs = Blobs(location, retry, tell)
+        return cls(blobs, location.uri, safe_name("experiment name", experiment))
 
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
         return Store.open, (self.uri, self.experiment)
