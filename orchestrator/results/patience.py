@@ -1,6 +1,4 @@
-"""What is done about calls that a storage or disk refuses: they are tried again, for a time that
-the run may extend.
-"""
+"""Calls that a storage or disk refuses are tried again, for a time that the run may extend."""
 
 import errno
 import math
@@ -38,16 +36,25 @@ SILENT_S = 10.0  # after this long without an answer the user is told
 LONGEST_PAUSE_S = 15.0  # between two tries
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenCall:
+    """A call that runs. From the instant ``late_s`` on it counts as refused, and ``text`` is told."""
+
+    late_s: float
+    text: str
+
+
 @dataclass(slots=True)
 class Patience:
     """How long refused calls are tried again, and who is told; shared by all threads that use a
     location.
 
-    ``of``: what refuses, in words. ``limit_s``: try again for at least this long after the first
-    refusal, however few tries the policy allows. ``now_s``: a monotonic clock. ``wait`` sleeps; it
-    returns true when nobody wants the call any more. ``refusing``: thread -> since when its call is
-    refused or unanswered. ``given_up``: why a call was given up after ``limit_s``. ``ended_s``:
-    when the last refused call ended.
+    ``of``: what refuses, in words. ``limit_s``: calls are tried again for at least this long after
+    the first refusal, however few tries the policy allows. ``now_s``: a monotonic clock. ``wait``
+    sleeps; it returns true when the call is no longer wanted. ``silent_s``: after this long
+    without an answer the user is told. ``refusing``: thread -> since when its call is refused or
+    unanswered. ``given_up``: why a call was given up after ``limit_s``. ``ended_s``: when the last
+    refused call ended.
     """
 
     of: str = "storage"
@@ -55,14 +62,14 @@ class Patience:
     wait: Callable[[float], bool] | None = None
     now_s: Callable[[], float] = time.monotonic
     tell: Callable[[str], None] | None = None
+    silent_s: float = SILENT_S
     refusing: dict[int, float] = field(default_factory=dict)
     given_up: str = ""
     ended_s: float = -math.inf
-    _spoken: bool = False
+    _has_told: bool = False  # of a refusal that is not over yet
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    # thread -> when it is late, what is said then
-    _open: dict[int, tuple[float, str]] = field(default_factory=dict)
-    _listens: bool = False
+    _open_calls: dict[int, _OpenCall] = field(default_factory=dict)  # by thread
+    _is_listening: bool = False
 
     def attach(
         self,
@@ -70,7 +77,7 @@ class Patience:
         wait: Callable[[float], bool],
         tell: Callable[[str], None],
     ) -> None:
-        """Let a sweep wait for it: by the sweep's clock, until its user stops it."""
+        """Let a sweep wait for the storage: by the sweep's clock, until its user stops it."""
         self.now_s = now_s
         self.wait = wait
         self.tell = tell
@@ -86,87 +93,103 @@ class Patience:
             self.limit_s = 0.0
 
     def refused(self, caller: int, text: str) -> float:
-        """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread
-        waits longest.
+        """Note that a thread's call was refused; returns for how many seconds it has been. Tells
+        ``text``, if this thread waits longest.
         """
         with self._lock:
-            since_s, said = self._count(caller, text)
-        self._say(said)
+            since_s = self.refusing.setdefault(caller, self.now_s())
+            sentence = self._sentence_to_tell(caller, text)
+        self._say(sentence)
         return self.now_s() - since_s
 
-    def _count(self, caller: int, text: str) -> tuple[float, str]:
-        """Inside the lock: since when a thread's call is refused, and what to tell."""
-        since_s = self.refusing.setdefault(caller, self.now_s())
-        speaks = text and self.tell and min(self.refusing, key=self.refusing.__getitem__) == caller
-        self._spoken = self._spoken or bool(speaks)
-        return since_s, text if speaks else ""
+    def _sentence_to_tell(self, caller: int, text: str) -> str:
+        """``text`` if this thread, whose call is refused, waits longest; else nothing. The caller
+        has the lock.
+        """
+        longest_waiting = min(self.refusing, key=self.refusing.__getitem__)
+        if self.tell is None or not text or caller != longest_waiting:
+            return ""
+        self._has_told = True
+        return text
 
     def _say(self, text: str) -> None:
         if text and self.tell:
             self.tell(text)
 
     def ended(self, passed: bool) -> None:
-        """This thread's call succeeded (``passed``), or was given up."""
-        if (caller := threading.get_ident()) not in self.refusing:  # as nearly always
+        """Note that this thread's call succeeded (``passed``), or was given up."""
+        caller = threading.get_ident()
+        if caller not in self.refusing:  # as nearly always
             return
         with self._lock:
             since_s = self.refusing.pop(caller)
-            self.ended_s, over = self.now_s(), self._spoken and not self.refusing
-            self._spoken = self._spoken and not over
-        if over and passed and self.tell:
-            self.tell(f"the {self.of} answers again after {self.ended_s - since_s:.0f} s")
+            self.ended_s = self.now_s()
+            is_over = self._has_told and not self.refusing
+            if is_over:
+                self._has_told = False
+        if is_over and passed:
+            self._say(f"the {self.of} answers again after {self.ended_s - since_s:.0f} s")
 
     @contextmanager
     def listening(self, what: str) -> Iterator[None]:
-        """A call inside the block that gets no answer counts as refused after SILENT_S, and the
+        """A call inside the block that gets no answer for ``silent_s`` counts as refused, and the
         user is told.
         """
         if self.tell is None:
             yield
             return
-        caller, text = (
-            threading.get_ident(),
-            f"the {self.of} has not answered for {SILENT_S:g} s: {what}",
-        )
+        caller = threading.get_ident()
+        text = f"the {self.of} has not answered for {self.silent_s:g} s: {what}"
         with self._lock:
-            self._open[caller] = time.monotonic() + SILENT_S, text
-            begins, self._listens = not self._listens, True
-        if begins:  # one thread for all calls: one for each would cost more than a small file
+            self._open_calls[caller] = _OpenCall(time.monotonic() + self.silent_s, text)
+            needs_listener = not self._is_listening
+            self._is_listening = True
+        if (
+            needs_listener
+        ):  # one thread for all calls: one for each would cost more than a small file
             threading.Thread(target=self._listen, name="storage", daemon=True).start()
         try:
             yield
         finally:
             with self._lock:
-                self._open.pop(caller, None)
+                self._open_calls.pop(caller, None)
 
     def _listen(self) -> None:
-        """Count late calls as refused, until a look finds none open."""
+        """Count late calls as refused, until no call is open."""
         while True:
             with self._lock:
                 now_s = time.monotonic()
-                late = {
-                    caller: text for caller, (late_s, text) in self._open.items() if late_s <= now_s
-                }
-                said = [self._count(caller, text)[1] for caller, text in late.items()]
-                for caller in late:
-                    del self._open[caller]
+                sentences = self._count_late_calls(now_s)
                 next_s = min(
-                    (late_s for late_s, _ in self._open.values()), default=now_s + SILENT_S
+                    (call.late_s for call in self._open_calls.values()),
+                    default=now_s + self.silent_s,
                 )
-            for text in said:
-                self._say(text)
+            for sentence in sentences:
+                self._say(sentence)
             time.sleep(max(0.0, next_s - time.monotonic()))
             with self._lock:
-                if not self._open:
-                    self._listens = False
+                if not self._open_calls:
+                    self._is_listening = False
                     return
+
+    def _count_late_calls(self, now_s: float) -> list[str]:
+        """Count calls that are late as refused; returns what to tell of them. The caller has the
+        lock.
+        """
+        late = {caller: call for caller, call in self._open_calls.items() if call.late_s <= now_s}
+        sentences: list[str] = []
+        for caller, call in late.items():
+            del self._open_calls[caller]
+            self.refusing.setdefault(caller, self.now_s())
+            sentences.append(self._sentence_to_tell(caller, call.text))
+        return sentences
 
 
 OBJECT_STORE = RetryPolicy(
     tries=5, first_pause_s=1.0, longest_pause_s=LONGEST_PAUSE_S, least_share=0.5
 )
 FOLDER = replace(OBJECT_STORE, tries=3)
-CHECK = replace(OBJECT_STORE, tries=2)  # somebody waits for the verdict
+CHECK = replace(OBJECT_STORE, tries=2)  # a user waits for the verdict
 RUN_RECORD = replace(OBJECT_STORE, tries=3, first_pause_s=0.5)  # written anew every few seconds
 
 
@@ -233,24 +256,28 @@ class _Tries:
             raise
         except OSError as error:
             self.text = f"{self.what} failed ({count}): {error}"
-            self.refused_s = self.patience.refused(threading.get_ident(), self._told())
+            self.refused_s = self.patience.refused(threading.get_ident(), self._refusal_sentence())
             raise
 
-    def _told(self) -> str:
+    def _refusal_sentence(self) -> str:
         """What the user is told of the last refusal; empty for most."""
         # a single refusal is normal; later about every two minutes
         if self.number not in (2, 4) and self.number % 8:
             return ""
+        sentence = f"the {self.patience.of} refuses: {self.text}"
         limit_s = self.patience.limit_s
-        kept = f"; rows are kept and nothing new starts, for at most {limit_s:g} s"
-        return f"the {self.patience.of} refuses: {self.text}{kept if limit_s else ''}"
+        if limit_s:
+            sentence += f"; rows are kept and nothing new starts, for at most {limit_s:g} s"
+        return sentence
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether it may pass: another try is worth it."""
         if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
             return False
         if self.retry.is_local:
-            return error.errno in (_AWAY | NO_ROOM if self.patience.limit_s else _AWAY)
+            if self.patience.limit_s and error.errno in NO_ROOM:
+                return True
+            return error.errno in _AWAY
         return not any(word in str(error) for word in _FINAL)
 
     def is_patient(self) -> bool:
@@ -258,7 +285,7 @@ class _Tries:
         return self.refused_s < self.patience.limit_s
 
     def pause(self, pause_s: float) -> None:
-        """Waits between two tries. Raises ResultsError when nobody wants the call any more."""
+        """Waits between two tries. Raises ResultsError when the call is no longer wanted."""
         if self.patience.wait is None:
             self.retry.sleep(pause_s)
         elif self.patience.wait(pause_s):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import math
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyarrow import fs
 
-from orchestrator.results import patience as patience_module
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
-from orchestrator.results.patience import Patience, Retry
+from orchestrator.results.patience import Retry
 
 
 class ThirdRefused:
@@ -84,42 +79,3 @@ def test_an_object_is_written_where_every_third_call_is_refused() -> None:
     blobs.filesystem = bucket = EveryThirdRefused()
     blobs.put("part", b"rows")
     assert list(bucket.objects.values()) == [b"rows"]
-
-
-def test_a_call_is_tried_again_however_often_it_was_refused() -> None:
-    pauses = list[float]()
-
-    def call() -> None:
-        if len(pauses) < 1_100:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    Retry(is_local=True).run(
-        "writing it", call, Patience(limit_s=math.inf, wait=lambda s: bool(pauses.append(s)))
-    )
-    assert len(pauses) == 1_100
-    assert max(pauses) <= patience_module.LONGEST_PAUSE_S
-
-
-def test_calls_that_are_not_answered_count_as_refused_until_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(patience_module, "SILENT_S", 0.01)
-    said, told = list[str](), threading.Event()
-
-    def tell(text: str) -> None:
-        said.append(text)
-        told.set()
-
-    patience = Patience(tell=tell)
-    for _ in range(2):  # a second call is listened to as well
-
-        def call() -> None:
-            assert told.wait(60)
-            assert list(patience.refusing) == [threading.get_ident()]
-
-        Retry().run("writing it", call, patience)
-        assert not patience.refusing
-        assert "has not answered" in said[0]
-        assert "answers again" in said[1]
-        said.clear()
-        told.clear()
