@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 LIMIT_S = 10.0
 LOOK_UP_LIMIT_S = 5.0  # for the address of a host name
@@ -27,8 +27,8 @@ LIMIT_BYTES = 16 * 2**20  # /metrics of a large deployment has 1 MB
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One HTTP answer. ``status`` 0: nobody answered, ``error`` says why. ``location``: where a
-    redirect points.
+    """What a server answered. ``status`` 0: it did not answer, ``error`` says why. ``location``:
+    where a redirect points.
     """
 
     status: int
@@ -43,21 +43,23 @@ class HttpResponse:
 
     @property
     def outcome(self) -> str:
-        """``HTTP 401``, ``HTTP 302: it is at URL (give that URL)``, or why nobody answered."""
+        """``HTTP 401``, ``HTTP 302: it is at URL (give that URL)``, or why the server did not
+        answer.
+        """
         if not self.status:
             return self.error
-        where = f": it is at {self.location} (give that URL)" if self.redirects else ""
-        return f"HTTP {self.status}{where}"
+        if self.redirects:
+            return f"HTTP {self.status}: it is at {self.location} (give that URL)"
+        return f"HTTP {self.status}"
 
     def json(self) -> Any:
-        """The body's value; None when it is not JSON. Lone surrogates, which nobody could store,
+        """The body's value; None when it is not JSON. Lone surrogates, which cannot be stored,
         become ``?``.
         """
         try:
-            return json.loads(
-                json.dumps(json.loads(self.body), ensure_ascii=False).encode(errors="replace")
-            )
-        except (ValueError, RecursionError):  # nested deeper than anybody's stack
+            value = json.loads(self.body)
+            return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+        except (ValueError, RecursionError):  # nested deeper than the stack allows
             return None
 
 
@@ -69,24 +71,20 @@ def ask(
     more_headers: Sequence[tuple[str, str]] = (),
     verify_tls: bool = True,
 ) -> HttpResponse:
-    """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of
-    status 0.
+    """Send one request; a POST carries ``{}``. ``more_headers`` replace ours of the same name.
+
+    Never raises: what went wrong on the way is a response of status 0.
     """
     end_s = time.monotonic() + limit_s
-    ours = {"Content-Type": "application/json", "Connection": "close"}
-    ours |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    headers = dict(
-        {name.lower(): (name, value) for name, value in [*ours.items(), *more_headers]}.values()
-    )
+    body_sent = "{}" if method == "POST" else None
     try:
         parts = urlsplit(url)
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        with closing(kind(parts.hostname or "", parts.port)) as connection:
+        path = parts.path or "/"
+        if parts.query:
+            path += f"?{parts.query}"
+        with closing(_connection(parts)) as connection:
             connection.sock = _connect(connection, end_s, verify_tls)
-            connection.request(method, path, "{}" if method == "POST" else None, headers)
+            connection.request(method, path, body_sent, _headers(api_key, more_headers))
             response = http.client.HTTPResponse(_Until(connection.sock, end_s), method=method)  # type: ignore[arg-type]
             response.begin()
             body = response.read(LIMIT_BYTES + 1)
@@ -101,17 +99,39 @@ def ask(
     return HttpResponse(response.status, body, location=response.headers.get("location", ""))
 
 
+def _headers(api_key: str, more_headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Names are compared without regard to case; of equal ones the last counts."""
+    headers = [("Content-Type", "application/json"), ("Connection", "close")]
+    if api_key:
+        headers.append(("Authorization", f"Bearer {api_key}"))
+    by_name: dict[str, tuple[str, str]] = {}
+    for name, value in (*headers, *more_headers):
+        by_name[name.lower()] = (name, value)
+    return dict(by_name.values())
+
+
+def _connection(parts: SplitResult) -> http.client.HTTPConnection:
+    """A connection to the host of a URL, not opened yet. Raises ValueError for a wrong port."""
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        return http.client.HTTPSConnection(host, parts.port)
+    return http.client.HTTPConnection(host, parts.port)
+
+
 def tls_context(verify: bool = True) -> ssl.SSLContext:
-    """Trusts what the system trusts (SSL_CERT_FILE names others); without ``verify`` anybody."""
+    """A context that trusts the certificates that the system trusts (SSL_CERT_FILE names others),
+    or without ``verify`` any.
+    """
     context = ssl.create_default_context()
     if not verify:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     return context
 
 
 def _connect(to: http.client.HTTPConnection, end_s: float, verify_tls: bool) -> socket.socket:
-    """Connected, TLS included, before that instant. The library gives each address and each step
-    the whole time.
+    """A socket that is connected, TLS included, before ``end_s``. The library would give each
+    address and each step the whole time.
     """
     error = OSError("it has no address")
     for family, kind, proto, address in look_up(to.host, to.port, _left_s(end_s)):
@@ -136,7 +156,7 @@ class _LookUp:
 
     host: str
     port: int
-    found: list[tuple[int, int, int, Any]] = field(default_factory=list)
+    addresses: list[tuple[int, int, int, Any]] = field(default_factory=list)
     errors: list[OSError | UnicodeError] = field(default_factory=list)
 
     def run(self) -> None:
@@ -146,7 +166,8 @@ class _LookUp:
             # an empty label, or one that is too long, is a UnicodeError
             self.errors.append(error)
             return
-        self.found.extend((family, kind, proto, at) for family, kind, proto, _, at in entries)
+        for family, kind, proto, _, address in entries:
+            self.addresses.append((family, kind, proto, address))
 
 
 def look_up(
@@ -164,7 +185,7 @@ def look_up(
         raise looking.errors[0]
     if thread.is_alive():
         raise TimeoutError(f"no name server told the address of {host!r} in time")
-    return looking.found
+    return looking.addresses
 
 
 def _tls(sock: socket.socket, host: str, end_s: float, verify: bool) -> socket.socket:
@@ -174,12 +195,13 @@ def _tls(sock: socket.socket, host: str, end_s: float, verify: bool) -> socket.s
     except ssl.SSLCertVerificationError:
         raise
     except OSError as error:
-        said = "it took too long" if isinstance(error, TimeoutError) else error
-        raise OSError(f"the TLS handshake failed: {said}") from error
+        reason = "it took too long" if isinstance(error, TimeoutError) else error
+        raise OSError(f"the TLS handshake failed: {reason}") from error
 
 
 def _left_s(end_s: float) -> float:
-    if (left_s := end_s - time.monotonic()) <= 0:
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
         raise TimeoutError("it took too long to answer")
     return left_s
 
@@ -190,7 +212,8 @@ class _Until(io.RawIOBase):
     """
 
     def __init__(self, sock: socket.socket, end_s: float) -> None:
-        self._sock, self._end_s = sock, end_s
+        self._sock = sock
+        self._end_s = end_s
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)

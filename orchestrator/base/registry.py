@@ -32,7 +32,8 @@ class Registry(Generic[T]):
     """
 
     def __init__(self, kind: str, entries: dict[str, str]) -> None:
-        self.kind, self._group = kind, f"orchestrator.{kind}"
+        self.kind = kind
+        self._group = f"orchestrator.{kind}"
         self._builtin = entries
 
     @cached_property
@@ -40,11 +41,9 @@ class Registry(Generic[T]):
         # takes 40 ms, which commands without third parties' parts save
         from importlib import metadata
 
-        found = {
-            point.name: f"{point.module}:{point.attr}"
-            for point in metadata.entry_points(group=self._group)
-        }
-        return found | self._builtin  # a third party cannot replace what we ship
+        points = metadata.entry_points(group=self._group)
+        of_third_parties = {point.name: f"{point.module}:{point.attr}" for point in points}
+        return of_third_parties | self._builtin  # a third party cannot replace what we ship
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
@@ -60,8 +59,8 @@ class Registry(Generic[T]):
         # looking for entry points reads a lot of files
         place = self._builtin.get(name) or self._entries.get(name)
         if place is None:
-            one = self.kind.removesuffix("es") if self.kind == "searches" else self.kind.rstrip("s")
-            raise InputError(unknown_name(one, name, self._entries))
+            singular = "search" if self.kind == "searches" else self.kind.rstrip("s")
+            raise InputError(unknown_name(singular, name, self._entries))
         module, _, attribute = place.partition(":")
         try:
             return cast(T, getattr(import_module(module), attribute))
@@ -77,10 +76,8 @@ class Registry(Generic[T]):
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """A sentence that the name is unknown, with the most similar known name and a list of all."""
     guess = did_you_mean(name, known)
-    return (
-        f"unknown {what} {name!r}{f'; {guess}' if guess else '.'} Known: "
-        f"{', '.join(sorted(known)) or 'none'}"
-    )
+    end = f"; {guess}" if guess else "."
+    return f"unknown {what} {name!r}{end} Known: {', '.join(sorted(known)) or 'none'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -90,5 +87,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @lru_cache(256)  # one mistake can be repeated in every line
 def _nearest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1) if len(known) <= MOST_COMPARED else ()
-    return f"did you mean {near[0]!r}?" if near else ""
+    if len(known) > MOST_COMPARED:
+        return ""
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {matches[0]!r}?" if matches else ""
