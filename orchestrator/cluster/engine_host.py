@@ -339,9 +339,9 @@ class EngineHost:
         in_docker = self._server is not None and is_docker(self._server.settings)
         assert self._before
         known = {*processes_of(launches, in_docker), *ours, os.getpid()}
-        used_s, share = foreign(self._before, snapshot(), known, some_left)
+        used = foreign(self._before, snapshot(), known, some_left)
         seen = {holding.launch for holding in (*self._held, *now) if holding.sweep != self._sweep}
-        return HostLoad(self.allocation.hostname, used_s, share, len(seen))
+        return HostLoad(self.allocation.hostname, used.seconds, used.share, len(seen))
 
     def stop(self) -> Stopped:
         """End the engine and everything it started; returns its log. Further calls return the same."""

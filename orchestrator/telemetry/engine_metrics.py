@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,43 +34,56 @@ class Sample:
     role: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A metric that a column needs: its name, and the labels that a series of it must have. A label
+    that a series does not have counts as empty.
+    """
+
+    metric: str
+    labels: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> "_Term":
+        """Parse ``name{label="value"}``."""
+        metric, _, labels = text.partition("{")
+        return cls(metric, dict(_LABEL.findall(labels)))
+
+    def matches(self, series_labels: Mapping[str, str]) -> bool:
+        return all(series_labels.get(label, "") == value for label, value in self.labels.items())
+
+
 def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
     """Prometheus text -> columns. ``names``: column -> the engine's metrics that add up to it
     (``Metric.name``).
 
     A column is left out when one of its metrics is missing. Raises ValueError for other text.
     """
-    terms = {
-        column: [_term(term) for term in expression.split(" + ")]
-        for column, expression in names.items()
-    }
+    terms_by_column: dict[str, list[_Term]] = {}
+    for column, expression in names.items():
+        terms_by_column[column] = [_Term.parse(term) for term in expression.split(" + ")]
     wanted = grouped(
-        (name, (column, labels)) for column, some in terms.items() for name, labels in some
+        (term.metric, (column, term)) for column, terms in terms_by_column.items() for term in terms
     )
-    found: dict[str, dict[str, list[float]]] = {}
+    # column -> metric -> values of its series
+    values: dict[str, dict[str, list[float]]] = {}
     for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            for column, labels in wanted.get(sample.name, ()):
-                if all(sample.labels.get(label, "") == value for label, value in labels.items()):
-                    found.setdefault(column, {}).setdefault(sample.name, []).append(sample.value)
+        for series in family.samples:
+            for column, term in wanted.get(series.name, ()):
+                if term.matches(series.labels):
+                    by_metric = values.setdefault(column, {})
+                    by_metric.setdefault(series.name, []).append(series.value)
     return {
-        column: _one(column, by_name)
-        for column, by_name in found.items()
-        if len(by_name) == len(terms[column])
+        column: _combined(column, by_metric)
+        for column, by_metric in values.items()
+        if len(by_metric) == len(terms_by_column[column])
     }
 
 
-def _term(text: str) -> tuple[str, dict[str, str]]:
-    """``name{label="value"}`` -> the name, and the labels it must have; an absent label counts as
-    empty.
-    """
-    name, _, labels = text.partition("{")
-    return name, dict(_LABEL.findall(labels))
-
-
-def _one(column: str, by_name: Mapping[str, list[float]]) -> float:
-    values = [value for many in by_name.values() for value in many]
-    return sum(values) / (len(values) if column in RATIOS else 1)
+def _combined(column: str, by_metric: Mapping[str, list[float]]) -> float:
+    """The value of a column, of all series of all its metrics."""
+    values = list(chain.from_iterable(by_metric.values()))
+    return sum(values) / len(values) if column in RATIOS else sum(values)
 
 
 def read(
@@ -80,11 +94,11 @@ def read(
     verify_tls: bool = True,
 ) -> Sample | None:
     """One reading of ``url``; None when the engine did not answer with metrics."""
-    answer = ask(
+    response = ask(
         url, api_key=api_key, limit_s=READ_LIMIT_S, more_headers=more_headers, verify_tls=verify_tls
     )
     try:
-        values = normalize(answer.body.decode(), names) if answer.status == 200 else {}
+        values = normalize(response.body.decode(), names) if response.status == 200 else {}
     except ValueError:
         return None
     return Sample(time.time_ns(), values) if values else None
@@ -96,7 +110,8 @@ class Sampler:
     """
 
     def __init__(self, take: Callable[[], Sample | None], interval_s: float = INTERVAL_S) -> None:
-        self._take, self._interval_s = take, interval_s
+        self._take = take
+        self._interval_s = interval_s
         self._samples: list[Sample] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
@@ -118,5 +133,6 @@ class Sampler:
             self._keep()
 
     def _keep(self) -> None:
-        if (sample := self._take()) is not None:
+        sample = self._take()
+        if sample is not None:
             self._samples.append(sample)

@@ -117,23 +117,23 @@ def health(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def _health(nvml: Any, index: int) -> dict[str, Any]:
-    if (handle := _ask(nvml, "nvmlDeviceGetHandleByIndex", index)) is None:
+    handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
         return {"index": index, "lost": True}
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     slowed = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
     # uncorrected ones since the driver was loaded
-    ecc = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    ecc_errors = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    processes = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return {
         "index": index,
         "name": _ask(nvml, "nvmlDeviceGetName", handle),
         "memory_bytes": memory and memory.total,
         "used_bytes": memory and memory.used,
-        "pids": [
-            one.pid for one in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
-        ],
+        "pids": [process.pid for process in processes],
         "mig": mig and bool(mig[0]),
-        "ecc_errors": ecc,
+        "ecc_errors": ecc_errors,
         "slowed": [why for bit, why in SLOWED.items() if slowed & bit],
         "fabric": _fabric(nvml, handle),
     }
@@ -141,12 +141,11 @@ def _health(nvml: Any, index: int) -> dict[str, Any]:
 
 def _fabric(nvml: Any, handle: Any) -> bool | None:
     """Whether the fabric manager has connected it to its NVSwitch; None where there is none."""
-    info = getattr(nvml, "c_nvmlGpuFabricInfo_t", lambda: None)()
-    if (
-        info is None
-        or _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None
-        or not info.state
-    ):
+    new_info = getattr(nvml, "c_nvmlGpuFabricInfo_t", None)
+    if new_info is None:
+        return None
+    info = new_info()
+    if _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None or not info.state:
         return None
     return bool(info.state == FABRIC_COMPLETED)
 

@@ -13,62 +13,97 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessKey:
+    """Identifies a process: its pid alone may be given to another one later. ``began_s``: since the
+    epoch.
+    """
+
+    pid: int
+    began_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """CPU seconds that a process used: by itself, and together with its ended children."""
+
+    alone_s: float
+    with_children_s: float
+
+
+NOT_USED = CpuTimes(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """CPU seconds used until ``at_s``: by the whole host, and by each process alone and with its
-    ended children.
+    """CPU seconds used until ``at_s``: ``busy_s`` by the whole host, and those of each process.
+    ``parents``: pid -> pid.
     """
 
     at_s: float
     busy_s: float
     cores: int
-    # (pid, start time) -> (alone, with ended children)
-    processes: dict[tuple[int, float], tuple[float, float]]
-    parents: dict[int, int] = field(default_factory=dict)  # pid -> pid
+    processes: dict[ProcessKey, CpuTimes]
+    parents: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCpu:
+    """What other programs used between two snapshots: CPU seconds, and the share of all cores'
+    time.
+    """
+
+    seconds: float
+    share: float
 
 
 def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
     """CPU use of this host; all zero where it cannot be read."""
     try:
-        first, *rest = stat.read_text().splitlines()
+        first, *others = stat.read_text().splitlines()
     except OSError:
         return Snapshot(time.monotonic(), 0.0, 1, {})
     # without interrupts: our own packets cause some
     user, nice, system, *_ = map(int, first.split()[1:])
-    cores = sum(line.startswith("cpu") for line in rest)
-    used: dict[tuple[int, float], tuple[float, float]] = {}
+    cores = sum(line.startswith("cpu") for line in others)
+    processes: dict[ProcessKey, CpuTimes] = {}
     parents: dict[int, int] = {}
     for process in psutil.process_iter():
         try:
             with process.oneshot():
-                times, parents[process.pid] = process.cpu_times(), process.ppid()
-                used[process.pid, process.create_time()] = sum(times[:2]), sum(times[:4])
+                times = process.cpu_times()
+                parents[process.pid] = process.ppid()
+                key = ProcessKey(process.pid, process.create_time())
         except psutil.Error:
             continue
-    return Snapshot(time.monotonic(), (user + nice + system) / _TICKS, cores, used, parents)
+        alone_s = times.user + times.system
+        children_s = times.children_user + times.children_system
+        processes[key] = CpuTimes(alone_s, alone_s + children_s)
+    busy_s = (user + nice + system) / _TICKS
+    return Snapshot(time.monotonic(), busy_s, cores, processes, parents)
 
 
 def foreign(
-    before: Snapshot, after: Snapshot, ours: Collection[int], some_left: bool = False
-) -> tuple[float, float]:
-    """CPU seconds used by processes other than ``ours`` and their descendants, and their share of
-    all cores' time.
+    before: Snapshot, after: Snapshot, ours: Collection[int], some_ended: bool = False
+) -> ForeignCpu:
+    """CPU used by processes other than ``ours`` (pids) and their descendants.
 
-    ``some_left``: some of our processes ended meanwhile, so their use is unknown: count only others
-    that still live.
+    ``some_ended``: some of our processes ended meanwhile, so their use is unknown: only other
+    processes that still live are counted.
     """
-    known = _with_descendants(ours, after.parents)
-    own_s = alive_s = 0.0
-    for process, (alone_s, all_s) in after.processes.items():
-        alone_before_s, all_before_s = before.processes.get(process, (0.0, 0.0))
-        pid, _ = process
-        if pid in known:
-            own_s += all_s - all_before_s
+    family = _with_descendants(ours, after.parents)
+    ours_s = 0.0
+    others_alive_s = 0.0
+    for key, used in after.processes.items():
+        used_before = before.processes.get(key, NOT_USED)
+        if key.pid in family:
+            ours_s += used.with_children_s - used_before.with_children_s
         else:
-            alive_s += alone_s - alone_before_s
-    foreign_s = max(0.0, after.busy_s - before.busy_s - own_s)
-    if some_left:
-        foreign_s = min(foreign_s, alive_s)
-    return foreign_s, foreign_s / max(1e-9, (after.at_s - before.at_s) * after.cores)
+            others_alive_s += used.alone_s - used_before.alone_s
+    foreign_s = max(0.0, after.busy_s - before.busy_s - ours_s)
+    if some_ended:
+        foreign_s = min(foreign_s, others_alive_s)
+    all_cores_s = (after.at_s - before.at_s) * after.cores
+    return ForeignCpu(foreign_s, foreign_s / max(1e-9, all_cores_s))
 
 
 def _with_descendants(pids: Collection[int], parents: Mapping[int, int]) -> set[int]:

@@ -9,12 +9,28 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
+from orchestrator.telemetry.host_cpu import (
+    CpuTimes,
+    ForeignCpu,
+    ProcessKey,
+    Snapshot,
+    foreign,
+    snapshot,
+)
 
 
-def used(alone: dict[tuple[int, float], float]) -> dict[tuple[int, float], tuple[float, float]]:
-    """Of processes without children."""
-    return {key: (seconds, seconds) for key, seconds in alone.items()}
+def used(alone: dict[tuple[int, float], float]) -> dict[ProcessKey, CpuTimes]:
+    """Of processes without children, by pid and when they began."""
+    return {
+        ProcessKey(pid, began_s): CpuTimes(seconds, seconds)
+        for (pid, began_s), seconds in alone.items()
+    }
+
+
+def used_with_children(
+    pid: int, alone_s: float, with_children_s: float
+) -> dict[ProcessKey, CpuTimes]:
+    return {ProcessKey(pid, 0.0): CpuTimes(alone_s, with_children_s)}
 
 
 STAT = """cpu  200 0 100 900 50 0 100 7 0 0
@@ -33,35 +49,41 @@ def test_idle_time_waiting_for_disks_interrupts_and_time_stolen_are_no_use(tmp_p
 def test_what_ours_used_counts_from_the_first_look_and_what_began_since_whole() -> None:
     before = Snapshot(0.0, 100.0, 4, used({(1, 0.0): 5.0, (2, 0.0): 50.0}))
     after = Snapshot(10.0, 120.0, 4, used({(1, 0.0): 9.0, (2, 0.0): 60.0, (3, 5.0): 2.0}))
-    assert foreign(before, after, {1, 3}) == (14.0, 0.35)
-    assert foreign(before, after, {1, 2, 3}) == (4.0, 0.1)
+    assert foreign(before, after, {1, 3}) == ForeignCpu(14.0, 0.35)
+    assert foreign(before, after, {1, 2, 3}) == ForeignCpu(4.0, 0.1)
     again = Snapshot(10.0, 120.0, 4, used({(1, 7.0): 3.0}))
-    assert foreign(before, again, {1}) == (17.0, 0.425), "the same pid, another process"
+    assert foreign(before, again, {1}) == ForeignCpu(17.0, 0.425), "the same pid, another process"
 
 
 def test_children_of_ours_are_ours_and_what_they_ended_with_counts() -> None:
-    before = Snapshot(0.0, 100.0, 2, {(9, 0.0): (1.0, 1.0)})
+    before = Snapshot(0.0, 100.0, 2, used_with_children(9, 1.0, 1.0))
     after = Snapshot(
-        10.0, 118.0, 2, used({(7, 1.0): 2.0, (8, 1.0): 3.0, (5, 1.0): 4.0}) | {(9, 0.0): (1.5, 7.0)}
+        10.0,
+        118.0,
+        2,
+        used({(7, 1.0): 2.0, (8, 1.0): 3.0, (5, 1.0): 4.0}) | used_with_children(9, 1.5, 7.0),
     )
     tree = replace(after, parents={9: 1, 8: 9, 7: 8, 5: 1})
-    assert foreign(before, tree, {9}) == (7.0, 0.35)
-    assert foreign(before, tree, ()) == foreign(before, tree, {1}) == (18.0, 0.9)
+    assert foreign(before, tree, {9}) == ForeignCpu(7.0, 0.35)
+    assert foreign(before, tree, ()) == ForeignCpu(18.0, 0.9)
+    assert foreign(before, tree, {1}) == ForeignCpu(18.0, 0.9)
 
 
 def test_what_ours_used_that_ended_meanwhile_is_not_taken_for_that_of_others() -> None:
     before = Snapshot(0.0, 100.0, 2, used({(1, 0.0): 5.0, (2, 0.0): 50.0, (3, 0.0): 1.0}))
     # 3 waited for 2, which was ours
-    after = Snapshot(10.0, 118.0, 2, used({(1, 0.0): 9.0}) | {(3, 0.0): (2.5, 14.0)})
-    assert foreign(before, after, {1}) == (14.0, 0.7)
-    assert foreign(before, after, {1}, some_left=True) == (1.5, 0.075)
+    after = Snapshot(10.0, 118.0, 2, used({(1, 0.0): 9.0}) | used_with_children(3, 2.5, 14.0))
+    assert foreign(before, after, {1}) == ForeignCpu(14.0, 0.7)
+    assert foreign(before, after, {1}, some_ended=True) == ForeignCpu(1.5, 0.075)
     busy = replace(after, processes=after.processes | used({(4, 2.0): 16.0}))
-    assert foreign(before, busy, {1}, some_left=True) == (14.0, 0.7), "never more than all but ours"
+    assert foreign(before, busy, {1}, some_ended=True) == ForeignCpu(14.0, 0.7), (
+        "never more than all but ours"
+    )
 
 
 def test_nothing_is_known_where_it_cannot_be_read(tmp_path: Path) -> None:
     none = snapshot(tmp_path / "missing")
-    assert foreign(none, none, ()) == (0.0, 0.0)
+    assert foreign(none, none, ()) == ForeignCpu(0.0, 0.0)
 
 
 def test_a_process_that_burns_a_core_is_seen_and_told_from_ours() -> None:
@@ -72,9 +94,11 @@ def test_a_process_that_burns_a_core_is_seen_and_told_from_ours() -> None:
         while used_s < 0.3 and time.monotonic() < end_s:  # others may be busy too
             time.sleep(0.1)
             after = snapshot()
-            used_s = foreign(before, after, ())[0] - foreign(before, after, {burning.pid})[0]
+            all_used = foreign(before, after, ())
+            without_burning = foreign(before, after, {burning.pid})
+            used_s = all_used.seconds - without_burning.seconds
         assert used_s >= 0.3
-        assert foreign(before, after, ())[1] > 0.0
+        assert foreign(before, after, ()).share > 0.0
         assert after.parents[burning.pid] == os.getpid()
     finally:
         burning.kill()
