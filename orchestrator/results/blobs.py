@@ -24,8 +24,8 @@ from orchestrator.results.location import Location
 from orchestrator.results.patience import FOLDER, OBJECT_STORE, Patience, Retry
 
 T = TypeVar("T")
-# files being written, before they get their final name
-UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0
+UNFINISHED = ".tmp"  # ends the names of files being written, before they get their final name
+UNFINISHED_KEPT_S = 86_400.0
 # the storage answers that it is too busy
 _REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")
 COPIED_BYTES = 16 << 20  # of a file at a time
@@ -52,8 +52,8 @@ class Blobs:
         return self.retry.run(what, call, self.patience)
 
     def put(self, key: str, data: bytes | pa.NativeFile) -> None:
-        """Write one whole object, replacing what is there. Raises ResultsError. ``data``: or a
-        local file with it.
+        """Write one whole object, replacing what is there. ``data``: its content, or a local file
+        with it. Raises ResultsError.
         """
         try:
             self._run(f"writing {self.path(key)}", lambda: self._put(key, data))
@@ -79,7 +79,7 @@ class Blobs:
         return pa.BufferReader(data)
 
     def hashed(self, key: str) -> tuple[pa.NativeFile, str]:
-        """As ``open``, at its begin, with the SHA-256 of what is in it."""
+        """A file to read from its start, as of ``open``, and the SHA-256 of its content."""
 
         def read() -> tuple[pa.NativeFile, str]:
             source = self.open(key)
@@ -97,13 +97,14 @@ class Blobs:
             )
 
     def folders(self) -> list[str]:
-        """Names of the folders directly below; taken from the objects' keys where none is listed
-        (Google).
+        """Names of the folders directly below. Google lists none: there they are taken from the keys
+        of the objects.
         """
         direct = [info.base_name for info in self.listing("", recursive=False) if not info.is_file]
-        return direct or sorted(
-            {self.key(info.path).partition("/")[0] for info in self.listing("") if info.is_file}
-        )
+        if direct:
+            return direct
+        keys = [self.key(info.path) for info in self.listing("") if info.is_file]
+        return sorted({key.partition("/")[0] for key in keys})
 
     def exist(self, keys: list[str]) -> list[bool]:
         """For each key, whether there is such an object or folder."""
@@ -112,17 +113,18 @@ class Blobs:
     def listing(self, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
         """Everything below a folder, sorted by path; empty when there is no such folder."""
         selector = fs.FileSelector(self.path(prefix), recursive=recursive, allow_not_found=True)
-        found = self._run(
+        infos = self._run(
             f"listing {self.path(prefix)}", lambda: self.filesystem.get_file_info(selector)
         )
-        return sorted(found, key=lambda info: info.path)
+        return sorted(infos, key=lambda info: info.path)
 
     def keys(self, prefix: str) -> list[str]:
         """Keys of the objects below a folder, in no order."""
         if not self.location.is_local:
             return [self.key(info.path) for info in self.listing(prefix) if info.is_file]
-        path = self.path(prefix)
-        return [self.key(file) for file in self._run(f"listing {path}", lambda: _files_below(path))]
+        folder = self.path(prefix)
+        files = self._run(f"listing {folder}", lambda: _files_below(folder))
+        return [self.key(file) for file in files]
 
     def sizes(self, keys: list[str]) -> list[int | None]:
         """Size in bytes of each object, None where there is none."""
@@ -137,8 +139,8 @@ class Blobs:
         return path.removeprefix(self.location.path).lstrip("/")
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
-        """All at once; if that fails, one by one with retries: among many calls one is easily
-        refused.
+        """What is at each key. All are looked up at once; if that fails, one by one with retries:
+        among many calls one is easily refused.
         """
         paths = [self.path(key) for key in keys]
         with suppress(OSError):
@@ -184,27 +186,31 @@ def drop_unfinished(folder: str, listed: str = "", unfinished: Iterable[str] = (
     ``listed``: a folder in it that is not listed again, because these are the ``unfinished`` files
     in it.
     """
-    with suppress(OSError):  # whatever stays only takes space
-        others = (file for file in _files_below(folder, listed) if file.endswith(UNFINISHED))
-        for path in map(Path, (*unfinished, *others)):
+    with suppress(OSError):  # a file that stays only takes space
+        others = [file for file in _files_below(folder, listed) if file.endswith(UNFINISHED)]
+        for name in (*unfinished, *others):
+            path = Path(name)
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
                     path.unlink()
 
 
-def _files_below(folder: str, but: str = "") -> list[str]:
-    """Paths of all files below a folder, none if it does not exist. Takes a third of the time of
-    pyarrow's listing.
-
-    ``but``: without what is below this folder.
+def _files_below(folder: str, left_out: str = "") -> list[str]:
+    """Paths of all files below a folder, but for those in the folder ``left_out``; none if it does
+    not exist. Takes a third of the time of pyarrow's listing.
     """
-    found, folders = list[str](), [folder]
+    files: list[str] = []
+    folders = [folder]
     while folders:
         with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                if entry.path != but:
-                    (folders if entry.is_dir() else found).append(entry.path)
-    return found
+                if entry.path == left_out:
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.path)
+                else:
+                    files.append(entry.path)
+    return files
 
 
 def _write_beside_and_rename(path: str, source: pa.NativeFile) -> None:

@@ -109,8 +109,11 @@ class ComputedRows:
         wanted += fields
         seen: set[Key] = set()
         read: set[str] = set()
-        while new := [info.base_name for info in self._files() if info.base_name not in read]:
-            for name in sorted(new, reverse=True):
+        while True:  # a merge meanwhile puts rows into new files
+            names = {info.base_name for info in self._files()} - read
+            if not names:
+                return
+            for name in sorted(names, reverse=True):
                 read.add(name)
                 for rows in self._read(name, wanted):
                     yield self._unseen(rows, seen, keys)

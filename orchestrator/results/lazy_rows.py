@@ -23,7 +23,7 @@ SMALL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class _Group:
+class _RowGroup:
     """A row group of a file: ``names`` of its columns, and the number of rows before it, ``start``.
 
     ``cached``: its rows once they were read, if all groups together are ``small``.
@@ -60,7 +60,7 @@ class LazyRows:
     """
 
     _schema: pa.Schema
-    _groups: Sequence[_Group]
+    _groups: Sequence[_RowGroup]
     _start: int
     num_rows: int
 
@@ -79,7 +79,7 @@ class LazyRows:
         Raises OSError or ValueError for what is not Parquet or holds other rows.
         """
         schema = schema_of(table)
-        groups: list[_Group] = []
+        groups: list[_RowGroup] = []
         start = 0
         size_bytes = 0
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
@@ -91,7 +91,7 @@ class LazyRows:
             names = frozenset(file.schema_arrow.names)
             for index in range(file.num_row_groups):
                 group = file.metadata.row_group(index)
-                groups.append(_Group(file, index, names, start, group.num_rows))
+                groups.append(_RowGroup(file, index, names, start, group.num_rows))
                 start += group.num_rows
                 size_bytes += group.total_byte_size
         if start != rows:
@@ -115,12 +115,12 @@ class LazyRows:
         return replace(self, _groups=groups, _start=start, num_rows=end - start)
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
-        kind = self._schema.field(name).type
-        parts = [self._read(group, [name])[name] for group in self._groups]
-        if len(parts) == 1:
-            return parts[0].unify_dictionaries() if parts[0].num_chunks > 1 else parts[0]
-        chunks = [chunk for part in parts for chunk in part.chunks]
-        return pa.chunked_array(chunks, chunks[0].type if chunks else kind).unify_dictionaries()
+        columns = [self._read(group, [name])[name] for group in self._groups]
+        if len(columns) == 1 and columns[0].num_chunks <= 1:  # as mostly
+            return columns[0]
+        chunks = [chunk for column in columns for chunk in column.chunks]
+        kind = chunks[0].type if chunks else self._schema.field(name).type
+        return pa.chunked_array(chunks, kind).unify_dictionaries()
 
     def to_batches(self, max_chunksize: int) -> Iterator[pa.RecordBatch]:
         """All columns, at most so many rows at a time."""
@@ -128,9 +128,9 @@ class LazyRows:
             rows = self._read(group, self._schema.names).select(self._schema.names)
             yield from rows.to_batches(max_chunksize=max_chunksize)
 
-    def _read(self, group: _Group, names: Sequence[str]) -> pa.Table:
-        """Those of these rows that a group holds, with at least these columns; those that an older
-        version did not write are null.
+    def _read(self, group: _RowGroup, names: Sequence[str]) -> pa.Table:
+        """Those of these rows that a group holds, with at least these columns. A column that an
+        older version did not write is null.
         """
         with _reading(names[0] if len(names) == 1 else "rows"):
             rows = group.read(names)

@@ -108,7 +108,8 @@ def _ask(location: Location, limit_s: float, problems: list[str]) -> None:
     except InputError as error:
         problems.append(str(error))
     except OSError as error:
-        if (hint := _hint(error)) is not None:
+        hint = _hint(error)
+        if hint is not None:
             problems.append(f"{location.uri} cannot be used: {_one_line(error)}; {hint}")
 
 
@@ -166,8 +167,8 @@ def _object_store(uri: str, scheme: str) -> Location:
 
 
 def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, str]) -> list[str]:
-    known = _OPTIONS[scheme]
-    unknown = sorted(set(options) - known)
+    options_known = _OPTIONS[scheme]
+    unknown = sorted(set(options) - options_known)
     secret = [name for name in unknown if any(word in name.lower() for word in _SECRET_WORDS)]
     problems = []
     if has_user or secret:
@@ -177,10 +178,11 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
         )
     if not bucket or ":" in bucket:
         problems.append(f"the results URI has no bucket; write {scheme}://bucket/prefix")
-    if plain := [name for name in unknown if name not in secret]:
+    misspelt = [name for name in unknown if name not in secret]
+    if misspelt:
         problems.append(
-            f"unknown option of the results URI: {', '.join(plain)}; known: "
-            f"{', '.join(sorted(known))}"
+            f"unknown option of the results URI: {', '.join(misspelt)}; known: "
+            f"{', '.join(sorted(options_known))}"
         )
     return problems
 
@@ -197,8 +199,10 @@ def _endpoint(options: dict[str, str]) -> dict[str, str]:
     if not endpoint:
         return options
     scheme, separator, host = endpoint.rpartition("://")
-    found = {"endpoint_override": host, "region": os.environ.get("AWS_REGION", "us-east-1")}
-    return found | ({"scheme": scheme} if separator else {}) | options | {"endpoint_override": host}
+    completed = {"region": os.environ.get("AWS_REGION", "us-east-1")}
+    if separator:
+        completed["scheme"] = scheme
+    return completed | options | {"endpoint_override": host}
 
 
 def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
@@ -222,9 +226,8 @@ def _region_of(bucket: str) -> str:
         _look_up(_AWS_HOST)
         region: str = fs.resolve_s3_region(bucket)
     except OSError as error:
-        said = " ".join(str(error).split())
         raise InputError(
-            f"the region of s3://{bucket} is not known: {said}; is its name right, and is there a"
+            f"the region of s3://{bucket} is not known: {_one_line(error)}; is its name right, and is there a"
             " network? AWS_REGION names the region"
         ) from error
     return region

@@ -45,6 +45,9 @@ def kind_of(key: str) -> ManifestKind:
     )
 
 
+_GROUPED_IDS = ("deployment_id", "point_id", "launch_id")  # stand under ``ids`` in the file
+
+
 @dataclass(frozen=True, slots=True)
 class FilePart:
     """One immutable Parquet file. ``path`` is below the experiment's folder."""
@@ -76,10 +79,10 @@ class Manifest(Committed):
 
     def __post_init__(self) -> None:
         """Sort the parts, so that the same attempt always gives the same text."""
-        object.__setattr__(
-            self, "files", tuple(sorted(self.files, key=lambda part: (part.table, part.path)))
-        )
-        kept = (part.bytes for part in self.files if part.table not in DROPPABLE)
+        files = sorted(self.files, key=lambda part: (part.table, part.path))
+        object.__setattr__(self, "files", tuple(files))
+        kept = [part.bytes for part in files if part.table not in DROPPABLE]
+        # anything but a number is refused later (_check)
         object.__setattr__(self, "data_bytes", sum(size for size in kept if type(size) is int))
 
     @property
@@ -89,20 +92,21 @@ class Manifest(Committed):
 
     def to_json(self) -> str:
         """As stored: ``files`` grouped by table, ids grouped under ``ids``."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        del found["data_bytes"]  # follows from the files
-        parts: dict[str, list[dict[str, Any]]] = {}
-        for part in found.pop("files"):
-            said = {
+        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        del document["data_bytes"]  # follows from the files
+        document["ids"] = {name: document.pop(name) for name in _GROUPED_IDS}
+        files: dict[str, list[dict[str, Any]]] = {}
+        for part in self.files:
+            entry = {
                 "path": part.path,
                 "rows": part.rows,
                 "bytes": part.bytes,
                 "sha256": part.sha256,
             }
-            parts.setdefault(part.table, []).append(said)
-        ids = {name: found.pop(name) for name in ("deployment_id", "point_id", "launch_id")}
+            files.setdefault(part.table, []).append(entry)
+        document["files"] = files
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
-        return orjson.dumps(found | {"ids": ids, "files": parts}, option=options).decode()
+        return orjson.dumps(document, option=options).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
@@ -110,14 +114,18 @@ class Manifest(Committed):
         else.
         """
         try:
-            found = json.loads(text)
-            parts = tuple(
-                FilePart(table, part["path"], part["rows"], part["bytes"], part["sha256"])
-                for table, parts in found.pop("files").items()
-                for part in parts
-            )
-            known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
-            manifest = cls(**known, **found["ids"], files=parts)
+            document = json.loads(text)
+            files: list[FilePart] = []
+            for table, entries in document.pop("files").items():
+                for entry in entries:
+                    files.append(
+                        FilePart(
+                            table, entry["path"], entry["rows"], entry["bytes"], entry["sha256"]
+                        )
+                    )
+            names = [field.name for field in fields(cls)]
+            known = {name: document[name] for name in names if name in document}
+            manifest = cls(**known, **document["ids"], files=tuple(files))
             manifest._check()
             return manifest
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -134,9 +142,9 @@ class Manifest(Committed):
             self.point_id,
             self.launch_id,
         )
-        told = (text for text in (self.reason, self.failure_class) if text is not None)
+        optional = [text for text in (self.reason, self.failure_class) if text is not None]
         # raises for anything that is not text, or that Arrow cannot hold
-        "".join((*texts, *told)).encode()
+        "".join((*texts, *optional)).encode()
         if self.kind not in FOLDERS or self.status not in ("ok", "failed"):
             raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
         numbers = [(name, getattr(self, name)) for name in _MOST]
@@ -148,10 +156,8 @@ class Manifest(Committed):
                 raise ValueError(f"{name} is {number!r}")
         for part in self.files:
             folders = PurePosixPath(part.path).parts
-            inside = (
-                folders[:2] == ("data", part.table) and len(folders) > 2 and ".." not in folders
-            )
-            if not inside or not part.path.isprintable():
+            is_in_folder = folders[:2] == ("data", part.table) and len(folders) > 2
+            if not is_in_folder or ".." in folders or not part.path.isprintable():
                 raise ValueError(
                     f"{part.path!r} is not below the experiment's folder data/{part.table}"
                 )

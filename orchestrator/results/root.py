@@ -58,11 +58,12 @@ def open_results(uri: str, marks: Sequence[str] = MARKS) -> Results:
     if any(blobs.exist(list(marks))):
         parent, _, name = location.path.rpartition("/")
         return Results(replace(location, path=parent).uri, (name,))
-    found = [
-        name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in marks]))
-    ]
-    names = tuple(name for name in found if is_name(name))
-    for name in sorted(set(found) - set(names)):
+    folders = []
+    for folder in blobs.folders():
+        if any(blobs.exist([f"{folder}/{mark}" for mark in marks])):
+            folders.append(folder)
+    names = tuple(folder for folder in folders if is_name(folder))
+    for name in sorted(set(folders) - set(names)):
         _log.warning("%r is left out: no experiment can have this name", blobs.path(name))
     if not names:
         raise InputError(

@@ -15,7 +15,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,16 +36,17 @@ from orchestrator.results.root import MARKS, open_results
 EVERY_S = 10.0  # between heartbeats
 SILENT_S = 60.0  # a run on another host is dead once its record has not changed for this long
 LOOK_S = 1.0  # how often other runs' records are read while it is unknown whether they are alive
-MOST_DEPLOYMENTS, MOST_EVENTS = 100, 20  # kept in a record, the latest ones
+MOST_DEPLOYMENTS = 100  # kept in a record: those that do something, and the latest others
+MOST_EVENTS = 20  # kept in a record, the latest ones
 
 
 UnixNs = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 @dataclass(slots=True)
-class Doing:
-    """What one deployment does, since when, and how many of its measurements were made. ``why``:
-    the last failure.
+class DeploymentProgress:
+    """What one deployment does, since when, and how many of its measurements were made. ``left``:
+    measurements to do, as far as is known. ``why``: the last failure.
     """
 
     doing: str = ""
@@ -55,10 +56,26 @@ class Doing:
     left: int | None = None
     why: str = ""
 
+    def begin(self, doing: str) -> None:
+        """Note what it does now; empty: nothing."""
+        if self.doing != doing:
+            self.doing = doing
+            self.since_unix_ns = time.time_ns()
+
+    def count(self, event: Event) -> None:
+        """Note an event of the deployment."""
+        if event.kind == "measured":
+            self.measured += 1
+        elif event.kind == "failed":
+            self.failed += 1
+        self.left = event.data.get("left", self.left)
+        if event.kind in ("failed", "gave_up"):
+            self.why = event.text
+
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An event that was told."""
+class EventNote:
+    """An event as a run's record keeps it."""
 
     unix_ns: UnixNs = 0
     kind: str = ""
@@ -86,8 +103,8 @@ class RunRecord:
     measured: int = 0
     failed: int = 0
     left_s: float | None = None  # last estimate of the remaining time
-    deployments: dict[str, Doing] = field(default_factory=dict)
-    events: list[Said] = field(default_factory=list)  # the last ones, oldest first
+    deployments: dict[str, DeploymentProgress] = field(default_factory=dict)
+    events: list[EventNote] = field(default_factory=list)  # the last ones, oldest first
 
     @classmethod
     def of_this_process(cls) -> RunRecord:
@@ -140,37 +157,37 @@ class RunRecord:
             return
         if isinstance(item, Event):
             self._count(item)
-            said = Said(item.unix_ns, item.kind, item.deployment, item.text)
-            self.events = [*self.events, said][-MOST_EVENTS:]
+            note = EventNote(item.unix_ns, item.kind, item.deployment, item.text)
+            self.events = [*self.events, note][-MOST_EVENTS:]
         if not item.deployment:
             return
-        one = self.deployments.pop(item.deployment, None) or Doing()
-        self.deployments[item.deployment] = one
+        # the deployment that was told of last stands last
+        progress = self.deployments.pop(item.deployment, DeploymentProgress())
+        self.deployments[item.deployment] = progress
         if isinstance(item, Phase):
-            doing = "" if item.is_over else f"{item.name} {item.detail}".strip()
-            if one.doing != doing:
-                one.doing, one.since_unix_ns = doing, time.time_ns()
+            progress.begin("" if item.is_over else f"{item.name} {item.detail}".strip())
         else:
-            one.measured += item.kind == "measured"
-            one.failed += item.kind == "failed"
-            one.left = item.data.get("left", one.left)
-            one.why = item.text if item.kind in ("failed", "gave_up") else one.why
-        for label in [label for label, other in self.deployments.items() if not other.doing]:
-            if len(self.deployments) > MOST_DEPLOYMENTS:
-                del self.deployments[label]
+            progress.count(item)
+        self._drop_idle_deployments()
+
+    def _drop_idle_deployments(self) -> None:
+        """Keep at most MOST_DEPLOYMENTS, and all that do something; the oldest go first."""
+        idle = [label for label, progress in self.deployments.items() if not progress.doing]
+        surplus = max(0, len(self.deployments) - MOST_DEPLOYMENTS)
+        for label in idle[:surplus]:
+            del self.deployments[label]
 
     def _count(self, event: Event) -> None:
         if event.kind == "sweep":
-            self.total, self.skipped = (
-                int(event.data.get("total", 0)),
-                int(event.data.get("skipped", 0)),
-            )
-        self.measured += event.kind == "measured"
-        self.failed += event.kind == "failed"
+            self.total = int(event.data.get("total", 0))
+            self.skipped = int(event.data.get("skipped", 0))
+        elif event.kind == "measured":
+            self.measured += 1
+        elif event.kind == "failed":
+            self.failed += 1
         if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
-            self.total = max(
-                self.total, self.measured + self.failed + int(event.data.get("left", 0))
-            )
+            left = int(event.data.get("left", 0))
+            self.total = max(self.total, self.measured + self.failed + left)
         self.left_s = event.data.get("left_s", self.left_s)
 
 
@@ -188,25 +205,24 @@ class Runs:
 
     def names(self) -> dict[str, float]:
         """File name -> seconds since it was written, by the storage's clock and ours."""
-        infos = self._blobs.listing(f"{self.experiment}/runs", recursive=False)
-        found = {info.base_name: info.mtime_ns for info in infos if info.is_file}
-        return {
-            name: max(0.0, (time.time_ns() - (wrote or 0)) / 1e9)
-            for name, wrote in found.items()
-            if name[0] != "."
-        }
+        ages_s: dict[str, float] = {}
+        for info in self._blobs.listing(f"{self.experiment}/runs", recursive=False):
+            if info.is_file and not info.base_name.startswith("."):
+                age_ns = time.time_ns() - (info.mtime_ns or 0)
+                ages_s[info.base_name] = max(0.0, age_ns / 1e9)
+        return ages_s
 
     def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
         """A run's record and its text; None if there is none."""
         text = self._blobs.get(self._key(f"{run_id}.json"))
-        return None if text is None else (RunRecord.from_json(run_id, text), text)
+        if text is None:
+            return None
+        return RunRecord.from_json(run_id, text), text
 
     def all(self) -> list[tuple[RunRecord, bytes]]:
         """Every run's record and text, oldest first."""
-        names = sorted(
-            name.removesuffix(".json") for name in self.names() if name.endswith(".json")
-        )
-        return [found for name in names if (found := self.read(name))]
+        records = [self.read(run_id) for run_id in sorted(_run_ids(self.names()))]
+        return [record for record in records if record is not None]
 
     def put(self, run_id: str, text: bytes) -> None:
         self._blobs.put(self._key(f"{run_id}.json"), text)
@@ -216,9 +232,8 @@ class Runs:
 
     def asked_by(self, run_id: str) -> str:
         """Who asked a run to stop."""
-        return redact(
-            (self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody").decode(errors="replace")
-        )[:200]
+        text = self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody"
+        return redact(text.decode(errors="replace"))[:200]
 
     def remove(self, run_id: str) -> None:
         for suffix in ("json", "stop"):
@@ -238,20 +253,8 @@ class Runs:
         """
         self.put(record.run_id, record.to_json())
         try:
-            dead = set[str]()
-            while True:
-                rivals = [
-                    (other, watch.lives(other, text))
-                    for other, text in self.all()
-                    if other.run_id != record.run_id
-                ]
-                dead |= {other.run_id for other, lives in rivals if lives is False}
-                unknown = [(other, lives) for other, lives in rivals if other.run_id not in dead]
-                for other, lives in unknown:
-                    if lives and (other.state != "claiming" or other.run_id < record.run_id):
-                        raise InputError(self._refusal(other))
-                if not unknown:
-                    break
+            dead: set[str] = set()
+            while self._has_rival(record, watch, dead):
                 sleep(LOOK_S)
                 record.beats += 1
                 self.put(record.run_id, record.to_json())
@@ -264,25 +267,59 @@ class Runs:
             self.remove(run_id)
         return dead
 
+    def _has_rival(self, record: RunRecord, watch: Liveness, dead: set[str]) -> bool:
+        """Whether another run may still be alive. Adds the ids of those that are not to ``dead``.
+
+        Raises InputError when another run is active, or claims the place with a smaller id.
+        """
+        has_rival = False
+        for other, text in self.all():
+            if other.run_id == record.run_id:
+                continue
+            lives = watch.lives(other, text)
+            if lives is False:
+                dead.add(other.run_id)
+            if other.run_id in dead:
+                continue
+            has_rival = True
+            is_first = other.state != "claiming" or other.run_id < record.run_id
+            if lives and is_first:
+                raise InputError(self._refusal(other))
+        return has_rival
+
     def _refusal(self, other: RunRecord) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(other.began_unix_ns / 1e9))
-        of = f", {other.measured} of {other.total} measured" if other.total else ""
+        measured = f", {other.measured} of {other.total} measured" if other.total else ""
         return (
             f"another run of {self.experiment!r} is active at {self.uri}: {other.name}, since "
-            f"{since}{of}. "
+            f"{since}{measured}. "
             f"'orchestrator status {self.uri}' shows it, 'orchestrator stop {self.uri}' ends it "
             "in order; or wait "
             "until it is over: what it measured is not measured again"
         )
 
 
+def _run_ids(names: Iterable[str]) -> set[str]:
+    """The ids of the runs whose records are among these files."""
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
 def runs_at(uri: str, experiment: str | None = None) -> list[Runs]:
     """The runs of every experiment at ``uri``, or of one. Raises InputError where there is none (of
     that name).
     """
-    found = open_results(uri, (*MARKS, "runs"))
-    names = found.experiments if experiment is None else (found.store(experiment).experiment,)
-    return [Runs(found.uri, name) for name in names]
+    results = open_results(uri, (*MARKS, "runs"))
+    if experiment is not None:
+        return [Runs(results.uri, results.store(experiment).experiment)]
+    return [Runs(results.uri, name) for name in results.experiments]
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenRecord:
+    """A record's text, and since when it has been seen unchanged."""
+
+    text: bytes
+    since_s: float
 
 
 class Liveness:
@@ -290,24 +327,26 @@ class Liveness:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._last_seen: dict[str, _SeenRecord] = {}
 
     def silent_s(self, record: RunRecord, text: bytes) -> float:
         """How long its record has been seen unchanged."""
-        before, since_s = self._seen.get(record.run_id, (b"", 0.0))
-        if before != text:
-            since_s = self._now_s()
-            self._seen[record.run_id] = text, since_s
-        return self._now_s() - since_s
+        seen = self._last_seen.get(record.run_id)
+        if seen is None or seen.text != text:
+            seen = _SeenRecord(text, self._now_s())
+            self._last_seen[record.run_id] = seen
+        return self._now_s() - seen.since_s
 
     def lives(self, record: RunRecord, text: bytes) -> bool | None:
         """Whether a run is alive; None while that is unknown."""
-        if (here := record.lives()) is not None:
-            return here
-        changed = self._seen.get(record.run_id, (text, 0.0))[0] != text
+        lives_here = record.lives()
+        if lives_here is not None:
+            return lives_here
+        seen = self._last_seen.get(record.run_id)
+        has_changed = seen is not None and seen.text != text
         if self.silent_s(record, text) >= SILENT_S:
             return False
-        return changed or None
+        return True if has_changed else None
 
 
 class ActiveRun:
@@ -322,7 +361,10 @@ class ActiveRun:
         self, runs: Runs, stop: threading.Event, tell: Listener, watch: Liveness | None = None
     ) -> None:
         self.tell = tell
-        self._shown, self._runs, self._stop, self._watch = tell, runs, stop, watch or Liveness()
+        self._shown = tell
+        self._runs = runs
+        self._stop = stop
+        self._watch = watch or Liveness()
         self._record = RunRecord.of_this_process()
         self._dead: set[str] = set()
         self._lock = threading.Lock()
@@ -370,26 +412,15 @@ class ActiveRun:
 
     def beat(self) -> None:
         """One heartbeat: read what others ask of this run, then write its record."""
-        ours, names = self._record.run_id, self._runs.names()
-        others = (
-            {name.removesuffix(".json") for name in names if name.endswith(".json")}
-            - self._dead
-            - {ours}
-        )
-        found = [
-            one
-            for run_id in others
-            if (one := self._runs.read(run_id)) and one[0].state == "running"
-        ]
-        if found or f"{ours}.json" not in names:
+        ours = self._record.run_id
+        names = self._runs.names()
+        other = self._other_running(_run_ids(names) - self._dead - {ours})
+        if other is not None or f"{ours}.json" not in names:
             self._lost = True
-            by = f": {found[0][0].name}" if found else ""
-            self.tell(
-                Event(
-                    "stop_asked",
-                    f"this run was silent for a minute, and another took its place{by}",
-                )
-            )
+            text = "this run was silent for a minute, and another took its place"
+            if other is not None:
+                text += f": {other.name}"
+            self.tell(Event("stop_asked", text))
             self._stop.set()
             return
         if f"{ours}.stop" in names and not self._stop.is_set():
@@ -397,9 +428,21 @@ class ActiveRun:
             self._stop.set()
         with self._lock:
             self._record.beats += 1
-            self._record.state = "stopping" if self._stop.is_set() else self._record.state
-            text = self._record.to_json()
-        self._runs.put(ours, text)
+            if self._stop.is_set():
+                self._record.state = "stopping"
+            content = self._record.to_json()
+        self._runs.put(ours, content)
+
+    def _other_running(self, run_ids: Iterable[str]) -> RunRecord | None:
+        """One of these runs that holds the place of the active run; None: none does."""
+        for run_id in run_ids:
+            stored = self._runs.read(run_id)
+            if stored is None:
+                continue
+            record, _ = stored
+            if record.state == "running":
+                return record
+        return None
 
 
 def _place() -> str:

@@ -3,7 +3,6 @@ tables and Parquet.
 """
 
 import types
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -51,17 +50,22 @@ RECORDS: dict[str, type] = {
 
 def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
-    schema, plain = arrow_schema(cast(type, record)), [_plain(row) for row in rows]
+    schema = arrow_schema(cast(type, record))
+    plain = [_plain(row) for row in rows]
+    if len(plain) == 1 and _has_large_list(plain[0]):
+        columns = [_column(plain[0][field.name], field.type) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
     # in half the time
-    if len(plain) != 1 or all(getattr(value, "size", 0) < LARGE for value in plain[0].values()):
-        return pa.Table.from_struct_array(pa.array(plain, _struct(cast(type, record))))
-    return pa.Table.from_arrays(
-        [_column(plain[0][field.name], field.type) for field in schema], schema=schema
-    )
+    return pa.Table.from_struct_array(pa.array(plain, _struct(cast(type, record))))
+
+
+def _has_large_list(row: Mapping[str, Any]) -> bool:
+    return any(getattr(value, "size", 0) >= LARGE for value in row.values())
 
 
 def _column(value: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(value, np.ndarray):  # not copied
+    """One row's value as a column; an array is not copied."""
+    if isinstance(value, np.ndarray):
         return pa.ListArray.from_arrays(
             [0, value.size], pa.array(value, kind.value_type), type=kind
         )
@@ -74,34 +78,47 @@ def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
 
     Nulls of columns that older versions did not write become the record's defaults.
     """
-    hints, absent = _hints(cast(type, record)), _defaults(cast(type, record))
-    made = [object.__new__(record) for _ in range(table.num_rows)]
+    defaults = _defaults(cast(type, record))
+    rows = [object.__new__(record) for _ in range(table.num_rows)]
     # column by column: a frozen record's __init__ takes three times as long
-    for name, hint in hints.items():
-        column = table[name].fill_null(absent[name]) if name in absent else table[name]
-        deque(map(getattr(record, name).__set__, made, _values(column, hint)), maxlen=0)
-    return made
+    for name, hint in _hints(cast(type, record)).items():
+        column = table[name]
+        if name in defaults:
+            column = column.fill_null(defaults[name])
+        set_field = getattr(record, name).__set__
+        for row, value in zip(rows, _values(column, hint), strict=True):
+            set_field(row, value)
+    return rows
 
 
 def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
     """A whole column as values of a record's field."""
     kind = column.type
     if pa.types.is_struct(kind):
-        record = next(part for part in (hint, *get_args(hint)) if is_dataclass(part))
-        made = iter(
-            rows_of(pa.Table.from_struct_array(column.drop_null()), cast("type[Any]", record))
-        )
-        return [next(made) if there else None for there in column.is_valid().to_pylist()]
-    if pa.types.is_string(kind):  # equal strings become one object, since many rows repeat them
-        coded = column.combine_chunks().dictionary_encode()
-        texts = [*coded.dictionary.to_pylist(), None]
-        return [texts[at] for at in coded.indices.fill_null(-1).to_pylist()]
+        return _records(column, hint)
+    if pa.types.is_string(kind):
+        return _texts(column)
     if pa.types.is_nested(kind):
         shape = dict if pa.types.is_map(kind) else tuple
         return [None if value is None else shape(value) for value in column.to_pylist()]
-    return cast(
-        "list[Any]", column.to_pylist() if column.null_count else column.to_numpy().tolist()
-    )
+    if column.null_count:
+        return cast("list[Any]", column.to_pylist())
+    return cast("list[Any]", column.to_numpy().tolist())
+
+
+def _records(column: pa.ChunkedArray, hint: Any) -> list[Any]:
+    """A column of structs as records, with None where a struct is null."""
+    record = next(part for part in (hint, *get_args(hint)) if is_dataclass(part))
+    structs = pa.Table.from_struct_array(column.drop_null())
+    records = iter(rows_of(structs, cast("type[Any]", record)))
+    return [next(records) if is_valid else None for is_valid in column.is_valid().to_pylist()]
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """A column of strings. Equal ones become one object, since many rows repeat them."""
+    encoded = column.combine_chunks().dictionary_encode()
+    texts = [*encoded.dictionary.to_pylist(), None]
+    return [texts[index] for index in encoded.indices.fill_null(-1).to_pylist()]
 
 
 class LazyRecords(Generic[Record]):
@@ -112,14 +129,16 @@ class LazyRecords(Generic[Record]):
     _BLOCK = 256
 
     def __init__(self, column: pa.ChunkedArray, record: type[Any]) -> None:
-        self._column, self._record = column, record
-        self._start, self._made = 0, list[Record]()
+        self._column = column
+        self._record = record
+        self._start = 0  # of the block that was made last
+        self._block: list[Record] = []
 
-    def __getitem__(self, at: int) -> Record:
-        if not self._start <= at < self._start + len(self._made):
-            self._start = at // self._BLOCK * self._BLOCK
-            self._made = _values(self._column.slice(self._start, self._BLOCK), self._record)
-        return self._made[at - self._start]
+    def __getitem__(self, index: int) -> Record:
+        if not self._start <= index < self._start + len(self._block):
+            self._start = index // self._BLOCK * self._BLOCK
+            self._block = _values(self._column.slice(self._start, self._BLOCK), self._record)
+        return self._block[index - self._start]
 
 
 @cache
@@ -137,17 +156,21 @@ def _fields(record: type) -> list[pa.Field]:
 
 
 def _field(name: str, hint: Any) -> pa.Field:
-    text = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, str)), None)
+    annotations = getattr(hint, "__metadata__", ())
+    description = next((item for item in annotations if isinstance(item, str)), None)
+    metadata = {"description": description} if description else None
     kind, nullable = _arrow(hint)
-    return pa.field(name, kind, nullable=nullable, metadata={"description": text} if text else None)
+    return pa.field(name, kind, nullable=nullable, metadata=metadata)
 
 
 def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
     """Type of the column for a field's type, and whether it may be null."""
     origin = get_origin(hint)
     if origin is Annotated:
-        given = next((item for item in hint.__metadata__ if isinstance(item, pa.DataType)), None)
-        return (given, False) if given is not None else _arrow(hint.__origin__)
+        for item in hint.__metadata__:
+            if isinstance(item, pa.DataType):
+                return item, False
+        return _arrow(hint.__origin__)
     if origin in (Union, types.UnionType):
         (inner,) = [part for part in get_args(hint) if part is not type(None)]
         return _arrow(inner)[0], True
@@ -156,7 +179,9 @@ def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
     if origin is Mapping:
         key, value = get_args(hint)
         return pa.map_(_arrow(key)[0], _arrow(value)[0]), False
-    return (pa.struct(_fields(cast(type, hint))) if is_dataclass(hint) else _PLAIN[hint]), False
+    if is_dataclass(hint):
+        return pa.struct(_fields(cast(type, hint))), False
+    return _PLAIN[hint], False
 
 
 def _plain(value: Any) -> Any:
@@ -213,12 +238,10 @@ def conform(table: str, data: pa.Table) -> pa.Table:
     """
     schema = schema_of(table)
     try:
-        whole = (
-            field.nullable or not data.column(at).null_count for at, field in enumerate(schema)
-        )
-        if data.schema.equals(schema) and all(whole):
+        if data.schema.equals(schema) and not _has_forbidden_nulls(data, schema):
             return pa.Table.from_arrays(data.columns, schema=schema)
-        if unknown := set(data.column_names) - set(schema.names):
+        unknown = set(data.column_names) - set(schema.names)
+        if unknown:
             raise ValueError(f"unknown columns {', '.join(sorted(unknown))}")
         return pa.concat_tables([schema.empty_table(), data], promote_options="permissive").cast(
             schema
@@ -227,12 +250,19 @@ def conform(table: str, data: pa.Table) -> pa.Table:
         raise ResultsError(f"table {table}: {error}") from error
 
 
+def _has_forbidden_nulls(data: pa.Table, schema: pa.Schema) -> bool:
+    return any(
+        column.null_count and not field.nullable
+        for column, field in zip(data.columns, schema, strict=True)
+    )
+
+
 def parquet_writer(
     schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False
 ) -> pq.ParquetWriter:
     """A writer to a path or open file with the settings of all our Parquet files. ``checksums``:
-    one per page; ``small``: for few rows, which take longer to compress than to write, and which
-    statistics would double.
+    one per page. ``small``: for few rows, without compression, which would take longer than to
+    write them, and without statistics, which would double the file.
 
     Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary
     and delta encoding need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and
@@ -257,20 +287,21 @@ def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
 
 
 def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
-    """Encode a whole file in memory, one of few rows without compression: of it the file's footer
-    is the most.
+    """Encode a whole file in memory, one of few rows without compression: most of such a file is
+    its footer.
     """
     sink = pa.BufferOutputStream()
-    with parquet_writer(
-        data.schema, sink, small=data.get_total_buffer_size() <= SMALL_BYTES
-    ) as writer:
+    is_small = data.get_total_buffer_size() <= SMALL_BYTES
+    with parquet_writer(data.schema, sink, small=is_small) as writer:
         write_rows(writer, table, data)
     return sink.getvalue()
 
 
 @cache
 def _columns_by_encoding(schema: pa.Schema) -> tuple[list[str], list[str]]:
-    dictionary, split = [], []
+    """Paths of the columns that get a dictionary, and of those that are BYTE_STREAM_SPLIT."""
+    dictionary: list[str] = []
+    split: list[str] = []
     for path, kind in _leaves(schema):
         if pa.types.is_string(kind) or pa.types.is_int16(kind):
             dictionary.append(path)
@@ -282,9 +313,11 @@ def _columns_by_encoding(schema: pa.Schema) -> tuple[list[str], list[str]]:
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
     """Parquet's leaf columns: path and type of every value, however deeply nested."""
     for field in fields:
-        path, kind = above + field.name, field.type
+        path = above + field.name
+        kind = field.type
         if pa.types.is_list(kind):
-            path, kind = f"{path}.list.element", kind.value_type
+            path = f"{path}.list.element"
+            kind = kind.value_type
         if pa.types.is_struct(kind):
             yield from _leaves(kind, f"{path}.")
         elif pa.types.is_map(kind):
@@ -298,19 +331,19 @@ def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Ta
     versions come last.
     """
     schema = schema_of(table)
-    fields = [
-        field.with_nullable(True) for field in schema if columns is None or field.name in columns
-    ]
-    wanted = pa.schema(fields, metadata=schema.metadata)
+    known = [field for field in schema if columns is None or field.name in columns]
+    wanted = pa.schema([field.with_nullable(True) for field in known], metadata=schema.metadata)
     plain = [part.replace_schema_metadata(None) for part in parts]
     joined = pa.concat_tables(
         [wanted.remove_metadata().empty_table(), *plain], promote_options="permissive"
     )
-    extra = [name for name in joined.column_names if name not in wanted.names]
-    known = joined.select(wanted.names).cast(wanted) if wanted.names else joined.select([])
-    for name in extra:
-        known = known.append_column(joined.schema.field(name), joined[name])
-    # no part has it
-    for name in [name for name in columns or () if name not in known.column_names]:
-        known = known.append_column(name, pa.nulls(joined.num_rows))
-    return known
+    rows = joined.select(wanted.names)
+    if wanted.names:
+        rows = rows.cast(wanted)
+    for name in joined.column_names:
+        if name not in wanted.names:
+            rows = rows.append_column(joined.schema.field(name), joined[name])
+    for name in columns or ():
+        if name not in rows.column_names:  # no part has it
+            rows = rows.append_column(name, pa.nulls(joined.num_rows))
+    return rows

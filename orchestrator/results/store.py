@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -55,6 +55,16 @@ Attempt = TypeVar("Attempt", bound=Committed)
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A part to read from, None if it is missing, and what is wrong with it: nothing where a missing
+    one may be deleted.
+    """
+
+    source: pa.NativeFile | None
+    problem: str | None = None
+
+
 class Store:
     """The folder ``<root>/<experiment>``. Picklable: another process opens it again by its URI.
 
@@ -73,8 +83,9 @@ class Store:
         # the same for attempts that count by what was computed of them
         self.lost: dict[tuple[str, str], str] = {}
         self.torn: set[str] = set()  # keys of manifests that cannot be read
-        cache, ids = f"{experiment}/computed/v={METRICS_VERSION}", ("measurement_id", "attempt_id")
-        self.computed = ComputedRows(blobs, f"{cache}/attempts", AttemptData, ids)
+        cache = f"{experiment}/computed/v={METRICS_VERSION}"
+        attempt_key = ("measurement_id", "attempt_id")
+        self.computed = ComputedRows(blobs, f"{cache}/attempts", AttemptData, attempt_key)
         self.pooled = ComputedRows(blobs, f"{cache}/pooled", PooledFigures, ("attempt_ids",))
 
     @classmethod
@@ -151,13 +162,14 @@ class Store:
         """
         safe_name("measurement id", manifest.measurement_id)
         safe_name("attempt id", manifest.attempt_id)
-        if torn := self._torn_parts(manifest.files):
+        torn = self._torn_parts(manifest.files)
+        if torn:
             raise ResultsError(
                 f"cannot commit {manifest.key}: missing or cut off: {', '.join(torn)}"
             )
-        there = self._commit_keys(manifest.key.rpartition("/")[0])
-        if manifest.key not in there:
-            manifest = replace(manifest, earlier=len(there))
+        committed = self._commit_keys(manifest.key.rpartition("/")[0])
+        if manifest.key not in committed:
+            manifest = replace(manifest, earlier=len(committed))
             self._blobs.put(self._key(manifest.key), manifest.to_json().encode())
             return manifest
         before = self._read_manifest(manifest.key)
@@ -270,13 +282,13 @@ class Store:
         manifests of the others.
         """
         columns = arrow_schema(Committed).names
-        known: dict[tuple[str, str], Committed] = {}
+        computed: dict[tuple[str, str], Committed] = {}
         for rows in self.computed.scan(columns):
-            known |= {attempt.ids: attempt for attempt in rows_of(rows, Committed)}
-        there = self.attempts() - self.damage.keys()
-        computed = [known[ids] for ids in there if ids in known]
-        others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
-        return computed, others
+            computed |= {attempt.ids: attempt for attempt in rows_of(rows, Committed)}
+        committed = self.attempts() - self.damage.keys()
+        not_computed = committed - computed.keys()
+        manifests = self._manifests([manifest_key(*ids) for ids in not_computed])
+        return [computed[ids] for ids in committed - not_computed], manifests
 
     def winners(self) -> dict[str, Committed]:
         """Measurement id -> the attempt that counts, of those with all their files: see
@@ -297,22 +309,26 @@ class Store:
 
         Read from the computed rows where they exist; else from the attempts' own files.
         """
-        verdicts = {
-            (measurement_id, attempt_id): verdict["validity"]
-            for rows in self.computed.scan(["point.validity"])
-            for measurement_id, attempt_id, verdict in zip(
-                rows["measurement_id"].to_pylist(),
-                rows["attempt_id"].to_pylist(),
-                rows["point"].to_pylist(),
-                strict=True,
-            )
-        }
+        verdicts = self._computed_verdicts()
         ok = [attempt.ids for attempt in commits if attempt.status == "ok"]
         verdicts |= self._map(self._verdict, [ids for ids in ok if ids not in verdicts])
         return {ids: verdicts[ids] for ids in ok if verdicts[ids] in SPOILT}
 
+    def _computed_verdicts(self) -> dict[tuple[str, str], str]:
+        """The validity of attempts by their computed rows, by ids."""
+        verdicts: dict[tuple[str, str], str] = {}
+        for rows in self.computed.scan(["point.validity"]):
+            ids = zip(
+                rows["measurement_id"].to_pylist(), rows["attempt_id"].to_pylist(), strict=True
+            )
+            validities = [point["validity"] for point in rows["point"].to_pylist()]
+            verdicts |= zip(ids, validities, strict=True)
+        return verdicts
+
     def _verdict(self, ids: tuple[str, str]) -> str:
-        """Of an attempt of which nothing is computed; empty where its row cannot be read."""
+        """The validity of an attempt of which nothing is computed; empty where its row cannot be
+        read.
+        """
         manifest = self.manifest(*ids)
         if manifest is None:
             return ""
@@ -330,12 +346,12 @@ class Store:
         files are left out and logged.
         """
         schema = schema_of(table)
-        keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
-        chosen = self.manifests()
-        if keyed and not include_failed:
+        is_keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
+        manifests = self.manifests()
+        if is_keyed and not include_failed:
             counting = {attempt.ids for attempt in self.counting(self.commits()).values()}
-            chosen = [attempt for attempt in chosen if attempt.ids in counting]
-        return self.read_manifests(table, chosen, columns, leave_out=True)
+            manifests = [manifest for manifest in manifests if manifest.ids in counting]
+        return self.read_manifests(table, manifests, columns, leave_out=True)
 
     def read_manifests(
         self,
@@ -352,46 +368,45 @@ class Store:
         why files are read one by one: a scan of pyarrow.dataset fails as a whole, cannot try a
         refused call again, and takes a third more CPU time for many small files.
         """
+        needed = None if columns is None else list(columns)
+        if table == "deployments" and needed and "deployment_id" not in needed:
+            needed.append("deployment_id")  # each deployment is returned once
 
-        def rows_of_part(named: tuple[Manifest, FilePart]) -> pa.Table | None:
-            manifest, part = named
+        def read_part(owned: tuple[Manifest, FilePart]) -> pa.Table | None:
+            manifest, part = owned
             try:
-                return self._read_part(part, asked)
+                return self._read_part(part, needed)
             except DamagedError as error:
                 if not leave_out:
                     raise
                 self.leave_out(manifest.ids, str(error))
                 return None
 
-        names = None if columns is None else list(columns)
-        key = (
-            ["deployment_id"]
-            if table == "deployments" and names and "deployment_id" not in names
-            else []
-        )
-        asked = None if names is None else names + key
-        parts = [
+        owned_parts = [
             (manifest, part)
             for manifest in manifests
             for part in manifest.files
             if part.table == table
         ]
-        found = [rows for _, rows in self._map(rows_of_part, parts) if rows is not None]
-        rows = unify(table, found, asked)
+        tables = [rows for _, rows in self._map(read_part, owned_parts) if rows is not None]
+        rows = unify(table, tables, needed)
         if table == "deployments":
             rows = _once(rows, "deployment_id")
-        return rows if names is None else rows.select(names)
+        return rows if columns is None else rows.select(list(columns))
 
     def lazy_rows(self, table: str, manifest: Manifest) -> LazyRows:
         """Rows of an attempt that stay in their files, without deleted token_events. Raises
         DamagedError.
         """
         parts = [part for part in manifest.files if part.table == table]
-        there = {
-            part: source for part, source in self._map(self._sound, parts) if source is not None
-        }
+        sources: list[pa.NativeFile] = []
+        count = 0
+        for part, source in self._map(self._sound, parts):
+            if source is not None:
+                sources.append(source)
+                count += part.rows
         try:
-            return LazyRows.open(table, list(there.values()), sum(part.rows for part in there))
+            return LazyRows.open(table, sources, count)
         except (OSError, ValueError) as error:  # they were written like that
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
@@ -401,9 +416,12 @@ class Store:
         """
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
-            yield key, None if manifest else "no whole manifest"
-            for part, (_, problem) in self._map(self._content, manifest.files if manifest else ()):
-                yield part.path, problem
+            if manifest is None:
+                yield key, "no whole manifest"
+                continue
+            yield key, None
+            for part, content in self._map(self._content, manifest.files):
+                yield part.path, content.problem
 
     def leave_out(self, ids: tuple[str, str], why: str) -> None:
         """Note and log that a file of this attempt is damaged: the attempt no longer counts here."""
@@ -416,13 +434,13 @@ class Store:
     def _put(
         self, table: str, rows: int, content: pa.NativeFile, names: tuple[str, str, str]
     ) -> FilePart:
+        """Store a whole file. ``names``: measurement id, attempt id and writer."""
         safe = map(safe_name, ("measurement id", "attempt id", "writer"), names)
         path = f"data/{table}/v=1/{'-'.join(safe)}.parquet"
         self._blobs.put(self._key(path), content)
         content.seek(0)
-        return FilePart(
-            table, path, rows, content.size(), hashlib.file_digest(content, "sha256").hexdigest()
-        )
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return FilePart(table, path, rows, content.size(), digest)
 
     def _key(self, path: str) -> str:
         return f"{self.experiment}/{path}"
@@ -453,9 +471,11 @@ class Store:
 
     def _read_manifest(self, key: str) -> Manifest | None:
         data = self._blobs.get(self._key(key))
+        if data is None:
+            return None
         try:
-            manifest = None if data is None else Manifest.from_json(data)
-            if manifest is not None and manifest.key != key:
+            manifest = Manifest.from_json(data)
+            if manifest.key != key:
                 raise ValueError(f"it is that of {manifest.key}")
             return manifest
         except ValueError as error:
@@ -496,28 +516,28 @@ class Store:
         sizes = self._blobs.sizes([self._key(part.path) for part in parts]) if parts else []
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
-    def _content(self, part: FilePart) -> tuple[pa.NativeFile | None, str | None]:
-        """A part to read from, None if it is missing, and what is wrong: nothing where it may be
-        deleted.
-        """
+    def _content(self, part: FilePart) -> _Content:
         try:
             source, digest = self._blobs.hashed(self._key(part.path))
         except FileNotFoundError:
-            return None, None if part.table in DROPPABLE else "gone"
+            return _Content(None, None if part.table in DROPPABLE else "gone")
         except ResultsError as error:
             if not self.is_local:  # the storage does not answer, which says nothing about the file
                 raise
-            return None, str(error)
-        if (size := source.size()) != part.bytes:
-            return source, f"{size} bytes; its manifest says {part.bytes}"
-        return source, None if digest == part.sha256 else "its content has changed (SHA-256)"
+            return _Content(None, str(error))
+        size = source.size()
+        if size != part.bytes:
+            return _Content(source, f"{size} bytes; its manifest says {part.bytes}")
+        if digest != part.sha256:
+            return _Content(source, "its content has changed (SHA-256)")
+        return _Content(source)
 
     def _sound(self, part: FilePart) -> pa.NativeFile | None:
         """A part to read from; None where it was deleted to save space. Raises DamagedError."""
-        source, problem = self._content(part)
-        if problem is not None:
-            raise self._damaged(part, problem)
-        return source
+        content = self._content(part)
+        if content.problem is not None:
+            raise self._damaged(part, content.problem)
+        return content.source
 
     def _damaged(self, part: FilePart, problem: object) -> DamagedError:
         return DamagedError(
@@ -525,14 +545,14 @@ class Store:
         )
 
     def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
-        if (source := self._sound(part)) is None:
+        source = self._sound(part)
+        if source is None:
             return None
         try:
             with pq.ParquetFile(source) as file:
-                have = [
-                    name for name in file.schema_arrow.names if columns is None or name in columns
-                ]
-                rows = file.read(columns=have, use_threads=False)
+                names = file.schema_arrow.names
+                present = [name for name in names if columns is None or name in columns]
+                rows = file.read(columns=present, use_threads=False)
             if rows.num_rows != part.rows:
                 raise ValueError(f"it holds {rows.num_rows} rows; its manifest says {part.rows}")
         except (OSError, ValueError) as error:  # its checksum is right: it was written like that
@@ -564,10 +584,12 @@ def _is_manifest(key: str) -> bool:
 
 
 def _ids(key: str) -> tuple[str, str]:
+    """Measurement id and attempt id of a manifest."""
     folder, _, name = key.rpartition("/")
     return folder.rpartition("/")[2], name.removesuffix(".json")
 
 
 def _once(rows: pa.Table, key: str) -> pa.Table:
+    """The first row of each value of the column ``key``, in order."""
     _, first = np.unique(rows[key].to_numpy(zero_copy_only=False), return_index=True)
     return rows.take(pa.array(np.sort(first)))

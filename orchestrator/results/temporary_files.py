@@ -63,10 +63,10 @@ class _KeptOpen(io.RawIOBase):
         return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
 
     def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        while rest:
-            written = os.write(self._file.fileno(), rest)
-            rest = rest[written:]
+        unwritten = memoryview(data).cast("B")
+        while unwritten:
+            written = os.write(self._file.fileno(), unwritten)
+            unwritten = unwritten[written:]
         return len(data)
 
 

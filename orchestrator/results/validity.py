@@ -85,6 +85,6 @@ class Validity(StrEnum):
 MEASURED = frozenset({Validity.VALID, Validity.ENGINE_BOUND_BACKLOG})
 # verdicts that neither another load nor a repeat changes, in the order in which they are told
 LASTING_VERDICTS = tuple(validity for validity in Validity if validity.remedy)
-SPOILT = frozenset(one for one in Validity if one.spoilt)
+SPOILT = frozenset(validity for validity in Validity if validity.spoilt)
 # how often what is spoilt is measured again, each time by another run
 MOST_AGAIN = 2
