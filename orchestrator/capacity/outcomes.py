@@ -12,8 +12,17 @@ from orchestrator.analysis.slo import LimitValues, limit_values, tests
 from orchestrator.spec.load import LIMITS, Slo
 
 ALL_NS = (0, 2**62)  # a window without end
-# of each open request: when it was due, ns; whether nothing of its answer has come
-Open = Sequence[tuple[int, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """What one client last reported of requests that have not ended, ns since the point's start.
+
+    ``open``: for each of them when it was due, and whether nothing of its answer has come.
+    """
+
+    now_ns: int
+    open: Sequence[tuple[int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +52,61 @@ class Outcomes:
 
 
 def outcomes(
-    told: Sequence[tuple[int, Open]], requests: pa.Table, token_events: pa.Table
+    reports: Sequence[ClientReport], requests: pa.Table, token_events: pa.Table
 ) -> Outcomes:
-    """From what clients reported while they run (``load.point.SoFar``).
-
-    ``told``: of each client the instant of its report, ns, and its open requests; the tables: the
-    rows of what ended.
+    """The requests of a running point. ``reports``: the last one of each client. ``requests``,
+    ``token_events``: the rows of what ended.
     """
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
-    due_ns, done_ns = (
-        measured[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns")
+    open_due_s, open_values = _open_requests(reports)
+    return Outcomes(
+        now_s=min(report.now_ns for report in reports) / 1e9,
+        due_s=_seconds(measured["scheduled_ns"]),
+        done_s=_seconds(measured["done_ns"]),
+        ended=limit_values(requests, token_events, ALL_NS),
+        open_due_s=open_due_s,
+        open=open_values,
     )
-    ended = limit_values(requests, token_events, ALL_NS)
-    still_open = [(due, nothing, now_ns - due) for now_ns, some in told for due, nothing in some]
-    open_due_s, age_s = (
-        np.array([one[at] for one in still_open], np.float64) / 1e9 for at in (0, 2)
-    )
-    silent = np.array([nothing for _, nothing, _ in still_open], np.bool_)
-    least = {name: np.full(open_due_s.size, -np.inf) for name in ended.seconds}
-    least |= {"e2e": age_s, "ttft": np.where(silent, age_s, -np.inf)}
-    at_least = LimitValues(np.ones(open_due_s.size, np.bool_), least)
-    now_s = min(now_ns for now_ns, _ in told) / 1e9
-    return Outcomes(now_s, due_ns / 1e9, done_ns / 1e9, ended, open_due_s, at_least)
+
+
+def _seconds(column_ns: pa.ChunkedArray) -> Floats:
+    seconds: Floats = column_ns.to_numpy().astype(np.float64) / 1e9
+    return seconds
+
+
+def _open_requests(reports: Sequence[ClientReport]) -> tuple[Floats, LimitValues]:
+    """When open requests were due, and the least that their values can still become: an open
+    request lasts as long as it has lasted, and so does its TTFT while nothing of its answer has
+    come.
+    """
+    due_ns: list[int] = []
+    ages_ns: list[int] = []
+    is_silent: list[bool] = []
+    for report in reports:
+        for request_due_ns, nothing_came in report.open:
+            due_ns.append(request_due_ns)
+            ages_ns.append(report.now_ns - request_due_ns)
+            is_silent.append(nothing_came)
+    age_s = np.array(ages_ns, np.float64) / 1e9
+    unknown = np.full(age_s.size, -np.inf)
+    least = dict.fromkeys(LIMITS, unknown)
+    least["e2e"] = age_s
+    least["ttft"] = np.where(np.array(is_silent, np.bool_), age_s, unknown)
+    values = LimitValues(np.ones(age_s.size, np.bool_), least)
+    return np.array(due_ns, np.float64) / 1e9, values
 
 
 def targets(slos: Sequence[Slo]) -> list[list[float]]:
     """The targets of the tests of each SLO, in the order of ``Outcomes.met``."""
-    nothing = LimitValues(np.zeros(0, np.bool_), dict.fromkeys(LIMITS, np.zeros(0)))
-    return [[test.target for test in tests(nothing, slo)] for slo in slos]
+    no_requests = LimitValues(np.zeros(0, np.bool_), dict.fromkeys(LIMITS, np.zeros(0)))
+    targets_by_slo: list[list[float]] = []
+    for slo in slos:
+        targets_by_slo.append([test.target for test in tests(no_requests, slo)])
+    return targets_by_slo
 
 
 def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
-    return np.stack([test.met for slo in slos for test in tests(values, slo)], axis=-1)
+    columns: list[Bools] = []
+    for slo in slos:
+        columns += [test.met for test in tests(values, slo)]
+    return np.stack(columns, axis=-1)

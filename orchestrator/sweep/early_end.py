@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.analysis.slo import format_limits
-from orchestrator.capacity.outcomes import outcomes, targets
+from orchestrator.capacity.outcomes import ClientReport, outcomes, targets
 from orchestrator.capacity.probe_outcome import SEPARATOR
 from orchestrator.capacity.sequential_test import Probe, next_look_s
 from orchestrator.capacity.strategy import Watch
@@ -63,7 +63,8 @@ class EarlyEnd:
         self._next_s = next_look_s(elapsed_s)
         over = [table for part in parts for table in part.ended]
         requests, token_events = tables(self._point, over)
-        found = outcomes([(part.now_ns, part.open) for part in parts], requests, token_events)
+        reports = [ClientReport(part.now_ns, part.open) for part in parts]
+        found = outcomes(reports, requests, token_events)
         self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
         self._is_capped = self._is_capped or progress.sent < progress.scheduled
         verdicts = self._probe.look(
