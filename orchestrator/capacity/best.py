@@ -177,10 +177,10 @@ def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRu
     per = per_or_default(rules.per, deployments)
     by_deployment = _by_deployment(evidence)
     claims_by_deployment = _claims(by_deployment, slo, rules, group.workload, per)
-    answers = [
-        _without_disagreeing(_answer(own, slo, per, claims_by_deployment.get(key)), slo)
-        for key, own in by_deployment.items()
-    ]
+    answers: list[DeploymentAnswer] = []
+    for key, of_deployment in by_deployment.items():
+        answer = _answer(of_deployment, slo, per, claims_by_deployment.get(key))
+        answers.append(_without_disagreeing(answer, slo))
     ranking = _ranking(answers, points)
     lasting = {} if ranking else lasting_verdicts(points)
     unsettled = list(
@@ -219,20 +219,20 @@ def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRu
         emulated=group.emulated,
         measured=_has_valid_measurement(points),
         run_again=_run_again(evidence),
-        incomparable=next((one.incomparable for one in answers if one.incomparable), None),
+        incomparable=next((answer.incomparable for answer in answers if answer.incomparable), None),
         verdict_counts=_verdict_counts(points) if certainty is Certainty.NOTHING_VALID else {},
     )
 
 
 def _by_deployment(evidence: _Evidence) -> dict[_DeploymentKey, _Evidence]:
-    found: dict[_DeploymentKey, _Evidence] = {}
+    by_deployment: dict[_DeploymentKey, _Evidence] = {}
     for point in evidence.points:
         key = _DeploymentKey(point.head.deployment_id, point.deployment.label)
-        found.setdefault(key, _Evidence()).points.append(point)
+        by_deployment.setdefault(key, _Evidence()).points.append(point)
     for missing_level in evidence.missing:
         key = _DeploymentKey(missing_level.deployment_id, missing_level.label)
-        found.setdefault(key, _Evidence()).missing.append(missing_level)
-    return found
+        by_deployment.setdefault(key, _Evidence()).missing.append(missing_level)
+    return by_deployment
 
 
 def _answer(
@@ -254,18 +254,18 @@ def _claims(
     search = rules.searches.get(workload)
     if search is None:
         return {}
-    found = {
+    claims_by_deployment = {
         key: claims(evidence.points, slo, search)
         for key, evidence in by_deployment.items()
         if evidence.points
     }
     if rules.full_grid:
-        return found
+        return claims_by_deployment
     searches = [
         (by_deployment[key].points[0].deployment, claims_by_control)
-        for key, claims_by_control in found.items()
+        for key, claims_by_control in claims_by_deployment.items()
     ]
-    return dict(zip(found, claims_among_rivals(searches, per), strict=True))
+    return dict(zip(claims_by_deployment, claims_among_rivals(searches, per), strict=True))
 
 
 def _ranking(
@@ -292,10 +292,10 @@ def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer
     if slo.agreement is None or answer.ranked is None:
         return answer
     point = answer.ranked.point
-    found = disagreement(point.agreement, slo.agreement)
-    if found is None:
+    disagrees = disagreement(point.agreement, slo.agreement)
+    if disagrees is None:
         return answer
-    excluded = Excluded(point.deployment, Exclusion.DISAGREES, disagreement=found)
+    excluded = Excluded(point.deployment, Exclusion.DISAGREES, disagreement=disagrees)
     return replace(
         answer,
         ranked=None,

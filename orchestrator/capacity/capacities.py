@@ -323,16 +323,16 @@ def claims(
             probe = outcome_of_point(head, head.level, met, slo, launched, rules.starts)
             probes.setdefault(head.control, []).append((head.started_unix_ns, probe))
     (shares_to_meet,) = targets([slo])
-    found: dict[str, Claim] = {}
+    claims_by_control: dict[str, Claim] = {}
     for control, timed_probes in probes.items():
         timed_probes.sort(key=lambda timed_probe: timed_probe[0])
-        found[control] = claim_of(
+        claims_by_control[control] = claim_of(
             at_levels([probe for _, probe in timed_probes], shares_to_meet),
             shares_to_meet[0],
             control == "concurrency",
             rules.precision,
         )
-    return found
+    return claims_by_control
 
 
 def claims_among_rivals(
@@ -351,13 +351,13 @@ def claims_among_rivals(
         if claim is not None and divisor:
             values.append((claim, divisor))
     lead = lead_of(values)
-    found: list[dict[str, Claim]] = []
+    among_all: list[dict[str, Claim]] = []
     for (_, claims_by_control), divisor in zip(searches, divisors, strict=True):
         beside_rivals = dict(claims_by_control)
         if control in beside_rivals:
             beside_rivals[control] = among_rivals(beside_rivals[control], lead * divisor)
-        found.append(beside_rivals)
-    return found
+        among_all.append(beside_rivals)
+    return among_all
 
 
 def searched_answer(
@@ -366,7 +366,7 @@ def searched_answer(
     """A deployment whose capacity was searched: what holds is what is claimed."""
     deployment = points[0].deployment
     searched = [SearchedClaim(control, claim) for control, claim in claims_by_control.items()]
-    claimed = [one for one in searched if one.claim.claim is not None]
+    claimed = [search for search in searched if search.claim.claim is not None]
     divisor = _divisor(deployment, per)
     excluded: list[Excluded] = []
     incomparable = None
@@ -375,14 +375,14 @@ def searched_answer(
     elif divisor is None:
         incomparable = _reason_without_divisor(deployment)
         excluded.append(Excluded(deployment, incomparable))
-    ranked = [_ranked_by_claim(points, one, divisor, slo) for one in claimed if divisor]
+    ranked = [_ranked_by_claim(points, search, divisor, slo) for search in claimed if divisor]
     return DeploymentAnswer(
         label=deployment.label,
         measured=True,
         ranked=max(ranked, key=lambda deployment: deployment.rank, default=None),
         excluded=tuple(excluded),
         incomparable=incomparable,
-        unsettled=tuple(one for one in searched if _is_unsettled(one.claim)),
+        unsettled=tuple(search for search in searched if _is_unsettled(search.claim)),
     )
 
 
@@ -393,7 +393,7 @@ def _is_unsettled(claim: Claim) -> bool:
 def _search_found_no_level(points: Sequence[Point], searched: Sequence[SearchedClaim]) -> Excluded:
     """If the probes are such that no other load would tell more, that is the reason."""
     deployment = points[0].deployment
-    statuses = {one.claim.status for one in searched}
+    statuses = {search.claim.status for search in searched}
     for point in points:
         if point.validity in statuses and point.validity in POINTLESS:
             reason = reason_to_exclude(point)

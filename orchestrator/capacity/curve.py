@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 
-from orchestrator.analysis.slo import judge, stored_values
+from orchestrator.analysis.slo import LimitValues, judge, stored_values
 from orchestrator.capacity.strategy import Question
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import EndsSearch, Validity
@@ -36,13 +36,13 @@ EXPECTED = 8  # levels that are counted on before any is known
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredLevel:
-    """One level. ``throughput``: output tokens per second, None: not known; ``over``: the level
-    failed or is far beyond every limit; ``open``: requests on average.
+    """One level. ``throughput``: output tokens per second, None: not known. ``is_too_much``: the
+    level failed or is far beyond every limit. ``open_requests``: on average.
     """
 
     throughput: float | None
-    over: bool
-    open: float
+    is_too_much: bool
+    open_requests: float
 
 
 class Curve:
@@ -51,96 +51,116 @@ class Curve:
     needs_figures = True
 
     def __init__(self, question: Question) -> None:
-        self._control, self._slos, self._repeats = (
-            question.control or "request_rate",
-            question.slos,
-            question.repeats,
-        )
+        self._control = question.control or "request_rate"
+        self._slos = question.slos
+        self._repeats = question.repeats
         guess = question.first_guess
         self._start = float(f"{guess / BELOW_GUESS:.3g}") if guess else START
         if self._control == "concurrency":
             self._start = 1.0
-        self._seen: dict[float, _MeasuredLevel] = {}  # the first time
-        self._told: Counter[float] = Counter()
+        self._measured: dict[float, _MeasuredLevel] = {}  # the first time
+        self._attempts: Counter[float] = Counter()
         self._is_pointless = False  # a verdict came that no other load would change
 
     @staticmethod
     def problem(question: Question) -> str | None:
-        return (
-            "it finds levels by itself: leave 'levels' out, or use search: levels"
-            if question.levels
-            else None
-        )
+        if question.levels:
+            return "it finds levels by itself: leave 'levels' out, or use search: levels"
+        return None
 
     def ask(self) -> Level | None:
         if self._is_pointless:
             return None
-        value = next(chain(self._ladder(), self._again()), None)
+        value = next(chain(self._ladder(), self._repeats_left()), None)
         return None if value is None else Level(control=self._control, value=value)
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        self._told[level.value] += 1
-        self._is_pointless |= _ends_search(attempt)
-        self._seen.setdefault(level.value, _seen(attempt, level, self._slos))
+        self._attempts[level.value] += 1
+        if _ends_search(attempt):
+            self._is_pointless = True
+        self._measured.setdefault(level.value, _measured_level(attempt, level, self._slos))
 
     def ahead(self) -> Sequence[Level]:
         """The next level. At first, as many levels as a curve usually has, each twice the one before."""
         if self._is_pointless:
             return []
-        values = list(self._again())
         rung = next(self._ladder(), None)
-        if rung is not None:
-            count = max(EXPECTED - len(self._seen), 1)
+        if rung is None:
+            values = list(self._repeats_left())
+        else:
+            count = max(EXPECTED - len(self._measured), 1)
             values = [rung * 2**step for step in range(count)] * self._repeats
-        return [Level(control=self._control, value=one) for one in values if one <= MOST_IN_FLIGHT]
+        possible = [value for value in values if value <= MOST_IN_FLIGHT]
+        return [Level(control=self._control, value=value) for value in possible]
 
-    def _again(self) -> Iterator[float]:
+    def _repeats_left(self) -> Iterator[float]:
         """Repeats that are left of what was measured once."""
-        yield from [
-            one
-            for done in range(1, self._repeats)
-            for one in sorted(self._seen)
-            if self._told[one] <= done
-        ]
+        repeats: list[float] = []
+        for done in range(1, self._repeats):
+            repeats += [level for level in sorted(self._measured) if self._attempts[level] <= done]
+        yield from repeats
 
     def _ladder(self) -> Iterator[float]:
         """What is still to be measured once."""
-        top = low = self._start
-        while top in self._seen and self._gain(top) >= GROWTH and top < self._start * 2**MOST_STEPS:
-            top *= 2
-        if top <= MOST_IN_FLIGHT and top not in self._seen:
+        top = self._top()
+        if top <= MOST_IN_FLIGHT and top not in self._measured:
             yield top
-        while self._control == "request_rate" and low in self._seen and not self._idle(low):
-            low /= 2
-        if low not in self._seen:
+        low = self._low()
+        if low not in self._measured:
             yield low
-        if top not in self._seen:
+        if top not in self._measured:
             return
+        bend = self._bend(low, top)
+        if bend is not None and low < bend and bend not in self._measured:
+            yield bend
+
+    def _top(self) -> float:
+        """The highest rung, as far as is known."""
+        top = self._start
+        highest = self._start * 2**MOST_STEPS
+        while top in self._measured and top < highest and self._gain(top) >= GROWTH:
+            top *= 2
+        return top
+
+    def _low(self) -> float:
+        """The lowest rung, as far as is known."""
+        low = self._start
+        if self._control != "request_rate":
+            return low
+        while low in self._measured and not self._is_idle(low):
+            low /= 2
+        return low
+
+    def _bend(self, low: float, top: float) -> float | None:
+        """The level in the middle of where the curve bends; None: it does not."""
         rungs = [top / 2**step for step in range(round(math.log2(top / low)) + 1)]
         # from the top: lower gains vary by chance
-        bent = list(takewhile(lambda one: self._gain(one) < BENT, rungs))
-        between = bent[-1] / math.sqrt(2) if bent else 0.0
-        between = (
-            float(round(between)) if self._control == "concurrency" else float(f"{between:.3g}")
-        )
-        if low < between and between not in self._seen:
-            yield between
+        bent = list(takewhile(lambda rung: self._gain(rung) < BENT, rungs))
+        if not bent:
+            return None
+        middle = bent[-1] / math.sqrt(2)
+        if self._control == "concurrency":
+            return float(round(middle))
+        return float(f"{middle:.3g}")
 
     def _gain(self, level: float) -> float:
         """Throughput over that of half the load; 2, as of an idle engine, where that is not known;
         0 at levels that are too much.
         """
-        seen, below = self._seen[level], self._seen.get(level / 2)
-        if seen.over:
+        measured = self._measured[level]
+        below = self._measured.get(level / 2)
+        if measured.is_too_much:
             return 0.0
-        if below and below.throughput and seen.throughput:
-            return seen.throughput / below.throughput
+        if below is not None and below.throughput and measured.throughput:
+            return measured.throughput / below.throughput
         return 2.0
 
-    def _idle(self, level: float) -> bool:
+    def _is_idle(self, level: float) -> bool:
         """Whether the server was idle at this level, or it is too far below the start to go on."""
-        seen = self._seen[level]
-        return (not seen.over and seen.open < 1) or level <= self._start / 2**MOST_STEPS
+        if level <= self._start / 2**MOST_STEPS:
+            return True
+        measured = self._measured[level]
+        return not measured.is_too_much and measured.open_requests < 1
 
 
 def _ends_search(attempt: Committed) -> bool:
@@ -150,18 +170,28 @@ def _ends_search(attempt: Committed) -> bool:
     return Validity(attempt.point.validity).ends_search is EndsSearch.YES
 
 
-def _seen(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _MeasuredLevel:
-    if not isinstance(attempt, AttemptData) or attempt.status != "ok":
-        return _MeasuredLevel(None, attempt.status != "ok", 0.0)
-    found, values = attempt.figures, stored_values(attempt)
-    open_ = level.value * found.e2e_ms.mean / 1e3 if found.e2e_ms is not None else 0.0
-    judged = [
-        judge(values, slo).tests
-        for slo in slos
-        if {one.of for one in slo.limits} <= values.seconds.keys()
-    ]
-    held = [
-        min(float(test.met.mean()) if test.met.size else 1.0 for test in tests) for tests in judged
-    ]
-    over = found.requests.ok == 0 or (bool(held) and max(held) < BROKEN)
-    return _MeasuredLevel(found.output_token_throughput, over, open_)
+def _measured_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _MeasuredLevel:
+    if attempt.status != "ok":
+        return _MeasuredLevel(None, True, 0.0)
+    if not isinstance(attempt, AttemptData):
+        return _MeasuredLevel(None, False, 0.0)
+    figures = attempt.figures
+    open_requests = 0.0
+    if figures.e2e_ms is not None:
+        open_requests = level.value * figures.e2e_ms.mean / 1e3
+    shares = _shares(stored_values(attempt), slos)
+    is_too_much = figures.requests.ok == 0 or (bool(shares) and max(shares) < BROKEN)
+    return _MeasuredLevel(figures.output_token_throughput, is_too_much, open_requests)
+
+
+def _shares(values: LimitValues, slos: Sequence[Slo]) -> list[float]:
+    """The share of requests within the limits of each SLO whose values are stored, by its worst
+    test.
+    """
+    shares: list[float] = []
+    for slo in slos:
+        if not all(limit.of in values.seconds for limit in slo.limits):
+            continue
+        tests = judge(values, slo).tests
+        shares.append(min(float(test.met.mean()) if test.met.size else 1.0 for test in tests))
+    return shares

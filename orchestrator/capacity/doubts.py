@@ -124,7 +124,9 @@ def unsettled_doubts(
             DoubtKind.NEAR_THE_LIMIT,
             _labels_of(with_near),
             Remedy.MORE_REPEATS_OR_LONGER,
-            levels=tuple(DeploymentLevels(one.label, one.near_levels) for one in with_near),
+            levels=tuple(
+                DeploymentLevels(answer.label, answer.near_levels) for answer in with_near
+            ),
         )
     unsettled = [answer for answer in answers if answer.unsettled]
     if unsettled:
@@ -132,7 +134,7 @@ def unsettled_doubts(
             DoubtKind.NOT_SETTLED,
             _labels_of(unsettled),
             Remedy.SEARCH_LONGER,
-            claims=tuple(DeploymentClaims(one.label, one.unsettled) for one in unsettled),
+            claims=tuple(DeploymentClaims(answer.label, answer.unsettled) for answer in unsettled),
         )
     not_reached = [
         answer.ranked
@@ -246,14 +248,14 @@ def lasting_verdicts(points: Sequence[Point]) -> dict[str, str]:
     verdicts: dict[str, set[str]] = {}
     for point in points:
         verdicts.setdefault(point.deployment.label, set()).add(point.validity)
-    found: dict[str, str] = {}
+    lasting: dict[str, str] = {}
     for label, verdicts_of_label in verdicts.items():
         if len(verdicts_of_label) > 1:
             continue
         (verdict,) = verdicts_of_label
         if verdict in LASTING_VERDICTS:
-            found[label] = verdict
-    return found
+            lasting[label] = verdict
+    return lasting
 
 
 def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:

@@ -2,19 +2,18 @@
 Optuna proposes.
 
 The proposer is asked again for every start, with all that is known by then, and remembers nothing:
-after the same outcomes it proposes the same, in a sweep that goes on too. Whoever it does not
-propose is not started, so the answer is the best of those that were.
+after the same outcomes it proposes the same, in a sweep that goes on too. What it does not propose
+is not started, so the answer is the best of the deployments that were.
 """
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import count
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from orchestrator.base.errors import InputError
 from orchestrator.capacity.dominance import expected
-from orchestrator.capacity.race import Race, distance
+from orchestrator.capacity.race import GroupClaims, Race, distance
 
 INSTALL = "pip install llm-serving-orchestrator[optuna]"
 FIRST = 10  # starts of a group before outcomes count: of fewer no model can be made
@@ -38,8 +37,12 @@ class Shortlist:
         proposer: str | None = None,
         seed: int = 0,
     ) -> None:
-        self._race, self._targets, self._most, self._promise = race, targets, most, promise
-        self._proposes, self._seed = proposer is not None, seed
+        self._race = race
+        self._targets = targets
+        self._most = most
+        self._promise = promise
+        self._proposes = proposer is not None
+        self._seed = seed
         self.chosen: set[str] = set()
 
     @property
@@ -53,12 +56,12 @@ class Shortlist:
 
     def others(self, names: Iterable[str]) -> list[str]:
         """Of these, the ones that were not chosen."""
-        return [name for name in names if not self.has(name)] if self._most is not None else []
+        return [name for name in names if not self.has(name)]
 
-    def expected(self, some: Mapping[str, T]) -> list[T]:
-        """Of these, by name, the chosen ones and as many others as may still be."""
-        beyond = {*self.others(some)[self.left :]}
-        return [one for name, one in some.items() if name not in beyond]
+    def expected(self, by_name: Mapping[str, T]) -> list[T]:
+        """Of these, the chosen ones and as many others as may still be chosen."""
+        beyond = set(self.others(by_name)[self.left :])
+        return [deployment for name, deployment in by_name.items() if name not in beyond]
 
     def choose(self, names: Sequence[str], running: Collection[str]) -> str:
         """One more of ``names``. ``running``: of those chosen before, what is not over yet.
@@ -66,39 +69,59 @@ class Shortlist:
         Groups that are not compared with each other take turns. The proposer begins with what is
         predicted best, too.
         """
-        turns, group_of = Counter(map(self._group, self.chosen)), self._group
-        group = group_of(min(names, key=lambda name: turns[group_of(name)]))
-        some = [name for name in names if group_of(name) == group]
-        name = max(some, key=lambda one: self._promise.get(one, 0.0))
-        if self._proposes and group is not None and (turns[group] >= FIRST or not self._promise):
-            known = self._known(group, running)
-            settings = {one: self._race.entrants[one].settings for one in (*known, *some)}
-            name = propose(settings, known, self._seed + len(self.chosen))
+        turns = Counter(self._group(chosen) for chosen in self.chosen)
+        group = self._group(min(names, key=lambda name: turns[self._group(name)]))
+        candidates = [name for name in names if self._group(name) == group]
+        if self._asks_the_proposer(group, turns[group]):
+            results = self._results(group, running)
+            settings = {
+                name: self._race.entrants[name].settings for name in (*results, *candidates)
+            }
+            name = propose(settings, results, self._seed + len(self.chosen))
+        else:
+            name = max(candidates, key=lambda candidate: self._promise.get(candidate, 0.0))
         self.chosen.add(name)
         return name
 
-    def _group(self, name: str) -> Hashable:
-        return self._race.entrants[name].group if name in self._race.entrants else None
+    def _asks_the_proposer(self, group: Hashable, starts: int) -> bool:
+        """Whether the proposer chooses after so many starts of a group that is compared."""
+        if not self._proposes or group is None:
+            return False
+        return starts >= FIRST or not self._promise
 
-    def _known(self, group: Hashable, running: Collection[str]) -> dict[str, float | None]:
+    def _group(self, name: str) -> Hashable:
+        """The group that a deployment is compared in; None: it is compared with no other."""
+        entrant = self._race.entrants.get(name)
+        return None if entrant is None else entrant.group
+
+    def _results(self, group: Hashable, running: Collection[str]) -> dict[str, float | None]:
         """What chosen ones hold, as a share of the best of them, of several searches the largest;
         0: they failed; None: nothing is known yet.
         """
-        chosen = [one for one in sorted(self.chosen) if self._group(one) == group]
-        found: dict[str, float | None] = {one: None if one in running else 0.0 for one in chosen}
-        for of_slo in self._race.claims_in(group):
-            target = self._targets[of_slo.slo]
-            held = {
-                one: expected(claim, target) for one, claim in of_slo.claims.items() if one in found
-            }
-            values = {
-                one: value / self._race.entrants[one].divisor
-                for one, value in held.items()
-                if value is not None
-            }
+        results: dict[str, float | None] = {}
+        for name in sorted(self.chosen):
+            if self._group(name) == group:
+                results[name] = None if name in running else 0.0
+        for group_claims in self._race.claims_in(group):
+            values = self._values(group_claims, results)
             best = max(values.values(), default=0.0) or 1.0
-            found |= {one: max(value / best, found[one] or 0.0) for one, value in values.items()}
-        return found
+            for name, value in values.items():
+                results[name] = max(value / best, results[name] or 0.0)
+        return results
+
+    def _values(self, group_claims: GroupClaims, names: Collection[str]) -> dict[str, float]:
+        """What those of these names are expected to hold, over their divisors, as far as probes
+        tell.
+        """
+        target = self._targets[group_claims.slo]
+        values: dict[str, float] = {}
+        for name, claim in group_claims.claims.items():
+            if name not in names:
+                continue
+            level = expected(claim, target)
+            if level is not None:
+                values[name] = level / self._race.entrants[name].divisor
+        return values
 
 
 def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None], seed: int) -> str:
@@ -111,54 +134,67 @@ def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None],
     except ImportError:
         raise InputError(f"Optuna is not installed; {INSTALL}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    axes, states = _axes(settings.values()), optuna.trial.TrialState
+    axes = _axes(list(settings.values()))
     space = {name: _distribution(optuna.distributions, values) for name, values in axes.items()}
     sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=FIRST)
     study = optuna.create_study(direction="maximize", sampler=sampler)
+    states = optuna.trial.TrialState
     for name, value in known.items():
-        at = {axis: _place(settings[name].get(axis), values) for axis, values in axes.items()}
-        state = states.RUNNING if value is None else states.COMPLETE
-        study.add_trial(
-            optuna.trial.create_trial(params=at, distributions=space, value=value, state=state)
+        trial = optuna.trial.create_trial(
+            params=_places(settings[name], axes),
+            distributions=space,
+            value=value,
+            state=states.RUNNING if value is None else states.COMPLETE,
         )
-    asked = study.ask(space).params
-    wanted = {axis: values[asked[axis]] for axis, values in axes.items()}
-    left = [name for name in settings if name not in known]
-    return min(
-        left, key=lambda name: distance({axis: settings[name].get(axis) for axis in axes}, wanted)
-    )
+        study.add_trial(trial)
+    places = study.ask(space).params
+    wanted = {axis: values[places[axis]] for axis, values in axes.items()}
+
+    def distance_to_wanted(name: str) -> float:
+        return distance({axis: settings[name].get(axis) for axis in axes}, wanted)
+
+    untried = [name for name in settings if name not in known]
+    return min(untried, key=distance_to_wanted)
 
 
-def _axes(settings: Collection[Settings]) -> dict[str, list[Any]]:
+def _axes(settings: Sequence[Settings]) -> dict[str, list[Any]]:
     """Values of each setting that varies, numbers in order. Of settings that vary together the
-    first stands for all.
+    first stands for all. Values are told apart by how they are written: 1 and True are two.
     """
-    names = dict.fromkeys(name for one in settings for name in one)
-    found: dict[tuple[int, ...], tuple[str, list[Any]]] = {}
+    axes: dict[str, list[Any]] = {}
+    patterns: set[tuple[int, ...]] = set()  # in which deployments a setting has equal values
+    names = dict.fromkeys(name for of_deployment in settings for name in of_deployment)
     for name in names:
-        number, numbers = count(), dict[str, tuple[int, Any]]()
-        for one in settings:
-            if (key := repr(value := one.get(name))) not in numbers:
-                numbers[key] = next(number), value
-        pattern = tuple(numbers[repr(one.get(name))][0] for one in settings)
-        values = [value for _, value in numbers.values()]
-        if len(values) > 1:
-            found.setdefault(pattern, (name, sorted(values) if _ordered(values) else values))
-    return dict(found.values())
+        by_text: dict[str, Any] = {}
+        for of_deployment in settings:
+            value = of_deployment.get(name)
+            by_text.setdefault(repr(value), value)
+        if len(by_text) < 2:
+            continue
+        place_of = {text: place for place, text in enumerate(by_text)}
+        pattern = tuple(place_of[repr(of_deployment.get(name))] for of_deployment in settings)
+        if pattern not in patterns:
+            patterns.add(pattern)
+            values = list(by_text.values())
+            axes[name] = sorted(values) if _are_numbers(values) else values
+    return axes
 
 
-def _ordered(values: Sequence[Any]) -> bool:
-    return all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def _distribution(kinds: Any, values: Sequence[Any]) -> Any:
     """Of places in ``values``: near ones are alike if these are numbers."""
-    return (
-        kinds.IntDistribution(0, len(values) - 1)
-        if _ordered(values)
-        else kinds.CategoricalDistribution(range(len(values)))
-    )
+    if _are_numbers(values):
+        return kinds.IntDistribution(0, len(values) - 1)
+    return kinds.CategoricalDistribution(range(len(values)))
 
 
-def _place(value: Any, values: Sequence[Any]) -> int:
-    return next(at for at, one in enumerate(values) if repr(one) == repr(value))
+def _places(settings: Settings, axes: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """Where a deployment stands on each axis."""
+    places: dict[str, int] = {}
+    for axis, values in axes.items():
+        texts = [repr(value) for value in values]
+        places[axis] = texts.index(repr(settings.get(axis)))
+    return places

@@ -103,10 +103,10 @@ class _Field:
         self.progress[name] = progress
         leads: list[_Value] = []
         estimates: list[_Value] = []
-        for other, known in self.progress.items():
+        for other, other_progress in self.progress.items():
             divisor = entrants[other].divisor
-            leads.append(_Value(known.lead / divisor, other))
-            estimates.append(_Value(known.leader_estimate / divisor, other))
+            leads.append(_Value(other_progress.lead / divisor, other))
+            estimates.append(_Value(other_progress.leader_estimate / divisor, other))
         self._leads = nlargest(2, leads)
         self._estimates = nlargest(2, estimates)
 
@@ -177,7 +177,9 @@ class Race:
         """What is known of all deployments that are compared, for each workload and SLO."""
         with self._lock:
             return [
-                GroupClaims(slo, {name: one.claim for name, one in rivals.progress.items()})
+                GroupClaims(
+                    slo, {name: progress.claim for name, progress in rivals.progress.items()}
+                )
                 for (_, slo, of_group), rivals in self._fields.items()
                 if of_group == group
             ]

@@ -23,19 +23,10 @@ from orchestrator.report.documents.point import point_document
 from orchestrator.report.formats import json_text
 from orchestrator.report.point_table import points_text
 from orchestrator.report.words import exclusion_text, note_texts
-from orchestrator.results.store import Store
 from orchestrator.spec.load import Level, Per
-from tests.unit.results.builders import (
-    commit_launch,
-    commit_measurement,
-    deployment_row,
-    events,
-    failed_request,
-    request,
-)
+from tests.unit.capacity.stored_levels import SLO, StoredLevels
+from tests.unit.results.builders import commit_measurement, events, failed_request, request
 
-SLO = parse_slo("ttft<=500ms,attainment>=0.9")
-SECONDS = 20
 NOISE = {"validity": "broken_output", "validity_reasons": ["all answers are empty"]}
 UNJUDGED: list[dict[str, Any]] = [
     {"validity": "client_bound"},
@@ -43,56 +34,8 @@ UNJUDGED: list[dict[str, Any]] = [
 ]
 
 
-class Sweep:
-    """A store that is filled level by level. Each answer has 10 tokens, all at once, 100 ms after
-    its request.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.uri = str(folder)
-        self.store = Store.open(self.uri, "exp")
-        self.count = 0
-
-    def deployment(self, name: str, **given: Any) -> None:
-        commit_launch(self.store, f"L{name}", deployment_row(name, **given))
-
-    def level(
-        self, deployment: str, level: float, good: float = 1.0, failed: float = 0.0, **given: Any
-    ) -> None:
-        """``level`` requests per second for 20 s, the share ``good`` within the limit, evenly
-        spread.
-        """
-        self.count += 1
-        rows = []
-        for index in range(round(level * SECONDS)):
-            at = index * 1000 / level
-            late = int(round((index + 1) * (1 - good), 9)) > int(round(index * (1 - good), 9))
-            if int(round((index + 1) * failed, 9)) > int(round(index * failed, 9)):
-                rows.append(failed_request(index, at))
-                continue
-            rows.append(request(index, at, first_ms=at + (900 if late else 100), tokens=10))
-        workload = given.get("workload", "chat")
-        point = {
-            "deployment_id": deployment,
-            "level": level,
-            "point_id": f"{deployment}-{workload}-{level}",
-        }
-        window = {"window_end_ns": SECONDS * 10**9}
-        commit_measurement(self.store, f"m{self.count}", rows, **point | window | given)
-
-    def starts(
-        self, deployment: str, levels: Sequence[float], good: float = 1.0, **given: Any
-    ) -> None:
-        """One point, measured once on each of several starts at slightly different levels."""
-        for start, level in enumerate(levels):
-            point = {"point_id": f"{deployment}-starts", "start": start, "repeat": start}
-            self.level(deployment, level, good, **point | given)
-
-    def settled(self, deployment: str, level: float) -> None:
-        """It holds the limits at this level on two starts, and 40 requests per second are too many."""
-        self.deployment(deployment)
-        self.starts(deployment, (level, level))
-        self.level(deployment, 40, good=0.5)
+class Sweep(StoredLevels):
+    """Stored levels, and the answer that they give."""
 
     def comparisons(
         self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[MissingLevel] = ()
