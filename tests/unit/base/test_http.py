@@ -39,7 +39,7 @@ def saying(text: bytes) -> Callable[[socket.socket], None]:
     return lambda client: client.sendall(text)
 
 
-def test_it_brings_status_and_body_and_sends_path_key_and_a_body_with_a_post() -> None:
+def test_a_post_sends_path_key_and_body_and_returns_the_response() -> None:
     with serving(saying(b"HTTP/1.1 418 Teapot\r\nContent-Length: 2\r\n\r\n[]")) as (url, sent):
         answer = ask(f"{url}/base/v1?x=1", "POST", "k3y")
     assert answer == HttpResponse(418, b"[]")
@@ -108,7 +108,7 @@ def test_an_answer_that_is_too_large_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"]
 )
-def test_a_server_that_says_a_byte_now_and_then_is_cut_off_in_time(start: bytes) -> None:
+def test_a_server_that_answers_byte_by_byte_is_cut_off_in_time(start: bytes) -> None:
     done = threading.Event()
 
     def drip(client: socket.socket) -> None:

@@ -47,7 +47,7 @@ def test_the_level_of_a_share_has_that_share() -> None:
     assert fit.share(fit.level_of(TARGET)) == pytest.approx(TARGET)
 
 
-def test_below_the_lowest_level_misses_fall_with_the_third_power_of_the_load() -> None:
+def test_below_the_lowest_level_misses_fall_with_the_cube_of_the_load() -> None:
     fit = AttainmentFit(at_levels([ProbeOutcome(8.0, flags(0.5))], [TARGET]), TARGET)
     odds = [fit.share(level) / (1 - fit.share(level)) for level in (4.0, 8.0)]
     assert odds[0] / odds[1] == pytest.approx(2.0**3)

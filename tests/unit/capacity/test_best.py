@@ -106,7 +106,7 @@ def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
     assert found["usd"]["unit"] == "output tokens/USD"
 
 
-def test_a_winner_is_certain_when_it_is_ahead_by_more_than_starts_differ(sweep: Sweep) -> None:
+def test_a_winner_ahead_by_more_than_starts_differ_is_certain(sweep: Sweep) -> None:
     for name, levels in (("d0", (19.5, 20.5)), ("d1", (10.0, 10.5))):
         sweep.deployment(name)
         sweep.starts(name, levels)
@@ -128,7 +128,7 @@ def test_with_one_start_nothing_is_certain_however_far_ahead(sweep: Sweep) -> No
     assert answer["decide"] == ["start label-d0, label-d1 at least twice (starts: 2)"]
 
 
-def test_a_second_start_without_a_valid_repeat_asks_for_repeats_and_not_for_what_the_file_already_says(
+def test_a_second_start_without_a_valid_repeat_asks_for_repeats(
     sweep: Sweep,
 ) -> None:
     sweep.settled("d0", 20)
@@ -142,7 +142,7 @@ def test_a_second_start_without_a_valid_repeat_asks_for_repeats_and_not_for_what
     assert answer["decide"] == ["measure label-d1 with more repeats"]
 
 
-def test_starts_that_differ_as_much_as_the_first_two_decide_nothing_and_say_how_many_would(
+def test_starts_that_differ_as_much_as_the_leaders_ask_for_more_starts(
     sweep: Sweep,
 ) -> None:
     for name, levels in (("d0", (18.0, 21.0)), ("d1", (17.0, 20.0))):
@@ -177,7 +177,7 @@ def test_a_winner_whose_attainment_may_be_below_the_target_is_not_certain(sweep:
     assert any("not certain to be at least 0.9" in note for note in answer["winner"]["notes"])
 
 
-def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_certain(
+def test_an_answer_without_one_of_the_deployments_is_not_certain(
     sweep: Sweep,
 ) -> None:
     sweep.settled("d0", 20)
@@ -187,7 +187,7 @@ def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_cert
     assert answer["decide"] == ["run the experiment again: it goes on with label-d1"]
 
 
-def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep: Sweep) -> None:
+def test_a_missing_level_is_in_doubt_where_it_could_hold(sweep: Sweep) -> None:
     sweep.settled("d0", 20)
     assert sweep.best(missing=[missing("d0", 10), missing("d0", 60)])["certain"]
     assert sweep.best(missing=[missing("d0", 30)])["decide"] == [
@@ -249,7 +249,7 @@ def test_a_rival_that_the_engine_failed_lost(failure_class: str, sweep: Sweep) -
     assert sweep.best()["why"] == "certain: the only deployment that holds the limits"
 
 
-def test_a_rival_that_may_hold_a_higher_level_after_all_is_a_doubt(sweep: Sweep) -> None:
+def test_a_rival_that_may_hold_a_higher_level_is_a_doubt(sweep: Sweep) -> None:
     sweep.settled("d0", 10)
     sweep.settled("d1", 5)
     assert sweep.best()["certain"]
@@ -319,7 +319,7 @@ def test_where_many_requests_fail_good_latencies_of_the_others_do_not_win(sweep:
     assert "failing: 20 of 100 requests failed" in winner["notes"]
 
 
-def test_requests_that_were_open_where_a_probe_gave_up_make_the_other_repeats_no_failing_ones(
+def test_open_requests_of_a_backlog_do_not_make_other_repeats_failing(
     sweep: Sweep,
 ) -> None:
     sweep.deployment("d0")
@@ -360,7 +360,7 @@ def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sw
     assert len(titles) == 2
 
 
-def test_different_models_and_hardware_never_share_a_ranking_unless_dollars_make_them_comparable(
+def test_different_hardware_shares_a_ranking_only_per_dollar(
     sweep: Sweep,
 ) -> None:
     for name, hardware, model in (
@@ -408,7 +408,7 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
         ((["1 of 2 cached", "2 of 3 cached"], ["1 of 3 cached"]), "1 of 2 cached; 2 of 3 cached"),
     ],
 )
-def test_a_reason_that_repeats_share_is_said_once_with_the_figures_of_the_first(
+def test_a_reason_of_several_repeats_has_the_figures_of_the_first(
     sweep: Sweep, repeats: tuple[list[str], ...], said: str | None
 ) -> None:
     sweep.deployment("d0")
@@ -436,7 +436,7 @@ def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
     ]
 
 
-def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(
+def test_a_deployment_that_holds_nowhere_is_left_out_with_its_binding_limit(
     sweep: Sweep,
 ) -> None:
     sweep.deployment("d0")
@@ -479,7 +479,7 @@ def test_an_endpoint_is_compared_as_a_deployment_alone(per: Per, sweep: Sweep) -
     assert sweep.best("deployment")["winner"]["deployment"] == "label-endpoint"
 
 
-def test_an_endpoint_of_which_somebody_says_its_gpus_is_compared_per_gpu_and_still_not_ours_to_start(
+def test_an_endpoint_with_known_gpus_is_compared_per_gpu(
     sweep: Sweep,
 ) -> None:
     sweep.deployment("d0", engine="endpoint", devices=16)
@@ -521,7 +521,7 @@ def test_nothing_is_below_one_request_in_flight(sweep: Sweep) -> None:
     assert sweep.best()["decide"] == []
 
 
-def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Sweep) -> None:
+def test_an_invalid_point_within_the_limits_asks_for_no_lower_level(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, validity="client_bound")
     assert sweep.best()["decide"] == [
@@ -743,7 +743,7 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
     assert (found["met"], found["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]
 
 
-def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_apart(
+def test_a_curve_has_its_knee_and_a_profile_both_phases(
     sweep: Sweep,
 ) -> None:
     sweep.deployment("d0")
@@ -773,7 +773,7 @@ def searched(
     return comparison  # type: ignore[no-any-return]
 
 
-def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep: Sweep) -> None:
+def test_a_search_is_answered_by_its_claim_bounds_and_status(sweep: Sweep) -> None:
     for name, top in (("d0", 20), ("d1", 30)):
         sweep.deployment(name, devices=2)
         for level, good in (*[(top, 1.0)] * 6, (top * 1.05, 0.5), (top / 2, 1.0)):
@@ -795,7 +795,7 @@ def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep
     assert searched(sweep)["ranking"][0]["capacity"]["status"] == "non_monotonic"
 
 
-def test_searches_are_ranked_by_what_is_expected_within_their_bounds_and_not_far_above_what_they_claim(
+def test_searches_are_ranked_by_expectations_near_their_claims(
     sweep: Sweep,
 ) -> None:
     bounds = {
@@ -815,7 +815,7 @@ def test_searches_are_ranked_by_what_is_expected_within_their_bounds_and_not_far
     ]  # fmt: skip
 
 
-def test_a_winner_of_which_less_is_claimed_than_of_another_says_why_it_is_first(
+def test_a_winner_with_a_lower_claim_says_why_it_is_first(
     sweep: Sweep,
 ) -> None:
     for name, top, high, good in (("d0", 20.5, 21, 0.1), ("d1", 20, 22, 0.8)):
@@ -831,7 +831,7 @@ def test_a_winner_of_which_less_is_claimed_than_of_another_says_why_it_is_first(
     assert "search label-d1, label-d0 on, with a smaller precision" in answer["decide"]
 
 
-def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(
+def test_a_search_is_answered_at_its_own_precision(
     sweep: Sweep,
 ) -> None:
     """What was shown once leads while the search is not over, and then what is claimed."""
@@ -849,7 +849,7 @@ def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_
         )
 
 
-def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_shown_to_hold_is_no_answer(
+def test_an_unsettled_search_tells_its_bounds_and_is_no_answer(
     sweep: Sweep,
 ) -> None:
     sweep.deployment("d0")
@@ -872,7 +872,7 @@ def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_
     )
 
 
-def test_the_one_start_of_who_was_outraced_with_a_claim_is_no_doubt(sweep: Sweep) -> None:
+def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:
     for name, top, failed in (("d0", 36, 37.8), ("d1", 20, 30)):
         sweep.deployment(name)
         for repeat in range(8):
@@ -917,7 +917,7 @@ def two_starts(sweep: Sweep, name: str, top: float, high: float, **given: Any) -
         ((38.8, 39.8), 2, None, None),
     ],
 )
-def test_searched_rates_are_told_apart_by_their_bounds_and_not_by_the_rates_that_were_sent(
+def test_searched_rates_are_told_apart_by_their_bounds(
     bounds: tuple[float, float], gpus: int, said: str | None, decide: str | None, sweep: Sweep
 ) -> None:
     two_starts(sweep, "d0", 20, 20.8)
@@ -948,7 +948,7 @@ def test_bounds_that_are_as_narrow_as_levels_lie_ask_for_no_search(sweep: Sweep)
     assert (answer["certain"], answer["decide"]) == (False, [])
 
 
-def test_who_was_beaten_before_anything_was_claimed_of_it_may_hold_the_limits_at_less(
+def test_an_outraced_deployment_without_a_claim_may_hold_less(
     sweep: Sweep,
 ) -> None:
     two_starts(sweep, "d0", 36, 37.8)
@@ -962,7 +962,7 @@ def test_who_was_beaten_before_anything_was_claimed_of_it_may_hold_the_limits_at
     )
 
 
-def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(
+def test_a_failed_probe_tells_nothing_of_other_limits(
     sweep: Sweep,
 ) -> None:
     sweep.deployment("d0")
@@ -989,7 +989,7 @@ def agreeing(sweep: Sweep, shares: dict[str, float | None]) -> list[Point]:
     ]
 
 
-def test_a_fast_deployment_that_computes_something_else_does_not_win_under_a_limit_on_agreement(
+def test_a_limit_on_agreement_excludes_a_deployment_that_disagrees(
     sweep: Sweep,
 ) -> None:
     points = agreeing(sweep, {"ref": None, "good": 0.95, "noise": 0.0})

@@ -196,7 +196,7 @@ def test_deployments_are_compared_per_gpu_if_all_have_some(
     assert per_or_default("usd", deployments) == "usd"
 
 
-def test_a_capacity_is_divided_by_gpus_and_dollars_but_in_flight_not_by_dollars(
+def test_only_request_rates_are_divided_by_dollars(
     tmp_path: Path,
 ) -> None:
     stored = StoredLevels(tmp_path)

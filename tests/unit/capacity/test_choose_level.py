@@ -65,7 +65,7 @@ def test_levels_without_figures_are_bracketed_from_both_sides(
     assert claim.claim >= edge / 1.2
 
 
-def test_one_probe_slowed_down_by_a_client_does_not_give_a_level_up() -> None:
+def test_one_client_bound_probe_does_not_give_a_level_up() -> None:
     slowed = [True]
 
     def answer(level: float) -> ProbeOutcome:

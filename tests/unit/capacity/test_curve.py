@@ -69,9 +69,7 @@ def test_it_ends_at_a_verdict_that_no_other_load_changes(validity: str, goes_on:
     assert bool(curve.ahead()) == goes_on
 
 
-def test_a_closed_loop_goes_up_by_two_until_more_in_flight_gives_no_more_and_looks_once_in_between() -> (
-    None
-):
+def test_a_closed_loop_doubles_until_more_in_flight_gives_no_more() -> None:
     assert measured(16, "concurrency") == [1, 2, 4, 8, 16, 32, 23]
 
 
@@ -84,7 +82,7 @@ def test_a_closed_loop_goes_up_by_two_until_more_in_flight_gives_no_more_and_loo
         (800.0, [100, 50, 25, 12.5, 6.25, 3.125, 1.5625, 0.78125, 0.390625, 8.84]),
     ],
 )
-def test_rates_reach_from_an_idle_engine_to_a_saturated_one_wherever_they_start(
+def test_rates_reach_from_idle_to_saturated_wherever_they_start(
     guess: float | None, expected: list[float]
 ) -> None:
     assert measured(16, "request_rate", guess) == expected
@@ -104,7 +102,7 @@ def test_a_ladder_brackets_the_capacity_and_repeats_every_level(
         assert above / below <= 2.1
 
 
-def test_the_level_in_between_is_at_saturation_whatever_chance_makes_of_the_idle_end() -> None:
+def test_the_level_in_between_is_next_to_saturation() -> None:
     curve, found = Curve(Question((), "request_rate", (SLO,), 1, None)), []
     while (level := curve.ask()) is not None:
         found.append(level.value)
@@ -112,9 +110,7 @@ def test_the_level_in_between_is_at_saturation_whatever_chance_makes_of_the_idle
     assert found == [1, 2, 4, 8, 16, 0.5, 0.25, 11.3]
 
 
-def test_levels_that_fail_end_the_ladder_and_a_rate_of_which_nothing_is_known_is_not_saturated() -> (
-    None
-):
+def test_levels_that_fail_end_the_ladder_and_unknown_ones_do_not() -> None:
     curve, seen = Curve(Question((), "concurrency")), []
     while (level := curve.ask()) is not None:
         seen.append(level.value)
@@ -125,7 +121,7 @@ def test_levels_that_fail_end_the_ladder_and_a_rate_of_which_nothing_is_known_is
     assert seen == [1, 2, 4, 8, 6]
 
 
-def test_the_knee_is_where_a_curve_bends_and_a_straight_one_has_none() -> None:
+def test_the_knee_is_where_a_curve_bends() -> None:
     levels = [1, 2, 4, 8, 16, 32]
     assert knee(levels, [min(one, 9) for one in levels]) == 3
     assert knee(levels, [one * 1.02**at for at, one in enumerate(levels)]) is None
@@ -139,7 +135,7 @@ def test_the_knee_is_where_a_curve_bends_and_a_straight_one_has_none() -> None:
 
 
 @given(st.floats(1, 1e3), st.integers(1, 3), st.integers(0, 30))
-def test_a_ladder_that_is_told_all_that_is_committed_before_it_is_asked_goes_on_where_it_was(
+def test_a_ladder_told_of_earlier_attempts_goes_on_where_it_was(
     slots: float, repeats: int, done: int
 ) -> None:
     whole = measured(slots, "request_rate", None, repeats)

@@ -52,5 +52,5 @@ def test_the_usual_effect_lies_between_levels_on_both_sides_of_the_target() -> N
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
-def test_a_level_without_misses_or_with_far_too_many_tells_nothing_of_runs(share: float) -> None:
+def test_levels_without_misses_or_with_too_many_tell_no_runs(share: float) -> None:
     assert miss_runs([flags(share)[0]], 0.95) is None

@@ -34,7 +34,7 @@ def test_a_dominated_deployment_keeps_its_bounds_and_a_settled_one_its_status() 
     assert among_rivals(claim(4.0, 11.0), 0.0).status == "budget"
 
 
-def test_a_deployment_that_held_the_lead_is_not_dominated_by_a_lower_failure() -> None:
+def test_a_deployment_that_held_the_lead_is_not_dominated() -> None:
     hiccup = claim(0.0, 8.0, "non_monotonic", at(8.0, "fails"), at(16.0, "holds"))
     assert not is_dominated(hiccup, 10.0)
     assert not is_dominated(hiccup, 16.0)

@@ -63,7 +63,7 @@ def test_nothing_is_in_doubt_where_all_is_measured() -> None:
     assert list(unsettled_doubts([answer("a")], None)) == []
 
 
-def test_a_deployment_that_was_not_measured_is_run_if_it_may_be_started() -> None:
+def test_an_unmeasured_deployment_is_run_if_it_may_be_started() -> None:
     for startable, remedy in ((None, Remedy.RUN_AGAIN), (1, Remedy.RUN_AGAIN)):
         (doubt,) = unsettled_doubts([answer("a", measured=False)], startable)
         assert doubt.kind is DoubtKind.NOT_MEASURED
@@ -106,7 +106,7 @@ def test_a_search_that_ended_early_can_go_on() -> None:
     assert doubt.remedy is Remedy.SEARCH_LONGER
 
 
-def test_a_capacity_that_was_not_reached_is_in_doubt_unless_levels_are_open() -> None:
+def test_an_unreached_capacity_is_in_doubt_unless_levels_are_open() -> None:
     lower_bound = ranked("a", 100, lower_bound_only=True)
     (doubt,) = unsettled_doubts([answer("a", ranked=lower_bound)], None)
     assert doubt.kind is DoubtKind.CAPACITY_NOT_REACHED

@@ -56,7 +56,7 @@ def test_one_miss_fails_a_target_of_all_requests() -> None:
     assert at_levels([ProbeOutcome(8.0, (np.arange(12) > 0,))], [1.0])[0].verdict == "fails"
 
 
-def test_fresh_probes_confirm_a_level_with_less_evidence_than_it_takes_to_show_it() -> None:
+def test_fresh_probes_confirm_with_less_evidence_than_shows() -> None:
     shown = ProbeOutcome(8.0, flags(0.99))
     for count in range(100, 4000, 50):
         (level,) = at_levels([shown, ProbeOutcome(8.0, flags(0.99, count))], [TARGET])

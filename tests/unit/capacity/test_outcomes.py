@@ -54,7 +54,7 @@ def test_of_open_requests_only_what_is_already_too_late_is_missed() -> None:
     assert found.met((FAST, WHOLE)).shape == (0, 2)
 
 
-def test_open_requests_are_as_old_as_their_client_told_however_late_the_others_are() -> None:
+def test_open_requests_are_as_old_as_their_own_client_reported() -> None:
     """One client was heard of 0.15 s after its request was due, the other a second later: the limit
     is 0.2 s.
     """

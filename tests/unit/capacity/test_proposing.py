@@ -39,9 +39,7 @@ def surface(rng: np.random.Generator) -> dict[str, float]:
     }
 
 
-def test_of_200_deployments_a_good_one_is_found_with_a_fifth_of_the_starts_more_often_than_in_order() -> (
-    None
-):
+def test_proposals_find_a_good_deployment_more_often_than_order() -> None:
     pytest.importorskip(
         "optuna", reason="Optuna is not installed: nothing is known of what it proposes"
     )
@@ -58,7 +56,7 @@ def test_of_200_deployments_a_good_one_is_found_with_a_fifth_of_the_starts_more_
     assert found["proposed"] >= found["in order"] + 2
 
 
-def test_after_the_same_outcomes_the_same_is_proposed_and_never_what_was_started() -> None:
+def test_the_same_results_lead_to_the_same_proposal() -> None:
     pytest.importorskip(
         "optuna", reason="Optuna is not installed: nothing is known of what it proposes"
     )

@@ -70,7 +70,7 @@ def test_a_search_that_is_over_leads_with_what_it_claims() -> None:
     )
 
 
-def test_a_doubted_lead_stays_until_it_fails_or_is_asked_for_no_more() -> None:
+def test_a_doubted_lead_stays_until_it_fails_or_nothing_is_asked() -> None:
     race = Race(ENTRANTS)
     race.tell("large", "w", "fast", claim(80.0), 80.0)
     race.tell("large", "w", "fast", claim(40.0, 96.0), 80.0)

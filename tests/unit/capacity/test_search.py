@@ -112,7 +112,7 @@ def test_non_monotonic_where_one_probe_was_late_and_higher_levels_hold() -> None
     assert fast.claim < fast.high < max(one.level for one in fast.levels if one.verdict == "holds")
 
 
-def test_a_search_is_over_where_the_second_start_cannot_confirm_the_highest_level() -> None:
+def test_a_search_ends_where_the_second_start_cannot_confirm() -> None:
     """A level that holds on the first start is not looked for again between what the second one
     confirmed and that.
     """
@@ -178,7 +178,7 @@ def uninterrupted() -> list[tuple[Level, int]]:
     return whole(Capacity(QUESTION), [])
 
 
-def test_a_search_killed_at_any_probe_asks_next_what_it_would_have_asked() -> None:
+def test_a_search_killed_at_any_probe_asks_the_same_next() -> None:
     asked, goes_on = uninterrupted(), Capacity(QUESTION)
     for killed_at, (level, repeat) in enumerate(asked):
         strategy = Capacity(QUESTION)

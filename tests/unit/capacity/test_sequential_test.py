@@ -88,7 +88,7 @@ def test_an_engine_that_fills_up_with_long_answers_is_no_backlog(seed: int) -> N
     assert "fails" not in verdicts
 
 
-def test_tiers_share_a_probe_and_one_with_two_tests_holds_when_both_do() -> None:
+def test_tiers_share_a_probe_and_each_needs_all_its_tests() -> None:
     due, done = m_d_c(8.0, 3, 900.0)
     _, verdicts, _ = watched(
         due, done, [[(0.3, 0.9)], [(2.0, TARGET)], [(2.0, 0.99), (0.3, 0.5)], [(2.0, 0.98)]]
@@ -130,7 +130,7 @@ def test_looking_after_every_batch_makes_false_verdicts_no_more_likely_than_stat
     assert false <= ALPHA * repetitions + 3  # 2 standard deviations
 
 
-def test_no_miss_in_sixty_requests_is_no_evidence_where_misses_could_come_in_runs() -> None:
+def test_sixty_good_requests_are_no_evidence_where_misses_may_come_in_runs() -> None:
     assert evidence([np.ones(60, bool)], TARGET).verdict() is None
     assert evidence([np.ones(2000, bool)], TARGET).verdict() == "holds"
 
@@ -175,7 +175,7 @@ def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_be(
+def test_a_probe_far_below_the_target_ends_soon(
     share: float,
 ) -> None:
     rng, probe = np.random.default_rng(3), Probe([[TARGET]])
@@ -185,9 +185,7 @@ def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_
 
 
 @pytest.mark.parametrize(("share", "longer"), [(0.95, True), (0.99, False), (0.8, False)])
-def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(
-    share: float, longer: bool
-) -> None:
+def test_a_probe_near_the_target_takes_longer_than_expected(share: float, longer: bool) -> None:
     rng, probe = (
         np.random.default_rng(3),
         Probe([[TARGET]], [[EarlierProbes(quick=True)]], expected=300.0),
@@ -220,7 +218,7 @@ def requests_to_a_verdict(before: EarlierProbes) -> tuple[int, LevelVerdict | No
     return int(np.searchsorted(due, now)), verdict
 
 
-def test_a_probe_goes_on_where_the_ones_before_it_at_its_level_ended() -> None:
+def test_a_probe_goes_on_where_earlier_ones_ended() -> None:
     earlier = EarlierProbes(runs=(flags_with_few_misses(500),), seen=(MissRuns(0.05, 10.0, 1000),))
     alone, verdict = requests_to_a_verdict(replace(earlier, runs=()))
     both, also = requests_to_a_verdict(earlier)
@@ -238,7 +236,7 @@ def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
     assert nothing < 0.7 * ignorant
 
 
-def test_earlier_probes_do_not_end_the_next_one_before_it_saw_enough_itself() -> None:
+def test_earlier_probes_alone_do_not_end_the_next_one() -> None:
     rng = np.random.default_rng(4)
     before = EarlierProbes(runs=(rng.random(3000) < 0.95,), seen=(MissRuns(0.05, 10.0, 1000),))
     probe = Probe([[TARGET]], [[before]], expected=200.0)

@@ -88,7 +88,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (files(tmp_path)[0].parent / "copy.parquet").read_bytes() == b"not ours"
 
 
-def test_rows_that_are_held_back_are_few_files_and_all_there_at_the_end(tmp_path: Path) -> None:
+def test_buffered_rows_become_few_files(tmp_path: Path) -> None:
     store, now_s = opened(tmp_path), 0.0
     with store.buffered(30.0, lambda: now_s):
         store.add(rows(["first"]))  # whoever measures slowly waits for nothing
@@ -107,7 +107,7 @@ def test_rows_that_are_held_back_are_few_files_and_all_there_at_the_end(tmp_path
     assert "after" in found(opened(tmp_path))
 
 
-def test_much_is_not_held_back_and_what_cannot_be_stored_at_the_end_is_no_error(
+def test_many_bytes_are_not_buffered_and_a_failed_flush_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, large = opened(tmp_path), "x" * (computed_cache.GROUP_BYTES // 8)
@@ -183,7 +183,7 @@ def test_several_writers_at_once_lose_nothing_and_double_nothing(tmp_path: Path)
     assert set(found(opened(tmp_path))) == expected | {f"both-{index}" for index in range(20)}
 
 
-def test_what_cannot_be_written_says_so_and_what_is_there_can_still_be_read(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_written_raise_and_stored_ones_stay(tmp_path: Path) -> None:
     opened(tmp_path).add(rows(["a"]))
     target = tmp_path / "elsewhere"
     target.write_text("not a folder")
@@ -206,7 +206,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_whatever_order_and_wherever_a_merge_is_cut_off_every_row_counts_once(
+def test_every_row_counts_once_wherever_a_merge_is_cut_off(
     steps: list[tuple[str, list[int]]],
 ) -> None:
     """``crash``: a merge wrote its file and was killed after it removed some of those it had

@@ -76,7 +76,7 @@ def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
     assert found["tokens_per_chunk"].type == TOKEN_EVENTS.field("tokens_per_chunk").type
 
 
-def test_a_text_that_an_older_version_did_not_write_is_null_beside_those_of_newer_ones() -> None:
+def test_a_text_of_no_older_version_is_null_beside_newer_ones() -> None:
     sink, new = pa.BufferOutputStream(), requests(request(0))
     pq.write_table(new.drop_columns("error_class"), sink)
     new = new.set_column(
@@ -90,7 +90,7 @@ def test_a_text_that_an_older_version_did_not_write_is_null_beside_those_of_newe
         ] == [None, "reset"][: len(files)]
 
 
-def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> None:
+def test_another_number_of_rows_than_written_is_refused() -> None:
     assert LazyRows.of("requests", [])["sent_ns"].to_pylist() == []
     part = part_of("requests", requests(request(0)))
     with pytest.raises(ValueError, match="there are 1 rows, and 2 were written"):

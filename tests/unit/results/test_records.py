@@ -30,7 +30,7 @@ class Outer:
     counts: Mapping[str, int]
 
 
-def test_a_field_is_a_column_with_its_type_its_text_and_its_nulls() -> None:
+def test_a_field_is_a_column_with_type_description_and_nulls() -> None:
     schema = arrow_schema(Outer)
     assert schema.field("key").metadata == {b"description": b"what it is called"}
     assert (schema.field("key").type, schema.field("key").nullable) == (pa.string(), False)

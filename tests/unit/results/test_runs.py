@@ -70,7 +70,7 @@ def ids(runs: Runs) -> list[str]:
     return [record.run_id for record, _ in runs.all()]
 
 
-def test_a_second_run_is_refused_and_told_who_runs_and_what_to_do(runs: Runs) -> None:
+def test_a_second_run_is_refused_with_the_name_of_the_first(runs: Runs) -> None:
     first = written(runs, measured=3, total=8, user="ann", host="node7")
     with pytest.raises(InputError) as refused:
         take(runs)
@@ -87,7 +87,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_the_place_of_a_run_killed_on_this_host_is_taken_at_once(runs: Runs) -> None:
+def test_the_place_of_a_run_killed_here_is_taken_at_once(runs: Runs) -> None:
     written(runs, pid=dead_pid())
     written(runs, pid_started=1)  # its pid was given to somebody else since
     time = Time()
@@ -127,9 +127,7 @@ def test_a_run_of_another_host_that_beats_is_refused_for(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_of_another_host_is_dead_when_its_record_did_not_change_for_a_minute(
-    runs: Runs, damaged: bool
-) -> None:
+def test_a_run_elsewhere_is_dead_after_a_minute_without_change(runs: Runs, damaged: bool) -> None:
     other = written(runs, place="elsewhere", began_unix_ns=2**62)  # its clock says nothing
     if damaged:
         runs.put(other.run_id, b'{"pid": "x"')
@@ -277,7 +275,7 @@ def test_a_record_stays_small_and_keeps_who_is_at_work(runs: Runs) -> None:
     assert len(record.to_json()) < 20_000
 
 
-def test_a_search_that_asks_for_more_than_was_expected_is_not_further_than_there_is() -> None:
+def test_a_search_that_asks_for_more_raises_the_total() -> None:
     record = RunRecord.of_this_process()
     record.note(Event("sweep", "2 to do", data={"total": 2, "skipped": 0}))
     for left in (9, 8, 7):
@@ -300,7 +298,7 @@ def test_a_run_that_is_asked_to_stop_stops_in_order(runs: Runs) -> None:
     assert [(one.state, one.says) for one, _ in runs.all()] == [("ended", "stopped")]
 
 
-def test_a_run_whose_place_was_taken_meanwhile_stops_and_leaves_the_other_alone(runs: Runs) -> None:
+def test_a_run_whose_place_was_taken_stops_without_touching_the_other(runs: Runs) -> None:
     stop = threading.Event()
     active, told = entered(runs, stop)
     with active:
@@ -334,7 +332,7 @@ def test_storage_that_does_not_answer_ends_no_run(
     assert [one.state for one, _ in runs.all()] == ["ended"]
 
 
-def test_what_was_refused_before_it_started_leaves_no_record_and_what_failed_says_why(
+def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(
     runs: Runs,
 ) -> None:
     with pytest.raises(InputError), entered(runs)[0]:
@@ -347,7 +345,7 @@ def test_what_was_refused_before_it_started_leaves_no_record_and_what_failed_say
     ]
 
 
-def test_the_state_of_a_run_is_told_by_its_process_or_its_age(runs: Runs) -> None:
+def test_a_runs_state_follows_from_its_process_or_its_age(runs: Runs) -> None:
     assert state_of(written(runs), 1e9) == "running"
     assert state_of(written(runs, pid_started=1), 1.0) == "dead"
     elsewhere = written(runs, place="elsewhere")
@@ -416,7 +414,7 @@ def test_stop_asks_waits_and_says_what_became_of_it(
     assert (code, says in said) == (status, True), said
 
 
-def test_stop_gives_up_when_its_time_is_over_and_says_so_where_nothing_runs(runs: Runs) -> None:
+def test_stop_gives_up_after_its_time_and_reports_that_nothing_runs(runs: Runs) -> None:
     assert written(runs, state="ended")
     assert invoke("stop", runs.uri) == (0, f"no run is active at {runs.uri}\n")
     written(runs)

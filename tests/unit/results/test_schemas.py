@@ -117,7 +117,7 @@ def test_what_does_not_fit_the_schema_is_refused(
         conform("requests", data)
 
 
-def test_rows_in_their_schema_pass_as_they_are_unless_a_value_is_missing() -> None:
+def test_rows_in_their_schema_pass_unless_a_value_is_missing() -> None:
     data = requests(request(0), request(1))
     assert conform("requests", data).equals(data)
     broken = data.set_column(

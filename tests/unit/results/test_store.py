@@ -119,9 +119,7 @@ def test_a_torn_manifest_is_ignored_with_a_warning(
     assert store.winners().keys() == {"m0", "m1"}
 
 
-def test_a_temporary_file_left_by_a_crash_is_no_part_and_no_manifest(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_temporary_file_of_a_crash_is_no_part_or_manifest(store: Store, tmp_path: Path) -> None:
     commit_measurement(store, "m0", [request(0)])
     folder = tmp_path / "root" / "exp" / "commits" / "m0"
     (folder / ".a1.json.01J.tmp").write_text("{")
@@ -154,7 +152,7 @@ def test_an_ok_attempt_wins_over_a_failed_one_before_and_after(store: Store) -> 
     assert store.read("requests", include_failed=True).num_rows == 4
 
 
-def test_the_first_ok_attempt_to_exist_wins_for_ever_whatever_the_clocks_of_drivers_say(
+def test_the_first_ok_attempt_wins_whatever_drivers_clocks_say(
     store: Store,
 ) -> None:
     commit_measurement(store, "m0", [request(0)], attempt_id="b", created_unix_ns=6)
@@ -175,7 +173,7 @@ def test_an_attempt_that_nothing_spoilt_wins_over_spoilt_ones_before_and_after(
     assert set(store.read("requests")["attempt_id"].to_pylist()) == {"a2"}
 
 
-def test_the_first_of_several_spoilt_attempts_counts_until_there_is_a_better_one(
+def test_the_first_spoilt_attempt_counts_until_a_better_one(
     store: Store,
 ) -> None:
     for number in range(2):
@@ -236,7 +234,7 @@ def emptied(path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("table", ["points", "requests"])
-def test_a_part_of_which_one_bit_has_changed_is_left_out_and_named(
+def test_a_part_with_one_changed_bit_is_left_out_and_named(
     store: Store, tmp_path: Path, table: str, share: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit_measurement(store, "m0", [request(0)])
@@ -264,7 +262,7 @@ def test_a_manifest_that_lies_where_another_belongs_is_none(
     assert dict(store.verify())["commits/m1/a1.json"] == "no whole manifest"
 
 
-def test_a_plan_that_is_no_utf_8_is_read_as_far_as_it_goes(store: Store, tmp_path: Path) -> None:
+def test_a_plan_that_is_not_utf8_is_read_in_part(store: Store, tmp_path: Path) -> None:
     store.write_plan("{}")
     (tmp_path / "root" / "exp" / "plan.json").write_bytes(b'{"a": "\xff"}')
     assert store.plan() == '{"a": "\ufffd"}'
@@ -522,7 +520,7 @@ def _but(folder: Path) -> Callable[[str], Any]:
     return scans
 
 
-def test_a_folder_that_cannot_be_searched_for_what_the_dead_left_ends_nobody(
+def test_a_folder_that_cannot_be_cleaned_up_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(folder: str, but: str) -> list[str]:

@@ -45,7 +45,7 @@ def test_every_verdict_that_a_point_is_judged_by_is_one_of_them() -> None:
     assert all(name in str(said) for name in CLASSIFIED)
 
 
-def test_what_ends_a_search_says_what_to_do_and_is_a_status_of_a_claim() -> None:
+def test_verdicts_that_end_a_search_have_a_remedy_and_a_status() -> None:
     ends = [one for one in Validity if one.ends_search is not EndsSearch.NO]
     assert set(POINTLESS) == set(ends) and set(POINTLESS) <= set(get_args(ClaimStatus))
     assert all("{}" in one.remedy for one in ends)

@@ -96,7 +96,7 @@ def test_a_reading_of_a_server_has_its_values_and_our_key(engine):
     assert engine.keys == ["Bearer secret"]
 
 
-def test_an_endpoint_has_work_as_far_as_its_metrics_tell_whichever_engine_it_is(engine):
+def test_metrics_tell_whether_an_endpoint_of_any_engine_has_work(engine):
     replicas = Replicas(
         (), (Target(f"http://127.0.0.1:{engine.server_port}", "m", api_key="secret"),)
     )

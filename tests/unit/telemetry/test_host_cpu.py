@@ -46,7 +46,7 @@ def test_idle_time_waiting_for_disks_interrupts_and_time_stolen_are_no_use(tmp_p
     assert (found.busy_s * os.sysconf("SC_CLK_TCK"), found.cores) == (300, 2)
 
 
-def test_what_ours_used_counts_from_the_first_look_and_what_began_since_whole() -> None:
+def test_use_counts_since_the_first_snapshot_or_a_later_start() -> None:
     before = Snapshot(0.0, 100.0, 4, used({(1, 0.0): 5.0, (2, 0.0): 50.0}))
     after = Snapshot(10.0, 120.0, 4, used({(1, 0.0): 9.0, (2, 0.0): 60.0, (3, 5.0): 2.0}))
     assert foreign(before, after, {1, 3}) == ForeignCpu(14.0, 0.35)
@@ -69,7 +69,7 @@ def test_children_of_ours_are_ours_and_what_they_ended_with_counts() -> None:
     assert foreign(before, tree, {1}) == ForeignCpu(18.0, 0.9)
 
 
-def test_what_ours_used_that_ended_meanwhile_is_not_taken_for_that_of_others() -> None:
+def test_use_of_our_ended_processes_is_not_that_of_others() -> None:
     before = Snapshot(0.0, 100.0, 2, used({(1, 0.0): 5.0, (2, 0.0): 50.0, (3, 0.0): 1.0}))
     # 3 waited for 2, which was ours
     after = Snapshot(10.0, 118.0, 2, used({(1, 0.0): 9.0}) | used_with_children(3, 2.5, 14.0))
