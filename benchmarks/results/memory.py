@@ -11,6 +11,7 @@ as the kernel counts it, and without pages of files, which the kernel takes back
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -27,12 +28,14 @@ from make_store import TOKENS, template
 from orchestrator.cli.load import _document
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, Target
+from orchestrator.plan.make import make_plan
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.detect_dialect import EndpointDialect
-from orchestrator.sweep.endpoint import EndpointRun, plan_of
+from orchestrator.sweep.endpoint import EndpointRun
 from orchestrator.sweep.measure import Loaded, judged
 
 AT_ONCE, SECONDS = 5_000, 65  # of a template
@@ -72,10 +75,8 @@ def measure(requests: int) -> None:
         },
         "slos": {"all": {"ttft": "500ms", "tpot": "50ms"}},
     }
-    plan, dialect = (
-        plan_of(experiment),
-        Dialect("openai_completions", "/v1/completions", prompt_token_ids=True),
-    )
+    plan = make_plan(parse_experiment(json.dumps(experiment)))
+    dialect = Dialect("openai_completions", "/v1/completions", prompt_token_ids=True)
     run = EndpointRun(plan, plan.points[0], Target(URL, "m"), EndpointDialect(dialect, None))
     stats = ClientStats(**{one.name: 0 for one in fields(ClientStats) if one.default is MISSING})
     rows, gaps = parts_of(requests)

@@ -20,7 +20,7 @@ from orchestrator.cli.numbers import Number, WholeNumber
 from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 
 if TYPE_CHECKING:
-    from orchestrator.cli.load_options import LoadOptions
+    from orchestrator.cli.load_options import AskedLoad, LoadOptions
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
@@ -486,8 +486,8 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
     from orchestrator.cli.load_options import (
+        asked_load,
         dialects_of,
-        experiment_of,
         options_digest,
         target_of,
     )
@@ -501,20 +501,21 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
     )
 
     problems: list[Problem] = []
-    target, candidates = target_of(url, options, problems), dialects_of(options, problems)
-    experiment = experiment_of(target.url, options, problems)
+    target = target_of(url, options, problems)
+    candidates = dialects_of(options, problems)
+    asked = asked_load(target.url, options, problems)
     prompts_option = "--trace" if options.prompt_file is None else "--prompt-file"
-    plan = _plan(experiment, target.model or "unknown", problems, prompts_option)
+    plan = _plan(asked, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
     address, key_name = parse_address(url, options.endpoint), options.api_key_env
     listing = list_models(target, address)
     if not target.model:
         target = replace(target, model=only_model(target, listing, key_name))
-        plan = _plan(experiment, target.model, problems, prompts_option)
+        plan = _plan(asked, target.model, problems, prompts_option)
     if plan is None:  # the name that the server gives its model is none
         raise ProblemsError(problems)
-    plan = _of_this_run(plan, options_digest(experiment, options), options)
+    plan = _of_this_run(plan, options_digest(asked, options), options)
     settings = plan.deployments[0].settings
     owner = (listing.owners or {}).get(target.model, "")
     candidates = salted_first(candidates, owner, settings)
@@ -579,21 +580,18 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
 
 
 def _plan(
-    experiment: dict[str, Any], model: str, problems: list[Problem], prompts_option: str
+    asked: AskedLoad, model: str, problems: list[Problem], prompts_option: str
 ) -> Plan | None:
     """The plan of one point, where the options are good enough for one. ``prompts_option``: the
     option that named the file of prompts.
     """
     from orchestrator.cli.option_words import in_options
-    from orchestrator.sweep.endpoint import plan_of
+    from orchestrator.plan.make import make_plan
 
-    if not {"levels", "search"} & experiment["load"].keys() or not experiment["workloads"]:
+    if not asked.can_be_planned:
         return None
-    if "search" in experiment["load"] and not experiment["slos"]:
-        return None  # said already
-    experiment["model"]["id"] = model
     try:
-        return plan_of(experiment)
+        return make_plan(asked.experiment(model))
     except ProblemsError as error:
         # a file of times and prompts is wrong once
         problems += dict.fromkeys(in_options(problem, prompts_option) for problem in error.problems)

@@ -1,5 +1,5 @@
-"""The options of ``orchestrator load`` as an experiment: names are mapped here, what they mean is
-the experiment's.
+"""The options of ``orchestrator load`` as the records of an experiment: names are mapped here, what
+they mean is the experiment's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import did_you_mean
-from orchestrator.spec.load import ARRIVALS, MOST_IN_FLIGHT, MOST_TOKENS
+from orchestrator.spec.document import Problems, add_errors, problems_without_file
+from orchestrator.spec.experiment import Budget, Experiment, Levels, Load
+from orchestrator.spec.load import (
+    ARRIVALS,
+    MOST_IN_FLIGHT,
+    MOST_TOKENS,
+    Arrivals,
+    Lengths,
+    LogNormal,
+    Slo,
+    Uniform,
+    Workload,
+)
+from orchestrator.spec.settings import EngineSettings, Strict
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
@@ -28,30 +42,40 @@ if TYPE_CHECKING:
     from orchestrator.spec.address import ServerAddress
     from orchestrator.spec.dialect import Dialect
 
+Record = TypeVar("Record", bound=Strict)
+
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
+WORKLOAD_NAME = "load"
 # of --find-capacity, where somebody waits for the answer
-SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15
+SEARCH_BUDGET = "1h"
+SEARCH_PRECISION = 0.15
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 # what the experiment does not say of requests
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
 _IN_FILES_ONLY = ("ramp", "steps")  # arrivals with settings for which there is no option
-_NEEDS = {  # what an option is for
-    **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
+_NEEDS = {  # option -> the option without which it changes nothing
+    "prefix_tokens": "input_tokens",
+    "turns": "input_tokens",
     "prefix_count": "prefix_tokens",
     "think_time": "turns",
     "speed_up": "trace",
-    **dict.fromkeys(("control", "budget", "precision"), "find_capacity"),
+    "control": "find_capacity",
+    "budget": "find_capacity",
+    "precision": "find_capacity",
     "name": "results",
-}.items()
+}
+# Keys of an experiment file that are times or lengths, which a file writes in words of its own.
+_TIMES = ("duration", "warmup", "request_timeout", "think_time")
+_LENGTH_KEYS = ("input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """The options of ``orchestrator load`` that say what is sent, and where to. None: not given.
 
-    Times, lengths, levels and limits are text as the user wrote it; what they hold wrongly is told
-    with everything else (``experiment_of``, ``target_of``, ``dialects_of``).
+    Times, lengths, levels and limits are text as the user wrote it; what is wrong with them is
+    reported together with everything else (``asked_load``, ``target_of``, ``dialects_of``).
     """
 
     model: str | None
@@ -97,46 +121,139 @@ class LoadOptions:
         return getattr(self, name) is not None and getattr(self, name) is not False
 
 
-def experiment_of(base: str, options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
-    """The options as an experiment. What they lack or say wrongly is left out of it and is a
-    problem.
+@dataclass(frozen=True, slots=True)
+class AskedLoad:
+    """What the options ask for, as records of an experiment with one endpoint.
+
+    ``workload`` and ``load`` are None where the options give none that is valid. What the records
+    refused is in ``refused``, in the words of an experiment.
     """
-    load: dict[str, Any] = _given(
-        duration=_duration("duration", options.duration, problems),
-        warmup=_duration("warmup", options.warmup, problems),
-        request_timeout=_duration("timeout", options.timeout, problems),
-    )
-    lengths = [name for name in ("requests", "duration") if options.is_given(name)]
-    if len(lengths) > 1 or not (lengths or options.trace or options.find_capacity):
-        problems.append(Problem("give either --requests or --duration"))
-    elif options.requests is not None:
-        load["requests"] = options.requests
-    endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options.api_key_env)
-    tokenizer = _tokenizer(options.tokenizer, problems)
-    workloads = _workloads(options, problems)
-    if tokenizer is None:  # already a problem where recorded answers are to be counted
-        workloads = [_with_countable_answers(workload) for workload in workloads]
-    found = {
-        "version": 1,
-        "name": _run_name(options.name, problems),
-        "model": _given(tokenizer=tokenizer),
-        "deployments": endpoint,
-        "workloads": workloads,
-        "load": load | _levels(options, problems),
-        "slos": _slos(options.slo_text, problems),
-        "seed": secrets.randbits(32) if options.seed is None else options.seed,
-    }
-    if options.find_capacity:
-        found["budget"] = _given(
-            wall=_duration("budget", options.budget or SEARCH_BUDGET, problems)
+
+    name: str
+    seed: int
+    url: str
+    api_key_env: str | None
+    tokenizer: str | None
+    workload: Workload | None
+    load: Load | None
+    slo: Slo | None
+    budget: Budget | None
+    refused: Problems
+
+    @property
+    def can_be_planned(self) -> bool:
+        """Whether a plan would say more than the problems of the options: it has all its parts, or
+        tells which of them are refused.
+        """
+        is_complete = self.workload is not None and self.load is not None
+        return is_complete or self.refused.has_any
+
+    def experiment(self, model: str) -> Experiment:
+        """The experiment of these records for a model of the endpoint."""
+        settings = _record(
+            EngineSettings,
+            self.refused,
+            engine="endpoint",
+            url=self.url,
+            api_key_env=self.api_key_env,
+            model=model,
+            tokenizer=self.tokenizer,
         )
-    if options.results is None or problems:
-        return found
+        parts: dict[str, Any] = {"version": 1, "name": self.name, "seed": self.seed}
+        if self.workload is not None:
+            parts["workloads"] = [self.workload]
+        if self.load is not None:
+            parts["load"] = self.load
+        if self.slo is not None:
+            parts["slos"] = {self.slo.name: self.slo}
+        if self.budget is not None:
+            parts["budget"] = self.budget
+        return Experiment.of_records(parts, settings, self.refused)
+
+
+def asked_load(url: str, options: LoadOptions, problems: list[Problem]) -> AskedLoad:
+    """The options as records. What they lack or say wrongly is left out and is a problem."""
+    refused = problems_without_file()
+    times = _Times(
+        duration_s=_seconds("duration", options.duration, problems),
+        warmup_s=_seconds("warmup", options.warmup, problems),
+        request_timeout_s=_seconds("timeout", options.timeout, problems),
+    )
+    requests = _request_count(options, problems)
+    tokenizer = _tokenizer(options.tokenizer, problems)
+    workload = _workload(options, problems, refused)
+    if tokenizer is None and workload is not None:
+        workload = _with_countable_answers(workload)
+    name = _run_name(options.name, problems)
+    load = _load(options, times, requests, problems, refused)
+    slo = _slo(options.slo_text, problems)
+    if options.find_capacity and slo is None:
+        load = None  # a search without limits cannot be planned
+    asked = AskedLoad(
+        name=name,
+        seed=secrets.randbits(32) if options.seed is None else options.seed,
+        url=url,
+        api_key_env=options.api_key_env,
+        tokenizer=tokenizer,
+        workload=workload,
+        load=load,
+        slo=slo,
+        budget=_budget(options, problems, refused),
+        refused=refused,
+    )
+    if options.results is None or problems or refused.has_any:
+        return asked
+    return _as_stored(asked, options, options.results)
+
+
+def _as_stored(asked: AskedLoad, options: LoadOptions, results: str) -> AskedLoad:
+    """The same with the name of a search that is not named, and with the seed of the run that is
+    stored under its name.
+    """
     if options.name is None and options.find_capacity:
-        found["name"] = f"capacity-{options_digest(found, options)[:12]}"
-    if options.seed is None and (stored := stored_plan(options.results, str(found["name"]))):
-        found["seed"] = stored.seed  # with another one it would be another run
-    return found
+        asked = replace(asked, name=f"capacity-{options_digest(asked, options)[:12]}")
+    if options.seed is not None:
+        return asked
+    stored = stored_plan(results, asked.name)
+    if stored is None:
+        return asked
+    return replace(asked, seed=stored.seed)  # with another one it would be another run
+
+
+def _record(model: type[Record], refused: Problems, /, **fields: Any) -> Record | None:
+    """The record of the fields that are not None; None, and problems, where it refuses one."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return model.model_validate(given, strict=True)
+    except ValidationError as error:
+        add_errors(error, model, refused)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Times of a load in seconds; None: not given, or not readable."""
+
+    duration_s: float | None
+    warmup_s: float | None
+    request_timeout_s: float | None
+
+
+def _request_count(options: LoadOptions, problems: list[Problem]) -> int | None:
+    """The number of requests that ends a level; None where a time ends it."""
+    ends = [name for name in ("requests", "duration") if options.is_given(name)]
+    if len(ends) > 1 or not (ends or options.trace or options.find_capacity):
+        problems.append(Problem("give either --requests or --duration"))
+        return None
+    return options.requests
+
+
+def _budget(options: LoadOptions, problems: list[Problem], refused: Problems) -> Budget | None:
+    """How long a search may take; None for other loads."""
+    if not options.find_capacity:
+        return None
+    wall_s = _seconds("budget", options.budget or SEARCH_BUDGET, problems)
+    return _record(Budget, refused, wall=wall_s)
 
 
 def _run_name(name: str | None, problems: list[Problem]) -> str:
@@ -156,20 +273,68 @@ def _run_name(name: str | None, problems: list[Problem]) -> str:
     return name
 
 
-def options_digest(experiment: dict[str, Any], options: LoadOptions) -> str:
-    """The same for the same options: for how long a search goes on, and how near to what fails, is
-    no other search. Whatever is sent otherwise is another run.
+# -- which run it is
+
+
+def options_digest(asked: AskedLoad, options: LoadOptions) -> str:
+    """The same for the same options, in every version of this program. For how long a search goes
+    on, and how near to what fails, makes no other search. Whatever is sent otherwise is another
+    run.
     """
     from orchestrator.results.ids import digest
 
-    load = {name: value for name, value in experiment["load"].items() if name != "precision"}
-    same = {name: value for name, value in experiment.items() if name != "budget"}
-    seed = options.seed
-    same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
-    same["model"] = {name: value for name, value in same["model"].items() if name != "id"}
-    # headers without what variables hold
-    same["sent"] = {name: getattr(options, name) for name in _SENT if getattr(options, name)}
-    return digest(same)
+    endpoint = _given(engine="endpoint", url=asked.url, api_key_env=asked.api_key_env)
+    workloads = [] if asked.workload is None else [_as_in_a_file(asked.workload)]
+    load = {} if asked.load is None else _as_in_a_file(asked.load)
+    load.pop("precision", None)
+    identity = {
+        "version": 1,
+        "name": "",
+        "model": _given(tokenizer=asked.tokenizer),
+        "deployments": endpoint,
+        "workloads": workloads,
+        "load": load,
+        "slos": {} if asked.slo is None else {asked.slo.name: _slo_in_a_file(asked.slo)},
+        "seed": 0 if options.seed is None else str(options.seed),
+        # headers without what variables hold
+        "sent": {name: getattr(options, name) for name in _SENT if getattr(options, name)},
+    }
+    return digest(identity)
+
+
+def _as_in_a_file(record: Strict) -> dict[str, Any]:
+    """The keys that were given, in the words of an experiment file: the digests of stored runs are
+    made of these.
+    """
+    words = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for key in _TIMES:
+        if key in words:
+            words[key] = _time_in_a_file(words[key])
+    for key in _LENGTH_KEYS:
+        if key in words:
+            words[key] = _length_in_a_file(words[key])
+    return words
+
+
+def _time_in_a_file(seconds: float) -> str:
+    return f"{seconds!r}s"
+
+
+def _length_in_a_file(lengths: dict[str, Any]) -> Any:
+    from orchestrator.workloads.file import RECORDED
+
+    if "recorded" in lengths:
+        return RECORDED
+    return lengths.get("fixed", lengths)
+
+
+def _slo_in_a_file(slo: Slo) -> dict[str, Any]:
+    from orchestrator.analysis.slo import is_joint
+
+    words: dict[str, Any] = {limit.name: _time_in_a_file(limit.seconds) for limit in slo.limits}
+    if is_joint(slo):
+        words["attainment"] = slo.attainment
+    return words
 
 
 def stored_plan(results: str, name: str) -> Plan | None:
@@ -191,125 +356,187 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _levels(options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
-    """Levels, and what an open loop needs besides."""
+# -- how much, how long
+
+
+def _load(
+    options: LoadOptions,
+    times: _Times,
+    requests: int | None,
+    problems: list[Problem],
+    refused: Problems,
+) -> Load | None:
+    """Levels or a search, and what an open loop needs besides."""
     if options.find_capacity:
-        return _search(options, problems)
+        return _search(options, times, requests, problems, refused)
     ways = [name for name in ("rate", "concurrency", "trace") if options.is_given(name)]
     if len(ways) != 1:
-        said = (
+        text = (
             "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded "
             "times)"
         )
-        problems.append(Problem(said))
-        return {}
+        problems.append(Problem(text))
+        return None
     if options.concurrency is not None:
-        if options.max_in_flight is not None:
-            problems.append(
-                Problem(
-                    "--max-in-flight is for --rate; --concurrency is itself the number in flight"
-                )
-            )
-        numbers = _numbers("concurrency", options.concurrency, problems)
-        if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
-            said = (
-                f"--concurrency {options.concurrency!r}: whole numbers of at most "
-                f"{MOST_IN_FLIGHT:,}"
-            )
-            problems.append(Problem(said))
-            return {}
-        return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
-    given = _given(max_in_flight=options.max_in_flight)
+        levels = _closed_levels(options, options.concurrency, problems, refused)
+        return None if levels is None else _load_record(times, requests, refused, levels=levels)
     if options.trace is not None:
-        return given | _recorded(options, options.trace, problems)
+        return _recorded(options, options.trace, times, requests, problems, refused)
     assert options.rate is not None
     rates = _numbers("rate", options.rate, problems)
     if math.inf in rates and options.requests is None:
         problems.append(
             Problem("--rate inf sends all requests at once: say how many with --requests")
         )
-        return {}
-    arrivals = _given(process=_process(options), burstiness=options.burstiness)
-    words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
-    return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
+        return None
+    if not rates:
+        return None
+    return _load_record(
+        times,
+        requests,
+        refused,
+        levels=_record(Levels, refused, request_rate=rates),
+        arrivals=_drawn_arrivals(options, refused),
+        max_in_flight=options.max_in_flight,
+    )
 
 
-def _process(options: LoadOptions) -> str | None:
-    """The arrival process that is asked for. None: the default, or one that is refused."""
-    process: str | None = options.arrivals
-    return process if process in _drawn_arrivals() else None
+def _load_record(
+    times: _Times, requests: int | None, refused: Problems, **fields: Any
+) -> Load | None:
+    """The load of these times, number of requests and further fields."""
+    return _record(
+        Load,
+        refused,
+        duration=times.duration_s,
+        warmup=times.warmup_s,
+        request_timeout=times.request_timeout_s,
+        requests=requests,
+        **fields,
+    )
 
 
-def _drawn_arrivals() -> list[str]:
+def _closed_levels(
+    options: LoadOptions, concurrency: str, problems: list[Problem], refused: Problems
+) -> Levels | None:
+    """The levels of ``--concurrency``."""
+    if options.max_in_flight is not None:
+        problems.append(
+            Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight")
+        )
+    numbers = _numbers("concurrency", concurrency, problems)
+    if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
+        text = f"--concurrency {concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
+        problems.append(Problem(text))
+        return None
+    if not numbers:
+        return None
+    return _record(Levels, refused, concurrency=[int(number) for number in numbers])
+
+
+def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
+    """Arrivals that are drawn at the rate of a level. An unknown process is left out: it is a
+    problem of its option.
+    """
+    process = options.arrivals if options.arrivals in _drawn_processes() else None
+    return _record(Arrivals, refused, process=process, burstiness=options.burstiness)
+
+
+def _drawn_processes() -> list[str]:
     """Names of arrival processes that need no more than a rate."""
     return [name for name in ARRIVALS.names() if name not in ("trace", *_IN_FILES_ONLY)]
 
 
-def _search(options: LoadOptions, problems: list[Problem]) -> dict[str, Any]:
-    given = [_flag(name) for name in _NO_SEARCH if options.is_given(name)]
-    problems += [
-        Problem(f"--find-capacity looks for the level itself: leave out {name}") for name in given
-    ]
+def _search(
+    options: LoadOptions,
+    times: _Times,
+    requests: int | None,
+    problems: list[Problem],
+    refused: Problems,
+) -> Load | None:
+    for name in _NO_SEARCH:
+        if options.is_given(name):
+            text = f"--find-capacity looks for the level itself: leave out {_flag(name)}"
+            problems.append(Problem(text))
     if options.slo_text is None:
         problems.append(
             Problem('--find-capacity needs limits: --slo "ttft<=500ms,attainment>=0.95"')
         )
     control = options.control or "request_rate"
-    if options.arrivals and control == "concurrency":
+    is_open_loop = control == "request_rate"
+    if options.arrivals and not is_open_loop:
         problems.append(Problem("--arrivals is for --control request_rate"))
-    arrivals = {"arrivals": _given(process=_process(options), burstiness=options.burstiness)}
-    rules = _given(
-        max_in_flight=options.max_in_flight, precision=options.precision or SEARCH_PRECISION
-    )
-    return (
-        {"search": "capacity", "control": control}
-        | rules
-        | (arrivals if control == "request_rate" else {})
+    return _load_record(
+        times,
+        requests,
+        refused,
+        search="capacity",
+        control=control,
+        arrivals=_drawn_arrivals(options, refused) if is_open_loop else None,
+        max_in_flight=options.max_in_flight,
+        precision=options.precision or SEARCH_PRECISION,
     )
 
 
-def _recorded(options: LoadOptions, trace: str, problems: list[Problem]) -> dict[str, Any]:
+def _recorded(
+    options: LoadOptions,
+    trace: str,
+    times: _Times,
+    requests: int | None,
+    problems: list[Problem],
+    refused: Problems,
+) -> Load | None:
     """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan
     says.
     """
     from orchestrator.load.arrivals import mean_rate, recorded
-    from orchestrator.spec.load import Arrivals
 
-    arrivals = {"process": "trace", "trace": _path(trace)}
-    arrivals |= _given(speed_up=options.speed_up)
+    arrivals = _record(
+        Arrivals, refused, process="trace", trace=_path(trace), speed_up=options.speed_up
+    )
+    if arrivals is None:
+        return None
+    rate = 1.0
+    turns = options.turns or 1
+    sessions = None if options.requests is None else -(-options.requests // turns)
     ends_s = _end_s(options) or None
-    sessions, turns = options.requests, options.turns or 1
-    if sessions is not None:
-        sessions = -(-sessions // turns)
     try:
-        offsets = recorded(Arrivals.model_validate(arrivals))
+        offsets = recorded(arrivals)
     except (ProblemsError, ValueError):
-        return {"levels": {"request_rate": [1.0]}, "arrivals": arrivals}
-    if (sessions or 0) > len(offsets):
-        problems.append(Problem(f"--requests {options.requests}: the trace has {len(offsets)}"))
-    rate = mean_rate(offsets, ends_s, sessions) * turns
-    level = "inf" if rate == math.inf else rate  # JSON has no infinity
-    due = offsets[:sessions] if ends_s is None else offsets[offsets < ends_s][:sessions]
-    requests = len(due) * turns
-    if options.requests is not None:
-        requests = min(requests, options.requests)
-    count = {} if options.duration else {"requests": requests}
-    return {"levels": {"request_rate": [level]}, "arrivals": arrivals} | count
+        offsets = None
+    if offsets is not None:
+        if sessions is not None and sessions > len(offsets):
+            problems.append(Problem(f"--requests {options.requests}: the trace has {len(offsets)}"))
+        rate = mean_rate(offsets, ends_s, sessions) * turns
+        if options.duration is None:
+            due = offsets if ends_s is None else offsets[offsets < ends_s]
+            due_requests = len(due[:sessions]) * turns
+            requests = due_requests if requests is None else min(requests, due_requests)
+    return _load_record(
+        times,
+        requests,
+        refused,
+        levels=_record(Levels, refused, request_rate=[rate]),
+        arrivals=arrivals,
+        max_in_flight=options.max_in_flight,
+    )
 
 
 def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
     """``1,2,4``: numbers above 0, each once; a rate may be ``inf``."""
+    words = [word.strip() for word in text.split(",")]
     try:
-        found = [float(part) for part in text.split(",")]
+        numbers = [float(word) for word in words]
     except ValueError:
-        found = [math.nan]
-    infinite = option == "rate" and {part.strip() for part in text.split(",")} >= {"inf"}
-    if not all(number > 0 and (number < math.inf or infinite) for number in found):
-        problems.append(
-            Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4")
-        )
+        numbers = [math.nan]
+    may_be_infinite = option == "rate" and "inf" in words
+    for number in numbers:
+        if number > 0 and (number < math.inf or may_be_infinite):
+            continue
+        message = f"--{option} {text!r}: give a number above 0, or several like 1,2,4"
+        problems.append(Problem(message))
         return []
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(numbers))
 
 
 def _end_s(options: LoadOptions) -> float:
@@ -321,172 +548,222 @@ def _end_s(options: LoadOptions) -> float:
     return duration_s + warmup_s
 
 
-def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
-    from orchestrator.analysis.slo import is_joint, parse_slo
+def _slo(text: str | None, problems: list[Problem]) -> Slo | None:
+    from orchestrator.analysis.slo import parse_slo
 
     if text is None:
-        return {}
+        return None
     try:
         slo = parse_slo(text)
     except ProblemsError as error:
         problems += error.problems
-        return {}
-    if slo.agreement is not None:
-        text = "--slo: agreement is known of sweeps alone: load asks no fixed prompts; leave it out"
-        problems.append(Problem(text))
-    limits = {one.name: f"{one.seconds!r}s" for one in slo.limits}
-    return {"slo": limits | ({"attainment": slo.attainment} if is_joint(slo) else {})}
+        return None
+    if slo.agreement is None:
+        return slo
+    text = "--slo: agreement is known of sweeps alone: load asks no fixed prompts; leave it out"
+    problems.append(Problem(text))
+    return slo.model_copy(update={"agreement": None})
 
 
-def _workloads(options: LoadOptions, problems: list[Problem]) -> list[dict[str, Any]]:
-    asked = _lengths("input_tokens", options.input_tokens, problems)
-    answered = _answer_lengths(options, problems)
-    if options.arrivals is not None and options.rate is None and not options.find_capacity:
-        problems.append(Problem("--arrivals is for --rate"))
-    if options.arrivals == "trace":
-        problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
-    elif options.arrivals in _IN_FILES_ONLY:
-        problems.append(
-            Problem(f"--arrivals {options.arrivals} is only for experiment files (`plan`, `run`)")
-        )
-    elif options.arrivals is not None and options.arrivals not in _drawn_arrivals():
-        hint = did_you_mean(options.arrivals, _drawn_arrivals())
-        known = hint or f"it is one of {', '.join(_drawn_arrivals())}"
-        problems.append(
-            Problem(f"--arrivals {options.arrivals}: there is no such process; {known}")
-        )
-    for name, needed in _NEEDS:
+# -- what requests hold
+
+
+def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) -> Workload | None:
+    """What requests contain, and everything wrong with options that belong to others."""
+    input_lengths = _lengths("input_tokens", options.input_tokens, problems)
+    answer_lengths = _answer_lengths(options, problems)
+    _check_arrivals(options, problems)
+    for name, needed in _NEEDS.items():
         if options.is_given(name) and not getattr(options, needed):
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
     if options.burstiness is not None and options.arrivals != "gamma":
         problems.append(Problem("--burstiness is for --arrivals gamma"))
-    api = options.api
-    content: dict[str, Any] = {
-        "name": "load",
-        "api": api if api in ("completions", "chat", "tgi") else "native",
-    }
-    drawn, file = options.input_tokens is not None, options.prompt_file
-    if not drawn and file is None:
+    are_drawn = options.input_tokens is not None
+    file = options.prompt_file
+    if not are_drawn and file is None:
         file = _trace_of_requests(options.trace)
-    if drawn == (file is not None):
-        times = " (a trace of times alone has no prompts)" if options.trace else ""
-        problems.append(
-            Problem(f"give either --input-tokens (random prompts) or --prompt-file{times}")
-        )
-    elif file is not None:
-        content |= {"kind": "file", "prompts": _path(file)}
-    elif options.output_tokens is None:
+    if are_drawn == (file is not None):
+        remark = " (a trace of times alone has no prompts)" if options.trace else ""
+        text = f"give either --input-tokens (random prompts) or --prompt-file{remark}"
+        problems.append(Problem(text))
+        return None
+    if file is not None:
+        if options.output_tokens is not None and answer_lengths is None:
+            return None
+        return _file_workload(options, file, answer_lengths, refused)
+    if options.output_tokens is None:
         problems.append(Problem("give --output-tokens: how long answers are to be"))
-    else:
-        content |= {
-            "kind": "conversations" if options.turns else "random",
-            "input_tokens": asked,
-        } | _given(
-            shared_prefix_tokens=options.prefix_tokens,
-            shared_prefix_count=options.prefix_count,
-            turns=options.turns,
-            # without turns it is refused by _NEEDS
-            think_time=_duration("think_time", options.think_time, problems)
-            if options.turns
-            else None,
+        return None
+    return _drawn_workload(options, input_lengths, answer_lengths, problems, refused)
+
+
+def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
+    """Reports arrivals that no option can describe, or that belong to nothing."""
+    arrivals = options.arrivals
+    if arrivals is None:
+        return
+    if options.rate is None and not options.find_capacity:
+        problems.append(Problem("--arrivals is for --rate"))
+    processes = _drawn_processes()
+    if arrivals == "trace":
+        problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
+    elif arrivals in _IN_FILES_ONLY:
+        problems.append(
+            Problem(f"--arrivals {arrivals} is only for experiment files (`plan`, `run`)")
         )
-    bad = (
-        "kind" not in content
-        or (drawn and asked is None)
-        or (options.output_tokens and answered is None)
+    elif arrivals not in processes:
+        remedy = did_you_mean(arrivals, processes) or f"it is one of {', '.join(processes)}"
+        problems.append(Problem(f"--arrivals {arrivals}: there is no such process; {remedy}"))
+
+
+def _api_of_workload(options: LoadOptions) -> str:
+    """The name that an experiment file has for the API."""
+    return options.api if options.api in ("completions", "chat", "tgi") else "native"
+
+
+def _file_workload(
+    options: LoadOptions, file: str, answer_lengths: Lengths | None, refused: Problems
+) -> Workload | None:
+    from orchestrator.workloads.file import FileWorkload
+
+    return _record(
+        FileWorkload,
+        refused,
+        name=WORKLOAD_NAME,
+        api=_api_of_workload(options),
+        kind="file",
+        prompts=_path(file),
+        output_tokens=answer_lengths,
     )
-    return [] if bad else [content | _given(output_tokens=answered)]
+
+
+def _drawn_workload(
+    options: LoadOptions,
+    input_lengths: Lengths | None,
+    answer_lengths: Lengths | None,
+    problems: list[Problem],
+    refused: Problems,
+) -> Workload | None:
+    """Random prompts: single requests, or conversations where ``--turns`` is given."""
+    from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
+
+    think_time_s = None
+    if options.turns:  # without turns it is refused by _NEEDS
+        think_time_s = _seconds("think_time", options.think_time, problems)
+    if input_lengths is None or answer_lengths is None:
+        return None
+    return _record(
+        ConversationsWorkload if options.turns else RandomWorkload,
+        refused,
+        name=WORKLOAD_NAME,
+        api=_api_of_workload(options),
+        kind="conversations" if options.turns else "random",
+        input_tokens=input_lengths,
+        output_tokens=answer_lengths,
+        shared_prefix_tokens=options.prefix_tokens,
+        shared_prefix_count=options.prefix_count,
+        turns=options.turns,
+        think_time=think_time_s,
+    )
 
 
 def _trace_of_requests(path: str | None) -> str | None:
-    """A trace whose lines say what is sent, too; what cannot be read is one until the plan says
-    why.
+    """A trace whose lines also say what is sent. A trace that cannot be read is taken for one: the
+    plan says what is wrong with it.
     """
     from orchestrator.workloads.files import first_line
 
+    if path is None:
+        return None
     try:
-        times = path is None or math.isfinite(float(first_line("trace", path)))
+        has_times_alone = math.isfinite(float(first_line("trace", path)))
     except (ProblemsError, ValueError):
-        times = False
-    return None if times else path
+        has_times_alone = False
+    return None if has_times_alone else path
 
 
-def _answer_lengths(
-    options: LoadOptions, problems: list[Problem]
-) -> int | str | dict[str, Any] | None:
+def _answer_lengths(options: LoadOptions, problems: list[Problem]) -> Lengths | None:
     """As ``_lengths``, or ``file``: as the recorded answers of a prompt file."""
-    from orchestrator.workloads.file import RECORDED
+    from orchestrator.workloads.file import RECORDED, AnswerLengths
 
     if options.output_tokens != RECORDED:
-        return _lengths("output_tokens", options.output_tokens, problems)
+        # the requests of a file have a type of lengths of their own
+        model = Lengths if options.input_tokens is not None else AnswerLengths
+        return _lengths("output_tokens", options.output_tokens, problems, model)
     if options.input_tokens is not None:
         problems.append(Problem("--output-tokens file is for --prompt-file"))
     elif options.tokenizer is None:
         problems.append(
             Problem("--output-tokens file counts the file's answers: give the model's --tokenizer")
         )
-    return RECORDED
+    return AnswerLengths(recorded=True)
 
 
-def _with_countable_answers(workload: dict[str, Any]) -> dict[str, Any]:
+def _with_countable_answers(workload: Workload) -> Workload:
     """The workload with some length in place of the recorded ones, so that the plan looks for what
     else is wrong.
     """
-    from orchestrator.workloads.file import RECORDED
+    from orchestrator.workloads.file import AnswerLengths, FileWorkload
 
-    if workload.get("output_tokens") != RECORDED:
+    if not isinstance(workload, FileWorkload) or not workload.counts_answers:
         return workload
-    return workload | {"output_tokens": 1}
+    return workload.model_copy(update={"output_tokens": AnswerLengths(fixed=1)})
 
 
-def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | dict[str, Any] | None:
+def _lengths(
+    option: str, text: str | None, problems: list[Problem], model: type[Lengths] = Lengths
+) -> Lengths | None:
     """``200``; ``100:300``, uniform with both ends; ``200+-50``, log-normal by its mean and
     standard deviation.
     """
-    from orchestrator.spec.load import Lengths
-
     if text is None:
         return None
-    match = _LENGTHS.fullmatch(text)
     try:
-        first, sign, second = match.groups() if match else ("", None, "")
-        value: int | dict[str, Any] = int(first)
-        if sign == ":":
-            value = {"uniform": {"min": int(first), "max": int(second)}}
-        elif sign is not None:
-            sigma = math.sqrt(math.log1p((int(second) / int(first)) ** 2))
-            value = {"lognormal": {"mean": float(first), "sigma": sigma}}
-        Lengths.model_validate(value)
+        return _parsed_lengths(text, model)
     except (ValueError, ArithmeticError):
-        what = (
+        remedy = (
             "give 200, 100:300 (uniform) or 200+-50 (log-normal: mean and standard "
             f"deviation), up to {MOST_TOKENS}"
         )
-        problems.append(Problem(f"{_flag(option)} {text!r}: {what}"))
+        problems.append(Problem(f"{_flag(option)} {text!r}: {remedy}"))
         return None
-    return value
+
+
+def _parsed_lengths(text: str, model: type[Lengths]) -> Lengths:
+    """Raises ValueError or ArithmeticError for a text that says no lengths."""
+    match = _LENGTHS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} says no lengths")
+    first, sign, second = match.groups()
+    if sign is None:
+        return model(fixed=int(first))
+    if sign == ":":
+        return model(uniform=Uniform(min=int(first), max=int(second)))
+    # the sigma of a log-normal distribution by its mean and standard deviation
+    sigma = math.sqrt(math.log1p((int(second) / int(first)) ** 2))
+    return model(lognormal=LogNormal(mean=float(first), sigma=sigma))
+
+
+# -- where requests go
 
 
 def target_of(url: str, options: LoadOptions, problems: list[Problem]) -> Target:
     """Where requests go, with what they carry. Its model is empty where none is named."""
     from orchestrator.load.point import Target
 
-    base, endpoint = address_of(url, options, problems).base, options.endpoint
+    base = address_of(url, options, problems).base
+    endpoint = options.endpoint
     if endpoint is not None and not re.fullmatch(r"/[!-~]*", endpoint):
         problems.append(
             Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions")
         )
     if options.insecure and not base.startswith("https://"):
         problems.append(Problem("--insecure is for https"))
-    key, headers = (
-        _api_key(options.api_key_env, problems),
-        _headers(options.headers, problems),
-    )
     return Target(
         base,
         options.model or "",
-        api_key=key,
-        headers=headers,
+        api_key=_api_key(options.api_key_env, problems),
+        headers=_headers(options.headers, problems),
         verify_tls=not options.insecure,
     )
 
@@ -524,17 +801,13 @@ def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def _duration(option: str, text: str | None, problems: list[Problem]) -> str | None:
-    """As an experiment file says it."""
-    seconds = _seconds(option, text, problems)
-    return None if seconds is None else f"{seconds!r}s"
-
-
 def _seconds(option: str, text: str | None, problems: list[Problem]) -> float | None:
     from orchestrator.spec.load import parse_duration
 
+    if text is None:
+        return None
     try:
-        return None if text is None else parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
         problems.append(Problem(f"{_flag(option)}: {error}"))
         return None
@@ -557,24 +830,26 @@ def _api_key(name: str | None, problems: list[Problem]) -> str | None:
 
 
 def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, str], ...]:
-    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. No value is ever
-    said.
+    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. A problem never
+    shows a value.
     """
     from orchestrator.load.requests import header_problem
 
-    found = []
+    headers = []
     for text in texts:
-        name, value = (part.strip() for part in text.split(":", 1)) if ":" in text else ("", "")
-        missing = [one for one in _VARIABLE.findall(value) if one not in os.environ]
-        filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
-        if problem := header_problem(name, filled):
+        name, colon, value = text.partition(":")
+        name, value = (name.strip(), value.strip()) if colon else ("", "")
+        missing = [variable for variable in _VARIABLE.findall(value) if variable not in os.environ]
+        filled = _VARIABLE.sub(lambda match: os.environ.get(match[1], ""), value)
+        problem = header_problem(name, filled)
+        if problem:
             problems.append(Problem(f"--header: {problem}"))
         elif missing:
             problems.append(
                 Problem(f"--header {name}: the environment variable {missing[0]!r} is not set")
             )
-        found.append((name, filled))
-    return tuple(found)
+        headers.append((name, filled))
+    return tuple(headers)
 
 
 def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:

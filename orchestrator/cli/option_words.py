@@ -18,11 +18,13 @@ _OTHER_NAMES = {
     "attainment": "attainment of --slo",
     "levels": "--rate and --concurrency",
     "search": "--find-capacity",
+    "wall": "--budget",
 }
 # Keys that are options of the same name.
 _SAME = (
-    *("api", "arrivals", "budget", "burstiness", "clients", "concurrency", "control", "duration"),
-    *("input_tokens", "max_in_flight", "output_tokens", "precision", "requests", "seed"),
+    *("api", "api_key_env", "arrivals", "budget", "burstiness", "clients", "concurrency"),
+    *("control", "duration", "input_tokens", "max_in_flight", "model", "output_tokens"),
+    *("precision", "requests", "seed"),
     *("speed_up", "think_time", "tokenizer", "trace", "turns", "warmup"),
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES

@@ -136,6 +136,18 @@ class Combination:
         return next(_places(name, self.choices, self.block))
 
 
+def combination_of(settings: EngineSettings, block: Place) -> Combination:
+    """The only combination of a deployment whose settings are validated already."""
+    return Combination(
+        settings=WrittenSettings(settings),
+        hardware=None,
+        derived={},
+        excluded_by=None,
+        block=block,
+        choices=(),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """What deployments take from the rest of the file."""

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -45,8 +45,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One parsed file: ``value`` is dicts, lists, text, numbers, booleans and None. ``file``: None
-    of values that come from elsewhere (``document_of``): their problems have neither file nor line.
+    """One parsed file: ``value`` is dicts, lists, text, numbers, booleans and None. ``file`` is
+    None for values that no file holds (``problems_without_file``).
     """
 
     file: str | None
@@ -60,6 +60,8 @@ class Document:
 
     def nearest(self, place: Place) -> Place:
         """``place`` if it is in the file, else the innermost place around it that is."""
+        if self.file is None:
+            return place
         while place and place not in self.lines:
             place = place[:-1]
         return place
@@ -108,6 +110,10 @@ class Problems:
         self.add(place, f"unknown {what} {name!r}", hint)
 
     @property
+    def has_any(self) -> bool:
+        return bool(self._found)
+
+    @property
     def enough(self) -> bool:
         """Whether MOST_PROBLEMS were found, so that looking further is of no use."""
         return len(self._found) >= MOST_PROBLEMS
@@ -123,6 +129,13 @@ class Problems:
                 self.document.file,
             )
             raise ProblemsError([*found, more] if self.enough else found)
+
+
+def problems_without_file() -> Problems:
+    """Collects the problems of values that no file holds, like options of a command line: they have
+    neither file nor line.
+    """
+    return Problems(Document(file=None, value=None, lines={}, numbers={}))
 
 
 def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> bytes:
@@ -171,38 +184,9 @@ def read_document(path: str | Path) -> Document:
         raise _refused(path, "is not UTF-8 text", data[: error.start].count(b"\n") + 1) from None
 
 
-def document_of(value: Any) -> Document:
-    """The document of values that no file holds, like options of a command line."""
-    problems = [Problem(UNPRINTABLE) for text in _texts_of(value) if _is_unprintable(text)]
-    places = dict.fromkeys(_places_of(value, ()), 1)
-    return Document(None, value, places, {}, problems[:1])
-
-
-def _places_of(value: Any, place: Place) -> Iterator[Place]:
-    yield place
-    for key, inner in _items(value):
-        yield from _places_of(inner, (*place, key))
-
-
-def _texts_of(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for _, inner in _items(value):
-        yield from _texts_of(inner)
-
-
-def _is_unprintable(text: str) -> bool:
+def is_unprintable(text: str) -> bool:
     """Whether a text holds what no terminal should show or no file can store."""
     return not text.isprintable() and strip_control(text) != text
-
-
-def _items(value: Any) -> Iterable[tuple[str | int, Any]]:
-    """The values within a mapping or a list, by key or index."""
-    if isinstance(value, dict):
-        return value.items()
-    if isinstance(value, list):
-        return enumerate(value)
-    return ()
 
 
 def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Document:
@@ -317,7 +301,7 @@ class _Reader:
         text = str(node.value)
         if not text.isprintable():  # JSON may write a character as two halves
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-        if _is_unprintable(text):
+        if is_unprintable(text):
             self._bad(node, UNPRINTABLE)
             return ""
         return text
@@ -340,6 +324,7 @@ _WANTED = {
     "model_type": _MAPPING,
     "model_attributes_type": _MAPPING,
     "string_type": "text",
+    "string_unicode": "text without halves of characters",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",

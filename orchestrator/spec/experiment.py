@@ -6,7 +6,7 @@ docs/experiment-file.md explains every key to users.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -24,8 +24,17 @@ from pydantic import (
 )
 
 from orchestrator.base.redaction import is_secret, redact, strip_control
-from orchestrator.spec.combinations import Combination, Given, expand
-from orchestrator.spec.document import Document, Place, Problems, add_errors, parse_document, wrong
+from orchestrator.spec.combinations import Combination, Given, combination_of, expand
+from orchestrator.spec.document import (
+    UNPRINTABLE,
+    Document,
+    Place,
+    Problems,
+    add_errors,
+    is_unprintable,
+    parse_document,
+    wrong,
+)
 from orchestrator.spec.load import (
     INFINITE,
     LIMITS,
@@ -42,7 +51,7 @@ from orchestrator.spec.load import (
     Workload,
     counted,
 )
-from orchestrator.spec.settings import Hardware, Line, Strict, Versions
+from orchestrator.spec.settings import EngineSettings, Hardware, Line, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # also names a folder of the results
 GPUS = "devices"  # in expressions of levels: devices of all replicas of a deployment
@@ -331,6 +340,23 @@ class Experiment:
     engines: Sequence[tuple[str, Place, str]]
     problems: Problems = field(repr=False)
 
+    @classmethod
+    def of_records(
+        cls, parts: Mapping[str, Any], settings: EngineSettings | None, problems: Problems
+    ) -> Experiment:
+        """An experiment of one deployment whose parts are records already, as options of a command
+        line make them. ``problems``: what these records refused; ``settings`` are None if they are
+        among it.
+        """
+        block: Place = ("deployments",)
+        for name, part in parts.items():
+            _check_texts(_plain(part), (name,), problems)
+        if settings is None:
+            return cls(parts, [], (), problems)
+        _check_texts(settings.given(), block, problems)
+        engines = [("engine", (*block, "engine"), settings.engine)]
+        return cls(parts, [combination_of(settings, block)], engines, problems)
+
     @property
     def spec(self) -> ExperimentFile:
         """The whole file. Raises ProblemsError with all its problems."""
@@ -391,6 +417,37 @@ def examined(document: Document) -> Experiment:
     combinations = expand(given, problems)
     _check_places([one for one in combinations if one.excluded_by is None], problems)
     return Experiment(parts, combinations, given.engines, problems)
+
+
+def _plain(part: Any) -> Any:
+    """The values of a record, or of each record of a list or mapping."""
+    if isinstance(part, Strict):
+        return part.model_dump(exclude_defaults=True)
+    if isinstance(part, list):
+        return [_plain(item) for item in part]
+    if isinstance(part, dict):
+        return {key: _plain(item) for key, item in part.items()}
+    return part
+
+
+def _check_texts(value: Any, place: Place, problems: Problems) -> None:
+    """Reports what reading a file would refuse: secrets, and what no terminal should show."""
+    _check_secrets(value, place, problems)
+    for text_place, text in _texts(value, place):
+        if is_unprintable(text):
+            problems.add(text_place, f"{text_place[-1]!r}: {UNPRINTABLE}")
+
+
+def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    """Every text within a value, with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, (*place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*place, index))
 
 
 def _check_secrets(value: Any, place: Place, problems: Problems) -> None:

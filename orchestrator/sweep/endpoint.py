@@ -4,23 +4,19 @@ sweep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from orchestrator.base.errors import FailureKind, InputError, OrchestratorError
 from orchestrator.capacity.strategy import Watch
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Measurement, Plan, Point
 from orchestrator.results.events import Listener
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
-from orchestrator.spec.document import document_of
-from orchestrator.spec.experiment import examined
 from orchestrator.spec.load import Level
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.measure import Attempt, Measurer
@@ -28,11 +24,6 @@ from orchestrator.sweep.replicas import Replicas
 
 START_LEAD_S = 0.05  # to the common start of clients on this machine
 WARM_UP_IN_FLIGHT = 8  # where a trace sets the times
-
-
-def plan_of(experiment: Mapping[str, Any]) -> Plan:
-    """The plan of an experiment given as data instead of a file. Raises ProblemsError."""
-    return make_plan(examined(document_of(dict(experiment))))
 
 
 def measure_here(

@@ -17,12 +17,14 @@ import pytest
 
 from orchestrator.capacity.strategy import Watch
 from orchestrator.load.point import LoadPoint, Target
+from orchestrator.plan.make import make_plan
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Control, Lengths, Level, Slo
 from orchestrator.sweep import find_capacity
 from orchestrator.sweep.detect_dialect import EndpointDialect
-from orchestrator.sweep.endpoint import measure_here, plan_of
+from orchestrator.sweep.endpoint import measure_here
 from orchestrator.sweep.measure import Attempt
 from orchestrator.workloads.drawn import RandomWorkload
 from tests.harness import AGAINST_THE_CLOCK
@@ -148,14 +150,13 @@ def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
     monkeypatch.setattr(find_capacity, "GRACE_S", 0.5)
     with serving(answer_most) as server:
         url = f"http://127.0.0.1:{server.port}"
-        plan = plan_of(
-            {
-                "version": 1, "name": "x", "model": "m1", "deployments": {"engine": "endpoint", "url": url},
-                "workloads": [{"name": "w", "input_tokens": 1, "output_tokens": 2}],
-                "load": {"search": "capacity", "control": "request_rate", "duration": "30s"},
-                "slos": {"fast": {"ttft": "500ms", "attainment": 0.9}},
-            }
-        )  # fmt: skip
+        experiment = {
+            "version": 1, "name": "x", "model": "m1", "deployments": {"engine": "endpoint", "url": url},
+            "workloads": [{"name": "w", "input_tokens": 1, "output_tokens": 2}],
+            "load": {"search": "capacity", "control": "request_rate", "duration": "30s"},
+            "slos": {"fast": {"ttft": "500ms", "attainment": 0.9}},
+        }  # fmt: skip
+        plan = make_plan(parse_experiment(json.dumps(experiment)))
         ends_s = time.monotonic() + 4.0
         search = find_capacity.CapacitySearch(
             plan=plan,

@@ -17,18 +17,26 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
 from orchestrator.cli.load import _outputs_are_one, _plan, load
-from orchestrator.cli.load_options import LoadOptions, dialects_of, experiment_of, target_of
+from orchestrator.cli.load_options import (
+    AskedLoad,
+    LoadOptions,
+    asked_load,
+    dialects_of,
+    target_of,
+)
 from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.load.point import LoadPoint, Target
+from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import MOST_TOKENS, Lengths
+from orchestrator.spec.experiment import Levels, Load
+from orchestrator.spec.load import MOST_TOKENS, Lengths, Uniform, Workload
 from orchestrator.sweep import endpoint
 from orchestrator.sweep.detect_dialect import EndpointDialect, salted_first
-from orchestrator.sweep.endpoint import EndpointRun, plan_of
+from orchestrator.sweep.endpoint import EndpointRun
 from orchestrator.sweep.measure import Attempt
-from orchestrator.workloads.drawn import draw
+from orchestrator.workloads.drawn import RandomWorkload, draw
 from orchestrator.workloads.kind import stream
 from tests.harness import MODEL
 
@@ -43,33 +51,46 @@ def parsed(*args: str) -> LoadOptions:
     return LoadOptions(**{name: value for name, value in params.items() if name in names})
 
 
-def experiment(*args: str) -> tuple[dict[str, Any], list[str]]:
-    """The experiment, and what is wrong with the options."""
+def asked(*args: str) -> tuple[AskedLoad, list[str]]:
+    """What the options ask for, and what is wrong with them."""
     problems: list[Problem] = []
     loop = () if {"--rate", "--trace"} & {*args} else ("--rate", "1", "--requests", "9")
-    made = experiment_of(URL, parsed(*loop, *args), problems)
-    return made, [problem.message for problem in problems]
+    load = asked_load(URL, parsed(*loop, *args), problems)
+    return load, [problem.message for problem in problems]
+
+
+def workload_of(*args: str) -> Workload:
+    """The workload of options with which nothing is wrong."""
+    load, problems = asked(*args)
+    assert problems == []
+    assert load.workload is not None
+    return load.workload
 
 
 def content(*args: str) -> dict[str, Any]:
-    """The workload, but for what all have."""
-    made, problems = experiment(*args)
-    assert problems == []
-    (workload,) = made["workloads"]
-    return {name: value for name, value in workload.items() if name not in ("name", "api")}
+    """The keys of the workload, but for those that all have."""
+    keys = workload_of(*args).model_dump(exclude_unset=True, exclude={"name", "api"})
+    for name in ("input_tokens", "output_tokens"):
+        keys[name] = keys[name].get("fixed", keys[name])
+    return keys
+
+
+def load_of(asked_for: AskedLoad) -> Load:
+    assert asked_for.load is not None
+    return asked_for.load
 
 
 def test_lengths_may_be_fixed_uniform_or_spread() -> None:
-    found = content("--input-tokens", "100:300", "--output-tokens", "200+-50")
-    assert found["input_tokens"] == {"uniform": {"min": 100, "max": 300}}
-    lengths = draw(Lengths.model_validate(found["output_tokens"]), (50_000,), stream(1))
+    workload = workload_of("--input-tokens", "100:300", "--output-tokens", "200+-50")
+    assert isinstance(workload, RandomWorkload)
+    assert workload.input_tokens == Lengths(uniform=Uniform(min=100, max=300))
+    lengths = draw(workload.output_tokens, (50_000,), stream(1))
     assert lengths.mean() == pytest.approx(200, rel=0.01)
     assert lengths.std() == pytest.approx(50, rel=0.03)
     assert content(*LENGTHS)["input_tokens"] == 8
-    assert (
-        content("--input-tokens", "200±50", "--output-tokens", "1")["input_tokens"]
-        == found["output_tokens"]
-    )
+    other_sign = workload_of("--input-tokens", "200±50", "--output-tokens", "1")
+    assert isinstance(other_sign, RandomWorkload)
+    assert other_sign.input_tokens == workload.output_tokens
 
 
 @given(
@@ -82,9 +103,9 @@ def test_lengths_may_be_fixed_uniform_or_spread() -> None:
 def test_what_is_no_length_is_said_with_its_option_and_nothing_else_is_let_through(
     text: str,
 ) -> None:
-    made, problems = experiment(f"--input-tokens={text}", "--output-tokens", "1")
-    if made["workloads"]:
-        low, high = Lengths.model_validate(made["workloads"][0]["input_tokens"]).bounds
+    load, problems = asked(f"--input-tokens={text}", "--output-tokens", "1")
+    if isinstance(load.workload, RandomWorkload):
+        low, high = load.workload.input_tokens.bounds
         assert 1 <= low <= (high or MOST_TOKENS) <= MOST_TOKENS
         assert problems == []
     else:
@@ -103,31 +124,26 @@ def test_prefixes_and_turns_are_the_kinds_of_an_experiment_file() -> None:
         "input_tokens": 8,
         "output_tokens": 4,
         "turns": 3,
-        "think_time": "0.5s",
+        "think_time": 0.5,
     }
 
 
 def test_an_infinite_rate_is_a_rate() -> None:
-    made, problems = experiment(
-        *LENGTHS, "--rate", "4,inf,4", "--requests", "9", "--max-in-flight", "3"
-    )
+    made, problems = asked(*LENGTHS, "--rate", "4,inf,4", "--requests", "9", "--max-in-flight", "3")
     assert problems == []
-    assert (made["load"]["levels"], made["load"]["max_in_flight"]) == (
-        {"request_rate": [4, "inf"]},
-        3,
-    )
+    assert load_of(made).levels == Levels(request_rate=[4, math.inf])
+    assert load_of(made).max_in_flight == 3
     assert [point.level.value for point in planned(made).points] == [4, math.inf]
-    assert experiment(*LENGTHS, "--rate", "inf", "--duration", "5s")[1][0].startswith(
+    assert asked(*LENGTHS, "--rate", "inf", "--duration", "5s")[1][0].startswith(
         "--rate inf sends all"
     )
-    assert experiment(*LENGTHS, "--rate", "1e999", "--requests", "2")[1][0].startswith(
+    assert asked(*LENGTHS, "--rate", "1e999", "--requests", "2")[1][0].startswith(
         "--rate '1e999': give a number"
     )
 
 
-def planned(made: dict[str, Any]) -> Plan:
-    made["model"] |= {"id": "m"}
-    return plan_of(made)
+def planned(asked_for: AskedLoad) -> Plan:
+    return make_plan(asked_for.experiment("m"))
 
 
 TRACE = "".join(
@@ -139,7 +155,7 @@ TRACE = "".join(
 def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(TRACE)
-    made, problems = experiment("--trace", str(file), "--speed-up", "1000")
+    made, problems = asked("--trace", str(file), "--speed-up", "1000")
     assert problems == []
     (load,) = planned(made).loads
     assert (load.levels[0].value, load.requests, load.arrivals.process) == (
@@ -148,13 +164,12 @@ def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
         "trace",
     )
     assert (load.workload.kind, load.workload.token_bounds()) == ("file", (35, 35))
-    drawn, problems = experiment("--trace", str(file), *LENGTHS, "--duration", "9s")
+    drawn, problems = asked("--trace", str(file), *LENGTHS, "--duration", "9s")
     assert problems == []
-    assert (drawn["workloads"][0]["kind"], drawn["load"].get("requests")) == ("random", None)
-    assert experiment("--trace", str(file), "--requests", "5")[1] == [
-        "--requests 5: the trace has 4"
-    ]
-    assert "--speed-up is for --trace" in experiment(*LENGTHS, "--rate", "1", "--speed-up", "2")[1]
+    assert isinstance(drawn.workload, RandomWorkload)
+    assert load_of(drawn).requests is None
+    assert asked("--trace", str(file), "--requests", "5")[1] == ["--requests 5: the trace has 4"]
+    assert "--speed-up is for --trace" in asked(*LENGTHS, "--rate", "1", "--speed-up", "2")[1]
 
 
 @pytest.mark.parametrize(
@@ -170,9 +185,7 @@ def test_part_of_a_trace_is_the_level_of_that_part(
     part: tuple[str, str], rate: float, requests: int | None, tmp_path: Path
 ) -> None:
     (tmp_path / "trace.jsonl").write_text(TRACE)
-    made, problems = experiment(
-        "--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000", *part
-    )
+    made, problems = asked("--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000", *part)
     assert problems == []
     (load,) = planned(made).loads
     assert (load.levels[0].value, load.requests) == (pytest.approx(rate), requests)
@@ -181,10 +194,10 @@ def test_part_of_a_trace_is_the_level_of_that_part(
 def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[LoadPoint] = []
+    points: list[LoadPoint] = []
 
     def measured(point: LoadPoint, *_: Any, **__: Any) -> Attempt:
-        asked.append(point)
+        points.append(point)
         return Attempt()
 
     monkeypatch.setattr(endpoint, "measure_here", measured)
@@ -193,10 +206,10 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
         ("--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000"),
         (*LENGTHS, "--rate", "3", "--requests", "9"),
     ):
-        plan = planned(experiment(*loop)[0])
+        plan = planned(asked(*loop)[0])
         probed = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
         EndpointRun(plan, plan.points[0], Target(URL, "m"), probed).warm_up(2, 1)
-    assert [(one.level.control, one.level.value, one.requests) for one in asked] == [
+    assert [(point.level.control, point.level.value, point.requests) for point in points] == [
         ("concurrency", 2, 2), ("request_rate", 3, 2)
     ]  # fmt: skip
 
@@ -217,7 +230,7 @@ def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
     with pytest.raises(
         ProblemsError, match="'load': 2 entries of its prompts are not requests and are skipped"
     ):
-        planned(experiment(*args, "4")[0])
+        planned(asked(*args, "4")[0])
 
 
 def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
@@ -225,7 +238,7 @@ def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
     file.write_text(
         TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n'
     )
-    made, problems = experiment("--trace", str(file), "--output-tokens", "4")
+    made, problems = asked("--trace", str(file), "--output-tokens", "4")
     assert problems == []
     with pytest.raises(ProblemsError) as error:
         planned(made)
@@ -237,8 +250,8 @@ def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["1\n2\n", "1.5"])
 def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     (tmp_path / "times.txt").write_text(text)
-    made, problems = experiment("--trace", str(tmp_path / "times.txt"), "--output-tokens", "4")
-    assert made["workloads"] == []
+    made, problems = asked("--trace", str(tmp_path / "times.txt"), "--output-tokens", "4")
+    assert made.workload is None
     assert problems == [
         (
             "give either --input-tokens (random prompts) or --prompt-file (a trace of times alone has "
@@ -264,7 +277,7 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], said: str) -> None:
-    assert any(problem.startswith(said) for problem in experiment(*args)[1])
+    assert any(problem.startswith(said) for problem in asked(*args)[1])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +293,7 @@ def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], sa
 )
 def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], said: str) -> None:
     problems: list[Problem] = []
-    experiment_of(URL, parsed(*LENGTHS, *args), problems)
+    asked_load(URL, parsed(*LENGTHS, *args), problems)
     assert any(problem.message.startswith(said) for problem in problems)
 
 
@@ -290,13 +303,59 @@ def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], s
         ("--prefix-tokens", "3000000000"),
         ("--prefix-tokens", "1", "--prefix-count", "3000000000"),
         ("--turns", "1001"),
-        ("--concurrency", "2", "--requests", "100000000000"),
+        ("--rate", "1", "--requests", "100000000000"),
         ("--rate", "1", "--max-in-flight", "100001"),
     ],
 )
 def test_sizes_beyond_reason_are_said_by_the_plan(args: tuple[str, ...]) -> None:
     with pytest.raises(ProblemsError, match="at most"):
-        planned(experiment(*LENGTHS, *args)[0])
+        planned(asked(*LENGTHS, *args)[0])
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--duration", "0s", "--duration must be above 0, not 0.0"),
+        ("--timeout", "0s", "--timeout must be above 0, not 0.0"),
+        ("--turns", "1001", "--turns must be at most 1000, not 1001"),
+        ("--burstiness", "1e-6", "--burstiness must be at least 0.001, not 1e-06"),
+    ],
+)
+def test_what_a_record_refuses_is_a_problem_of_its_option(
+    option: str, text: str, message: str
+) -> None:
+    asked_for, _ = asked(*LENGTHS, "--rate", "1", option, text)
+    problems: list[Problem] = []
+    assert _plan(asked_for, "m", problems, "--prompt-file") is None
+    assert message in [problem.message for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("\udcff", "--model must be text without halves of characters, not '\\udcff'"),
+        ("a\x1b[31mb", "--model: text holds control characters or halves of characters"),
+        ("hf_" + "a1B2" * 9, "--model looks like a secret"),
+    ],
+)
+def test_a_name_of_a_model_that_cannot_be_shown_is_refused(name: str, message: str) -> None:
+    asked_for, _ = asked(*LENGTHS, "--rate", "1", "--requests", "2")
+    problems: list[Problem] = []
+    assert _plan(asked_for, name, problems, "--prompt-file") is None
+    assert [problem.message for problem in problems] == [message]
+
+
+def test_problems_of_records_and_files_are_told_together(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.jsonl")
+    asked_for, _ = asked(
+        *("--rate", "1", "--requests", "100000000000"),
+        *("--prompt-file", missing, "--output-tokens", "4"),
+    )
+    problems: list[Problem] = []
+    assert _plan(asked_for, "m", problems, "--prompt-file") is None
+    messages = "\n".join(problem.message for problem in problems)
+    assert "--requests must be at most" in messages
+    assert f"--prompt-file {missing!r} cannot be read" in messages
 
 
 @pytest.mark.parametrize("factor", ["inf", "1e-300", "-1"])
@@ -315,7 +374,7 @@ def test_a_factor_is_a_number_that_a_schedule_could_have(factor: str) -> None:
 )
 def test_a_factor_that_is_no_number_is_refused(args: tuple[str, ...]) -> None:
     with pytest.raises(click.BadParameter, match="'nan': give a number from 1e-09 to 1e"):
-        experiment(*LENGTHS, "--duration", "5s", *args)
+        asked(*LENGTHS, "--duration", "5s", *args)
 
 
 @pytest.mark.parametrize(
@@ -354,37 +413,38 @@ def test_a_path_of_its_own_is_that_of_every_dialect_and_trust_is_the_targets() -
 @given(st.floats(1e-6, 1e9))
 def test_times_are_not_rounded(seconds: float) -> None:
     """The shortest that is taken is 1 µs."""
-    made, _ = experiment(*LENGTHS, "--warmup", f"{seconds!r}s")
-    assert math.isclose(float(made["load"]["warmup"].removesuffix("s")), seconds)
+    made, _ = asked(*LENGTHS, "--warmup", f"{seconds!r}s")
+    assert load_of(made).warmup_s == seconds
 
 
 SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
 
 
-def search(*args: str, results: Path = Path("nowhere")) -> tuple[dict[str, Any], list[str]]:
+def search(*args: str, results: Path = Path("nowhere")) -> tuple[AskedLoad, list[str]]:
     problems: list[Problem] = []
-    made = experiment_of(URL, parsed(*SEARCH, *args, "--results", str(results)), problems)
+    made = asked_load(URL, parsed(*SEARCH, *args, "--results", str(results)), problems)
     return made, [problem.message for problem in problems]
 
 
 def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_search() -> None:
     made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
     assert problems == []
-    assert made["load"] == {
-        "duration": "60.0s",
-        "request_timeout": "600.0s",
-        "search": "capacity",
-    } | {
-        "control": "concurrency",
-        "precision": 0.15,
-    }
+    assert load_of(made) == Load(
+        search="capacity",
+        control="concurrency",
+        duration_s=60.0,
+        request_timeout_s=600.0,
+        precision=0.15,
+    )
     again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
-    assert again == made | {"seed": again["seed"]}
+    assert again.name == made.name
+    assert load_of(again) == load_of(made)
     others = [
         search("--slo", "ttft<=400ms"),
-        *(search("--slo", "ttft<=500ms", "--seed", one) for one in "70"),
+        search("--slo", "ttft<=500ms", "--seed", "7"),
+        search("--slo", "ttft<=500ms", "--seed", "0"),
     ]
-    assert len({one["name"] for one, _ in others} | {made["name"]}) == 4
+    assert len({made.name, *(other.name for other, _ in others)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -402,8 +462,8 @@ def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_an
 ) -> None:
     (made, _), (other, problems) = (search("--slo", "ttft<=500ms", *more) for more in ((), sent))
     assert problems == []
-    assert other["name"] != made["name"]
-    assert search("--slo", "ttft<=500ms", *sent)[0]["name"] == other["name"]
+    assert other.name != made.name
+    assert search("--slo", "ttft<=500ms", *sent)[0].name == other.name
 
 
 def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(
@@ -413,12 +473,12 @@ def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one
     not.
     """
     first, second = (search("--slo", "ttft<=500ms", results=tmp_path / one)[0] for one in "ab")
-    assert first["name"] == second["name"]
-    assert first["seed"] != second["seed"]
+    assert first.name == second.name
+    assert first.seed != second.seed
     plan = planned(first)
-    Store.open(str(tmp_path / "a"), first["name"]).write_plan(plan.to_json())
+    Store.open(str(tmp_path / "a"), first.name).write_plan(plan.to_json())
     again, _ = search("--slo", "ttft<=500ms", "--budget", "2h", results=tmp_path / "a")
-    assert (again["name"], again["seed"]) == (first["name"], first["seed"])
+    assert (again.name, again.seed) == (first.name, first.seed)
 
 
 def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(
@@ -438,7 +498,7 @@ def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(
 
 def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
     """The same prompts again would find a server's prefix cache full of them."""
-    seeds = {experiment_of(URL, parsed(*SEARCH, "--slo", "ttft<=1s"), [])["seed"] for _ in range(3)}
+    seeds = {asked_load(URL, parsed(*SEARCH, "--slo", "ttft<=1s"), []).seed for _ in range(3)}
     assert len(seeds) == 3
 
 
@@ -446,7 +506,7 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
     _, problems = search("--rate", "4", "--max-errors", "5")
     assert [problem.rpartition(" ")[2] for problem in problems[:2]] == ["--rate", "--max-errors"]
     assert "needs limits" in problems[2]
-    assert "--control is for --find-capacity" in experiment(*LENGTHS, "--control", "concurrency")[1]
+    assert "--control is for --find-capacity" in asked(*LENGTHS, "--control", "concurrency")[1]
     assert (
         "--arrivals is for --control request_rate"
         in search("--slo", "ttft<=1s", "--control", "concurrency", "--arrivals", "constant")[1]
@@ -469,13 +529,12 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
 def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
     owner: str, api: str, extra: str, salted: bool
 ) -> None:
-    asked = dialects_of(parsed("--api", api, "--extra-body", extra), [])
-    settings = (
-        planned(experiment(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
-    )
-    tried = salted_first(asked, owner, settings)
-    assert tried[-len(asked) :] == asked, "where the server refuses it all the same"
-    assert [one.cache_salt for one in tried[: -len(asked)]] == [True] * len(asked) * salted
+    candidates = dialects_of(parsed("--api", api, "--extra-body", extra), [])
+    settings = planned(asked(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
+    tried = salted_first(candidates, owner, settings)
+    assert tried[-len(candidates) :] == candidates, "where the server refuses it all the same"
+    salted_ones = tried[: -len(candidates)]
+    assert [dialect.cache_salt for dialect in salted_ones] == [True] * len(candidates) * salted
 
 
 def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
@@ -506,17 +565,17 @@ def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "x", "completion": "y"}\n')
     prompts = ("--prompt-file", str(file), "--output-tokens", "file")
-    made, problems = experiment(*prompts)
+    made, problems = asked(*prompts)
     assert problems == [
         "--output-tokens file counts the file's answers: give the model's --tokenizer"
     ]
     planned(made)  # says nothing more
-    assert experiment(*prompts, "--input-tokens", "5")[1][0] == (
+    assert asked(*prompts, "--input-tokens", "5")[1][0] == (
         "--output-tokens file is for --prompt-file"
     )
     if not MODEL.exists():
         pytest.skip("NOT RUN: there is no tokenizer here (make model)")
-    made, problems = experiment(*prompts, "--tokenizer", str(MODEL))
+    made, problems = asked(*prompts, "--tokenizer", str(MODEL))
     assert problems == []
     assert planned(made).loads[0].workload.counts_answers  # type: ignore[attr-defined]
 
@@ -538,7 +597,7 @@ def test_a_file_of_times_and_prompts_is_wrong_once_and_as_the_trace_it_was_given
     name: str, text: str, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(text.encode("latin-1"))
-    made, problems = experiment("--trace", str(tmp_path / name))
+    made, problems = asked("--trace", str(tmp_path / name))
     assert problems == []
     found: list[Problem] = []
     assert _plan(made, "m", found, "--trace") is None
@@ -549,7 +608,7 @@ def test_a_file_of_times_and_prompts_is_wrong_once_and_as_the_trace_it_was_given
 
 def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("0\n0.5\n")
-    made, problems = experiment(*LENGTHS, "--trace", str(tmp_path / "t.csv"))
+    made, problems = asked(*LENGTHS, "--trace", str(tmp_path / "t.csv"))
     assert problems == []
     assert planned(made).loads[0].requests == 2
 
@@ -566,14 +625,14 @@ def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
 def test_arrivals_without_an_option_for_their_settings_are_refused_once(
     process: str, told: str
 ) -> None:
-    made, problems = experiment(*LENGTHS, "--rate", "1", "--requests", "9", "--arrivals", process)
+    made, problems = asked(*LENGTHS, "--rate", "1", "--requests", "9", "--arrivals", process)
     assert problems == [told]
     planned(made)
 
 
 def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("0\n0.5\n2\n")
-    made, problems = experiment(*LENGTHS, "--trace", str(tmp_path / "t.txt"), "--turns", "4")
+    made, problems = asked(*LENGTHS, "--trace", str(tmp_path / "t.txt"), "--turns", "4")
     assert problems == []
     (load_rules,) = planned(made).loads
     assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)

@@ -19,8 +19,8 @@ from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import (
     MOST_BYTES,
     Problems,
-    document_of,
     parse_document,
+    problems_without_file,
     read_document,
 )
 
@@ -229,15 +229,10 @@ def test_json_is_read_as_it_was_written(value: Any) -> None:
     assert parse_document(json.dumps(value, ensure_ascii=False), "x.json").value == value
 
 
-def test_problems_of_values_from_elsewhere_have_neither_file_nor_line() -> None:
-    problems = Problems(document_of({"load": {"levels": [1]}}))
+def test_problems_of_values_that_no_file_holds_have_neither_file_nor_line() -> None:
+    problems = problems_without_file()
     problems.add(("load", "levels"), "too many")
+    assert problems.has_any
     with pytest.raises(ProblemsError) as caught:
         problems.raise_any()
     assert caught.value.problems == [Problem("too many")]
-
-
-@pytest.mark.parametrize("text", ["\udcff", "a\x1b[31mb"])
-def test_values_from_elsewhere_hold_no_control_characters(text: str) -> None:
-    document = document_of({"model": {"id": text}})
-    assert document.problems == [Problem("text holds control characters or halves of characters")]
