@@ -26,10 +26,10 @@ from orchestrator.workloads.content import prompter
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Content,
-    Kind,
     Message,
     Prompt,
     Prompter,
+    WorkloadKind,
     stream,
 )
 
@@ -46,7 +46,7 @@ class Assignment:
     point: LoadPoint
     client: int
     prompter: Prompter
-    kind: Kind
+    kind: WorkloadKind
     schedule: Schedule
 
     @classmethod
@@ -59,7 +59,7 @@ class Assignment:
             tokenizer=point.tokenizer,
             vocabulary=point.vocabulary,
         )
-        kind: Kind = point.workload.requests(made, point.seed)
+        kind: WorkloadKind = point.workload.requests(made, point.seed)
         return cls(point, client, made, kind, Schedule(point, kind, client, clients))
 
     def target(self, session: int) -> int:

@@ -18,7 +18,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.load.arrivals import ArrivalRequest, Offsets
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
-from orchestrator.workloads.kind import ARRIVAL_STREAM, Kind, stream
+from orchestrator.workloads.kind import ARRIVAL_STREAM, WorkloadKind, stream
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late
 # by the time that the client needs to send the others, and that lateness would be the client's, not
@@ -55,7 +55,9 @@ class Schedule:
     ``max_in_flight``.
     """
 
-    def __init__(self, point: LoadPoint, kind: Kind, client: int = 0, clients: int = 1) -> None:
+    def __init__(
+        self, point: LoadPoint, kind: WorkloadKind, client: int = 0, clients: int = 1
+    ) -> None:
         """Raises InputError where the arrivals cannot be drawn, or would be too many."""
         self._kind = kind
         # first request_index of every session, as far as was asked for

@@ -202,7 +202,7 @@ def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Docum
             return Document(file, None, {(): 1}, {})
         if node is None:
             raise _refused(file, "is empty", 1)
-        return _Reader(file).read(node)
+        return _NodeReader(file).read(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
@@ -224,7 +224,7 @@ def _refused(file: str | Path, message: str, line: int | None = None) -> Problem
 
 
 @dataclass
-class _Reader:
+class _NodeReader:
     """Turns YAML nodes into values, and collects what is wrong with them."""
 
     file: str

@@ -51,7 +51,7 @@ from orchestrator.spec.load import (
     Workload,
     counted,
 )
-from orchestrator.spec.settings import EngineSettings, Hardware, Line, Strict, Versions
+from orchestrator.spec.settings import EngineSettings, Hardware, OneLine, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # also names a folder of the results
 GPUS = "devices"  # in expressions of levels: devices of all replicas of a deployment
@@ -109,9 +109,9 @@ class ModelRef(Strict):
 
     WANTED: ClassVar[str] = "a name or a folder, or {id: NAME, revision: REVISION}"
 
-    id: Line
-    revision: Line | None = None
-    tokenizer: Line | None = None
+    id: OneLine
+    revision: OneLine | None = None
+    tokenizer: OneLine | None = None
 
 
 def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
@@ -121,7 +121,7 @@ def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
     return value if isinstance(value, str) and value != INFINITE else number(value)
 
 
-InFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
+RequestsInFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
 
 
 class Levels(Strict):
@@ -138,10 +138,12 @@ class Levels(Strict):
         Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None
     ) = None
     concurrency: (
-        Annotated[list[Annotated[InFlight, WrapValidator(_or_expression)]], Field(min_length=1)]
+        Annotated[
+            list[Annotated[RequestsInFlight, WrapValidator(_or_expression)]], Field(min_length=1)
+        ]
         | None
     ) = None
-    concurrency_per_gpu: Annotated[list[InFlight], Field(min_length=1)] | None = None
+    concurrency_per_gpu: Annotated[list[RequestsInFlight], Field(min_length=1)] | None = None
 
     @property
     def given(self) -> list[tuple[str, int, Control, float | str]]:
@@ -269,7 +271,7 @@ class Predictions(Strict):
     """
 
     order: bool = True
-    profile: Line | None = None  # written by `emulator fit`; for deployments on its accelerator
+    profile: OneLine | None = None  # written by `emulator fit`; for deployments on its accelerator
     tables: bool = False  # use kernels measured in the extra `tables`, and the formula for others
 
 

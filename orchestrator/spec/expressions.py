@@ -91,7 +91,7 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
     try:
-        read = _Reader(text).reading(tree)
+        read = _Compiler(text).reading(tree)
     except RecursionError:
         raise ValueError(f"{text!r} is nested too deeply") from None
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
@@ -127,7 +127,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _Compiler:
     """Compiles a syntax tree into functions of the values of names."""
 
     text: str

@@ -228,7 +228,7 @@ class Workload(Strict, ABC):
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
-        """Writer of a point's requests, an ``orchestrator.workloads.kind.Kind``."""
+        """Writer of a point's requests, an ``orchestrator.workloads.kind.WorkloadKind``."""
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:

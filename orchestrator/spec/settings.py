@@ -106,11 +106,11 @@ def as_tuple(value: Any) -> Any:
 
 Size = Annotated[int, Field(ge=1, le=MOST)]
 Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and replicas
-Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
+OneLine = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
 ContainerArgs = Annotated[
-    tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)
+    tuple[OneLine, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)
 ]
 Labels = dict[
     Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label_value)]
@@ -157,7 +157,7 @@ class Speculative(Strict):
 
     method: Word | None = None
     num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)]  # of a tree: its depth
-    model: Line | None = None
+    model: OneLine | None = None
     draft_tensor_parallel_size: Devices | None = None
     prompt_lookup_min: Size | None = None
     prompt_lookup_max: Size | None = None
@@ -180,25 +180,25 @@ class EngineSettings(Strict):
     """One engine configuration; ``spec/stages.py`` names its stages. Part of ``deployment_id``."""
 
     # which engine, and where it is installed
-    engine: Line
-    engine_version: Line | None = None
-    executable: Line | None = None  # path of a venv or of an executable
-    image: Line | None = None  # container image reference
+    engine: OneLine
+    engine_version: OneLine | None = None
+    executable: OneLine | None = None  # path of a venv or of an executable
+    image: OneLine | None = None  # container image reference
     container_runtime: Runtime | None = None
     # options of the runtime, after ours and those of the hardware
     container_args: ContainerArgs = ()
-    url: Line | None = None  # engine: endpoint only
+    url: OneLine | None = None  # engine: endpoint only
     # engine: endpoint only; how many GPUs all its replicas and roles run on
     endpoint_gpus: Devices | None = None
     # engine: endpoint only; the environment variable that holds its key
     api_key_env: Variable | None = None
-    profile: Line | None = None  # engine: emulator only; a file or a name from the catalogue
+    profile: OneLine | None = None  # engine: emulator only; a file or a name from the catalogue
 
     # what it serves
-    model: Line
-    revision: Line | None = None
-    tokenizer: Line | None = None
-    served_model_name: Line | None = None
+    model: OneLine
+    revision: OneLine | None = None
+    tokenizer: OneLine | None = None
+    served_model_name: OneLine | None = None
     trust_remote_code: bool | None = None
     hf_overrides: dict[str, Any] | None = None
 
@@ -385,8 +385,8 @@ class Environment(Strict):
     an image.
     """
 
-    executable: Line | None = None
-    image: Line | None = None
+    executable: OneLine | None = None
+    image: OneLine | None = None
     container_runtime: Runtime | None = None
 
     @model_validator(mode="after")

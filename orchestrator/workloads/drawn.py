@@ -21,10 +21,10 @@ from orchestrator.spec.load import (
 from orchestrator.workloads.kind import (
     LENGTH_STREAM,
     PROMPT_STREAM,
-    Kind,
     Message,
     Prompt,
     Prompter,
+    WorkloadKind,
     stream,
 )
 
@@ -158,7 +158,7 @@ class ConversationsWorkload(Drawn):
         return self.turns, self.think_time
 
 
-class Random(Kind):
+class Random(WorkloadKind):
     """A shared prefix of ``shared_prefix_tokens``, then ``input_tokens`` random tokens."""
 
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int) -> None:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.spec.load import MOST_TOKENS
 from orchestrator.workloads.files import EntryError
-from orchestrator.workloads.kind import Message
+from orchestrator.workloads.kind import Message, Speaker
 
-Role = Literal["system", "user", "assistant"]
-ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
-SPEAKERS: dict[str, Role] = {
-    **ROLES,
+# Names of speakers in "messages", as OpenAI's API has them, and in "conversations".
+OPENAI_SPEAKERS: dict[str, Speaker] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+SHAREGPT_SPEAKERS: dict[str, Speaker] = {
+    **OPENAI_SPEAKERS,
     "human": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
@@ -115,7 +119,7 @@ _OTHER_FILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PromptEntry:
     """One request of the file. ``output_tokens``: None where the line gives none; then the
     workload's apply.
 
@@ -134,8 +138,8 @@ class Line:
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
 
 
-def read_entry(entry: Any, shown: object) -> Line | None:
-    """One entry as a Line; None where its user says nothing. ``shown``: the entry as the file has
+def read_entry(entry: Any, shown: object) -> PromptEntry | None:
+    """One entry as a PromptEntry; None where its user says nothing. ``shown``: the entry as the file has
     it.
 
     Raises EntryError with everything that is wrong with it.
@@ -168,7 +172,7 @@ def read_entry(entry: Any, shown: object) -> Line | None:
     if content is None:
         return None
     fields = {name: given[name] for name in SAMPLING if given.get(name) is not None}
-    return Line(
+    return PromptEntry(
         messages=content.messages,
         output_tokens=output_tokens,
         input_tokens=content.input_tokens,
@@ -257,7 +261,7 @@ def _prompt(given: Mapping[str, Any]) -> _Content:
 
 def _chat(given: Mapping[str, Any]) -> _Content | None:
     """Up to the user's last message: what follows is an answer that was given then."""
-    messages = list(_messages(given, "messages", "role", "content", ROLES))
+    messages = list(_messages(given, "messages", "role", "content", OPENAI_SPEAKERS))
     last = max(
         (index for index, message in enumerate(messages) if _is_users(message)),
         default=None,
@@ -269,7 +273,7 @@ def _chat(given: Mapping[str, Any]) -> _Content | None:
 
 def _share_gpt(given: Mapping[str, Any]) -> _Content | None:
     """The user's first message, with the system's before it, and the recorded answer to it."""
-    messages = list(_messages(given, "conversations", "from", "value", SPEAKERS))
+    messages = list(_messages(given, "conversations", "from", "value", SHAREGPT_SPEAKERS))
     first = next((index for index, message in enumerate(messages) if _is_users(message)), None)
     if first is None:
         return None
@@ -328,17 +332,17 @@ _CONTENTS: dict[str, Callable[[Mapping[str, Any]], _Content | None]] = {
 
 
 def _messages(
-    given: Mapping[str, Any], name: str, role: str, text: str, roles: dict[str, Role]
+    given: Mapping[str, Any], name: str, role: str, text: str, speakers: dict[str, Speaker]
 ) -> Iterator[Message]:
     entries = given[name]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
     for number, entry in enumerate(entries, start=1):
-        speaker, said = roles.get(str(entry.get(role))), _joined(entry.get(text))
+        speaker, said = speakers.get(str(entry.get(role))), _joined(entry.get(text))
         if speaker is None or not isinstance(said, str):
             raise ValueError(
                 f'message {number} of "{name}": "{role}" is {str(entry.get(role))[:60]!r} and '
-                f'"{text}" {str(said)[:60]!r}; give one of {", ".join(roles)} and a text'
+                f'"{text}" {str(said)[:60]!r}; give one of {", ".join(speakers)} and a text'
             )
         for key, value in entry.items():
             if key in (role, text) or key in UNUSED or key.startswith("_"):

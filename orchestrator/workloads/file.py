@@ -28,7 +28,7 @@ from orchestrator.spec.load import Lengths, Workload, counted
 from orchestrator.workloads.drawn import SessionLengths
 from orchestrator.workloads.entries import (
     BLOCK_TOKENS,
-    Line,
+    PromptEntry,
     block_sizes,
     read_entry,
     user_says,
@@ -43,10 +43,10 @@ from orchestrator.workloads.files import (
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
     Content,
-    Kind,
     Message,
     Prompt,
     Prompter,
+    WorkloadKind,
     stream,
 )
 
@@ -78,7 +78,7 @@ class Summary:
     block_tokens: int | None = None  # of hash_ids; None: no line has any
 
     @classmethod
-    def of(cls, data: bytes, entries: Sequence[Line | None]) -> Summary:
+    def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
         lines = [line for line in entries if line]
         lengths = frozenset((line.input_tokens, line.output_tokens) for line in lines)
         return cls(
@@ -97,7 +97,7 @@ class Summary:
         )
 
 
-def has_length(line: Line) -> bool:
+def has_length(line: PromptEntry) -> bool:
     """Whether the file says how long the answer to a line shall be, or has that answer."""
     return line.output_tokens is not None or line.answer is not None
 
@@ -244,7 +244,7 @@ def _listed(names: frozenset[str]) -> str:
     return ", ".join(shown) + more
 
 
-class File(Kind):
+class File(WorkloadKind):
     """One line of the file per request."""
 
     def __init__(
@@ -275,7 +275,7 @@ class File(Kind):
         made = line.messages or (Message("user", self._made(index, line), line.input_tokens),)
         return Prompt(made, line.input_tokens, line.fields)
 
-    def _made(self, index: int, line: Line) -> Content:
+    def _made(self, index: int, line: PromptEntry) -> Content:
         """Content of the length that a trace gives. Equal blocks get equal tokens."""
         if not line.blocks:
             rng = stream(self._seed, PROMPT_STREAM, 0, index)
@@ -323,7 +323,7 @@ def _summary(path: str, mtime_ns: int, size: int) -> Summary:
     return Summary.of(data, parse_prompts(data, path))
 
 
-def parse_prompts(data: bytes, path: str) -> list[Line | None]:
+def parse_prompts(data: bytes, path: str) -> list[PromptEntry | None]:
     """All lines that are not blank, or all entries of an array; None for conversations in which the
     user says nothing.
 
@@ -375,16 +375,16 @@ def _refuse_one_object(data: bytes, path: str) -> None:
     raise ProblemsError([Problem(f"{text}{hint}")])
 
 
-def _text_line(line: bytes) -> Line:
-    return Line(user_says(line.decode()))
+def _text_line(line: bytes) -> PromptEntry:
+    return PromptEntry(user_says(line.decode()))
 
 
-def _json_line(line: bytes) -> Line | None:
+def _json_line(line: bytes) -> PromptEntry | None:
     text = line.decode()
     return read_entry(_json(text), text)
 
 
-def _with_block_size(entries: list[Line | None], path: str) -> list[Line | None]:
+def _with_block_size(entries: list[PromptEntry | None], path: str) -> list[PromptEntry | None]:
     """The entries with the one size of blocks that fits all ``hash_ids`` of the file. Raises
     ProblemsError where none does.
     """

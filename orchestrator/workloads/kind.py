@@ -1,6 +1,6 @@
 """What requests contain: messages, prompts, and what a kind of workload is.
 
-A kind is two classes: the model of its keys (a ``Workload``), and the ``Kind`` that makes its
+A kind is two classes: the model of its keys (a ``Workload``), and the ``WorkloadKind`` that makes its
 requests, a pure function of (workload, seed, session, turn): any client can write any of them. The
 registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add one.
 """
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 TokenIds = NDArray[np.int32]
 Part = str | TokenIds
 Content = tuple[Part, ...]  # all text, or all token ids
+Speaker = Literal["system", "user", "assistant"]  # who a message is from
 
 # the random streams of a point's seed, by purpose
 ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)
@@ -27,7 +28,7 @@ ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)
 class Message:
     """One message of a conversation. ``tokens``: its length; 0 where nobody counted it."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Speaker
     content: Content
     tokens: int
 
@@ -71,7 +72,7 @@ class Prompter(Protocol):
         ...
 
 
-class Kind(ABC):
+class WorkloadKind(ABC):
     """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
 
     By default a session is a single request and its answer is not needed.

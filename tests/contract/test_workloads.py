@@ -22,11 +22,11 @@ from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, W
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.drawn import Random, RandomWorkload
 from orchestrator.workloads.entries import (
-    Line,
+    PromptEntry,
 )
 from orchestrator.workloads.file import FileWorkload, Summary, parse_prompts, summary
 from orchestrator.workloads.files import MOST_PROBLEMS
-from orchestrator.workloads.kind import Kind, Message, Prompt, Prompter
+from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 
 KINDS = sorted(WORKLOADS)
 MADE = [kind for kind in KINDS if kind != "file"]  # those that write their prompts themselves
@@ -47,13 +47,13 @@ def workload(kind: str, **fields: Any) -> Workload:
     return Workload.model_validate({"name": "w", "kind": kind, **own.get(kind, {}), **fields})
 
 
-def line(*texts: str, answer: int | None = None) -> Line:
+def line(*texts: str, answer: int | None = None) -> PromptEntry:
     """Of a user, or of those that a mark names: ``system:…``."""
     messages = []
     for text in texts:
         role, _, said = text.rpartition(":")
         messages.append(Message(role or "user", (said,), 0))  # type: ignore[arg-type]
-    return Line(tuple(messages), answer)
+    return PromptEntry(tuple(messages), answer)
 
 
 def file_of(path: Path | str, **fields: Any) -> FileWorkload:
@@ -76,8 +76,8 @@ def is_prompt(text: str) -> bool:
     return bool(text.encode().strip()) and not text.lstrip().startswith(("[{", "{", "\ufeff"))
 
 
-def make(kind: str, seed: int = 3, **fields: Any) -> Kind:
-    made: Kind = workload(kind, **fields).requests(IDS, seed)
+def make(kind: str, seed: int = 3, **fields: Any) -> WorkloadKind:
+    made: WorkloadKind = workload(kind, **fields).requests(IDS, seed)
     return made
 
 
@@ -231,11 +231,11 @@ TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [
         ("a.txt", CHAT, [line("system:Be brief", "Hi", "assistant:Yes?", "Why", answer=9)]),
         ("a.json", f"[{','.join(SHARED)}]", SENT),
         ("a.jsonl", "\n".join(SHARED), SENT),
-        ("a.txt", TRACE, [Line((), 5, 600, (7, 9))]),
-        ("a.jsonl", '{"input_length": 3}', [Line((), None, 3)]),
+        ("a.txt", TRACE, [PromptEntry((), 5, 600, (7, 9))]),
+        ("a.jsonl", '{"input_length": 3}', [PromptEntry((), None, 3)]),
     ],
 )
-def test_lines_are_text_or_json(name: str, text: str, lines: list[Line | None]) -> None:
+def test_lines_are_text_or_json(name: str, text: str, lines: list[PromptEntry | None]) -> None:
     assert parse_prompts(text.encode(), name) == lines
 
 
@@ -275,7 +275,7 @@ JSON = st.recursive(
 @given(st.lists(JSON, min_size=1), st.booleans())
 def test_any_json_is_read_or_refused_with_its_place(values: list[Any], array: bool) -> None:
     text = json.dumps(values) if array else "\n".join(map(json.dumps, values))
-    lines: list[Line | None] = []
+    lines: list[PromptEntry | None] = []
     said: list[str] = []
     try:
         lines = parse_prompts(text.encode(), "a.json")
@@ -507,7 +507,7 @@ def test_a_length_without_a_limit_still_fits_its_column() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_knows_of_every_kind_what_it_asks(kind: str) -> None:
     one = workload(kind).resolved(str)
-    made: Kind = one.requests(IDS, 3)
+    made: WorkloadKind = one.requests(IDS, 3)
     least, most = one.token_bounds()
     sums = {
         made.input_tokens(s, made.turns(s) - 1) + made.output_tokens(s, made.turns(s) - 1)

@@ -30,7 +30,7 @@ from orchestrator.workloads.entries import (
     REFUSED,
     SAMPLING,
     UNUSED,
-    Line,
+    PromptEntry,
     read_entry,
 )
 from orchestrator.workloads.file import AnswerLengths, FileWorkload, parse_prompts
@@ -39,7 +39,7 @@ from orchestrator.workloads.files import EntryError
 IDS = RandomIds((1000, 2000))
 
 
-def read(**keys: Any) -> Line:
+def read(**keys: Any) -> PromptEntry:
     line = read_entry({"prompt": "x", **keys}, "")
     assert line is not None
     return line

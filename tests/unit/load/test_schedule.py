@@ -16,10 +16,10 @@ from orchestrator.load.schedule import SLOT_STAGGER_NS, PlannedRequest, Schedule
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
-from orchestrator.workloads.kind import Kind, Message, Prompt
+from orchestrator.workloads.kind import Message, Prompt, WorkloadKind
 
 
-class Silent(Kind):
+class Silent(WorkloadKind):
     """Requests of which only the number is asked for."""
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
