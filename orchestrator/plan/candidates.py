@@ -13,7 +13,7 @@ from orchestrator.engines.problems import notes_of
 from orchestrator.engines.registry import ENGINES, ROUTERS, program_of
 from orchestrator.plan.identity import Contents, deployment_id, version_mismatch
 from orchestrator.plan.paths import Paths
-from orchestrator.plan.settle import resolved
+from orchestrator.plan.resolved_settings import resolved
 from orchestrator.spec.combinations import Combination
 from orchestrator.spec.experiment import Experiment
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, Hardware
@@ -90,9 +90,9 @@ def expand(
     return list(candidates.values()), notes
 
 
-def taken(items: list[Item]) -> Iterator[Item]:
-    """Each item in order. The list lets go of it when the next one is asked for: what is made of
-    it needs the memory.
+def drained(items: list[Item]) -> Iterator[Item]:
+    """Yields each item in order and removes it from the list: what is made of it needs the
+    memory.
     """
     items.reverse()
     while items:
@@ -104,7 +104,7 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """The candidates of all combinations whose engine, router and hardware are known."""
     contents = Contents()
-    for combination in taken(experiment.combinations):
+    for combination in drained(experiment.combinations):
         engine = engines.get(combination.settings.engine)
         hardware = _hardware_of(combination, engine, experiment.hardware)
         router = combination.settings.router

@@ -40,7 +40,7 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     levels = tuple(load.points())
     of_workloads: dict[str, tuple[Level, ...]] = {}
     if read.arrivals.process == "trace" and read.are_drawable and not load.is_closed_loop:
-        from orchestrator.plan.recorded import recorded_levels  # only a trace needs it
+        from orchestrator.plan.recorded_levels import recorded_levels  # only a trace needs it
 
         of_workloads = recorded_levels(load, read.arrivals, workloads, experiment.problems)
     rules = _rules(load, read.arrivals)

@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import InputError
-from orchestrator.plan.candidates import Candidate, engines_of, expand, taken
+from orchestrator.plan.candidates import Candidate, drained, engines_of, expand
 from orchestrator.plan.checks import check_candidates, checked_predictions
 from orchestrator.plan.labels import labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.loads import planned_loads
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.paths import Paths
-from orchestrator.plan.readers import resolved_slos
-from orchestrator.plan.settle import with_time_to_start
+from orchestrator.plan.slos import resolved_slos
+from orchestrator.plan.planned_settings import planned
 from orchestrator.plan.verdict import judge, models_left_behind
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
@@ -138,7 +138,7 @@ def _judged_deployments(
     )
     return [
         _deployment(candidate, title, loads, levels.get(candidate.id, ()), cluster_nodes)
-        for candidate, title in zip(taken(candidates), titles, strict=True)
+        for candidate, title in zip(drained(candidates), titles, strict=True)
     ]
 
 
@@ -154,7 +154,7 @@ def _deployment(
     return Deployment(
         id=candidate.id,
         label=label,
-        settings=with_time_to_start(candidate.settings, candidate.engine, verdict.predicted),
+        settings=planned(candidate.settings, candidate.engine, verdict.predicted),
         hardware=candidate.hardware,
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,

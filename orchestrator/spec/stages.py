@@ -3,13 +3,13 @@
 | stage | made by | what it adds |
 |---|---|---|
 | ``WrittenSettings`` | ``spec/combinations.py`` | validated; where the engine is installed |
-| ``ResolvedSettings`` | ``plan/settle.py: resolved`` | absolute paths; ``nnodes`` of large replicas |
-| ``PlannedSettings`` | ``plan/settle.py: with_time_to_start`` | a time limit that allows a download |
+| ``ResolvedSettings`` | ``plan/resolved_settings.py`` | absolute paths; ``nnodes`` of large replicas |
+| ``PlannedSettings`` | ``plan/planned_settings.py`` | a time limit that allows a download |
 | ``PinnedSettings`` | ``engines/engine.py: Engine.pinned`` | what the engine would choose by its GPUs |
 
-An id is made of written settings with the resolved ``nnodes`` and the pins, and a verdict of pinned
-settings; a plan holds planned settings, and a
-command line is made of pinned ones. A function for which the stage makes no difference takes
+A deployment's id is made of its written settings with the resolved ``nnodes`` and the pins; its
+verdict of resolved settings that are pinned. A plan holds planned settings, and a command line is
+made of planned settings that are pinned. A function for which the stage makes no difference takes
 ``EngineSettings``. The stages are names for the type checker: at run time all are EngineSettings.
 """
 

@@ -14,7 +14,7 @@ from orchestrator.plan.cost import (
     estimated_start_s,
 )
 from orchestrator.plan.model import Plan
-from orchestrator.plan.settle import DOWNLOAD_BYTES_S
+from orchestrator.plan.planned_settings import DOWNLOAD_BYTES_S
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import grid, planned
 
