@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Value = int | float | str | Sequence[int | float]
+_HeaderValue = int | float | str | Sequence[int | float]
 _SCALARS = {
     0: "B",
     1: "b",
@@ -55,7 +55,7 @@ _MODEL_TYPES = {  # architectures with another name in transformers
 }  # fmt: skip
 
 
-class _Reader:
+class _HeaderReader:
     """Reads values one after the other. Raises struct.error when the file ends too early."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -71,7 +71,7 @@ class _Reader:
         self.at += size
         return self._data[self.at - size : self.at].decode(errors="replace")
 
-    def value(self, kind: int) -> Value:
+    def value(self, kind: int) -> _HeaderValue:
         """A value. Of arrays of text and long ones only the length is kept: a vocabulary has
         100,000 entries.
         """
@@ -102,7 +102,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
     """
     try:
         with _mapped(path) as data:
-            header = _read(_Reader(data))
+            header = _read(_HeaderReader(data))
             weight_bytes = sum(part.stat().st_size for part in parts_of(path)) - header.end
             whole = len(parts_of(path)) == 1
             tied = whole and "output.weight" not in header.tensors
@@ -117,7 +117,7 @@ def tensor_offsets(path: Path) -> tuple[int, list[int]]:
     """
     try:
         with _mapped(path) as data:
-            header = _read(_Reader(data))
+            header = _read(_HeaderReader(data))
     except (OSError, ValueError, KeyError, OverflowError, struct.error):
         return 0, []
     alignment = header.values.get("general.alignment", ALIGNMENT)
@@ -147,17 +147,17 @@ class _Header:
     ends.
     """
 
-    values: dict[str, Value]
+    values: dict[str, _HeaderValue]
     tensors: dict[str, int]
     end: int
 
 
-def _read(reader: _Reader) -> _Header:
+def _read(reader: _HeaderReader) -> _Header:
     """Raises ValueError for a file that is no GGUF file."""
     if reader.number("I") != 0x46554747 or reader.number("I") not in (2, 3):  # "GGUF"
         raise ValueError("no GGUF file of version 2 or 3")
     tensors, pairs = reader.number("Q"), reader.number("Q")
-    values: dict[str, Value] = {}
+    values: dict[str, _HeaderValue] = {}
     for _ in range(pairs):
         name = reader.text()
         values[name] = reader.value(reader.number("I"))
@@ -170,7 +170,7 @@ def _read(reader: _Reader) -> _Header:
     return _Header(values, offsets, reader.at)
 
 
-def _config(found: dict[str, Value], tied: bool) -> dict[str, Any]:
+def _config(found: dict[str, _HeaderValue], tied: bool) -> dict[str, Any]:
     architecture = str(found["general.architecture"])
     tokens = found.get("tokenizer.ggml.tokens", ())
     config: dict[str, Any] = {"vocab_size": len(tokens) if isinstance(tokens, Sequence) else 0}

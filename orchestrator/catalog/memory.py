@@ -329,7 +329,7 @@ def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class MemoryEstimate:
     """What an engine will report at start, per data-parallel rank. None: not known."""
 
     weight_bytes: int | None  # on the fullest rank
@@ -352,14 +352,14 @@ ShareOf = Literal["all", "static", "free"]
 UNKNOWN_LENGTH = 2048  # vLLM's assumption for configs without a length
 
 
-def predict(
+def estimate_memory(
     facts: ModelFacts,
     settings: EngineSettings,
     device: Accelerator | None,
     share_of: ShareOf = "all",
     shared: bool = False,
     draft: DraftBytes = NO_DRAFT,
-) -> Prediction:
+) -> MemoryEstimate:
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend
     on its memory.
 
@@ -376,7 +376,7 @@ def predict(
         parts = weights(facts, settings.dtype, settings.quantization)
         held = int(weight_bytes_per_rank(facts, parts, settings, shared, draft))
     if held is None or not facts.sized:
-        return Prediction(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
+        return MemoryEstimate(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
     room = _kv_room_bytes(facts, settings, device, held, batched, share_of)
     stages = settings.pipeline_parallel_size
     per_token = kv_bytes_per_token(facts, settings, stages, draft=draft)
@@ -385,7 +385,7 @@ def predict(
         block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
         per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block, draft)
         tokens = max(0, int(room / per_sequence * length))
-    return Prediction(
+    return MemoryEstimate(
         held, per_token, length, batched, sequences, None if room is None else int(room), tokens
     )
 

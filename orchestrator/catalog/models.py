@@ -23,6 +23,7 @@ from orchestrator.catalog import parameters
 from orchestrator.catalog.parameters import (
     FAMILIES,
     MOST_LAYERS,
+    Config,
     Family,
     Parameters,
     Shape,
@@ -34,7 +35,6 @@ from orchestrator.catalog.parameters import (
 from orchestrator.catalog.quantization import Quantization, quantization_from_config
 from orchestrator.spec.document import read_at_most
 
-Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
 INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
 MOST_BYTES = 100_000_000  # of a JSON file; the largest indices have 10 MB
@@ -88,7 +88,7 @@ class ModelFacts:
 
 
 def model_facts(
-    model: str, revision: str | None = None, overrides: Json | None = None, online: bool = True
+    model: str, revision: str | None = None, overrides: Config | None = None, online: bool = True
 ) -> ModelFacts | None:
     """Facts about a model, None when its config cannot be found. ``overrides`` are
     ``hf_overrides``.
@@ -117,7 +117,7 @@ def _facts_cached(
     )
 
 
-def read_config(model: str, revision: str | None, online: bool) -> tuple[Json, int | None] | None:
+def read_config(model: str, revision: str | None, online: bool) -> tuple[Config, int | None] | None:
     """A model's config.json, with what ModelOpt says beside it; the bytes of its checkpoint where
     they are known.
     """
@@ -127,7 +127,7 @@ def read_config(model: str, revision: str | None, online: bool) -> tuple[Json, i
     return (config, _checkpoint_bytes(folder)) if config else None
 
 
-def with_modelopt(config: Json, beside: Json | None) -> Json:
+def with_modelopt(config: Config, beside: Config | None) -> Config:
     """The config with the quantization that NVIDIA's ModelOpt writes to a file of its own, merged
     as vLLM 0.32 does: config.json wins.
     """
@@ -158,16 +158,16 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
     return cached
 
 
-def known_configs() -> dict[str, Json]:
+def known_configs() -> dict[str, Config]:
     """Excerpts of the config.json of well-known models, by hub id, from their repositories.
 
     With them planning and the emulator work offline. An actual config.json is always preferred.
     """
-    found: dict[str, Json] = data_beside(__file__, "known_models.json")
+    found: dict[str, Config] = data_beside(__file__, "known_models.json")
     return found
 
 
-def known_config(model: str) -> Json | None:
+def known_config(model: str) -> Config | None:
     """The config of a well-known model by its hub id, or by a short name such as ``Llama-3.1-8B``."""
     configs = known_configs()
     if model in configs:
@@ -250,7 +250,7 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
     return folder
 
 
-def _read_json(path: Path) -> Json | None:
+def _read_json(path: Path) -> Config | None:
     try:
         value = json.loads(read_at_most(path, MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -266,7 +266,7 @@ def _checkpoint_bytes(folder: Path) -> int | None:
 
 
 def facts_from_config(
-    model: str, config: Json, checkpoint_bytes: int | None = None
+    model: str, config: Config, checkpoint_bytes: int | None = None
 ) -> ModelFacts | None:
     """Facts from a parsed config.json; None when it does not describe a decoder with attention.
 
@@ -328,10 +328,10 @@ _UNCOUNTED = (
 )
 
 
-def _as_one_figure(text: Json) -> Json:
+def _as_one_figure(text: Config) -> Config:
     """The config with a number for each list that has the same number for every layer."""
     layers = _number(text, "num_hidden_layers")
-    numbers: Json = {}
+    numbers: Config = {}
     for name in _FIGURES & text.keys():
         figures = items(text, name)
         if not figures or len(figures) != layers or type(figures[0]) is not int:
@@ -341,14 +341,14 @@ def _as_one_figure(text: Json) -> Json:
     return text | numbers
 
 
-def _has_several_figures(text: Json) -> bool:
+def _has_several_figures(text: Config) -> bool:
     """Whether a figure that the formula needs is a list, one for each layer or kind of token: what
     it would be taken for without them is wrong by as much as there are.
     """
     return any(isinstance(text.get(name), list | dict) for name in _FIGURES)
 
 
-def _vision_size(config: Json) -> int | None:
+def _vision_size(config: Config) -> int | None:
     vision = mapping(config, "vision_config")
     return (
         whole(vision.get("num_hidden_layers"), 24) * whole(vision.get("hidden_size"), 1024) ** 2
@@ -381,13 +381,13 @@ _FIGURES = frozenset(Shape.__dataclass_fields__) - {"mixers", "mlps"} | _ALIASES
 _FIGURES |= {alias for aliases in _ALIASES.values() for alias in aliases}
 
 
-def _number(text: Json, name: str, otherwise: int = 0) -> int:
+def _number(text: Config, name: str, otherwise: int = 0) -> int:
     """A whole number by its name or an alias."""
     values = (text.get(key) for key in (name, *_ALIASES.get(name, ())))
     return whole(next((value for value in values if value is not None), None), otherwise)
 
 
-def _with_defaults(text: Json, model_type: str) -> Json:
+def _with_defaults(text: Config, model_type: str) -> Config:
     """The config with the defaults of its class in transformers, if required keys are missing (a
     slow import).
     """
@@ -399,11 +399,11 @@ def _with_defaults(text: Json, model_type: str) -> Json:
 
     if model_type not in CONFIG_MAPPING:
         return text
-    defaults: Json = CONFIG_MAPPING[model_type]().to_dict()
+    defaults: Config = CONFIG_MAPPING[model_type]().to_dict()
     return defaults | text
 
 
-def _shape(text: Json, family: Family) -> Shape | None:
+def _shape(text: Config, family: Family) -> Shape | None:
     hidden, layers, heads = (_number(text, name) for name in _REQUIRED[:3])
     if not (hidden and heads and 0 < layers <= MOST_LAYERS):
         return None
@@ -429,7 +429,7 @@ def _shape(text: Json, family: Family) -> Shape | None:
         "mixers": mixers,
         "mlps": mlps,
     }
-    figures: Json = {name: _number(text, name) for name in Shape.__dataclass_fields__}
+    figures: Config = {name: _number(text, name) for name in Shape.__dataclass_fields__}
     return Shape(**figures | derived)
 
 
@@ -437,7 +437,7 @@ def _shape(text: Json, family: Family) -> Shape | None:
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _layers(text: Config, layers: int, sparse: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """``Shape.mixers`` and ``Shape.mlps``."""
     kinds = [str(kind) for kind in items(text, "layers_block_type") or items(text, "layer_types")]
     if isinstance(pattern := text.get("hybrid_override_pattern"), str):
@@ -461,7 +461,7 @@ def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tup
     return tuple(attends), tuple("moe" if layer in experts else "mlp" for layer in range(layers))
 
 
-def _moe_layers(text: Json, layers: int) -> set[int]:
+def _moe_layers(text: Config, layers: int) -> set[int]:
     """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen),
     or as a list ``mlp_layer_types`` (transformers 5) or ``moe_layer_freq`` says for each layer.
     """
@@ -480,7 +480,7 @@ def _moe_layers(text: Json, layers: int) -> set[int]:
     return {layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0}
 
 
-def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int]:
+def _sliding(text: Config, model_type: str, shape: Shape) -> tuple[int | None, int]:
     """(window, number of layers with it), by ``layer_types`` if the config has it, else by the
     family's rule.
     """
@@ -507,7 +507,7 @@ _LENGTHS = (
 _SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 
 
-def _max_model_len(text: Json, model_type: str) -> int | None:
+def _max_model_len(text: Config, model_type: str) -> int | None:
     """vLLM's rule: the smallest length given, times the factor of a rope scaling that it does not
     include already.
     """
@@ -527,7 +527,7 @@ def _max_model_len(text: Json, model_type: str) -> int | None:
     return min(given)
 
 
-def _short_model_len(text: Json) -> int | None:
+def _short_model_len(text: Config) -> int | None:
     scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
     extended = (scaling.get("rope_type") or scaling.get("type")) in ("su", "longrope")
     return whole(text.get("original_max_position_embeddings")) or None if extended else None

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-Json = dict[str, Any]
+Config = dict[str, Any]  # the content of a config.json
 LARGEST = 10**9  # of the figures of a config.json
 MOST_LAYERS = 10_000
 
 
 # Configs are written by many programs: a value of an unexpected type counts as missing.
-def mapping(config: Json, name: str) -> Json:
+def mapping(config: Config, name: str) -> Config:
     value = config.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def items(config: Json, name: str) -> list[Any]:
+def items(config: Config, name: str) -> list[Any]:
     value = config.get(name)
     return value if isinstance(value, list) else []
 
@@ -165,7 +165,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def in_our_words(text: Json, model_type: str) -> Json:
+def in_our_words(text: Config, model_type: str) -> Config:
     """The config by the formula's names, for families with other names or defaults."""
     if model_type == "llama4_text":
         wide = text.get("intermediate_size")
@@ -180,7 +180,7 @@ def in_our_words(text: Json, model_type: str) -> Json:
         # as transformers 5 writes them
         words = {"linear_attention": "mamba", "full_attention": "attention"}
         kinds = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
-        mine: Json = {
+        mine: Config = {
             "head_dim": text.get("attention_head_dim"),
             "shared_expert_intermediate_size": shared,
         }
@@ -206,7 +206,7 @@ def in_our_words(text: Json, model_type: str) -> Json:
     return text
 
 
-def _granite_hybrid(text: Json) -> Json:
+def _granite_hybrid(text: Config) -> Config:
     """Granite 4 H: Mamba-2 or attention in each layer, and a dense MLP beside the experts."""
     ours = _mamba_2(text)
     shared = text.get("shared_intermediate_size")
@@ -216,13 +216,13 @@ def _granite_hybrid(text: Json) -> Json:
     return ours | {"moe_intermediate_size": wide, "shared_expert_intermediate_size": shared}
 
 
-def _falcon_h1(text: Json) -> Json:
+def _falcon_h1(text: Config) -> Config:
     """Falcon-H1: attention and Mamba-2 side by side in each layer."""
     layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
     return _mamba_2(text) | {"layers_block_type": ["both"] * layers}
 
 
-def _mamba_2(text: Json) -> Json:
+def _mamba_2(text: Config) -> Config:
     inner = whole(text.get("mamba_d_ssm"))
     inner = inner or whole(text.get("mamba_expand"), 2) * whole(text.get("hidden_size"))
     heads = whole(text.get("mamba_n_heads"), 128)
@@ -235,7 +235,7 @@ def _mamba_2(text: Json) -> Json:
     }
 
 
-def _jamba(text: Json) -> Json:
+def _jamba(text: Config) -> Config:
     """Jamba: attention in every eighth layer, Mamba-1 in the others; experts in every second."""
     layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
     hidden = whole(text.get("hidden_size"))
@@ -261,7 +261,7 @@ def _jamba(text: Json) -> Json:
 _DELTA_KEYS = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"}
 
 
-def _kimi_linear(text: Json) -> Json:
+def _kimi_linear(text: Config) -> Config:
     """Kimi Linear: delta attention in most layers, latent attention in those that it lists."""
     layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
     own = mapping(text, "linear_attn_config")
@@ -285,11 +285,11 @@ def _kimi_linear(text: Json) -> Json:
     }
 
 
-def _without(text: Json, *names: str) -> Json:
+def _without(text: Config, *names: str) -> Config:
     return {name: value for name, value in text.items() if name not in names}
 
 
-_HYBRIDS: dict[str, Callable[[Json], Json]] = {
+_HYBRIDS: dict[str, Callable[[Config], Config]] = {
     "granitemoehybrid": _granite_hybrid,
     "falcon_h1": _falcon_h1,
     "jamba": _jamba,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.catalog.parameters import Json, Shape, items, mapping, whole
+from orchestrator.catalog.parameters import Config, Shape, items, mapping, whole
 
 # Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config
 # file for awq").
@@ -85,7 +85,7 @@ NVFP4, MXFP4, MXFP8 = 4.5, 4.25, 8.25  # bits with an 8-bit scale for 16, 32 and
 
 
 def quantization_from_config(
-    config: Json | None, shape: Shape | None = None
+    config: Config | None, shape: Shape | None = None
 ) -> Quantization | None:
     """A checkpoint's ``quantization_config``, None when its weights are not quantized.
 
@@ -109,7 +109,7 @@ def quantization_from_config(
     return known if shape is None else _by_part(known, config, algorithms, shape)
 
 
-def _kv_cache_dtype(config: Json) -> str | None:
+def _kv_cache_dtype(config: Config) -> str | None:
     """Read from ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``, as vLLM 0.32
     utils/torch_utils.py does.
     """
@@ -120,7 +120,7 @@ def _kv_cache_dtype(config: Json) -> str | None:
     return algorithm if algorithm in {"fp8", "nvfp4"} else None
 
 
-def _grouped(method: str, config: Json) -> Quantization:
+def _grouped(method: str, config: Config) -> Quantization:
     """Integer weights; each group has a 16-bit scale and a zero point with the bits of a weight."""
     bits, group = (
         whole(config.get("bits")) or whole(config.get("w_bit"), 4),
@@ -130,7 +130,7 @@ def _grouped(method: str, config: Json) -> Quantization:
     return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
 
 
-def _fp8(method: str, config: Json) -> Quantization:
+def _fp8(method: str, config: Config) -> Quantization:
     block = _block(config, "weight_block_size")
     scheme = (
         "fp8 per block"
@@ -144,12 +144,12 @@ def _fp8(method: str, config: Json) -> Quantization:
     )
 
 
-def _block(config: Json, name: str) -> tuple[int, int] | None:
+def _block(config: Config, name: str) -> tuple[int, int] | None:
     sizes = [whole(size) for size in items(config, name)]
     return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
 
 
-def _weights_of(method: str, weights: Json, quantized_inputs: bool) -> Quantization:
+def _weights_of(method: str, weights: Config, quantized_inputs: bool) -> Quantization:
     """One scheme of compressed-tensors or quark, by compressed-tensors' names."""
     bits, strategy, block = (
         whole(weights.get("num_bits"), 8),
@@ -172,19 +172,19 @@ def _weights_of(method: str, weights: Json, quantized_inputs: bool) -> Quantizat
     return Quantization(method, bits + ((16 + zero) / group if group else 0), group, block, scheme)
 
 
-def _compressed_tensors(method: str, config: Json) -> Quantization:
+def _compressed_tensors(method: str, config: Config) -> Quantization:
     first = next(_groups(config), None)
     if first is None:  # activations of attention, or the KV cache alone
         return Quantization(method, 16)
     return _weights_of(method, mapping(first, "weights"), bool(mapping(first, "input_activations")))
 
 
-def _groups(config: Json) -> Iterator[Json]:
+def _groups(config: Config) -> Iterator[Config]:
     groups = mapping(config, "config_groups")
     return (one for name in groups if mapping(one := mapping(groups, name), "weights"))
 
 
-def _quark(method: str, config: Json) -> Quantization:
+def _quark(method: str, config: Config) -> Quantization:
     everywhere = mapping(config, "global_quant_config")
     weights = mapping(everywhere, "weight")
     found = re.match(r"(fp|u?int)(\d+)", str(weights.get("dtype") or "int8"))
@@ -199,7 +199,7 @@ def _quark(method: str, config: Json) -> Quantization:
     return _weights_of(method, in_our_words, bool(mapping(everywhere, "input_tensors")))
 
 
-_READERS: dict[str, Callable[[str, Json], Quantization]] = {
+_READERS: dict[str, Callable[[str, Config], Quantization]] = {
     **dict.fromkeys(("awq", "gptq", "auto-round", "auto_gptq"), _grouped),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     **dict.fromkeys(
@@ -232,7 +232,7 @@ def _algorithm(name: object) -> tuple[float, str]:
     )
 
 
-def _algorithms(config: Json) -> dict[str, str]:
+def _algorithms(config: Config) -> dict[str, str]:
     """Algorithm by module, in checkpoints that mix algorithms or quantize only experts."""
     config = config | mapping(config, "quantization")
     layers = mapping(config, "quantized_layers")
@@ -245,7 +245,7 @@ def _algorithms(config: Json) -> dict[str, str]:
     return named
 
 
-def _modelopt(method: str, config: Json, algorithms: Mapping[str, str]) -> Quantization:
+def _modelopt(method: str, config: Config, algorithms: Mapping[str, str]) -> Quantization:
     one = config.get("quant_algo") or ("FP8" if method == "modelopt" else "NVFP4")
     mixed = (
         next((each for each in algorithms.values() if "FP4" in each), one) if algorithms else one
@@ -319,7 +319,7 @@ _LEFT_ALONE = (
 
 
 def _by_part(
-    known: Quantization, config: Json, algorithms: Mapping[str, str], shape: Shape
+    known: Quantization, config: Config, algorithms: Mapping[str, str], shape: Shape
 ) -> Quantization:
     """The quantization with the quantized share of every part, found from the names of all modules."""
     entries = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]

@@ -138,7 +138,7 @@ class Replica:
 
     costs: StepTimes
     limits: RankLimits
-    prediction: memory.Prediction
+    estimate: memory.MemoryEstimate
     request_overhead_s: float
     token_interval_s: float
     jitter: float = 0.0  # standard deviation of a step's length, as a share of it
@@ -156,18 +156,18 @@ def replica(
     what the tables do not have.
     """
     constants = resolved(constants, settings.engine, device)
-    prediction = memory.predict(facts, settings, device)
-    if prediction.kv_cache_tokens is None:
+    estimate = memory.estimate_memory(facts, settings, device)
+    if estimate.kv_cache_tokens is None:
         bounded = settings.model_copy(update={"kv_cache_memory_bytes": _CPU_KV_BYTES})
-        prediction = memory.predict(facts, bounded, device)
+        estimate = memory.estimate_memory(facts, bounded, device)
     max_requests = None
     if settings.max_num_queued_reqs is not None:
         max_requests = -(-settings.max_num_queued_reqs // settings.data_parallel_size)
     limits = RankLimits(
-        max_model_len=prediction.max_model_len,
-        max_num_seqs=prediction.max_num_seqs,
-        max_num_batched_tokens=prediction.max_num_batched_tokens,
-        kv_tokens=prediction.kv_cache_tokens or 0,
+        max_model_len=estimate.max_model_len,
+        max_num_seqs=estimate.max_num_seqs,
+        max_num_batched_tokens=estimate.max_num_batched_tokens,
+        kv_tokens=estimate.kv_cache_tokens or 0,
         chunked_prefill=settings.enable_chunked_prefill is not False,
         prefix_caching=settings.enable_prefix_caching is not False,
         prefill_first=constants.prefill_first,
@@ -182,7 +182,7 @@ def replica(
     return Replica(
         costs,
         limits,
-        prediction,
+        estimate,
         constants.request_overhead_s,
         constants.token_interval_s,
         constants.jitter,

@@ -84,8 +84,8 @@ def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
     when both do.
     """
     limits = replica.limits
-    weight_bytes = replica.prediction.weight_bytes or 0
-    token_gib = (replica.prediction.kv_bytes_per_token or 0) / _GIB
+    weight_bytes = replica.estimate.weight_bytes or 0
+    token_gib = (replica.estimate.kv_bytes_per_token or 0) / _GIB
     if weight_bytes > device.memory_bytes:
         return (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
@@ -111,7 +111,7 @@ def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
 def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) -> list[str]:
     """The lines of the log that an engine writes at its start; ``Engine.reported`` reads them."""
     limits = replica.limits
-    weight_gib = (replica.prediction.weight_bytes or 0) / _GIB
+    weight_gib = (replica.estimate.weight_bytes or 0) / _GIB
     concurrency = limits.kv_tokens / limits.max_model_len
     return [
         f"Using max model len {limits.max_model_len}",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from orchestrator.engines.registry import ENGINES, ROUTERS
-from orchestrator.plan.model import Deployment, Plan, Status
+from orchestrator.plan.model import Deployment, Plan, DeploymentStatus
 from orchestrator.plan.order import QueueClass, place, queue_priority
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import counted, hours
@@ -123,7 +123,7 @@ class Estimate:
         times = [number for one in self.started for *_, number in self.plan.known_levels(one.id)]
         cost = sum(map(self.cost, self.started), Cost(0.0, 0.0, 0.0, 0.0))
         return Totals(
-            **{status: statuses.count(status) for status in get_args(Status)},
+            **{status: statuses.count(status) for status in get_args(DeploymentStatus)},
             points=len(times),
             measurements=sum(times),
             start_s=cost.start_s,
@@ -210,7 +210,7 @@ class Estimate:
     def summary(self) -> str:
         """Three lines about deployments, points and cost, then one line per note."""
         sums, plan = self.totals(), self.plan
-        counts = {status: getattr(sums, status) for status in get_args(Status)}
+        counts = {status: getattr(sums, status) for status in get_args(DeploymentStatus)}
         states = (
             ", ".join(f"{number:,} {status}" for status, number in counts.items() if number)
             or "none"

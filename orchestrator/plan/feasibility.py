@@ -16,12 +16,12 @@ from orchestrator.catalog.memory import (
     GIB,
     NO_DRAFT,
     DraftBytes,
-    Prediction,
+    MemoryEstimate,
+    estimate_memory,
     expert_parallel_size,
     expert_ranks,
     layers_per_stage,
     memory_text,
-    predict,
 )
 from orchestrator.catalog.models import ModelFacts, known_config
 from orchestrator.catalog.quantization import Quantization
@@ -32,8 +32,8 @@ from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.kernels import missing_kernels, status_of_cut_group
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-Status = Literal["fits", "risky", "impossible"]
-ORDER: tuple[Status, ...] = ("impossible", "risky", "fits")
+FitStatus = Literal["fits", "risky", "impossible"]
+ORDER: tuple[FitStatus, ...] = ("impossible", "risky", "fits")
 BFLOAT16_CAPABILITY = 80  # compute capability times ten
 NATIVE_FP8_CAPABILITY = 89
 DEFAULT_BLOCK = 16  # tokens of a KV cache's block
@@ -50,7 +50,7 @@ ATTENTION_WIDTHS = ("attention width", "KV width")
 class RuleFinding:
     """What one rule found. The status ``fits`` marks a remark without consequences."""
 
-    status: Status
+    status: FitStatus
     rule: str
     sentence: str
 
@@ -64,14 +64,14 @@ class Feasibility:
     ``unserved``: names of workloads that it cannot serve.
     """
 
-    status: Status | Literal["excluded"]
+    status: FitStatus | Literal["excluded"]
     reasons: tuple[str, ...] = ()
     predicted: dict[str, Any] = field(default_factory=dict)
     unserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FeasibilityCase:
     """What rules judge. ``settings.data_parallel_size`` counts only ranks that share experts;
     ``copies`` the others.
     """
@@ -81,7 +81,7 @@ class Case:
     hardware: Hardware
     device: Accelerator | None  # None: not in the catalogue
     rules: ModelRules
-    prediction: Prediction
+    estimate: MemoryEstimate
     draft: ModelFacts | None
     # what a draft adds to a rank; None: there is one and nothing is known of its size
     draft_bytes: DraftBytes | None
@@ -89,7 +89,7 @@ class Case:
     fraction: float | None  # share of the memory that the engine takes; None: not known
 
 
-Found = Iterator[tuple[Status, str]]  # a status and the reason in one sentence
+Findings = Iterator[tuple[FitStatus, str]]  # a status and the reason in one sentence
 
 
 def assess(
@@ -110,11 +110,11 @@ def assess(
             "and parallelism are not judged, and the nodes must be able to load it"
         )
         return Feasibility("fits", (remark,))
-    case = case_of(settings, facts, on, draft, role)
+    case = feasibility_case(settings, facts, on, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
-    predicted = asdict(case.prediction)
-    concurrency = case.prediction.max_concurrency
+    predicted = asdict(case.estimate)
+    concurrency = case.estimate.max_concurrency
     if concurrency is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
     if facts.sized:
@@ -125,13 +125,13 @@ def assess(
     return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 
-def case_of(
+def feasibility_case(
     settings: EngineSettings,
     facts: ModelFacts,
     hardware: Hardware,
     draft: ModelFacts | None = None,
     role: str = "",
-) -> Case:
+) -> FeasibilityCase:
     """What rules judge, from settings as the user means them."""
     rules = ENGINES[settings.engine].rules
     device = of_hardware(hardware)
@@ -146,19 +146,19 @@ def case_of(
         update={"gpu_memory_utilization": fraction, **_length_in_effect(settings, facts, rules)}
     )
     added = draft_bytes(facts, settings, draft)
-    prediction = predict(
+    estimate = estimate_memory(
         facts, in_effect, device, rules.share_of, rules.shares_dense, added or NO_DRAFT
     )
     if rules.moved(settings):
-        prediction = replace(
-            prediction,
+        estimate = replace(
+            estimate,
             weight_bytes=None,
             kv_bytes_per_token=None,
             kv_cache_memory_bytes=None,
         )
-        prediction = replace(prediction, kv_cache_tokens=settings.kv_cache_tokens)
-    return Case(
-        settings, facts, hardware, device, rules, prediction, draft, added, copies, fraction
+        estimate = replace(estimate, kv_cache_tokens=settings.kv_cache_tokens)
+    return FeasibilityCase(
+        settings, facts, hardware, device, rules, estimate, draft, added, copies, fraction
     )
 
 
@@ -200,7 +200,7 @@ def fraction_of(
     return share(settings, facts, memory, role)
 
 
-def findings_of(case: Case) -> list[RuleFinding]:
+def findings_of(case: FeasibilityCase) -> list[RuleFinding]:
     """The findings of all rules. A rule is named by its function."""
     return [
         RuleFinding(status, rule.__name__.removeprefix("_"), sentence)
@@ -209,7 +209,7 @@ def findings_of(case: Case) -> list[RuleFinding]:
     ]
 
 
-def _heads(case: Case) -> Found:
+def _heads(case: FeasibilityCase) -> Findings:
     heads = case.facts.shape.num_attention_heads
     ranks = _attention_ranks(case)
     if case.rules.heads_divisible and heads % ranks:
@@ -219,20 +219,20 @@ def _heads(case: Case) -> Found:
         )
 
 
-def _attention_ranks(case: Case) -> int:
+def _attention_ranks(case: FeasibilityCase) -> int:
     """Ranks that divide the heads of attention."""
     if present_flags(case.settings, case.rules.whole_attention):
         return 1
     return case.settings.tensor_parallel_size
 
 
-def _intermediate(case: Case) -> Found:
+def _intermediate(case: FeasibilityCase) -> Findings:
     for name, (width, ranks) in _mlp_widths(case).items():
         if case.rules.heads_divisible and width % ranks and not _is_padded(case, name):
             yield "impossible", f"{name} {width} cannot be divided by {_over(case, ranks)}"
 
 
-def _is_padded(case: Case, name: str) -> bool:
+def _is_padded(case: FeasibilityCase, name: str) -> bool:
     """Whether kernels pad this width, as those for MXFP4 experts do (vLLM 0.32
     ``quantization/mxfp4.py``).
     """
@@ -240,7 +240,7 @@ def _is_padded(case: Case, name: str) -> bool:
     return name == "moe_intermediate_size" and stored is not None and stored.method == "mxfp4"
 
 
-def _kv_heads(case: Case) -> Found:
+def _kv_heads(case: FeasibilityCase) -> Findings:
     heads = case.facts.shape.num_key_value_heads
     ranks = _attention_ranks(case)
     if not case.rules.heads_divisible or case.facts.shape.mla or heads % ranks == 0:
@@ -255,7 +255,7 @@ def _kv_heads(case: Case) -> Found:
         yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
 
 
-def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
+def _mlp_widths(case: FeasibilityCase) -> dict[str, tuple[int, int]]:
     """Name -> (width, ranks that divide it) of dense MLPs, shared experts, and experts unless ranks
     have whole ones.
     """
@@ -275,13 +275,13 @@ def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
     return widths
 
 
-def _over(case: Case, ranks: int) -> str:
+def _over(case: FeasibilityCase, ranks: int) -> str:
     """The settings that make this many ranks."""
     product = "" if ranks == case.settings.tensor_parallel_size else " * data_parallel_size"
     return f"tensor_parallel_size{product}={ranks}"
 
 
-def _stages(case: Case) -> Found:
+def _stages(case: FeasibilityCase) -> Findings:
     layers = case.facts.shape.num_hidden_layers
     stages = case.settings.pipeline_parallel_size
     if stages > layers:
@@ -309,7 +309,7 @@ def _is_partition(text: str, layers: int, stages: int) -> bool:
     return sum(map(int, numbers)) == layers
 
 
-def _experts(case: Case) -> Found:
+def _experts(case: FeasibilityCase) -> Findings:
     experts, settings = case.facts.shape.num_experts, case.settings
     ranks = expert_parallel_size(settings)
     if case.copies > 1 and experts:
@@ -335,7 +335,7 @@ def _experts(case: Case) -> Found:
         yield "risky" if case.rules.experts_divisible else "fits", sentence
 
 
-def _quantization(case: Case) -> Found:
+def _quantization(case: FeasibilityCase) -> Findings:
     """What the engine does with the quantization that the settings or the checkpoint name."""
     asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
     method = rules.method(asked, stored)
@@ -366,7 +366,7 @@ def _quantization(case: Case) -> Found:
         yield from _asked_quantization(case, asked, method)
 
 
-def _asked_quantization(case: Case, asked: str, method: str) -> Found:
+def _asked_quantization(case: FeasibilityCase, asked: str, method: str) -> Findings:
     """The quantization of the settings against the checkpoint. ``method``: the one in effect."""
     stored, rules = case.facts.quantization, case.rules
     needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
@@ -403,7 +403,7 @@ def _is_unquantized(facts: ModelFacts) -> bool:
     return known_config(facts.model) is not None
 
 
-def _blocks(case: Case) -> Found:
+def _blocks(case: FeasibilityCase) -> Findings:
     """Widths per rank against blocks or groups that share a scale."""
     stored = case.facts.quantization
     if stored is None or not case.rules.heads_divisible:
@@ -417,7 +417,7 @@ def _blocks(case: Case) -> Found:
         is_cut = size and ranks > 1 and width % ranks == 0 and width // ranks % size
         if not is_cut:
             continue
-        status: Status = status_of_cut_group(
+        status: FitStatus = status_of_cut_group(
             case.rules, stored, width // ranks, case.hardware, name
         )
         if name in ATTENTION_WIDTHS and not case.facts.counted:
@@ -431,7 +431,7 @@ def _blocks(case: Case) -> Found:
         )
 
 
-def _quantized_widths(case: Case, stored: Quantization) -> dict[str, tuple[int, int]]:
+def _quantized_widths(case: FeasibilityCase, stored: Quantization) -> dict[str, tuple[int, int]]:
     """Name -> (width, ranks that divide it) of the matrices that are stored quantized."""
     shape, ranks = case.facts.shape, _attention_ranks(case)
     widths: dict[str, tuple[int, int]] = {}
@@ -445,11 +445,11 @@ def _quantized_widths(case: Case, stored: Quantization) -> dict[str, tuple[int, 
     return widths
 
 
-def _kernels(case: Case) -> Found:
+def _kernels(case: FeasibilityCase) -> Findings:
     yield from missing_kernels(case.rules, case.settings, case.facts, case.hardware)
 
 
-def _capability(case: Case) -> Found:
+def _capability(case: FeasibilityCase) -> Findings:
     """What the device's compute capability (times ten) allows."""
     if case.device is None or case.device.capability is None:
         return
@@ -488,7 +488,7 @@ def _has_kernels_everywhere(rules: ModelRules, keys: tuple[str, str], capability
     return all(capability in capabilities for capabilities in ranges)
 
 
-def _sparse_attention(case: Case) -> Found:
+def _sparse_attention(case: FeasibilityCase) -> Findings:
     needs, shape, device = case.rules.sparse_capability, case.facts.shape, case.device
     if not needs or not (shape.mla and shape.index_n_heads):
         return
@@ -503,13 +503,13 @@ def _sparse_attention(case: Case) -> Found:
         )
 
 
-def _lengths(case: Case) -> Found:
+def _lengths(case: FeasibilityCase) -> Findings:
     """max_model_len against the model's positions, and against everything that must hold as many
     tokens.
     """
     settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
-    length = case.prediction.max_model_len
-    batch = case.prediction.max_num_batched_tokens
+    length = case.estimate.max_model_len
+    batch = case.estimate.max_num_batched_tokens
     if settings.max_model_len and positions is not None and settings.max_model_len > positions:
         is_allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
         yield (
@@ -538,7 +538,7 @@ def _lengths(case: Case) -> Found:
         )
 
 
-def _draft(case: Case) -> Found:
+def _draft(case: FeasibilityCase) -> Findings:
     speculative, draft = case.settings.speculative, case.draft
     if speculative is not None and case.draft_bytes is None:
         if is_own_layers(case.settings) and not case.facts.draft_layers:
@@ -562,7 +562,7 @@ def _draft(case: Case) -> Found:
         yield "impossible", f"the draft model's {heads} heads cannot be divided by {ranks} ranks"
 
 
-def _memory(case: Case) -> Found:
+def _memory(case: FeasibilityCase) -> Findings:
     """Weights with some room to spare, then the KV cache of one whole sequence, in the engine's
     share of memory.
     """
@@ -570,10 +570,10 @@ def _memory(case: Case) -> Found:
     reason = _why_memory_is_not_judged(case, memory)
     if reason:
         yield "fits", reason
-    if reason or memory is None or case.prediction.weight_bytes is None:
+    if reason or memory is None or case.estimate.weight_bytes is None:
         return  # the rule ``architecture`` reports unknown weights
     offloaded = (case.settings.cpu_offload_gb or 0) * GIB
-    weights = max(0.0, case.prediction.weight_bytes - offloaded)
+    weights = max(0.0, case.estimate.weight_bytes - offloaded)
     takes_share_of_free = case.rules.share_of == "free"
     # vLLM ignores the fraction (gpu_worker.py)
     has_fixed_cache = case.settings.kv_cache_memory_bytes is not None and not takes_share_of_free
@@ -581,7 +581,7 @@ def _memory(case: Case) -> Found:
     budget = memory if takes_share_of_free else memory * fraction
     weights_text = f"{memory_text(weights)} of weights{_of_draft(case)} on each rank"
     if weights > budget:
-        status: Status = "impossible" if _is_weight_proven(case) else "risky"
+        status: FitStatus = "impossible" if _is_weight_proven(case) else "risky"
         yield status, f"{weights_text} do not fit {memory_text(budget)}"
         return
     if weights * 1.05 + 2 * GIB > budget:
@@ -590,7 +590,7 @@ def _memory(case: Case) -> Found:
     yield from _kv_memory(case, free * fraction if takes_share_of_free else free)
 
 
-def _why_memory_is_not_judged(case: Case, memory: int | None) -> str | None:
+def _why_memory_is_not_judged(case: FeasibilityCase, memory: int | None) -> str | None:
     """A sentence; None if memory is judged, or if nothing is known of the weights."""
     hardware = case.hardware
     if hardware.is_cpu:
@@ -598,7 +598,7 @@ def _why_memory_is_not_judged(case: Case, memory: int | None) -> str | None:
     moved = case.rules.moved(case.settings)
     if moved:
         return f"memory is not judged with {', '.join(moved)}"
-    if case.prediction.weight_bytes is None or memory:
+    if case.estimate.weight_bytes is None or memory:
         return None
     if hardware.accelerator == "any":
         return "memory is not judged: no hardware is named"
@@ -609,12 +609,12 @@ def _why_memory_is_not_judged(case: Case, memory: int | None) -> str | None:
     )
 
 
-def _of_draft(case: Case) -> str:
+def _of_draft(case: FeasibilityCase) -> str:
     added = case.draft_bytes
     return f" ({memory_text(added.weights)} of them the draft's)" if added and added.weights else ""
 
 
-def _is_weight_proven(case: Case) -> bool:
+def _is_weight_proven(case: FeasibilityCase) -> bool:
     """Whether a rank has at least the predicted bytes of weights. Of what has a formula for the
     language model they are a lower bound; a checkpoint's size is exact.
     """
@@ -628,12 +628,12 @@ def _is_size_known(facts: ModelFacts) -> bool:
     return facts.counted or facts.checkpoint_bytes is not None
 
 
-def _kv_memory(case: Case, free: float) -> Found:
+def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
     """``free``: bytes beside the weights. Too little for one sequence is impossible if certain,
     else risky.
     """
-    settings, prediction = case.settings, case.prediction
-    length = prediction.max_model_len
+    settings, estimate = case.settings, case.estimate
+    length = estimate.max_model_len
     fixed = settings.kv_cache_memory_bytes
     if fixed is not None and fixed > free:
         yield (
@@ -641,9 +641,9 @@ def _kv_memory(case: Case, free: float) -> Found:
             f"kv_cache_memory_bytes={fixed} is more than the {memory_text(free)} "
             "beside the weights",
         )
-    if prediction.kv_bytes_per_token is None:
+    if estimate.kv_bytes_per_token is None:
         return
-    allocated = prediction.kv_bytes_per_token * (settings.kv_cache_tokens or 0)
+    allocated = estimate.kv_bytes_per_token * (settings.kv_cache_tokens or 0)
     if case.rules.allocates_tokens and allocated > free:
         yield (
             "risky",  # less is allocated where some layers look at a window only
@@ -651,9 +651,9 @@ def _kv_memory(case: Case, free: float) -> Found:
             f"there are {memory_text(free)}",
         )
     available = free if fixed is None else fixed
-    bytes_per_token = prediction.kv_bytes_per_token
-    if prediction.kv_cache_memory_bytes is not None and prediction.kv_cache_tokens:
-        bytes_per_token = prediction.kv_cache_memory_bytes / prediction.kv_cache_tokens
+    bytes_per_token = estimate.kv_bytes_per_token
+    if estimate.kv_cache_memory_bytes is not None and estimate.kv_cache_tokens:
+        bytes_per_token = estimate.kv_cache_memory_bytes / estimate.kv_cache_tokens
     needed = bytes_per_token * length
     if needed > available:
         is_certain = _is_kv_counted(case) and case.rules.holds_length(settings)
@@ -662,15 +662,15 @@ def _kv_memory(case: Case, free: float) -> Found:
             f"one sequence of max_model_len={length} needs {memory_text(needed)} of KV cache, "
             f"there are {memory_text(available)}",
         )
-    elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
+    elif estimate.kv_cache_tokens is not None and estimate.kv_cache_tokens < length:
         yield (
             "risky",
-            f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold "
+            f"about {estimate.kv_cache_tokens} tokens of KV cache may not hold "
             f"max_model_len={length}",
         )
 
 
-def _is_kv_counted(case: Case) -> bool:
+def _is_kv_counted(case: FeasibilityCase) -> bool:
     return case.facts.counted and (case.draft is None or case.draft.counted)
 
 
@@ -678,7 +678,7 @@ def _is_kv_counted(case: Case) -> bool:
 _BY_TRANSFORMERS = ("vllm", "sglang", "tgi")
 
 
-def _support(case: Case) -> Found:
+def _support(case: FeasibilityCase) -> Findings:
     """Whether the engine has code for the model, by the lists of its sources."""
     engine, facts = case.settings.engine, case.facts
     support = architectures.support(engine)
@@ -703,7 +703,7 @@ def _support(case: Case) -> Found:
         yield "fits", f"turbomind has no {names[0]}: {title} runs its pytorch backend instead"
 
 
-def _architecture(case: Case) -> Found:
+def _architecture(case: FeasibilityCase) -> Findings:
     facts = case.facts
     kind = facts.model_type or "this architecture"
     if not facts.sized:
@@ -719,7 +719,7 @@ def _architecture(case: Case) -> Found:
         yield "fits", f"sizes are those of the language model ({kind}) alone"
 
 
-_RULES: tuple[Callable[[Case], Found], ...] = (
+_RULES: tuple[Callable[[FeasibilityCase], Findings], ...] = (
     _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _kernels, _capability,
     _sparse_attention, _lengths,
     _draft, _memory, _support, _architecture,

@@ -32,7 +32,7 @@ from orchestrator.spec.stages import PlannedSettings
 if TYPE_CHECKING:
     from orchestrator.capacity.race import Race, Rivals
 
-Status = Literal["planned", "risky", "excluded", "impossible"]
+DeploymentStatus = Literal["planned", "risky", "excluded", "impossible"]
 FORMAT: Literal[1] = 1
 # of a point
 LIMITS = {
@@ -53,7 +53,7 @@ class Deployment(Strict):
     label: str  # short and unique in the plan: the settings in which it differs from others
     settings: PlannedSettings
     hardware: Hardware
-    status: Status
+    status: DeploymentStatus
     reasons: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
     # by feasibility.py (weights, KV tokens, ...) and predictions.py (capacity)

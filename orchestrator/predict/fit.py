@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.base.errors import InputError
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.emulator.model import replica
 from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of, resolved
-from orchestrator.predict.simulate import Floats, Ints, Outcome, Trace, run, run_closed
+from orchestrator.predict.simulate import RequestTimes, Trace, run, run_closed
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import open_results
 from orchestrator.results.schemas import rows_of
@@ -65,10 +65,10 @@ class FitSample:
     facts: ModelFacts
     device: Accelerator
     schedule: Trace
-    measure: NDArray[np.bool_]  # False: warm-up, simulated but not compared
+    measure: Bools  # False: warm-up, simulated but not compared
     level: float
     concurrency: int | None  # closed loop: requests in flight on this replica
-    outcome: Outcome  # measured
+    outcome: RequestTimes  # measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def calibrate(
     """
     start = start.model_copy(update={"jitter": 0.0})
     names = [name for name in FITTED if any(_matters(one, start, name) for one in samples)]
-    whole = search = _Search(samples, start, names)
+    whole = search = _ConstantSearch(samples, start, names)
     corners = [
         whole.origin + np.log(_scales(names, *scales))
         for scales in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3))
@@ -178,7 +178,7 @@ def calibrate(
     )
     while len(search.names) > 1 and (spread := search.spread(best)).max() > _TOLD:
         others = np.arange(len(spread)) != spread.argmax()
-        fewer = _Search(
+        fewer = _ConstantSearch(
             samples, start, [name for name, kept in zip(search.names, others, strict=True) if kept]
         )
         again = fewer.best(best[others])
@@ -195,7 +195,7 @@ def calibrate(
     )
 
 
-class _Search:
+class _ConstantSearch:
     """For the values of some constants, as logarithms, that come closest to what was measured."""
 
     def __init__(self, samples: Sequence[FitSample], start: Constants, names: list[str]) -> None:
@@ -325,7 +325,7 @@ def _errors(sample: FitSample, constants: Constants) -> dict[str, float]:
     return {name: round(float(value), 4) for name, value in zip(FIGURES, values, strict=True)}
 
 
-def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, Outcome]:
+def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestTimes]:
     model, schedule = (
         replica(sample.settings, sample.facts, sample.device, constants),
         sample.schedule,
@@ -339,14 +339,14 @@ def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, Outcome]
     )
 
 
-def _latencies(schedule: Trace, outcome: Outcome) -> Floats:
+def _latencies(schedule: Trace, outcome: RequestTimes) -> Floats:
     """Rows of TTFT and TPOT in seconds from when each request was sent; NaN where there is none."""
     steps = np.where(schedule.output_tokens > 1, schedule.output_tokens - 1, np.nan)
     tpot = (outcome.last_token_s - outcome.first_token_s) / steps
     return np.stack([outcome.first_token_s - schedule.arrival_s, tpot])
 
 
-def figures(schedule: Trace, outcome: Outcome, measure: NDArray[np.bool_]) -> Floats:
+def figures(schedule: Trace, outcome: RequestTimes, measure: Bools) -> Floats:
     """FIGURES of the requests in ``measure``, seconds from when they were sent."""
     ttft, tpot = _latencies(schedule, outcome)[:, measure]
     e2e = (outcome.last_token_s - schedule.arrival_s)[measure]
@@ -415,7 +415,7 @@ def _sample(
         output_tokens=_whole(rows["output_tokens"].fill_null(1)),
         cached_tokens=_whole(rows["cached_tokens"].fill_null(0)),
     )
-    outcome = Outcome(
+    outcome = RequestTimes(
         scheduled_s=schedule.arrival_s,
         first_token_s=(_floats(rows["first_token_ns"]) - sent_ns[0]) / 1e9,
         last_token_s=(_floats(rows["last_token_ns"]) - sent_ns[0]) / 1e9,

@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
-from orchestrator.catalog.memory import Prediction
+from orchestrator.catalog.memory import MemoryEstimate
 from orchestrator.catalog.models import ModelFacts, model_facts
 from orchestrator.emulator.model import Replica, no_term, replica
 from orchestrator.emulator.profile import (
@@ -49,7 +49,7 @@ STEADY_ARRIVALS = ("poisson", "gamma", "constant")
 LIMITS_FROM_MEMORY = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _LEAST_RUNNING = 1e-2  # sequences
 _HALVINGS = 10  # of the range in which the busiest state that holds is looked for
-_NO_MEMORY = Prediction(None, None, 0, 0, 0)
+_NO_MEMORY = MemoryEstimate(None, None, 0, 0, 0)
 
 
 class NotPredictable(Exception):
@@ -232,7 +232,7 @@ class Predictor:
         )
         # Fields that figures do not follow from are emptied: deployments that differ in nothing
         # else are predicted once.
-        rank = replace(rank, limits=replace(rank.limits, max_model_len=0), prediction=_NO_MEMORY)
+        rank = replace(rank, limits=replace(rank.limits, max_model_len=0), estimate=_NO_MEMORY)
         usd_per_hour = None
         if hardware.usd_per_gpu_hour is not None:
             usd_per_hour = hardware.usd_per_gpu_hour * settings.devices

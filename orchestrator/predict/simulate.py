@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Floats, Ints
 from orchestrator.emulator.batch import Batch, Sequence, refusal
 from orchestrator.emulator.model import RankLimits, Replica, replica
 from orchestrator.emulator.profile import Profile, device_of, facts_of
 from orchestrator.spec.settings import EngineSettings, Hardware
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestTimes:
     """Per request, in the schedule's order, seconds on the schedule's clock; NaN for requests that
     were refused.
     """
@@ -40,7 +37,7 @@ class Outcome:
 
 def simulate(
     profile: Profile, settings: EngineSettings, schedule: Trace, hardware: Hardware | None = None
-) -> Outcome:
+) -> RequestTimes:
     """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and
     data-parallel ranks.
     """
@@ -50,12 +47,12 @@ def simulate(
     return run(model, schedule, ranks=settings.replicas * settings.data_parallel_size)
 
 
-def run(model: Replica, schedule: Trace, ranks: int = 1) -> Outcome:
+def run(model: Replica, schedule: Trace, ranks: int = 1) -> RequestTimes:
     """Simulate with a model that is already built; rank r takes every ``ranks``-th request."""
     sequences: list[Sequence | None] = [None] * len(schedule.arrival_s)
     for rank in range(ranks):
         sequences[rank::ranks] = _run_rank(Batch(model, rank), schedule, slice(rank, None, ranks))
-    return _outcome(sequences)
+    return _times_of(sequences)
 
 
 def run_closed(
@@ -65,7 +62,7 @@ def run_closed(
     concurrency: int,
     ranks: int = 1,
     cached: Ints | None = None,
-) -> tuple[Trace, Outcome]:
+) -> tuple[Trace, RequestTimes]:
     """The same with a closed loop: the next request arrives when one of ``concurrency``, dealt to
     the ranks, finishes.
 
@@ -79,7 +76,7 @@ def run_closed(
         part, share = slice(rank, None, ranks), len(range(rank, concurrency, ranks))
         entries = list(zip(*(column[part].tolist() for column in columns), strict=True))
         arrivals[part], sequences[part] = _closed_rank(Batch(model, rank), entries, share)
-    return Trace(arrivals, prompts, outputs, cached), _outcome(sequences)
+    return Trace(arrivals, prompts, outputs, cached), _times_of(sequences)
 
 
 def _closed_rank(
@@ -135,7 +132,7 @@ def _turned_away(limits: RankLimits, running: int, prompt: int, output: int) -> 
     return (most is not None and running >= most) or refusal(limits, prompt, output) is not None
 
 
-def _outcome(sequences: list[Sequence | None]) -> Outcome:
+def _times_of(sequences: list[Sequence | None]) -> RequestTimes:
     nan = float("nan")
     rows = [
         (nan, nan, nan, 0)
@@ -144,4 +141,4 @@ def _outcome(sequences: list[Sequence | None]) -> Outcome:
         for one in sequences
     ]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
-    return Outcome(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))
+    return RequestTimes(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))

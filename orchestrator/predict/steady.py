@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
+from orchestrator.base.arrays import Floats
 from orchestrator.emulator.model import Replica
 from orchestrator.spec.load import Control
 
-Floats = NDArray[np.float64]
 SAMPLES = 256  # requests that stand for a workload
 _shuffled = np.random.default_rng(0).permutation
 # each request has its own quantiles, the same in every state

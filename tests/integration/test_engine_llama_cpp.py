@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
 from orchestrator.base.http import HttpResponse, ask
-from orchestrator.catalog.memory import predict
+from orchestrator.catalog.memory import estimate_memory
 from orchestrator.catalog.models import model_facts
 from orchestrator.node.failures import EnginePhase, classify
 from orchestrator.node.readiness import LOG_LINES, Expected, wait_ready
@@ -84,7 +84,7 @@ def test_what_the_plan_reads_in_the_files_header_is_what_the_engine_takes(
     facts, plain = model_facts(name), given(model=name)
     assert facts is not None
     pinned = plain.model_copy(update=server.engine.open_pins(plain, None))
-    predicted, reported = predict(facts, pinned, None), server.ready.reported
+    predicted, reported = estimate_memory(facts, pinned, None), server.ready.reported
     assert reported["max_model_len"] == 1024, "a slot is rounded up"
     assert reported["kv_cache_tokens"] == predicted.kv_cache_tokens == 2 * 1024
     assert reported["weight_bytes"] == pytest.approx(predicted.weight_bytes, rel=0.01)

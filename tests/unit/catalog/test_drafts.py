@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.drafts import draft_bytes
-from orchestrator.catalog.memory import GIB, NO_DRAFT, predict
+from orchestrator.catalog.memory import GIB, NO_DRAFT, estimate_memory
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 from orchestrator.plan.feasibility import Feasibility, assess
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
@@ -99,8 +99,8 @@ def test_a_draft_runs_on_the_last_pipeline_stage() -> None:
     whole = settings("draft_model", LLAMA_8B, pipeline_parallel_size=3)
     added = draft_bytes(target, whole, draft)
     assert added is not None
-    found = predict(target, whole, None, draft=added)
-    plain = predict(target, whole, None)
+    found = estimate_memory(target, whole, None, draft=added)
+    plain = estimate_memory(target, whole, None)
     per_layer = 2 * 2 * 8 * 128
     assert plain.kv_bytes_per_token == 27 * per_layer
     assert found.kv_bytes_per_token == (26 + 32) * per_layer

@@ -192,12 +192,12 @@ def test_the_peak_of_compressed_tensors_is_that_of_weights_and_activations(
 
 
 def test_a_prediction_of_what_an_engine_will_report() -> None:
-    small = memory.predict(
+    small = memory.estimate_memory(
         facts("meta-llama/Llama-3.1-8B-Instruct"), settings(max_model_len=8192), find("H100-80GB")
     )
     assert small.kv_cache_tokens == pytest.approx(456_000, rel=0.02)
     assert small.max_concurrency == pytest.approx(55.7, rel=0.02)
-    nothing = memory.predict(facts(LLAMA_70B), settings(max_model_len=8192), None)
+    nothing = memory.estimate_memory(facts(LLAMA_70B), settings(max_model_len=8192), None)
     assert nothing.kv_cache_tokens is None
     assert nothing.max_concurrency is None
 
@@ -207,7 +207,7 @@ def test_a_share_of_free_memory_is_of_what_weights_leave() -> None:
 
     def room(share: float, share_of: memory.ShareOf) -> float:
         given = settings(max_model_len=8192, gpu_memory_utilization=share)
-        found = memory.predict(
+        found = memory.estimate_memory(
             facts("meta-llama/Llama-3.1-8B-Instruct"), given, find("H100-80GB"), share_of
         )
         return (found.kv_cache_memory_bytes or 0) / memory.GIB

@@ -121,7 +121,7 @@ def test_what_is_said_at_start_is_read_back() -> None:
     assert reported["kv_cache_tokens"] == 123_456
     assert reported["max_model_len"] == 8192
     assert reported["max_concurrency"] == pytest.approx(15.07)
-    assert reported["weight_bytes"] == pytest.approx(model.prediction.weight_bytes, rel=1e-4)
+    assert reported["weight_bytes"] == pytest.approx(model.estimate.weight_bytes, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ def test_pipeline_parallelism_does_not_speed_up_one_request_but_a_batch() -> Non
 
 def test_kv_heads_beyond_their_number_are_replicated_not_divided() -> None:
     eight, sixteen = a_replica(tensor_parallel_size=8), a_replica(tensor_parallel_size=16)
-    assert sixteen.prediction.kv_bytes_per_token == eight.prediction.kv_bytes_per_token
-    assert eight.prediction.kv_bytes_per_token == a_replica().prediction.kv_bytes_per_token / 8
+    assert sixteen.estimate.kv_bytes_per_token == eight.estimate.kv_bytes_per_token
+    assert eight.estimate.kv_bytes_per_token == a_replica().estimate.kv_bytes_per_token / 8
 
 
 def test_a_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
@@ -150,9 +150,9 @@ def test_a_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
         "model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
         "v_head_dim": 128,
     }  # fmt: skip
-    one = a_replica(config=config).prediction.kv_bytes_per_token
+    one = a_replica(config=config).estimate.kv_bytes_per_token
     assert one == (512 + 64) * 2 * 32
-    assert a_replica(config=config, tensor_parallel_size=8).prediction.kv_bytes_per_token == one
+    assert a_replica(config=config, tensor_parallel_size=8).estimate.kv_bytes_per_token == one
 
 
 def test_fp8_weights_halve_the_reading_and_double_the_peak() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 import orchestrator.plan.verdict as made
-from orchestrator.plan.feasibility import Feasibility, Status
+from orchestrator.plan.feasibility import Feasibility, FitStatus
 
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
@@ -17,7 +17,7 @@ settings.load_profile("no_deadline")
 Judge = Callable[[Any], Any]
 
 
-def verdict(status: Status, *reasons: str, **predicted: Any) -> Feasibility:
+def verdict(status: FitStatus, *reasons: str, **predicted: Any) -> Feasibility:
     return Feasibility(status, reasons, predicted)
 
 

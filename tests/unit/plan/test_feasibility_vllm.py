@@ -19,7 +19,7 @@ from orchestrator.catalog.models import facts_from_config
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.engines.vllm_check import JudgedCommand, Ruling, ask
-from orchestrator.plan.feasibility import RuleFinding, case_of, findings_of
+from orchestrator.plan.feasibility import RuleFinding, feasibility_case, findings_of
 from orchestrator.plan.placement import placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -175,7 +175,7 @@ def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[RuleFin
         RuleFinding("impossible", "start", text)
         for text in (*refused, *placement_problems(made, hardware))
     ]
-    found = findings_of(case_of(made, facts, hardware))
+    found = findings_of(feasibility_case(made, facts, hardware))
     return unplaced + [finding for finding in found if finding.status == "impossible"]
 
 

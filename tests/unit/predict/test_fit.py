@@ -29,7 +29,7 @@ from orchestrator.predict.fit import (
     read_samples,
     with_jitter,
 )
-from orchestrator.predict.simulate import Outcome, Trace, run, run_closed
+from orchestrator.predict.simulate import RequestTimes, Trace, run, run_closed
 from orchestrator.results.store import Manifest, Store
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.unit.emulator.builders import facts
@@ -62,7 +62,7 @@ def schedule(rate: float, requests: int = 60) -> Trace:
     )
 
 
-def rows(measurement: str, load: Trace, outcome: Outcome) -> list[dict[str, object]]:
+def rows(measurement: str, load: Trace, outcome: RequestTimes) -> list[dict[str, object]]:
     times = np.stack([load.arrival_s, outcome.first_token_s, outcome.last_token_s]) * 1e9 + 5e9
     return [
         {
@@ -253,7 +253,7 @@ def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
         while not batch.idle:
             batch.advance(max_steps=1)  # as the server does
         first_s, last_s = np.array([(one.first_token_s, one.last_token_s) for one in answered]).T
-        outcome = Outcome(load.arrival_s, first_s, last_s, np.zeros(400, np.int64))
+        outcome = RequestTimes(load.arrival_s, first_s, last_s, np.zeros(400, np.int64))
         measured = replace(
             closed, schedule=load, outcome=outcome, concurrency=None, measure=everything
         )
