@@ -54,13 +54,12 @@ def _fit(arguments: argparse.Namespace) -> int:
     constants = found.profile.constants
     known = (
         f"{name} {getattr(constants, name):.3g} ± {spread:.0%}"
-        for name, spread in found.spread.items()
+        for name, spread in found.calibration.spread.items()
     )
     click.echo(f"fitted: {', '.join(known)}", err=True)
-    if found.held:
-        click.echo(
-            f"not told by these measurements, so as typical: {', '.join(found.held)}", err=True
-        )
+    undetermined = ", ".join(found.calibration.undetermined)
+    if undetermined:
+        click.echo(f"not told by these measurements, so as typical: {undetermined}", err=True)
     click.echo(
         f"median error over {len(found.by_sample)} samples: {_percentages(found.error)}", err=True
     )

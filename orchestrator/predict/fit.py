@@ -5,6 +5,8 @@ in closed loop); the constants are those whose simulated TTFT and TPOT come clos
 request's measured ones, as ratios.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 import warnings
@@ -20,7 +22,7 @@ from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.base.errors import InputError
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.emulator.model import replica
+from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of, resolved
 from orchestrator.predict.simulate import RequestTimes, Trace, run, run_closed
 from orchestrator.results.records import DeploymentRow, PointHead
@@ -28,7 +30,7 @@ from orchestrator.results.root import open_results
 from orchestrator.results.schemas import rows_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-Errors = dict[str, dict[str, float]]  # median errors by figure, of each of something
+Errors = dict[str, dict[str, float]]  # median errors by figure, for each sample or each value
 FIGURES = ("ttft_p50", "ttft_p90", "tpot_p50", "e2e_p50")
 FITTED = (
     "compute_efficiency", "low_bit_efficiency", "expert_compute_efficiency", "bandwidth_efficiency",
@@ -38,7 +40,11 @@ FITTED = (
 # Keeps constants near their start if the data do not show them: a factor of e weighs like an error
 # of 2 %.
 _PRIOR = 0.02
-_TOLD = 0.25  # standard deviation, as a share, beyond which a constant is not told by the samples
+_UNDETERMINED = 0.25  # standard deviation, as a share, from which samples do not show a constant
+_NOISE_GROWTH = 1.1  # by which noise may grow for a constant to count as undetermined
+_LEAST = 1e-7  # of constants and latencies, so that they have logarithms
+_ERROR_SCALE = 0.1  # log-ratio beyond which a residual counts as an outlier
+_STEP = 0.2  # in the logarithm of a constant, over which derivatives are taken
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
 _CHANCE = 0.2  # |log| that a jitter of 1 must gain in the tail of TTFT: less is chance
 _DESCRIBED = (
@@ -68,22 +74,39 @@ class FitSample:
     measure: Bools  # False: warm-up, simulated but not compared
     level: float
     concurrency: int | None  # closed loop: requests in flight on this replica
-    outcome: RequestTimes  # measured
+    times: RequestTimes  # measured
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSamples:
+    """What a sweep offers to a fit. ``emulated_points`` say nothing of an engine."""
+
+    samples: list[FitSample]
+    emulated_points: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants that come closest to measurements.
+
+    ``spread``: how far each fitted constant may be off (one standard deviation, as a share).
+    ``undetermined``: constants that the samples cannot tell apart from others; they have their
+    typical values, and the other constants are right together with these.
+    """
+
+    constants: Constants
+    spread: dict[str, float]
+    undetermined: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A calibrated profile. Errors are medians over samples of |simulated / measured - 1|, by
     figure.
-
-    ``spread``: how far each fitted constant may be off, as ``calibrate`` has it. ``held``:
-    constants that these samples cannot tell apart from others; they are what is typical, and the
-    rest holds together with them.
     """
 
     profile: Profile
-    spread: dict[str, float]
-    held: tuple[str, ...]
+    calibration: Calibration
     error: dict[str, float]
     # of samples the constants were not fitted to; None: too few
     held_out_error: dict[str, float] | None
@@ -99,111 +122,135 @@ def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> 
     kind of device. Raises InputError when they do not, or when there is nothing to fit.
     """
     base = profile or Profile()
-    answered, emulated = read_samples(uri, base)
-    samples = [one for one in answered if engine is None or one.settings.engine == engine]
+    stored = read_samples(uri, base)
+    samples = [
+        sample for sample in stored.samples if engine is None or sample.settings.engine == engine
+    ]
     if not samples:
-        which = f" of {engine}" if engine else ""
-        why = (
-            f"; {emulated} points were answered by an emulator, which says nothing of an engine"
-            if emulated
-            else ""
-        )
-        raise InputError(
-            f"no answered requests of any committed point{which} at {uri}{why}: nothing to fit"
-        )
-    devices, engines = (
-        {one.device.name for one in samples},
-        {one.settings.engine for one in samples},
-    )
-    for what, found in (("on", devices), ("with", engines)):
-        if len(found) > 1:
-            raise InputError(
-                f"the deployments at {uri} ran {what} {', '.join(sorted(found))}: fit each on its "
-                "own"
-            )
+        raise InputError(_nothing_to_fit(uri, engine, stored.emulated_points))
+    _check_alike(uri, "on", {sample.device.name for sample in samples})
+    _check_alike(uri, "with", {sample.settings.engine for sample in samples})
     start = resolved(base.constants, samples[0].settings.engine, samples[0].device)
-    constants, spread, held = calibrate(samples, start)
-    by_sample = {sample.name: _errors(sample, constants) for sample in samples}
-    error, held_out = _summary(by_sample), _held_out(samples, start)
+    calibration = calibrate(samples, start)
+    by_sample = {sample.name: _errors(sample, calibration.constants) for sample in samples}
+    error = _summary(by_sample)
+    held_out_error = _held_out_error(samples, start)
     by_field = _by_field(samples, by_sample)
     origin = {
-        "results": uri, "samples": len(samples), "emulated_points_left_out": emulated, "error": error,
-        "held_out_error": held_out, "by_field": by_field, "spread": spread, "held": list(held),
-    }  # fmt: skip
-    named = base.accelerator or samples[0].device.name
+        "results": uri,
+        "samples": len(samples),
+        "emulated_points_left_out": stored.emulated_points,
+        "error": error,
+        "held_out_error": held_out_error,
+        "by_field": by_field,
+        "spread": calibration.spread,
+        "held": list(calibration.undetermined),
+    }
     fitted = base.model_copy(
-        update={"constants": constants, "accelerator": named, "fitted": origin}
+        update={
+            "constants": calibration.constants,
+            "accelerator": base.accelerator or samples[0].device.name,
+            "fitted": origin,
+        }
     )
-    return Fit(fitted, spread, held, error, held_out, by_sample, by_field)
+    return Fit(fitted, calibration, error, held_out_error, by_sample, by_field)
+
+
+def _nothing_to_fit(uri: str, engine: str | None, emulated_points: int) -> str:
+    points = "any committed point"
+    if engine:
+        points = f"{points} of {engine}"
+    reason = ""
+    if emulated_points:
+        reason = (
+            f"; {emulated_points} points were answered by an emulator, "
+            "which says nothing of an engine"
+        )
+    return f"no answered requests of {points} at {uri}{reason}: nothing to fit"
+
+
+def _check_alike(uri: str, preposition: str, names: set[str]) -> None:
+    """Raises InputError if deployments ran on several devices, or with several engines."""
+    if len(names) > 1:
+        raise InputError(
+            f"the deployments at {uri} ran {preposition} {', '.join(sorted(names))}: "
+            "fit each on its own"
+        )
 
 
 def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]:
     """Median errors of the samples that share a value of a setting, or a level, in which the
     samples differ.
     """
-    described = {
-        one.name: {"level": one.level} | {name: getattr(one.settings, name) for name in _DESCRIBED}
-        for one in samples
-    }
-    result: dict[str, Errors] = {}
+    by_field: dict[str, Errors] = {}
     for field in ("level", *_DESCRIBED):
         groups: dict[str, Errors] = {}
-        for name, values in described.items():
-            groups.setdefault(str(values[field]), {})[name] = errors[name]
+        for sample in samples:
+            value = sample.level if field == "level" else getattr(sample.settings, field)
+            groups.setdefault(str(value), {})[sample.name] = errors[sample.name]
         if len(groups) > 1:
-            result[field] = {value: _summary(group) for value, group in sorted(groups.items())}
-    return result
+            by_field[field] = {value: _summary(group) for value, group in sorted(groups.items())}
+    return by_field
 
 
-def calibrate(
-    samples: Sequence[FitSample], start: Constants
-) -> tuple[Constants, dict[str, float], tuple[str, ...]]:
+def calibrate(samples: Sequence[FitSample], start: Constants) -> Calibration:
     """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample
     weighs the same.
 
-    With them how far each may be off (one standard deviation, as a share), and which were held
-    where ``start`` has them: those that the fit is as good without. Constants that change nothing
-    for any sample (of experts, where no model has any) stay as they are; ``jitter`` comes last: it
+    Constants without which the fit is as good stay where ``start`` has them. So do those that
+    change nothing for any sample (of experts, where no model has any). ``jitter`` comes last: it
     would be noise before.
     """
     start = start.model_copy(update={"jitter": 0.0})
-    names = [name for name in FITTED if any(_matters(one, start, name) for one in samples)]
-    whole = search = _ConstantSearch(samples, start, names)
-    corners = [
-        whole.origin + np.log(_scales(names, *scales))
-        for scales in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3))
-    ]
-    best = whole.best(
-        min(corners, key=lambda corner: np.sum(np.log1p((whole.residuals(corner) / 0.1) ** 2)))
+    names = [name for name in FITTED if _matters(name, samples, start)]
+    search = _ConstantSearch(samples, start, names)
+    position = search.minimum(_best_corner(search))
+    fewest, position = _without_undetermined(search, position)
+    constants = fewest.at(position)
+    spread = search.spread(search.position(constants))
+    return Calibration(
+        constants=with_jitter(samples, constants),
+        spread=dict(zip(names, spread.round(4).tolist(), strict=True)),
+        undetermined=tuple(name for name in names if name not in fewest.names),
     )
-    while len(search.names) > 1 and (spread := search.spread(best)).max() > _TOLD:
-        others = np.arange(len(spread)) != spread.argmax()
-        fewer = _ConstantSearch(
-            samples, start, [name for name, kept in zip(search.names, others, strict=True) if kept]
-        )
-        again = fewer.best(best[others])
-        if fewer.noise(again) > max(_PRIOR, 1.1 * search.noise(best)):
-            break  # it is told, if not well
-        search, best = fewer, again
-    found = search.at(best)
-    spread = whole.spread(whole.position(found))
-    held = tuple(name for name in names if name not in search.names)
-    return (
-        with_jitter(samples, found),
-        dict(zip(names, spread.round(4).tolist(), strict=True)),
-        held,
-    )
+
+
+def _without_undetermined(
+    search: _ConstantSearch, position: Floats
+) -> tuple[_ConstantSearch, Floats]:
+    """The search over those constants alone that samples show, and its minimum. The constant that
+    is shown least is left out first, as long as the others explain the samples without it.
+    """
+    while len(search.names) > 1:
+        spread = search.spread(position)
+        if spread.max() <= _UNDETERMINED:
+            break
+        least_shown = int(spread.argmax())
+        fewer = search.without(search.names[least_shown])
+        minimum = fewer.minimum(np.delete(position, least_shown))
+        if fewer.noise(minimum) > max(_PRIOR, _NOISE_GROWTH * search.noise(position)):
+            break  # the samples show it, if not well
+        search = fewer
+        position = minimum
+    return search, position
 
 
 class _ConstantSearch:
     """For the values of some constants, as logarithms, that come closest to what was measured."""
 
     def __init__(self, samples: Sequence[FitSample], start: Constants, names: list[str]) -> None:
-        self._samples, self._start, self.names = samples, start, names
+        self._samples = samples
+        self._start = start
+        self.names = names
         self.origin = self.position(start)
 
+    def without(self, name: str) -> _ConstantSearch:
+        """The search that leaves one constant where it started."""
+        others = [other for other in self.names if other != name]
+        return _ConstantSearch(self._samples, self._start, others)
+
     def position(self, constants: Constants) -> Floats:
-        return np.log([max(getattr(constants, name), 1e-7) for name in self.names])
+        return np.log([max(getattr(constants, name), _LEAST) for name in self.names])
 
     def at(self, position: Floats) -> Constants:
         values = np.exp(np.clip(position, -18, 5)).tolist()
@@ -213,21 +260,33 @@ class _ConstantSearch:
         """Of each sample its groups' log-ratios, whose squares add up to their mean square; then of
         each constant.
         """
-        ratios = [_log_ratios(sample, self.at(position)) for sample in self._samples]
+        constants = self.at(position)
+        ratios = [_log_ratios(sample, constants) for sample in self._samples]
         return np.concatenate([*ratios, _PRIOR * (position - self.origin)])
+
+    def loss(self, position: Floats) -> float:
+        """How far the simulation is off; outliers count by their logarithm."""
+        return float(np.sum(np.log1p((self.residuals(position) / _ERROR_SCALE) ** 2)))
 
     def derivatives(self, position: Floats) -> Floats:
         """By wide steps: latencies jump by whole steps of the engine, and narrow ones would show
         the jumps.
         """
-        here, steps = self.residuals(position), 0.2 * np.eye(len(position))
-        return np.stack([(self.residuals(position + step) - here) / 0.2 for step in steps], axis=1)
+        here = self.residuals(position)
+        steps = _STEP * np.eye(len(position))
+        columns = [(self.residuals(position + step) - here) / _STEP for step in steps]
+        return np.stack(columns, axis=1)
 
-    def best(self, near: Floats) -> Floats:
+    def minimum(self, near: Floats) -> Floats:
         """The nearest minimum."""
         limits = {"max_nfev": 80, "ftol": 3e-3, "xtol": 3e-3}
         best = least_squares(
-            self.residuals, near, self.derivatives, loss="soft_l1", f_scale=0.1, **limits
+            self.residuals,
+            near,
+            self.derivatives,
+            loss="soft_l1",
+            f_scale=_ERROR_SCALE,
+            **limits,
         )
         return np.asarray(best.x)
 
@@ -237,50 +296,58 @@ class _ConstantSearch:
         return float(np.sqrt(np.sum(left**2) / len(self._samples)))
 
     def spread(self, position: Floats) -> Floats:
-        """Standard deviation of each logarithm, as far as the samples and where it started tell it;
+        """Standard deviation of each logarithm, as far as the samples and where it started show it;
         errors of less than ``_PRIOR`` are taken for that.
         """
-        by = self.derivatives(position)
-        return max(_PRIOR, self.noise(position)) * np.sqrt(np.diag(np.linalg.inv(by.T @ by)))
+        slopes = self.derivatives(position)
+        variances = np.diag(np.linalg.inv(slopes.T @ slopes))
+        return max(_PRIOR, self.noise(position)) * np.sqrt(variances)
+
+
+def _best_corner(search: _ConstantSearch) -> Floats:
+    """The best of several points to start from: with queues a search may end in a local minimum."""
+    corners: list[Floats] = []
+    for efficiency, compute, overhead in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3)):
+        scales = [_scale(name, efficiency, compute, overhead) for name in search.names]
+        corners.append(search.origin + np.log(scales))
+    return min(corners, key=search.loss)
+
+
+def _scale(name: str, efficiency: float, compute: float, overhead: float) -> float:
+    """The factor of one constant at a corner."""
+    if not name.endswith("efficiency"):
+        return overhead
+    return efficiency * compute if "compute" in name else efficiency
 
 
 def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants:
     """With the jitter that brings the 90th percentile of TTFT closest, where that is more than
     chance would.
     """
-    tried = [constants.model_copy(update={"jitter": value}) for value in _JITTERS]
-    return min(
-        tried,
-        key=lambda one: (
-            np.mean([_tail_error(sample, one) for sample in samples]) + _CHANCE * one.jitter
-        ),
-    )
+
+    def error(candidate: Constants) -> float:
+        tails = [_tail_error(sample, candidate) for sample in samples]
+        return float(np.mean(tails)) + _CHANCE * candidate.jitter
+
+    candidates = [constants.model_copy(update={"jitter": jitter}) for jitter in _JITTERS]
+    return min(candidates, key=error)
 
 
-def _scales(names: list[str], efficiency: float, compute: float, overhead: float) -> list[float]:
-    """Factors of another point to start from: with queues a search may end in a local minimum."""
-    return [
-        (efficiency * (compute if "compute" in name else 1.0))
-        if name.endswith("efficiency")
-        else overhead
-        for name in names
-    ]
+def _matters(name: str, samples: Sequence[FitSample], start: Constants) -> bool:
+    """Whether the step model of any sample depends on a constant."""
+    halved = start.model_copy(update={name: max(getattr(start, name), _LEAST) / 2})
+    return any(_model(sample, start) != _model(sample, halved) for sample in samples)
 
 
-def _matters(sample: FitSample, start: Constants, name: str) -> bool:
-    halved = start.model_copy(update={name: max(getattr(start, name), 1e-7) / 2})
-    one, other = (
-        replica(sample.settings, sample.facts, sample.device, each) for each in (start, halved)
-    )
-    return one != other
+def _model(sample: FitSample, constants: Constants) -> Replica:
+    return replica(sample.settings, sample.facts, sample.device, constants)
 
 
 def _tail_error(sample: FitSample, constants: Constants) -> float:
     """|log| of simulated over measured p90 of TTFT."""
-    simulated, measured = (
-        figures(trace, outcome, sample.measure)[FIGURES.index("ttft_p90")]
-        for trace, outcome in (_simulated(sample, constants), (sample.schedule, sample.outcome))
-    )
+    p90 = FIGURES.index("ttft_p90")
+    simulated = figures(*_simulated(sample, constants), sample.measure)[p90]
+    measured = figures(sample.schedule, sample.times, sample.measure)[p90]
     return float(abs(np.log(simulated / measured)))
 
 
@@ -290,9 +357,9 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
     Means, because one request's latency jumps by whole steps when a constant moves a little;
     groups, because short and long prompts tell overheads from work.
     """
-    measured = _latencies(sample.schedule, sample.outcome)[:, sample.measure]
+    measured = _latencies(sample.schedule, sample.times)[:, sample.measure]
     simulated = _latencies(*_simulated(sample, constants))[:, sample.measure]
-    ratios = np.log(np.maximum(simulated, 1e-7) / np.maximum(measured, 1e-7))
+    ratios = np.log(np.maximum(simulated, _LEAST) / np.maximum(measured, _LEAST))
     order = np.argsort(sample.schedule.prompt_tokens[sample.measure], kind="stable")
     groups = [ratios[:, group] for group in np.array_split(order, min(_GROUPS, len(order)))]
     with warnings.catch_warnings():
@@ -302,63 +369,75 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
     return np.nan_to_num(means, nan=0.0) / float(np.sqrt(len(means)))
 
 
-def _held_out(samples: Sequence[FitSample], start: Constants) -> dict[str, float] | None:
-    """Fit on every other sample, look at the rest, and the other way round."""
+def _held_out_error(samples: Sequence[FitSample], start: Constants) -> dict[str, float] | None:
+    """Fits on every other sample and looks at the rest, then the other way round."""
     if len(samples) < _HELD_OUT_MIN:
         return None
     errors: Errors = {}
     for fold in (0, 1):
-        constants = calibrate(samples[fold::2], start)[0]
+        constants = calibrate(samples[fold::2], start).constants
         errors |= {sample.name: _errors(sample, constants) for sample in samples[1 - fold :: 2]}
     return _summary(errors)
 
 
 def _summary(errors: Errors) -> dict[str, float]:
-    return {
-        name: round(float(np.median([one[name] for one in errors.values()])), 4) for name in FIGURES
-    }
+    """Medians by figure."""
+    medians: dict[str, float] = {}
+    for name in FIGURES:
+        median = np.median([of_sample[name] for of_sample in errors.values()])
+        medians[name] = round(float(median), 4)
+    return medians
 
 
 def _errors(sample: FitSample, constants: Constants) -> dict[str, float]:
     simulated = figures(*_simulated(sample, constants), sample.measure)
-    values = np.abs(simulated / figures(sample.schedule, sample.outcome, sample.measure) - 1)
-    return {name: round(float(value), 4) for name, value in zip(FIGURES, values, strict=True)}
+    measured = figures(sample.schedule, sample.times, sample.measure)
+    errors = np.abs(simulated / measured - 1)
+    return {name: round(float(error), 4) for name, error in zip(FIGURES, errors, strict=True)}
 
 
 def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestTimes]:
-    model, schedule = (
-        replica(sample.settings, sample.facts, sample.device, constants),
-        sample.schedule,
-    )
+    """What the model makes of a sample's requests, in closed loop with arrivals of their own."""
+    model = _model(sample, constants)
+    schedule = sample.schedule
+    ranks = sample.settings.data_parallel_size
     if sample.concurrency is None:
-        return schedule, run(model, schedule, ranks=sample.settings.data_parallel_size)
+        return schedule, run(model, schedule, ranks)
     return run_closed(
-        *(model, schedule.prompt_tokens, schedule.output_tokens, sample.concurrency),
-        ranks=sample.settings.data_parallel_size,
-        cached=schedule.cached_tokens,
+        model,
+        schedule.prompt_tokens,
+        schedule.output_tokens,
+        sample.concurrency,
+        ranks,
+        schedule.cached_tokens,
     )
 
 
-def _latencies(schedule: Trace, outcome: RequestTimes) -> Floats:
+def _latencies(schedule: Trace, times: RequestTimes) -> Floats:
     """Rows of TTFT and TPOT in seconds from when each request was sent; NaN where there is none."""
     steps = np.where(schedule.output_tokens > 1, schedule.output_tokens - 1, np.nan)
-    tpot = (outcome.last_token_s - outcome.first_token_s) / steps
-    return np.stack([outcome.first_token_s - schedule.arrival_s, tpot])
+    tpot = (times.last_token_s - times.first_token_s) / steps
+    return np.stack([times.first_token_s - schedule.arrival_s, tpot])
 
 
-def figures(schedule: Trace, outcome: RequestTimes, measure: Bools) -> Floats:
-    """FIGURES of the requests in ``measure``, seconds from when they were sent."""
-    ttft, tpot = _latencies(schedule, outcome)[:, measure]
-    e2e = (outcome.last_token_s - schedule.arrival_s)[measure]
-    wanted = ((ttft, 0.5), (ttft, 0.9), (tpot, 0.5), (e2e, 0.5))
-    known = [(values[~np.isnan(values)], share) for values, share in wanted]
-    return np.maximum(
-        [np.quantile(values, share) if len(values) else 0.0 for values, share in known], 1e-6
-    )
+def figures(schedule: Trace, times: RequestTimes, measure: Bools) -> Floats:
+    """FIGURES of the requests in ``measure``, seconds from when they were sent; at least 1e-6."""
+    ttft, tpot = _latencies(schedule, times)[:, measure]
+    e2e = (times.last_token_s - schedule.arrival_s)[measure]
+    values = [
+        _quantile(ttft, 0.5),
+        _quantile(ttft, 0.9),
+        _quantile(tpot, 0.5),
+        _quantile(e2e, 0.5),
+    ]
+    return np.maximum(values, 1e-6)
 
 
-# --- reading
-# ---------------------------------------------------------------------------------------------------------
+def _quantile(seconds: Floats, share: float) -> float:
+    """Of the values that are not NaN; 0 without any."""
+    present = seconds[~np.isnan(seconds)]
+    return float(np.quantile(present, share)) if len(present) else 0.0
+
 
 _REQUESTS = (
     "measurement_id", "replica", "phase", "sent_ns", "first_token_ns", "last_token_ns", "input_tokens",
@@ -366,36 +445,34 @@ _REQUESTS = (
 )  # fmt: skip
 
 
-def read_samples(uri: str, profile: Profile) -> tuple[list[FitSample], int]:
-    """Every committed point at ``uri`` that an engine answered, one sample per replica; how many an
-    emulator did.
-    """
+def read_samples(uri: str, profile: Profile) -> StoredSamples:
+    """Every committed point at ``uri`` that an engine answered, one sample per replica."""
     results = open_results(uri)
     deployments = {
         row.deployment_id: row for row in rows_of(results.read("deployments"), DeploymentRow)
     }
     requests = results.read("requests", _REQUESTS)
     requests = requests.filter(pc.equal(requests["status"], "ok"))
-    samples, emulated = [], 0
+    samples: list[FitSample] = []
+    emulated_points = 0
     for point in rows_of(results.read("points"), PointHead):
-        deployment = deployments.get(point.deployment_id)
-        rows = requests.filter(pc.equal(requests["measurement_id"], point.measurement_id))
-        emulated += point.emulated
-        # which replica answered is not known
-        if deployment is None or point.emulated or deployment.router is not None:
+        if point.emulated:
+            emulated_points += 1
             continue
+        deployment = deployments.get(point.deployment_id)
+        # behind a router it is not known which replica answered
+        if deployment is None or deployment.router is not None:
+            continue
+        rows = requests.filter(pc.equal(requests["measurement_id"], point.measurement_id))
         for number in sorted(set(rows["replica"].to_pylist())):
+            of_replica = rows.filter(pc.equal(rows["replica"], number)).sort_by("sent_ns")
             name = (
                 f"{deployment.label} {point.control}={point.level:g} "
                 f"{point.measurement_id[:8]} replica {number}"
             )
-            share = (
-                rows.filter(pc.equal(rows["replica"], number))
-                .sort_by("sent_ns")
-                .slice(0, _MAX_REQUESTS)
-            )
-            samples.append(_sample(name, deployment, point, share, profile))
-    return samples, emulated
+            first = of_replica.slice(0, _MAX_REQUESTS)
+            samples.append(_sample(name, deployment, point, first, profile))
+    return StoredSamples(samples, emulated_points)
 
 
 def _sample(
@@ -403,38 +480,37 @@ def _sample(
 ) -> FitSample:
     settings = EngineSettings.model_validate(json.loads(deployment.settings_json))
     hardware = Hardware(name=deployment.hardware, accelerator=deployment.accelerator)
-    own = (
-        profile
-        if profile.accelerator or not hardware.is_cpu
-        else profile.model_copy(update={"accelerator": "cpu"})
-    )
+    if hardware.is_cpu and not profile.accelerator:
+        profile = profile.model_copy(update={"accelerator": "cpu"})
     sent_ns = _floats(rows["sent_ns"])
     schedule = Trace(
         arrival_s=(sent_ns - sent_ns[0]) / 1e9,
-        prompt_tokens=_whole(pc.coalesce(rows["input_tokens"], rows["input_tokens_asked"])),
-        output_tokens=_whole(rows["output_tokens"].fill_null(1)),
-        cached_tokens=_whole(rows["cached_tokens"].fill_null(0)),
+        prompt_tokens=_ints(pc.coalesce(rows["input_tokens"], rows["input_tokens_asked"])),
+        output_tokens=_ints(rows["output_tokens"].fill_null(1)),
+        cached_tokens=_ints(rows["cached_tokens"].fill_null(0)),
     )
-    outcome = RequestTimes(
+    times = RequestTimes(
         scheduled_s=schedule.arrival_s,
         first_token_s=(_floats(rows["first_token_ns"]) - sent_ns[0]) / 1e9,
         last_token_s=(_floats(rows["last_token_ns"]) - sent_ns[0]) / 1e9,
         preemptions=np.zeros(rows.num_rows, np.int64),
     )
     measure = np.array([phase == "measure" for phase in rows["phase"].to_pylist()], np.bool_)
-    closed = (
-        max(1, round(point.level / settings.replicas)) if point.control == "concurrency" else None
-    )
+    if not measure.any():
+        measure = np.ones(rows.num_rows, np.bool_)
+    concurrency = None
+    if point.control == "concurrency":
+        concurrency = max(1, round(point.level / settings.replicas))
     return FitSample(
         name=name,
         settings=settings,
-        facts=facts_of(own, settings),
-        device=device_of(own, hardware),
+        facts=facts_of(profile, settings),
+        device=device_of(profile, hardware),
         schedule=schedule,
         level=point.level,
-        measure=measure if measure.any() else np.ones(rows.num_rows, np.bool_),
-        concurrency=closed,
-        outcome=outcome,
+        measure=measure,
+        concurrency=concurrency,
+        times=times,
     )
 
 
@@ -443,5 +519,5 @@ def _floats(column: pa.ChunkedArray) -> Floats:
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
-def _whole(column: pa.ChunkedArray) -> Ints:
+def _ints(column: pa.ChunkedArray) -> Ints:
     return np.asarray(column.to_numpy(), dtype=np.int64)

@@ -1,6 +1,8 @@
 """Simulates a whole schedule in virtual time: when every request would get its tokens."""
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,21 +15,17 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order they arrive: seconds, prompt and output tokens, prompt tokens found in
-    the prefix cache.
-    """
+    """Requests in the order they arrive."""
 
     arrival_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
-    cached_tokens: Ints | None = None
+    cached_tokens: Ints | None = None  # of the prompt; those that the prefix cache has
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Per request, in the schedule's order, seconds on the schedule's clock; NaN for requests that
-    were refused.
-    """
+    """When each request of a trace was served, on the trace's clock; NaN if it was refused."""
 
     scheduled_s: Floats
     first_token_s: Floats
@@ -51,7 +49,8 @@ def run(model: Replica, schedule: Trace, ranks: int = 1) -> RequestTimes:
     """Simulate with a model that is already built; rank r takes every ``ranks``-th request."""
     sequences: list[Sequence | None] = [None] * len(schedule.arrival_s)
     for rank in range(ranks):
-        sequences[rank::ranks] = _run_rank(Batch(model, rank), schedule, slice(rank, None, ranks))
+        part = slice(rank, None, ranks)
+        sequences[part] = _run_rank(Batch(model, rank), _requests_of(schedule, part))
     return _times_of(sequences)
 
 
@@ -69,76 +68,113 @@ def run_closed(
     A refused request is over when it comes. Ranks that get no share of the concurrency get no
     requests either.
     """
-    ranks, arrivals = min(ranks, concurrency), np.zeros(len(prompts))
+    ranks = min(ranks, concurrency)
+    trace = Trace(np.zeros(len(prompts)), prompts, outputs, cached)
     sequences: list[Sequence | None] = [None] * len(prompts)
-    columns = (prompts, outputs, np.zeros_like(prompts) if cached is None else cached)
     for rank in range(ranks):
-        part, share = slice(rank, None, ranks), len(range(rank, concurrency, ranks))
-        entries = list(zip(*(column[part].tolist() for column in columns), strict=True))
-        arrivals[part], sequences[part] = _closed_rank(Batch(model, rank), entries, share)
-    return Trace(arrivals, prompts, outputs, cached), _times_of(sequences)
+        part = slice(rank, None, ranks)
+        share = len(range(rank, concurrency, ranks))
+        loop = _ClosedLoop(Batch(model, rank), _requests_of(trace, part), share)
+        loop.run()
+        trace.arrival_s[part] = loop.arrivals_s
+        sequences[part] = loop.sequences
+    return trace, _times_of(sequences)
 
 
-def _closed_rank(
-    batch: Batch, entries: list[tuple[int, int, int]], concurrency: int
-) -> tuple[list[float], list[Sequence | None]]:
-    arrivals: list[float] = []
-    sequences: list[Sequence | None] = []
-    running = 0
-
-    def fill() -> None:
-        nonlocal running
-        while running < concurrency and len(sequences) < len(entries):
-            prompt, output, hit = entries[len(sequences)]
-            refused = _turned_away(batch.limits, running, prompt, output)
-            arrivals.append(batch.clock)
-            sequences.append(None if refused else batch.submit(batch.clock, prompt, output, hit))
-            running += not refused
-
-    fill()
-    while not batch.idle:
-        running -= len(batch.advance())
-        fill()
-    return arrivals, sequences
+class _Request(NamedTuple):
+    arrival_s: float
+    prompt: int
+    output: int
+    cached: int
 
 
-def _run_rank(batch: Batch, schedule: Trace, part: slice) -> list[Sequence | None]:
-    cached = schedule.cached_tokens
+def _requests_of(trace: Trace, part: slice) -> list[_Request]:
+    """The requests of one rank."""
+    cached = trace.cached_tokens
     if cached is None:
-        cached = np.zeros_like(schedule.prompt_tokens)
-    columns = (schedule.arrival_s, schedule.prompt_tokens, schedule.output_tokens, cached)
+        cached = np.zeros_like(trace.prompt_tokens)
+    columns = (trace.arrival_s, trace.prompt_tokens, trace.output_tokens, cached)
+    lists = [column[part].tolist() for column in columns]
+    return [_Request(*row) for row in zip(*lists, strict=True)]
+
+
+class _ClosedLoop:
+    """Keeps ``concurrency`` of the requests in flight on one rank, whatever their arrival says."""
+
+    def __init__(self, batch: Batch, requests: list[_Request], concurrency: int) -> None:
+        self._batch = batch
+        self._requests = requests
+        self._concurrency = concurrency
+        self._running = 0
+        self.arrivals_s: list[float] = []
+        self.sequences: list[Sequence | None] = []
+
+    def run(self) -> None:
+        self._fill()
+        while not self._batch.idle:
+            self._running -= len(self._batch.advance())
+            self._fill()
+
+    def _fill(self) -> None:
+        batch = self._batch
+        while self._running < self._concurrency and len(self.sequences) < len(self._requests):
+            request = self._requests[len(self.sequences)]
+            self.arrivals_s.append(batch.clock)
+            if _is_refused(batch.limits, self._running, request):
+                self.sequences.append(None)
+                continue
+            self.sequences.append(
+                batch.submit(batch.clock, request.prompt, request.output, request.cached)
+            )
+            self._running += 1
+
+
+def _run_rank(batch: Batch, requests: list[_Request]) -> list[Sequence | None]:
+    """Serves each request when it arrives. Returns one sequence a request, None for refused ones."""
     sequences: list[Sequence | None] = []
     running: list[Sequence] = []
-    for arrival_s, prompt, output, hit in zip(
-        *(column[part].tolist() for column in columns), strict=True
-    ):
-        if batch.limits.max_requests is not None:  # else nobody asks how many are here
+    for request in requests:
+        arrival_s = request.arrival_s
+        if batch.limits.max_requests is not None:  # without a limit their number does not matter
             while not batch.idle and batch.clock < arrival_s:
                 batch.advance(until_s=arrival_s)
-            running = [one for one in running if not one.last_token_s <= arrival_s]
-        if _turned_away(batch.limits, len(running), prompt, output):
+            running = [sequence for sequence in running if not _has_ended(sequence, arrival_s)]
+        if _is_refused(batch.limits, len(running), request):
             sequences.append(None)
             continue
-        sequences.append(sequence := batch.submit(arrival_s, prompt, output, hit))
+        sequence = batch.submit(arrival_s, request.prompt, request.output, request.cached)
+        sequences.append(sequence)
         running.append(sequence)
     while not batch.idle:
         batch.advance()
     return sequences
 
 
-def _turned_away(limits: RankLimits, running: int, prompt: int, output: int) -> bool:
-    """Whether it is refused: it can never run, or ``max_num_queued_reqs`` are already here."""
-    most = limits.max_requests
-    return (most is not None and running >= most) or refusal(limits, prompt, output) is not None
+def _has_ended(sequence: Sequence, now_s: float) -> bool:
+    return sequence.last_token_s <= now_s  # NaN until its last token
+
+
+def _is_refused(limits: RankLimits, running: int, request: _Request) -> bool:
+    """Whether a request can never run, or finds ``max_num_queued_reqs`` others here already."""
+    if limits.max_requests is not None and running >= limits.max_requests:
+        return True
+    return refusal(limits, request.prompt, request.output) is not None
+
+
+_REFUSED = (math.nan, math.nan, math.nan, 0)
 
 
 def _times_of(sequences: list[Sequence | None]) -> RequestTimes:
-    nan = float("nan")
-    rows = [
-        (nan, nan, nan, 0)
-        if one is None
-        else (one.scheduled_s, one.first_token_s, one.last_token_s, one.preemptions)
-        for one in sequences
-    ]
+    rows = [_REFUSED if sequence is None else _row(sequence) for sequence in sequences]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     return RequestTimes(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))
+
+
+def _row(sequence: Sequence) -> tuple[float, float, float, int]:
+    """The fields of ``RequestTimes``."""
+    return (
+        sequence.scheduled_s,
+        sequence.first_token_s,
+        sequence.last_token_s,
+        sequence.preemptions,
+    )

@@ -21,14 +21,21 @@ from orchestrator.emulator.model import Replica
 from orchestrator.spec.load import Control
 
 SAMPLES = 256  # requests that stand for a workload
+# Each sampled request has its own quantiles, which are the same in every state.
 _shuffled = np.random.default_rng(0).permutation
-# each request has its own quantiles, the same in every state
 _STRATA = (np.arange(SAMPLES) + 0.5) / SAMPLES
-_WHEN, _KIND, _SLOT, _QUEUE = (_shuffled(_STRATA) for _ in range(4))
-_NORMAL = ndtri(_shuffled(_STRATA))
+_ARRIVAL_IN_STEP = _shuffled(_STRATA)  # how far the step that runs still has to go
+_KIND_OF_STEP = _shuffled(_STRATA)  # whether that step holds a prompt
+_SLOT_WAIT = _shuffled(_STRATA)
+_QUEUE_WAIT = _shuffled(_STRATA)
+_TOKEN_TIME = ndtri(_shuffled(_STRATA))  # of a normal distribution
 _FULL = 0.98  # of the token budget: beyond it queues grow without end
-# outputs that vary less than this end together, so that in a closed loop the next begin together
+# Outputs that vary less than this end together, so that in a closed loop the next begin together.
 _ALIKE = 0.05
+_NO_LIMIT = 1 << 30  # tokens of a step without chunked prefill
+_FEW_RUNNING = 4  # with fewer sequences than this a request may find the rank idle
+_RARE = 0.01  # a share that is too small to matter
+_FREE_SLOTS = 6  # standard deviations of free slots beyond which no request waits for one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,19 +51,25 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """With so many ``running`` sequences: requests/s; mean seconds of a step, of one without and
-    with prompts; the share of those; what a token of a prompt adds to a step; how much of the time
-    prompts are being prefilled.
-    """
+    """What a rank does while ``running`` sequences decode at once."""
 
     running: float
-    rate: float
-    step_s: float
-    decode_s: float
-    mixed_s: float
-    mixed_share: float
-    prompt_token_s: float
-    prefilling: float
+    rate: float  # requests/s
+    step_s: float  # mean of all steps
+    decode_s: float  # mean of steps without prompts
+    mixed_s: float  # mean of steps with prompts
+    mixed_share: float  # of steps with prompts
+    prompt_token_s: float  # what a token of a prompt adds to a step
+    prefilling: float  # share of the time in which prompts are being prefilled
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptLoad:
+    """The prompts of one step that holds any."""
+
+    chunks: list[tuple[int, int]]  # (tokens before it, its tokens) of each chunk
+    tokens: float  # of all chunks, on average
+    step_share: float  # of steps that hold prompts
 
 
 class Rank:
@@ -65,19 +78,32 @@ class Rank:
     """
 
     def __init__(self, model: Replica, demand: Demand, control: Control) -> None:
-        self._demand, self._open = demand, control == "request_rate"
-        self._costs, self._overhead_s, limits = model.costs, model.request_overhead_s, model.limits
-        output, length = demand.output, demand.prompt + demand.cached
-        share, half_way = output / output.sum(), length + output / 2
-        self._steps = max(0.5, float(output.mean()) - 1)  # of a request after its prefill
+        self._demand = demand
+        self._is_open = control == "request_rate"
+        self._costs = model.costs
+        self._overhead_s = model.request_overhead_s
+
+        output = demand.output
+        length = demand.prompt + demand.cached
+        mean_output = float(output.mean())
+        self._steps = max(0.5, mean_output - 1)  # of a request after its prefill
+        # Tokens that a sequence attends to, on average over all steps: a request counts as often as
+        # it has output tokens, each time with half of them.
+        share = output / output.sum()
+        half_way = length + output / 2
         self._context = float((share * half_way).sum())
         self._windowed = float((share * np.minimum(half_way, model.costs.window)).sum())
-        self._prompt, self._cached = float(demand.prompt.mean()), float(demand.cached.mean())
-        # 1 where all prompts are alike
+        self._prompt = float(demand.prompt.mean())
+        self._cached = float(demand.cached.mean())
+        # mean square over square of the mean: 1 where all prompts are alike
         self._uneven = float((demand.prompt**2).mean()) / self._prompt**2
-        self._lockstep = not self._open and float(output.std()) < _ALIKE * float(output.mean())
-        self._rests, self._interval = limits.prefill_first, limits.recv_interval
-        self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else 1 << 30
+        has_like_outputs = float(output.std()) < _ALIKE * mean_output
+        self._is_lockstep = not self._is_open and has_like_outputs
+
+        limits = model.limits
+        self._prefill_first = limits.prefill_first
+        self._recv_interval = limits.recv_interval
+        self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else _NO_LIMIT
         by_prefill = _FULL * limits.max_num_batched_tokens / (1 + self._prompt / self._steps)
         self.most = min(limits.max_num_seqs, limits.kv_tokens / self._context, max(1.0, by_prefill))
         self.at = lru_cache(maxsize=256)(self._at)
@@ -89,80 +115,84 @@ class Rank:
 
     def _at(self, running: float) -> State:
         decodes = max(1, round(running))
-        alone = decodes, round(decodes * self._context), decodes * self._windowed
-        beside, budget = (
-            ((0, 0, 0.0), self._budget) if self._rests else (alone, max(1, self._budget - decodes))
+        context = round(decodes * self._context)
+        windowed = decodes * self._windowed
+        decode_s = self._costs.mixed(decodes, context, windowed, [])
+        budget = self._budget if self._prefill_first else max(1, self._budget - decodes)
+        prompts = self._prompts_of_a_step(running, budget)
+        if self._prefill_first:  # prompts have steps of their own, which delay the next decode
+            mixed_s = self._costs.mixed(0, 0, 0.0, prompts.chunks) + decode_s
+        else:
+            mixed_s = self._costs.mixed(decodes, context, windowed, prompts.chunks)
+        step_s = (1 - prompts.step_share) * decode_s + prompts.step_share * mixed_s
+        rate = running / (self._steps * step_s)
+        token_s = (mixed_s - decode_s) / prompts.tokens
+        prefilling = min(_FULL, rate * self._prompt * (token_s + decode_s / budget))
+        return State(
+            running, rate, step_s, decode_s, mixed_s, prompts.step_share, token_s, prefilling
         )
+
+    def _prompts_of_a_step(self, running: float, budget: int) -> _PromptLoad:
+        """The prompts of a step that holds any, while so many sequences run.
+
+        ``budget``: tokens of prompts that a step has room for.
+        """
         parts = max(1, math.ceil(self._prompt / budget))
-        # chunks that come in a step
-        chunk, due = self._prompt / parts, parts * running / self._steps
-        met = due * self._interval  # by one look
-        together = (
-            max(1.0, min(running, budget / chunk))
-            if self._lockstep
-            else max(1.0, met / -math.expm1(-met))
-        )
-        together = min(together, budget / chunk) if parts == 1 else 1.0
+        chunk = self._prompt / parts
+        due = parts * running / self._steps  # chunks that come in a step
+        together = self._chunks_together(running, due, budget / chunk)
+        if parts > 1:
+            together = 1.0
         start = round(self._cached + (self._prompt - chunk) / 2)
         chunks = [(start, round(chunk))] * int(together)
-        if last := round(together % 1 * chunk):
+        last = round(together % 1 * chunk)
+        if last:
             chunks.append((start, last))
-        decode_s, mixed_s = self._costs.mixed(*alone, []), self._costs.mixed(*beside, chunks)
-        if self._rests:  # the prompts' step delays the next decode
-            mixed_s += decode_s
-        mixed_share = min(1.0, due / together)
-        step_s = (1 - mixed_share) * decode_s + mixed_share * mixed_s
-        rate, token_s = running / (self._steps * step_s), (mixed_s - decode_s) / (chunk * together)
-        prefilling = min(_FULL, rate * self._prompt * (token_s + decode_s / budget))
-        return State(running, rate, step_s, decode_s, mixed_s, mixed_share, token_s, prefilling)
+        return _PromptLoad(chunks, chunk * together, min(1.0, due / together))
 
-    def _first_s(self, one: State) -> float:
+    def _chunks_together(self, running: float, due: float, room: float) -> float:
+        """Chunks of a step that holds any, at most ``room``; ``due``: those that come in a step."""
+        if self._is_lockstep:
+            return min(max(1.0, min(running, room)), room)
+        # mean of a Poisson distribution without its zero
+        seen = due * self._recv_interval  # at one look for new requests
+        return min(max(1.0, seen / -math.expm1(-seen)), room)
+
+    def _unqueued_ttft_s(self, state: State) -> float:
         """Mean TTFT without waiting for a slot."""
-        return float(self._ttft(one).mean())
+        return float(self._ttft(state).mean())
 
     def in_flight(self, state: State) -> float:
         """Requests that run or are being prefilled."""
-        return state.running + state.rate * self._first_s(state)
+        return state.running + state.rate * self._unqueued_ttft_s(state)
 
     def level(self, state: State) -> float:
         """The load that leads to a state: requests/s, or requests in flight."""
-        return state.rate if self._open else self.in_flight(state)
+        return state.rate if self._is_open else self.in_flight(state)
 
     def under(self, level: float) -> State | None:
         """The state at a load; None: the rank cannot keep up with it (open loop)."""
         if level >= self.level(self.full):
-            return None if self._open else self.full
-        low = min(1e-6, self.most)
-        if level <= self.level(self.at(low)):
-            return self.at(low)
-        return self.at(
-            float(
-                brentq(
-                    lambda running: self.level(self.at(running)) - level, low, self.most, rtol=5e-3
-                )
-            )
-        )
+            return None if self._is_open else self.full
+        least = min(1e-6, self.most)
+        if level <= self.level(self.at(least)):
+            return self.at(least)
 
-    def latencies(self, one: State, level: float) -> dict[str, Floats]:
+        def excess(running: float) -> float:
+            return self.level(self.at(running)) - level
+
+        return self.at(float(brentq(excess, least, self.most, rtol=5e-3)))
+
+    def latencies(self, state: State, level: float) -> dict[str, Floats]:
         """Seconds of every sampled request at a load, by the names of limits (analysis/slo.py)."""
         output = self._demand.output
-        over = 0.0 if self._open else max(0.0, level - self.in_flight(one)) / one.rate
-        ttft = self._ttft(one) + (self._slot_wait_s(one) if self._open else over)
-        prompt_s = self._prompt * one.prompt_token_s
-        variance = (
-            one.mixed_share
-            * (1 - one.mixed_share)
-            * self._uneven
-            * prompt_s**2
-            / np.maximum(1, output)
-        )
-        # the number that run is Poisson; its mean over a request's life varies by 2/3 of that
-        if self._open:
-            growth_s = (one.decode_s - self.at(1.0).decode_s) / max(1.0, one.running)
-            # a burst makes steps longer, which makes it last longer
-            variance = (variance + growth_s**2 * one.running * 2 / 3) / (1 - one.prefilling) ** 2
-        tpot = np.maximum(one.step_s + _NORMAL * np.sqrt(variance), min(one.decode_s, one.step_s))
-        longest_s = one.mixed_s if one.mixed_share > 0.01 else one.decode_s
+        if self._is_open:
+            ttft = self._ttft(state) + self._slot_wait_s(state)
+        else:
+            waiting = max(0.0, level - self.in_flight(state))
+            ttft = self._ttft(state) + waiting / state.rate
+        tpot = self._tpot(state)
+        longest_s = state.mixed_s if state.mixed_share > _RARE else state.decode_s
         return {
             "ttft": ttft,
             "tpot": tpot,
@@ -171,40 +201,71 @@ class Rank:
             "normalized_ttft": ttft / (self._demand.prompt + self._demand.cached),
         }
 
-    def _ttft(self, one: State) -> Floats:
-        """The rest of the step that runs when a request comes, or until it is looked for; prefills
-        before its own; its own.
+    def _tpot(self, state: State) -> Floats:
+        """Mean seconds of a step over the life of each sampled request: normally distributed, by
+        how many of its steps hold prompts, and in open loop by how many sequences run beside it.
+        """
+        tokens = np.maximum(1, self._demand.output)
+        prompt_s = self._prompt * state.prompt_token_s
+        share = state.mixed_share
+        variance = share * (1 - share) * self._uneven * prompt_s**2 / tokens
+        if self._is_open:
+            # The number that run is Poisson; its mean over a request's life varies by 2/3 of that.
+            growth_s = (state.decode_s - self.at(1.0).decode_s) / max(1.0, state.running)
+            variance = variance + growth_s**2 * state.running * 2 / 3
+            # A burst makes steps longer, which makes it last longer.
+            variance = variance / (1 - state.prefilling) ** 2
+        least_s = min(state.decode_s, state.step_s)
+        tpot: Floats = np.maximum(state.step_s + _TOKEN_TIME * np.sqrt(variance), least_s)
+        return tpot
+
+    def _ttft(self, state: State) -> Floats:
+        """Seconds to the first token of each sampled request: the rest of the step that runs when
+        it comes, or until the engine looks for it; prefills before its own; its own.
         """
         prompt = self._demand.prompt
-        # share of the time in steps that hold a prompt
-        in_mixed = one.mixed_share * one.mixed_s / one.step_s
-        rest_s = _WHEN * np.where(in_mixed > _KIND, one.mixed_s, self._interval * one.decode_s)
-        if one.running < 4:
-            rest_s = np.where(-math.expm1(-one.running) > _QUEUE, rest_s, 0.0)  # whether any runs
-        own_s = np.ceil(prompt / self._budget) * one.decode_s + prompt * one.prompt_token_s
-        if self._lockstep:
-            own_s = np.maximum(own_s, one.mixed_s)
-        service_s = self._prompt * (one.prompt_token_s + one.decode_s / self._budget) * self._uneven
-        load = one.prefilling
-        # so many ask at the most
-        idle = 1 - load if self._open else 1 - load + 1 / math.sqrt(max(1.0, one.running))
-        wait_s = (
-            np.maximum(0.0, np.log(load / _QUEUE)) * service_s / (2 * idle) if load > 0.01 else 0.0
-        )
-        return self._overhead_s + rest_s + own_s + wait_s
+        own_s = np.ceil(prompt / self._budget) * state.decode_s + prompt * state.prompt_token_s
+        if self._is_lockstep:
+            own_s = np.maximum(own_s, state.mixed_s)
+        rest_s = self._rest_of_step_s(state)
+        return self._overhead_s + rest_s + own_s + self._prefill_wait_s(state)
 
-    def _slot_wait_s(self, one: State) -> Floats:
+    def _rest_of_step_s(self, state: State) -> Floats:
+        # share of the time in steps that hold a prompt
+        in_mixed = state.mixed_share * state.mixed_s / state.step_s
+        decode_s = self._recv_interval * state.decode_s
+        step_s = np.where(in_mixed > _KIND_OF_STEP, state.mixed_s, decode_s)
+        rest_s = _ARRIVAL_IN_STEP * step_s
+        if state.running < _FEW_RUNNING:
+            is_busy = -math.expm1(-state.running) > _QUEUE_WAIT
+            rest_s = np.where(is_busy, rest_s, 0.0)
+        return rest_s
+
+    def _prefill_wait_s(self, state: State) -> Floats | float:
+        """Seconds that each sampled request waits for prefills before its own (M/G/1)."""
+        load = state.prefilling
+        if load <= _RARE:
+            return 0.0
+        token_s = state.prompt_token_s + state.decode_s / self._budget
+        service_s = self._prompt * token_s * self._uneven
+        idle = 1 - load
+        if not self._is_open:  # no more requests can queue than run
+            idle = idle + 1 / math.sqrt(max(1.0, state.running))
+        wait_s: Floats = np.maximum(0.0, np.log(load / _QUEUE_WAIT)) * service_s / (2 * idle)
+        return wait_s
+
+    def _slot_wait_s(self, state: State) -> Floats:
         """Seconds until a slot is free, of each sampled request: in open loop more may come than
         there are slots.
         """
-        free, beta = (
-            self.most - one.running,
-            (self.most - one.running) / math.sqrt(max(one.running, 1e-9)),
-        )
+        free = self.most - state.running
         if free <= 0:
             return np.full(SAMPLES, math.inf)
-        if beta > 6:
+        beta = free / math.sqrt(max(state.running, 1e-9))
+        if beta > _FREE_SLOTS:
             return np.zeros(SAMPLES)
         density = math.exp(-beta * beta / 2) / math.sqrt(2 * math.pi)
-        waits = 1 / (1 + beta * float(ndtr(beta)) / density)  # share of the requests
-        return np.maximum(0.0, np.log(waits / _SLOT)) * self._steps * one.step_s / free
+        waiting_share = 1 / (1 + beta * float(ndtr(beta)) / density)
+        steps = np.maximum(0.0, np.log(waiting_share / _SLOT_WAIT)) * self._steps
+        wait_s: Floats = steps * state.step_s / free
+        return wait_s

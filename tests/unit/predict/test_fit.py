@@ -156,13 +156,15 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
     # Two levels of parallelism of one model do not tell all that a step waits for apart.
     device = device_of(Profile(), Hardware(name="h", accelerator="H100-80GB"))
     typical, right = (resolved(one, "vllm", device) for one in (Constants(), TRUE))
-    assert found.held
-    assert {name: getattr(found.profile.constants, name) for name in found.held} == {
-        name: getattr(typical, name) for name in found.held
+    undetermined = found.calibration.undetermined
+    assert undetermined
+    assert {name: getattr(found.profile.constants, name) for name in undetermined} == {
+        name: getattr(typical, name) for name in undetermined
     }
-    told = {name: spread for name, spread in found.spread.items() if spread < 0.25}
-    assert {"compute_efficiency", "bandwidth_efficiency"} <= set(told) < set(found.spread)
-    for name, spread in told.items():
+    spreads = found.calibration.spread
+    determined = {name: spread for name, spread in spreads.items() if spread < 0.25}
+    assert {"compute_efficiency", "bandwidth_efficiency"} <= set(determined) < set(spreads)
+    for name, spread in determined.items():
         assert (
             abs(np.log(getattr(found.profile.constants, name) / getattr(right, name))) < 3 * spread
         ), name
@@ -205,11 +207,15 @@ def test_where_measurements_tell_all_constants_a_fit_gives_them_all_back() -> No
                     outcome,
                 )
             )
-    found, spread, held = calibrate(samples, resolved(Constants(), "vllm", device))
-    assert (set(spread), held, found.jitter) == (set(FITTED), (), 0)
-    assert max(spread.values()) < 0.15
+    calibration = calibrate(samples, resolved(Constants(), "vllm", device))
+    assert set(calibration.spread) == set(FITTED)
+    assert calibration.undetermined == ()
+    assert calibration.constants.jitter == 0
+    assert max(calibration.spread.values()) < 0.15
     for name in FITTED:
-        assert getattr(found, name) == pytest.approx(getattr(right, name), rel=0.1), name
+        assert getattr(calibration.constants, name) == pytest.approx(
+            getattr(right, name), rel=0.1
+        ), name
 
 
 def sample(data_parallel: int, jitter: float = 0.0) -> FitSample:
@@ -255,7 +261,7 @@ def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
         first_s, last_s = np.array([(one.first_token_s, one.last_token_s) for one in answered]).T
         outcome = RequestTimes(load.arrival_s, first_s, last_s, np.zeros(400, np.int64))
         measured = replace(
-            closed, schedule=load, outcome=outcome, concurrency=None, measure=everything
+            closed, schedule=load, times=outcome, concurrency=None, measure=everything
         )
         assert with_jitter([measured], TRUE).jitter == 0.2
 
@@ -266,18 +272,18 @@ def test_what_an_emulator_answered_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:
-    samples, _ = read_samples(measured(tmp_path, (1,)), Profile())
+    samples = read_samples(measured(tmp_path, (1,)), Profile()).samples
     before = [_errors(sample, Constants()) for sample in samples]
     assert np.median([one["tpot_p50"] for one in before]) > 0.1
 
 
 def test_samples_hold_what_was_answered_and_compare_what_was_measured(tmp_path: Path) -> None:
-    samples, _ = read_samples(measured(tmp_path, (1,)), Profile())
+    samples = read_samples(measured(tmp_path, (1,)), Profile()).samples
     assert [sample.concurrency for sample in samples].count(None) == 3
     for sample in samples:
         assert len(sample.schedule.arrival_s) == 59  # one of 60 failed
         assert sample.measure.sum() == 49  # ten were warm-up
-        assert (figures(sample.schedule, sample.outcome, sample.measure) > 1e-4).all()
+        assert (figures(sample.schedule, sample.times, sample.measure) > 1e-4).all()
         assert sample.schedule.arrival_s[0] == 0
 
 
