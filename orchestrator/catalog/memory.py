@@ -5,8 +5,7 @@ than tensor-parallel ranks; every rank has MLA's latent and its projections; lay
 pipeline stages as evenly as possible; a sequence takes whole blocks.
 """
 
-import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.catalog.accelerators import Accelerator
@@ -26,7 +25,13 @@ GGML_BYTES: dict[str, float] = {
 CONTEXT_BYTES = 1.0 * GIB  # CUDA context and NCCL buffers of a rank
 GRAPH_BYTES = 0.6 * GIB  # CUDA graphs of a rank
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
-SEQUENCES, BATCHED_TOKENS = 1024, 8192  # defaults of vLLM on GPUs of 70 GiB and more
+SEQUENCES = 1024  # default of vLLM on GPUs of 70 GiB and more
+BATCHED_TOKENS = 8192  # likewise
+LEAST_FACTOR = 0.6  # least plausible ratio of a checkpoint's size to an exact formula's
+VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
+CPU_BLOCK = 128  # tokens of a KV cache's block where none is given
+GPU_BLOCK = 16
+LOGITS_OF_SEQUENCES = 256  # whose logits a step holds at once, twice, in float32
 
 
 def memory_text(size: float) -> str:
@@ -43,9 +48,12 @@ def dtype_bytes(dtype: str | None) -> float:
 
 def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
     """Bytes of one KV element."""
-    kind, known = kv_cache_dtype or "auto", BYTES | GGML_BYTES
-    if kind in known or kind == "auto":
-        return known.get(kind, model_bytes)
+    kind = kv_cache_dtype or "auto"
+    if kind == "auto":
+        return model_bytes
+    for bytes_by_type in (GGML_BYTES, BYTES):
+        if kind in bytes_by_type:
+            return bytes_by_type[kind]
     if "fp4" in kind or "int4" in kind or "4bit" in kind:
         return 0.5625  # 4 bits, and an 8-bit scale for each 16 values
     return 1 if "8" in kind else 2
@@ -92,19 +100,34 @@ def weights(
     computed = _computed(facts, dtype_bytes(dtype), loaded(facts.quantization, quantization))
     if not facts.checkpoint_bytes:
         return computed
-    if facts.quantization is not None and facts.quantization.method == "gguf":  # all parts alike
-        return _times(
-            computed, facts.checkpoint_bytes / computed.total, *asdict(computed).keys() - {"tied"}
-        )
-    element = 4 if facts.checkpoint_bytes > 3 * facts.parameters.total else dtype_bytes(facts.dtype)
-    stored = _computed(facts, 2 if facts.quantization else element, facts.quantization)
-    drafts = facts.draft_layers * _layer_bytes(facts, stored)
-    beyond = facts.checkpoint_bytes - stored.total
-    inner = stored.layers + stored.kv_projection + stored.experts
-    factor = (inner + beyond - min(max(0.0, beyond), drafts)) / inner if inner else 1.0
+    if facts.quantization is not None and facts.quantization.method == "gguf":
+        return _times(computed, facts.checkpoint_bytes / computed.total, *_PARTS)
+    factor = _size_factor(facts, facts.checkpoint_bytes)
     if facts.exact and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
         return computed  # files are missing, or there is more than one copy of the model
-    return _times(computed, max(0.0, factor), "layers", "mlp", "kv_projection", "experts")
+    return _times(computed, max(0.0, factor), *_SCALED_PARTS)
+
+
+_SCALED_PARTS = ("layers", "mlp", "kv_projection", "experts")
+_PARTS = (*_SCALED_PARTS, "embedding", "replicated", "lm_head")
+
+
+def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
+    """Bytes of the layers in the checkpoint over those that the formula gives. The layers of a
+    draft, which are in the checkpoint too, do not count.
+    """
+    element = dtype_bytes(facts.dtype)
+    if facts.quantization:
+        element = 2
+    elif checkpoint_bytes > 3 * facts.parameters.total:
+        element = 4
+    stored = _computed(facts, element, facts.quantization)
+    inner = stored.layers + stored.kv_projection + stored.experts
+    if not inner:
+        return 1.0
+    beyond = checkpoint_bytes - stored.total
+    draft_bytes = facts.draft_layers * _layer_bytes(facts, stored)
+    return (inner + beyond - min(max(0.0, beyond), draft_bytes)) / inner
 
 
 def loaded(stored: Quantization | None, asked: str | None) -> Quantization | None:
@@ -118,30 +141,32 @@ def loaded(stored: Quantization | None, asked: str | None) -> Quantization | Non
     return replace(stored, part_bits=dict.fromkeys(parts, online.bits))
 
 
-LEAST_FACTOR = 0.6  # least plausible ratio of a checkpoint's size to an exact formula's
-
-
 def _computed(facts: ModelFacts, plain: float, stored: Quantization | None) -> Weights:
     """Bytes by part from the parameter counts. ``plain``: bytes of an unquantized weight."""
     parts = facts.parameters
-    attention, mlp, experts, head = (
-        stored.bytes_of(part, plain) if stored else plain
-        for part in ("attention", "mlp", "experts", "lm_head")
-    )
-    dense = (parts.mlp - parts.routers) * mlp
+
+    def element(part: str) -> float:
+        return stored.bytes_of(part, plain) if stored else plain
+
+    attention = element("attention")
+    dense_bytes = (parts.mlp - parts.routers) * element("mlp")
+    attention_parameters = parts.attention - parts.kv_projection - parts.latents
+    embedding_bytes = parts.embedding * plain
+    is_tied = parts.lm_head == 0
     return Weights(
-        embedding=parts.embedding * plain,
-        layers=(parts.attention - parts.kv_projection - parts.latents) * attention + dense,
-        mlp=dense,
+        embedding=embedding_bytes,
+        layers=attention_parameters * attention + dense_bytes,
+        mlp=dense_bytes,
         kv_projection=parts.kv_projection * attention,
         replicated=(parts.norms + parts.routers) * plain + parts.latents * attention,
-        experts=parts.experts * experts,
-        lm_head=(parts.lm_head or parts.embedding) * (head if parts.lm_head else plain),
-        tied=parts.lm_head == 0,
+        experts=parts.experts * element("experts"),
+        lm_head=embedding_bytes if is_tied else parts.lm_head * element("lm_head"),
+        tied=is_tied,
     )
 
 
 def _times(computed: Weights, factor: float, *names: str) -> Weights:
+    """The weights with some parts times a factor."""
     return replace(computed, **{name: getattr(computed, name) * factor for name in names})
 
 
@@ -190,9 +215,6 @@ def layers_per_stage(layers: int, stages: int) -> list[int]:
     return counts
 
 
-VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
-
-
 def weight_bytes_per_rank(
     facts: ModelFacts,
     parts: Weights,
@@ -204,32 +226,40 @@ def weight_bytes_per_rank(
     stage; with ``shared`` dense MLPs, shared experts and the output layer are too, else over the
     tensor-parallel ranks of each data-parallel one.
     """
-    shape, tensor, stages = (
-        facts.shape,
-        settings.tensor_parallel_size,
-        settings.pipeline_parallel_size,
-    )
+    shape = facts.shape
+    tensor = settings.tensor_parallel_size
+    stages = settings.pipeline_parallel_size
     if not facts.sized:
         return parts.total / tensor / stages + draft.weights
-    padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(settings.dtype)
     sharers = expert_ranks(settings) if shared else tensor
-    inner = (parts.layers - parts.mlp) / tensor + parts.mlp / sharers + parts.replicated
-    inner += parts.kv_projection / min(tensor, shape.num_key_value_heads)
-    experts = parts.experts / expert_ranks(settings)
-    if (spread := expert_parallel_size(settings)) > 1 and shape.num_experts:  # whole experts
-        experts = parts.experts * -(-shape.num_experts // spread) / shape.num_experts
-    counts = layers_per_stage(shape.num_hidden_layers, stages)
-    ends = list(itertools.accumulate(counts))
-    held = [
-        inner * count / shape.num_hidden_layers
-        + experts * shape.mlps[end - count : end].count("moe") / max(1, shape.num_moe_layers)
-        for count, end in zip(counts, ends, strict=True)
-    ]
-    held[0] += (parts.embedding + padding) / tensor
+    dense = (parts.layers - parts.mlp) / tensor + parts.mlp / sharers + parts.replicated
+    dense += parts.kv_projection / min(tensor, shape.num_key_value_heads)
+    experts = _expert_bytes_per_rank(facts, parts, settings)
+    bytes_of_stages: list[float] = []
+    end = 0
+    for layers in layers_per_stage(shape.num_hidden_layers, stages):
+        start, end = end, end + layers
+        moe_layers = shape.mlps[start:end].count("moe")
+        bytes_of_stages.append(
+            dense * layers / shape.num_hidden_layers
+            + experts * moe_layers / max(1, shape.num_moe_layers)
+        )
+    padded_rows = -shape.vocab_size % VOCAB_PADDING
+    padding = padded_rows * shape.hidden_size * dtype_bytes(settings.dtype)
+    bytes_of_stages[0] += (parts.embedding + padding) / tensor
     if stages > 1 or not parts.tied:
-        held[-1] += (parts.lm_head + padding) / sharers
-    held[-1] += draft.weights
-    return max(held)
+        bytes_of_stages[-1] += (parts.lm_head + padding) / sharers
+    bytes_of_stages[-1] += draft.weights
+    return max(bytes_of_stages)
+
+
+def _expert_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
+    """Bytes of the experts of all stages that the fullest rank of each would hold."""
+    experts = facts.shape.num_experts
+    spread = expert_parallel_size(settings)
+    if spread > 1 and experts:  # whole experts
+        return parts.experts * -(-experts // spread) / experts
+    return parts.experts / expert_ranks(settings)
 
 
 def expert_ranks(settings: EngineSettings) -> int:
@@ -255,20 +285,25 @@ def kv_bytes_per_token(
     """KV bytes of one token on the fullest rank of ``stages``, with those of a draft.
     ``sliding=False``: full-attention layers only.
     """
-    shape, wide = facts.shape, facts.shape.mixers.count("global")
+    shape = facts.shape
+    global_layers = shape.mixers.count("global")
+    other_layers = shape.num_attention_layers - global_layers
+    if not sliding:
+        other_layers -= facts.num_sliding_layers
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
-    others = shape.num_attention_layers - wide - (0 if sliding else facts.num_sliding_layers)
-
-    def elements(of: Shape) -> int:
-        if of.mla:
-            return of.kv_lora_rank + of.qk_rope_head_dim
-        heads = max(1, of.num_key_value_heads // settings.tensor_parallel_size)
-        return 2 * heads * of.head_dim
-
-    narrow_bytes, wide_bytes = element * elements(shape), element * elements(shape.of_global)
-    fullest = narrow_bytes * -(-others // stages) + wide_bytes * -(-wide // stages)
-    last = narrow_bytes * (others // stages) + wide_bytes * (wide // stages)
+    other_bytes = element * _kv_elements(shape, settings)
+    global_bytes = element * _kv_elements(shape.of_global, settings)
+    fullest = other_bytes * -(-other_layers // stages) + global_bytes * -(-global_layers // stages)
+    last = other_bytes * (other_layers // stages) + global_bytes * (global_layers // stages)
     return max(fullest, last + draft.kv_per_token)
+
+
+def _kv_elements(shape: Shape, settings: EngineSettings) -> int:
+    """Elements that one token adds to the cache of one layer on a rank."""
+    if shape.mla:
+        return shape.kv_lora_rank + shape.qk_rope_head_dim
+    heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
+    return 2 * heads * shape.head_dim
 
 
 def kv_bytes_per_sequence(
@@ -285,23 +320,24 @@ def kv_bytes_per_sequence(
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False, draft=draft)
     windowed = kv_bytes_per_token(facts, settings, stages, draft=draft) - full
-    held = min(tokens, (facts.sliding_window or 0) - 1 + batched_tokens)
+    blocks = -(-tokens // block)
+    tokens_in_window = min(tokens, (facts.sliding_window or 0) - 1 + batched_tokens)
+    blocks_of_window = -(-tokens_in_window // block) + 1
     states = facts.shape.state_elements * dtype_bytes(settings.dtype)
     states /= settings.tensor_parallel_size * stages
-    return full * -(-tokens // block) * block + windowed * (-(-held // block) + 1) * block + states
+    return full * blocks * block + windowed * blocks_of_window * block + states
 
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
     """``Quantization.scheme`` of the kernels in use; empty when nothing is quantized or the scheme
     is unknown.
     """
-    possible = (facts.quantization, online_quantization(settings.quantization))
-    real = (
-        one
-        for one in possible
-        if one is not None and (facts.shape.num_experts or not one.experts_only)
-    )
-    return next((one.scheme for one in real if one.scheme), "")
+    for quantization in (facts.quantization, online_quantization(settings.quantization)):
+        if quantization is None or not quantization.scheme:
+            continue
+        if facts.shape.num_experts or not quantization.experts_only:
+            return quantization.scheme
+    return ""
 
 
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
@@ -317,20 +353,23 @@ def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
 
 
 def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens: int) -> float:
-    """Peak bytes of activations in a step: the widest MLP, a few hidden states, the logits of 256
-    sequences.
+    """Peak bytes of activations in a step: the widest MLP, a few hidden states, the logits of
+    LOGITS_OF_SEQUENCES.
     """
-    shape, element = facts.shape, dtype_bytes(settings.dtype)
-    intermediate = max(
-        shape.intermediate_size, shape.moe_intermediate_size * shape.num_experts_per_tok
-    )
-    per_token = (4 * shape.hidden_size + 2 * intermediate / settings.tensor_parallel_size) * element
-    return batched_tokens * per_token + 2 * 4.0 * shape.vocab_size * 256
+    shape = facts.shape
+    expert_width = shape.moe_intermediate_size * shape.num_experts_per_tok
+    width = max(shape.intermediate_size, expert_width)
+    elements = 4 * shape.hidden_size + 2 * width / settings.tensor_parallel_size
+    bytes_per_token = elements * dtype_bytes(settings.dtype)
+    logits_bytes = 2 * 4.0 * shape.vocab_size * LOGITS_OF_SEQUENCES
+    return batched_tokens * bytes_per_token + logits_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """What an engine will report at start, per data-parallel rank. None: not known."""
+    """The memory and the limits that an engine will report at start, per data-parallel rank. None:
+    not known.
+    """
 
     weight_bytes: int | None  # on the fullest rank
     kv_bytes_per_token: float | None  # on the fullest rank
@@ -343,11 +382,15 @@ class MemoryEstimate:
     @property
     def max_concurrency(self) -> float | None:
         """Number of sequences of ``max_model_len`` that fit into the KV cache."""
-        return None if self.kv_cache_tokens is None else self.kv_cache_tokens / self.max_model_len
+        if self.kv_cache_tokens is None:
+            return None
+        return self.kv_cache_tokens / self.max_model_len
 
 
-# What ``gpu_memory_utilization`` is a share of: all that a rank uses; weights and KV cache alone, a
-# step's activations come on top; or what weights and activations leave, for the KV cache alone.
+# What ``gpu_memory_utilization`` is a share of:
+# - all: all that a rank uses
+# - static: weights and KV cache alone; the activations of a step come on top
+# - free: the KV cache alone, of what weights and activations leave
 ShareOf = Literal["all", "static", "free"]
 UNKNOWN_LENGTH = 2048  # vLLM's assumption for configs without a length
 
@@ -367,39 +410,47 @@ def estimate_memory(
     that no formula fits (``ModelFacts.sized``) get only the weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
-    batched, sequences = (
-        settings.max_num_batched_tokens or BATCHED_TOKENS,
-        settings.max_num_seqs or SEQUENCES,
-    )
-    held = None
+    batched = settings.max_num_batched_tokens or BATCHED_TOKENS
+    weight_bytes = None
     if facts.sized or facts.checkpoint_bytes:
         parts = weights(facts, settings.dtype, settings.quantization)
-        held = int(weight_bytes_per_rank(facts, parts, settings, shared, draft))
-    if held is None or not facts.sized:
-        return MemoryEstimate(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
-    room = _kv_room_bytes(facts, settings, device, held, batched, share_of)
+        weight_bytes = int(weight_bytes_per_rank(facts, parts, settings, shared, draft))
+    estimate = MemoryEstimate(
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=None,
+        max_model_len=length,
+        max_num_batched_tokens=batched,
+        max_num_seqs=settings.max_num_seqs or SEQUENCES,
+        kv_cache_tokens=settings.kv_cache_tokens,
+    )
+    if weight_bytes is None or not facts.sized:
+        return estimate
     stages = settings.pipeline_parallel_size
     per_token = kv_bytes_per_token(facts, settings, stages, draft=draft)
-    tokens = settings.kv_cache_tokens
-    if tokens is None and room is not None and per_token:
-        block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
-        per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block, draft)
-        tokens = max(0, int(room / per_sequence * length))
-    return MemoryEstimate(
-        held, per_token, length, batched, sequences, None if room is None else int(room), tokens
-    )
+    estimate = replace(estimate, kv_bytes_per_token=per_token)
+    room = _kv_room_bytes(facts, settings, device, weight_bytes, batched, share_of)
+    if room is None:
+        return estimate
+    estimate = replace(estimate, kv_cache_memory_bytes=int(room))
+    if settings.kv_cache_tokens is not None or not per_token:
+        return estimate
+    block = settings.block_size
+    if block is None:
+        block = CPU_BLOCK if device is not None and device.name == "cpu" else GPU_BLOCK
+    per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block, draft)
+    return replace(estimate, kv_cache_tokens=max(0, int(room / per_sequence * length)))
 
 
 def _kv_room_bytes(
     facts: ModelFacts,
     settings: EngineSettings,
     device: Accelerator | None,
-    held: float,
+    weight_bytes: float,
     batched: int,
     share_of: ShareOf,
 ) -> float | None:
-    """Bytes of a rank for KV cache: as given, or what is left beside ``held`` bytes of weights and
-    the needs of a step of ``batched`` tokens.
+    """Bytes of a rank for its KV cache: as the settings say, or what weights and a step of
+    ``batched`` tokens leave. None: not known.
     """
     if settings.kv_cache_memory_bytes is not None:
         return float(settings.kv_cache_memory_bytes)
@@ -408,10 +459,15 @@ def _kv_room_bytes(
     if device.name == "cpu":
         fixed = settings.env.get("VLLM_CPU_KVCACHE_SPACE", "")
         return float(fixed) * GIB if fixed.isdigit() and int(fixed) else None
-    memory, share = device.memory_bytes, settings.gpu_memory_utilization
-    share = DEFAULT_UTILIZATION if share is None else share
+    memory = device.memory_bytes
+    share = settings.gpu_memory_utilization
+    if share is None:
+        share = DEFAULT_UTILIZATION
     if share_of == "static":
-        return memory * share - held
-    needs = held + CONTEXT_BYTES + activation_bytes(facts, settings, batched)
-    needs += 0 if settings.enforce_eager else GRAPH_BYTES
-    return (memory - needs) * share if share_of == "free" else memory * share - needs
+        return memory * share - weight_bytes
+    needed = weight_bytes + CONTEXT_BYTES + activation_bytes(facts, settings, batched)
+    if not settings.enforce_eager:
+        needed += GRAPH_BYTES
+    if share_of == "free":
+        return (memory - needed) * share
+    return memory * share - needed

@@ -14,7 +14,6 @@ import threading
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 

@@ -8,6 +8,7 @@ delta networks (transformers 5.19 ``modeling_qwen3_next.py``) and Nemotron-H's M
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,8 +39,8 @@ class Parameters:
     """Counts by part. ``experts`` are the routed ones; ``mlp`` includes shared experts and routers.
 
     ``kv_projection`` and ``latents`` are also part of ``attention``, ``routers`` of ``mlp``. Tensor
-    parallelism divides
-    the KV projection by at most the number of KV heads, and every rank has all latents and routers.
+    parallelism divides the KV projection by at most the number of KV heads, and every rank has all
+    latents and routers.
     """
 
     embedding: int
@@ -208,7 +209,7 @@ def in_our_words(text: Config, model_type: str) -> Config:
 
 def _granite_hybrid(text: Config) -> Config:
     """Granite 4 H: Mamba-2 or attention in each layer, and a dense MLP beside the experts."""
-    ours = _mamba_2(text)
+    ours = _with_mamba_2(text)
     shared = text.get("shared_intermediate_size")
     if not whole(text.get("num_local_experts")):
         return ours | {"intermediate_size": shared}
@@ -219,10 +220,10 @@ def _granite_hybrid(text: Config) -> Config:
 def _falcon_h1(text: Config) -> Config:
     """Falcon-H1: attention and Mamba-2 side by side in each layer."""
     layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
-    return _mamba_2(text) | {"layers_block_type": ["both"] * layers}
+    return _with_mamba_2(text) | {"layers_block_type": ["both"] * layers}
 
 
-def _mamba_2(text: Config) -> Config:
+def _with_mamba_2(text: Config) -> Config:
     inner = whole(text.get("mamba_d_ssm"))
     inner = inner or whole(text.get("mamba_expand"), 2) * whole(text.get("hidden_size"))
     heads = whole(text.get("mamba_n_heads"), 128)
@@ -239,14 +240,15 @@ def _jamba(text: Config) -> Config:
     """Jamba: attention in every eighth layer, Mamba-1 in the others; experts in every second."""
     layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
     hidden = whole(text.get("hidden_size"))
-    period, offset = whole(text.get("attn_layer_period"), 8), whole(text.get("attn_layer_offset"))
-    sparse, start = (
-        whole(text.get("expert_layer_period"), 2),
-        whole(text.get("expert_layer_offset")),
-    )
+    period = whole(text.get("attn_layer_period"), 8)
+    offset = whole(text.get("attn_layer_offset"))
+    kinds = ["attention" if layer % period == offset else "mamba1" for layer in range(layers)]
+    expert_period = whole(text.get("expert_layer_period"), 2)
+    expert_offset = whole(text.get("expert_layer_offset"))
+    mlps = [
+        "sparse" if layer % expert_period == expert_offset else "dense" for layer in range(layers)
+    ]
     is_sparse = whole(text.get("num_experts")) > 1
-    kinds = ["attention" if at % period == offset else "mamba1" for at in range(layers)]
-    mlps = ["sparse" if at % sparse == start else "dense" for at in range(layers)]
     return _without(text, "mamba_d_state") | {
         "layers_block_type": kinds,
         "mlp_layer_types": mlps,
@@ -359,21 +361,23 @@ class Shape:
         shifted = self.conv_kernel - 1
         of_groups = 2 * self.n_groups * self.ssm_state_size
         mamba = inner * self.ssm_state_size + (inner + of_groups) * shifted
-        each = {
+        elements_by_kind = {
             "linear": values * self.linear_key_head_dim + (2 * keys + values) * convolved,
             "kda": values * self.linear_value_head_dim + 3 * values * convolved,
             "mamba": mamba,
             "both": mamba,
             "mamba1": self.mamba_inner_size * (self.ssm_state_size + shifted),
         }
-        return sum(self.mixers.count(kind) * elements for kind, elements in each.items())
+        return sum(
+            self.mixers.count(kind) * elements for kind, elements in elements_by_kind.items()
+        )
 
     @property
     def of_global(self) -> Shape:
         """The shape as layers with ``global`` attention have it."""
-        heads = (
-            self.attention_k_eq_v and self.num_global_key_value_heads
-        ) or self.num_key_value_heads
+        heads = self.num_key_value_heads
+        if self.attention_k_eq_v and self.num_global_key_value_heads:
+            heads = self.num_global_key_value_heads
         return replace(self, head_dim=self.global_head_dim, num_key_value_heads=heads)
 
     @property
@@ -390,46 +394,74 @@ class Shape:
 
 def count(shape: Shape, family: Family) -> Parameters:
     """Parameters by part; ``attention`` includes layers that mix tokens without attention."""
-    layers, hidden, sparse = shape.num_hidden_layers, shape.hidden_size, shape.num_moe_layers
-    mlp = shape.mlps.count("mlp") * _mlp(
-        hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias)
-    )
+    hidden = shape.hidden_size
+    moe_layers = shape.num_moe_layers
+    mlp_bias = _or(family.mlp_bias, shape.mlp_bias)
+    mlp = shape.mlps.count("mlp") * _mlp(hidden, shape.intermediate_size, family, mlp_bias)
     shared = 0
     if shape.shared_expert_intermediate_size:
         shared = _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False)
-        shared += hidden * family.shared_expert_gate
-    routers = sparse * shape.num_experts * (hidden + family.router_bias)
-    positions = (
-        0
-        if family.learned_positions is None
-        else (shape.max_position_embeddings + family.learned_positions) * hidden
-    )
+        if family.shared_expert_gate:
+            shared += hidden
+    latent_projections = 2 * hidden * shape.moe_latent_size
+    router_width = hidden + 1 if family.router_bias else hidden
+    routers = moe_layers * shape.num_experts * router_width
+    positions = 0
+    if family.learned_positions is not None:
+        positions = shape.max_position_embeddings + family.learned_positions
+    norms = shape.num_hidden_layers * family.norms_per_layer
+    norms += moe_layers * family.norms_beside_experts
+    norms += 1  # after the last layer
     head = 0 if shape.tie_word_embeddings else shape.vocab_size * hidden
-    norms = layers * family.norms_per_layer + sparse * family.norms_beside_experts + 1
-    full, wide, linear, mamba, both = (
-        shape.mixers.count(kind) for kind in ("attention", "global", "linear", "mamba", "both")
-    )
-    full, mamba = full + both, mamba + both
-    attention = full * (_mla(shape) if shape.mla else _attention(shape, family))
-    keys, wide_keys = (
-        hidden * one.num_key_value_heads * one.head_dim for one in (shape, shape.of_global)
-    )
-    projections = 1 if shape.attention_k_eq_v else 2
-    attention += wide * (_attention(shape.of_global, family) - (2 - projections) * wide_keys)
-    attention += linear * _delta_network(shape) + mamba * _mamba(shape, family)
-    attention += shape.mixers.count("kda") * _delta_attention(shape)
-    attention += shape.mixers.count("mamba1") * _mamba_1(shape)
+    if family.lm_head_bias:
+        head += shape.vocab_size
     return Parameters(
-        embedding=shape.vocab_size * hidden + positions,
-        attention=attention,
-        mlp=mlp + routers + sparse * (shared + 2 * hidden * shape.moe_latent_size),
-        experts=sparse * shape.num_experts * _expert(shape, family),
+        embedding=(shape.vocab_size + positions) * hidden,
+        attention=_mixers(shape, family),
+        mlp=mlp + routers + moe_layers * (shared + latent_projections),
+        experts=moe_layers * shape.num_experts * _expert(shape, family),
         norms=norms * hidden * (2 if family.norm_bias else 1),
-        lm_head=head + (shape.vocab_size if family.lm_head_bias else 0),
-        kv_projection=0 if shape.mla else 2 * full * keys + projections * wide * wide_keys,
-        latents=full * _latents(shape) if shape.mla else 0,
+        lm_head=head,
+        kv_projection=_kv_projection(shape),
+        latents=_attention_layers(shape) * _latents(shape) if shape.mla else 0,
         routers=routers,
     )
+
+
+def _attention_layers(shape: Shape) -> int:
+    """Layers with attention of the shape's own heads."""
+    return shape.mixers.count("attention") + shape.mixers.count("both")
+
+
+def _mixers(shape: Shape, family: Family) -> int:
+    """Parameters of attention, and of layers that mix tokens without it."""
+    layers = Counter(shape.mixers)
+    attention = _mla(shape) if shape.mla else _attention(shape, family)
+    global_attention = _attention(shape.of_global, family)
+    if shape.attention_k_eq_v:
+        global_attention -= _key_projection(shape.of_global)  # values are keys
+    return (
+        _attention_layers(shape) * attention
+        + layers["global"] * global_attention
+        + layers["linear"] * _delta_network(shape)
+        + (layers["mamba"] + layers["both"]) * _mamba_2(shape, family)
+        + layers["kda"] * _delta_attention(shape)
+        + layers["mamba1"] * _mamba_1(shape)
+    )
+
+
+def _key_projection(shape: Shape) -> int:
+    return shape.hidden_size * shape.num_key_value_heads * shape.head_dim
+
+
+def _kv_projection(shape: Shape) -> int:
+    """Projections to keys and values; those to the latents of MLA are counted apart."""
+    if shape.mla:
+        return 0
+    of_attention = 2 * _attention_layers(shape) * _key_projection(shape)
+    projections = 1 if shape.attention_k_eq_v else 2
+    of_global = projections * shape.mixers.count("global") * _key_projection(shape.of_global)
+    return of_attention + of_global
 
 
 def _or(value: bool | None, otherwise: bool) -> bool:
@@ -437,8 +469,11 @@ def _or(value: bool | None, otherwise: bool) -> bool:
 
 
 def _mlp(hidden: int, intermediate: int, family: Family, bias: bool) -> int:
-    up = 2 if family.gated else 1
-    return (up + 1) * hidden * intermediate + (up * intermediate + hidden if bias else 0)
+    ups = 2 if family.gated else 1
+    weights = (ups + 1) * hidden * intermediate
+    if bias:
+        weights += ups * intermediate + hidden
+    return weights
 
 
 def _expert(shape: Shape, family: Family) -> int:
@@ -451,33 +486,35 @@ def _expert(shape: Shape, family: Family) -> int:
 
 
 def _attention(shape: Shape, family: Family) -> int:
-    queries, keys = (
-        shape.num_attention_heads * shape.head_dim,
-        shape.num_key_value_heads * shape.head_dim,
-    )
-    weights = (
-        shape.hidden_size * (queries * (1 + family.gated_attention) + 2 * keys)
-        + queries * shape.hidden_size
-    )
+    hidden = shape.hidden_size
+    heads = shape.num_attention_heads
+    queries = heads * shape.head_dim
+    keys = shape.num_key_value_heads * shape.head_dim
+    gate = queries if family.gated_attention else 0
+    weights = hidden * (queries + gate + 2 * keys) + queries * hidden
     if _or(family.qkv_bias, shape.attention_bias):
         weights += queries + 2 * keys
     if _or(family.o_bias, shape.attention_bias):
-        weights += shape.hidden_size
-    norms = 2 * shape.head_dim * family.qk_norm + (queries + keys) * family.wide_qk_norm
-    return weights + norms + shape.num_attention_heads * family.sinks
+        weights += hidden
+    if family.qk_norm:
+        weights += 2 * shape.head_dim
+    if family.wide_qk_norm:
+        weights += queries + keys
+    if family.sinks:
+        weights += heads
+    return weights
 
 
 def _delta_network(shape: Shape) -> int:
+    """A gated delta network (transformers 5.19 ``modeling_qwen3_next.py``)."""
+    heads = shape.linear_num_value_heads
     keys = shape.linear_num_key_heads * shape.linear_key_head_dim
-    values = shape.linear_num_value_heads * shape.linear_value_head_dim
-    inputs = shape.hidden_size * (2 * keys + 2 * values + 2 * shape.linear_num_value_heads)
-    small = 2 * shape.linear_num_value_heads + shape.linear_value_head_dim
-    return (
-        inputs
-        + (2 * keys + values) * shape.linear_conv_kernel_dim
-        + small
-        + values * shape.hidden_size
-    )
+    values = heads * shape.linear_value_head_dim
+    inputs = shape.hidden_size * (2 * keys + 2 * values + 2 * heads)
+    convolution = (2 * keys + values) * shape.linear_conv_kernel_dim
+    output = values * shape.hidden_size
+    # the bias of the time step and A of each head, and a norm
+    return inputs + convolution + 2 * heads + shape.linear_value_head_dim + output
 
 
 def _delta_attention(shape: Shape) -> int:
@@ -499,14 +536,16 @@ def _mamba_1(shape: Shape) -> int:
     return projections + norms + inner * (shape.conv_kernel + 1 + 1 + states + 1)
 
 
-def _mamba(shape: Shape, family: Family) -> int:
-    inner, states = (
-        shape.mamba_num_heads * shape.mamba_head_dim,
-        2 * shape.n_groups * shape.ssm_state_size,
-    )
-    inputs = shape.hidden_size * (2 * inner + states + shape.mamba_num_heads)
-    small = 3 * shape.mamba_num_heads + inner * family.mamba_norm
-    return inputs + (inner + states) * (shape.conv_kernel + 1) + small + inner * shape.hidden_size
+def _mamba_2(shape: Shape, family: Family) -> int:
+    """Mamba-2 (transformers 5.19 ``modeling_nemotron_h.py``)."""
+    heads = shape.mamba_num_heads
+    inner = heads * shape.mamba_head_dim
+    states = 2 * shape.n_groups * shape.ssm_state_size
+    inputs = shape.hidden_size * (2 * inner + states + heads)
+    convolution = (inner + states) * (shape.conv_kernel + 1)  # with its bias
+    norm = inner if family.mamba_norm else 0
+    output = inner * shape.hidden_size
+    return inputs + convolution + 3 * heads + norm + output  # per head: bias of the step, A and D
 
 
 def _latents(shape: Shape) -> int:
@@ -516,17 +555,22 @@ def _latents(shape: Shape) -> int:
 
 
 def _mla(shape: Shape) -> int:
-    hidden, heads = shape.hidden_size, shape.num_attention_heads
+    """Multi-head latent attention, with an indexer where the model has one."""
+    hidden = shape.hidden_size
+    heads = shape.num_attention_heads
     query_width = heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim)
     query = (shape.q_lora_rank or hidden) * query_width
     expand = shape.kv_lora_rank * heads * (shape.qk_nope_head_dim + shape.v_head_dim)
-    # the indexer's queries, its key and the key's norm
-    chosen = shape.q_lora_rank * shape.index_n_heads + hidden + 2
-    indexer = chosen * shape.index_head_dim + hidden * shape.index_n_heads
-    return (
-        query
-        + _latents(shape)
-        + expand
-        + heads * shape.v_head_dim * hidden
-        + (indexer if shape.index_n_heads else 0)
-    )
+    output = heads * shape.v_head_dim * hidden
+    return query + _latents(shape) + expand + output + _indexer(shape)
+
+
+def _indexer(shape: Shape) -> int:
+    """What chooses the tokens that sparse attention reads."""
+    if not shape.index_n_heads:
+        return 0
+    queries = shape.q_lora_rank * shape.index_n_heads
+    key = shape.hidden_size
+    norm = 2  # of the key
+    weights_of_heads = shape.hidden_size * shape.index_n_heads
+    return (queries + key + norm) * shape.index_head_dim + weights_of_heads

@@ -6,9 +6,13 @@ Sources: vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0
 compressed-tensors' and ModelOpt's own formats.
 """
 
+from __future__ import annotations
+
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from orchestrator.catalog.parameters import Config, Shape, items, mapping, whole
 
@@ -22,21 +26,49 @@ CHECKPOINT_ONLY = frozenset({
 MOE_ONLY = frozenset({
     "int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_online", "experts_int8", "moe_wna16",
 })  # fmt: skip
+
+
+class StoredFormat(NamedTuple):
+    """Bits of a weight, scales included, and ``Quantization.scheme``."""
+
+    bits: float
+    scheme: str
+
+
 # Methods that quantize a 16-bit checkpoint while it loads, or (w8a8_int8) take one whose config
-# names no quantization: weight bits, scales included, and Quantization.scheme.
-ONLINE: dict[str, tuple[float, str]] = {
-    "fp8": (8, "fp8 per tensor"), "fp8_per_tensor": (8, "fp8 per tensor"), "fp8_per_channel": (8, "fp8 per channel"),
-    "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"),
-    **dict.fromkeys(("mxfp4", "quark_mxfp4"), (4.25, "mxfp4")),
-    "int8_per_channel_weight_only": (8, "int8 weights"), "experts_int8": (8, "int8 weights"),
-    **dict.fromkeys(("nvfp4_per_token", "nvfp4_online", "modelopt_fp4"), (4.5, "fp4")), "bnb-8bit": (8, ""),
-    **dict.fromkeys(("int8", "w8a8_int8", "w8a8", "w8a8-vllm"), (8, "int8")),
-    **dict.fromkeys(("w8a8_fp8", "fp8w8a8", "fp8w8a8-vllm"), (8, "fp8 per channel")),
-    **dict.fromkeys(("fp8w8a8g128", "fp8w8a8g128-triton", "fp8w8a8g64", "fp8w8a8g64-triton"), (8, "fp8 per channel")),
-    **{f"fp8w8a8-pt{kernels}": (8, "fp8 per tensor") for kernels in ("", "-vllm", "-sgl", "-triton")},
-    **{f"fp8w8a8-b128{kernels}": (8.002, "fp8 per block") for kernels in ("", "-vllm", "-deepgemm", "-triton")},
-    **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "bnb-4bit"), (4.13, "")),
-    "eetq": (8, "int8 weights"),
+# names no quantization.
+ONLINE: dict[str, StoredFormat] = {
+    **dict.fromkeys(
+        ("fp8", "fp8_per_tensor", "fp8w8a8-pt", "fp8w8a8-pt-vllm", "fp8w8a8-pt-sgl", "fp8w8a8-pt-triton"),
+        StoredFormat(8, "fp8 per tensor"),
+    ),
+    **dict.fromkeys(
+        (
+            "fp8_per_channel", "w8a8_fp8", "fp8w8a8", "fp8w8a8-vllm",
+            "fp8w8a8g128", "fp8w8a8g128-triton", "fp8w8a8g64", "fp8w8a8g64-triton",
+        ),
+        StoredFormat(8, "fp8 per channel"),
+    ),
+    **dict.fromkeys(
+        (
+            "fp8_per_block", "fp8w8a8-b128", "fp8w8a8-b128-vllm", "fp8w8a8-b128-deepgemm",
+            "fp8w8a8-b128-triton",
+        ),
+        StoredFormat(8.002, "fp8 per block"),
+    ),
+    "mxfp8": StoredFormat(8.25, "mxfp8"),
+    **dict.fromkeys(("mxfp4", "quark_mxfp4"), StoredFormat(4.25, "mxfp4")),
+    **dict.fromkeys(
+        ("int8_per_channel_weight_only", "experts_int8", "eetq"), StoredFormat(8, "int8 weights")
+    ),
+    **dict.fromkeys(
+        ("nvfp4_per_token", "nvfp4_online", "modelopt_fp4"), StoredFormat(4.5, "fp4")
+    ),
+    **dict.fromkeys(("int8", "w8a8_int8", "w8a8", "w8a8-vllm"), StoredFormat(8, "int8")),
+    "bnb-8bit": StoredFormat(8, ""),
+    **dict.fromkeys(
+        ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "bnb-4bit"), StoredFormat(4.13, "")
+    ),
 }  # fmt: skip
 _EXPERTS_ONLY = {
     "int8_per_channel_weight_only",
@@ -63,17 +95,19 @@ class Quantization:
     block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
     scheme: str = ""
     kv_cache_dtype: str | None = None  # of the checkpoint; settings override it
-    # by default all of a part, and nothing of lm_head
+    # without an entry all of a part is quantized, and nothing of lm_head
     shares: Mapping[str, float] = field(default_factory=dict)
     part_bits: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, part: str) -> float:
+        """How much of a part is quantized."""
         return self.shares.get(part, 0.0 if part == "lm_head" else 1.0)
 
     def bytes_of(self, part: str, plain: float) -> float:
         """Average bytes of one weight; ``plain``: bytes of an unquantized one."""
         share = self.share(part)
-        return share * self.part_bits.get(part, self.bits) / 8 + (1 - share) * plain
+        bits = self.part_bits.get(part, self.bits)
+        return share * bits / 8 + (1 - share) * plain
 
     @property
     def experts_only(self) -> bool:
@@ -81,7 +115,9 @@ class Quantization:
 
 
 EXPERTS = {"attention": 0.0, "mlp": 0.0}  # ``shares`` when only experts are quantized
-NVFP4, MXFP4, MXFP8 = 4.5, 4.25, 8.25  # bits with an 8-bit scale for 16, 32 and 32 weights
+NVFP4 = 4.5  # bits with an 8-bit scale for 16 weights
+MXFP4 = 4.25  # bits with an 8-bit scale for 32 weights
+MXFP8 = 8.25
 
 
 def quantization_from_config(
@@ -93,20 +129,26 @@ def quantization_from_config(
     """
     if not config:
         return None
-    method = str(
-        config.get("quant_method") or ("modelopt" if "quant_algo" in config else "unknown")
-    ).lower()
-    algorithms = _algorithms(config) if config.get("quant_algo") == "MIXED_PRECISION" else {}
+    method = str(config.get("quant_method") or "").lower()
+    if not method:
+        method = "modelopt" if "quant_algo" in config else "unknown"
+    algorithms: dict[str, str] = {}
+    if config.get("quant_algo") == "MIXED_PRECISION":
+        algorithms = _algorithms(config)
     if method in {"modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"} or algorithms:
         config = config | mapping(config, "quantization")
-        known = _modelopt(method, config, algorithms or _algorithms(config))
+        stored = _modelopt(method, config, algorithms or _algorithms(config))
+    elif method in _READERS:
+        stored = _READERS[method](method, config)
     else:
-        known = _READERS[method](method, config) if method in _READERS else Quantization(method, 8)
-    known = replace(known, kv_cache_dtype=_kv_cache_dtype(config))
+        stored = Quantization(method, 8)
+    stored = replace(stored, kv_cache_dtype=_kv_cache_dtype(config))
     # DeepSeek-V4's own: I8 with E8M0 for 32 weights
-    if config.get("expert_dtype") == "fp4" and known.method == "fp8":
-        known = replace(known, part_bits={"experts": MXFP4})
-    return known if shape is None else _by_part(known, config, algorithms, shape)
+    if config.get("expert_dtype") == "fp4" and stored.method == "fp8":
+        stored = replace(stored, part_bits={"experts": MXFP4})
+    if shape is None:
+        return stored
+    return _by_part(stored, config, algorithms, shape)
 
 
 def _kv_cache_dtype(config: Config) -> str | None:
@@ -122,54 +164,51 @@ def _kv_cache_dtype(config: Config) -> str | None:
 
 def _grouped(method: str, config: Config) -> Quantization:
     """Integer weights; each group has a 16-bit scale and a zero point with the bits of a weight."""
-    bits, group = (
-        whole(config.get("bits")) or whole(config.get("w_bit"), 4),
-        whole(config.get("group_size")) or None,
-    )
-    stored = bits + ((16 + bits) / group if group else 0)
-    return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
+    bits = whole(config.get("bits")) or whole(config.get("w_bit"), 4)
+    group = whole(config.get("group_size")) or None
+    scale_bits = (16 + bits) / group if group else 0
+    return Quantization(method, bits + scale_bits, group_size=group, scheme=f"int{bits} weights")
 
 
 def _fp8(method: str, config: Config) -> Quantization:
     block = _block(config, "weight_block_size")
-    scheme = (
-        "fp8 per block"
-        if block
-        else "fp8 per channel"
-        if method == "fbgemm_fp8"
-        else "fp8 per tensor"
-    )
-    return Quantization(
-        method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme
-    )
+    if block:
+        scale_bits = 32 / (block[0] * block[1])
+        return Quantization(method, 8 + scale_bits, block=block, scheme="fp8 per block")
+    if method == "fbgemm_fp8":
+        return Quantization(method, 8, scheme="fp8 per channel")
+    return Quantization(method, 8, scheme="fp8 per tensor")
 
 
 def _block(config: Config, name: str) -> tuple[int, int] | None:
+    """Outputs and inputs of a block; None without one."""
     sizes = [whole(size) for size in items(config, name)]
-    return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
+    if len(sizes) != 2 or not all(sizes):
+        return None
+    return sizes[0], sizes[1]
 
 
 def _weights_of(method: str, weights: Config, quantized_inputs: bool) -> Quantization:
     """One scheme of compressed-tensors or quark, by compressed-tensors' names."""
-    bits, strategy, block = (
-        whole(weights.get("num_bits"), 8),
-        weights.get("strategy"),
-        _block(weights, "block_structure"),
-    )
-    scheme = f"{'fp' if weights.get('type') == 'float' else 'int'}{bits}"
-    group = (
-        whole(weights.get("group_size")) or None if strategy in {"group", "tensor_group"} else None
-    )
+    bits = whole(weights.get("num_bits"), 8)
+    strategy = weights.get("strategy")
+    group = None
+    if strategy in {"group", "tensor_group"}:
+        group = whole(weights.get("group_size")) or None
+    kind = "fp" if weights.get("type") == "float" else "int"
+    scheme = f"{kind}{bits}"
     if scheme == "fp4" and group:
-        micro = group == 32 and strategy == "group"
-        said = "fp4" if quantized_inputs else "mxfp4" if micro else "fp4 weights"
-        return Quantization(method, bits + 8 / group, group_size=group, scheme=said)
+        if not quantized_inputs:
+            scheme = "mxfp4" if group == 32 and strategy == "group" else "fp4 weights"
+        return Quantization(method, bits + 8 / group, group_size=group, scheme=scheme)
     if not quantized_inputs:
         scheme += " weights"
     elif scheme == "fp8":
         scheme += f" per {strategy}"
-    zero = 0 if weights.get("symmetric") else bits
-    return Quantization(method, bits + ((16 + zero) / group if group else 0), group, block, scheme)
+    zero_point_bits = 0 if weights.get("symmetric") else bits
+    scale_bits = (16 + zero_point_bits) / group if group else 0
+    block = _block(weights, "block_structure")
+    return Quantization(method, bits + scale_bits, group, block, scheme)
 
 
 def _compressed_tensors(method: str, config: Config) -> Quantization:
@@ -180,56 +219,66 @@ def _compressed_tensors(method: str, config: Config) -> Quantization:
 
 
 def _groups(config: Config) -> Iterator[Config]:
+    """The groups of modules that have quantized weights."""
     groups = mapping(config, "config_groups")
-    return (one for name in groups if mapping(one := mapping(groups, name), "weights"))
+    for name in groups:
+        group = mapping(groups, name)
+        if mapping(group, "weights"):
+            yield group
 
 
 def _quark(method: str, config: Config) -> Quantization:
     everywhere = mapping(config, "global_quant_config")
     weights = mapping(everywhere, "weight")
-    found = re.match(r"(fp|u?int)(\d+)", str(weights.get("dtype") or "int8"))
-    kind, bits = found.groups() if found else ("int", "8")
-    in_our_words = {
+    match = re.match(r"(fp|u?int)(\d+)", str(weights.get("dtype") or "int8"))
+    kind, bits = match.groups() if match else ("int", "8")
+    in_words_of_compressed_tensors = {
         "num_bits": int(bits),
         "type": "float" if kind == "fp" else "int",
         "strategy": str(weights.get("qscheme") or "").removeprefix("per_"),
         "group_size": weights.get("group_size"),
         "symmetric": weights.get("symmetric"),
     }
-    return _weights_of(method, in_our_words, bool(mapping(everywhere, "input_tensors")))
+    has_quantized_inputs = bool(mapping(everywhere, "input_tensors"))
+    return _weights_of(method, in_words_of_compressed_tensors, has_quantized_inputs)
+
+
+def _mxfp4(method: str, config: Config) -> Quantization:
+    return Quantization("mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS)
+
+
+def _bitsandbytes(method: str, config: Config) -> Quantization:
+    return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
 
 
 _READERS: dict[str, Callable[[str, Config], Quantization]] = {
     **dict.fromkeys(("awq", "gptq", "auto-round", "auto_gptq"), _grouped),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
-    **dict.fromkeys(
-        ("mxfp4", "gpt_oss_mxfp4"),
-        lambda method, config: Quantization(
-            "mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS
-        ),
-    ),
+    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), _mxfp4),
     "compressed-tensors": _compressed_tensors,
-    "bitsandbytes": lambda method, config: Quantization(
-        method, 4.13 if config.get("load_in_4bit") else 8
-    ),
+    "bitsandbytes": _bitsandbytes,
     "quark": _quark,
 }
 
-# ModelOpt's algorithms: bits, Quantization.scheme; the first one whose name is part of the
-# algorithm's.
+# By parts of the names of ModelOpt's algorithms; the first part that a name has counts.
 _ALGORITHMS = {
-    "W4A16_NVFP4": (NVFP4, "fp4 weights"), "FP4": (NVFP4, "fp4"), "MXFP8": (MXFP8, "mxfp8"),
-    "INT4": (4.125, "int4 weights"), "W4A8": (4.125, "int4 weights"), "INT8": (8, "int8"),
-    "PER_CHANNEL": (8, "fp8 per channel"),
-    "PB_WO": (8.002, "fp8 weights"), "FP8": (8, "fp8 per tensor"),
-}  # fmt: skip
+    "W4A16_NVFP4": StoredFormat(NVFP4, "fp4 weights"),
+    "FP4": StoredFormat(NVFP4, "fp4"),
+    "MXFP8": StoredFormat(MXFP8, "mxfp8"),
+    "INT4": StoredFormat(4.125, "int4 weights"),
+    "W4A8": StoredFormat(4.125, "int4 weights"),
+    "INT8": StoredFormat(8, "int8"),
+    "PER_CHANNEL": StoredFormat(8, "fp8 per channel"),
+    "PB_WO": StoredFormat(8.002, "fp8 weights"),
+}
+_FP8_ALGORITHM = StoredFormat(8, "fp8 per tensor")  # any other algorithm
 
 
-def _algorithm(name: object) -> tuple[float, str]:
-    return next(
-        (one for part, one in _ALGORITHMS.items() if part in str(name).upper()),
-        (8, "fp8 per tensor"),
-    )
+def _format_of(algorithm: str) -> StoredFormat:
+    for part, stored_format in _ALGORITHMS.items():
+        if part in algorithm.upper():
+            return stored_format
+    return _FP8_ALGORITHM
 
 
 def _algorithms(config: Config) -> dict[str, str]:
@@ -246,23 +295,23 @@ def _algorithms(config: Config) -> dict[str, str]:
 
 
 def _modelopt(method: str, config: Config, algorithms: Mapping[str, str]) -> Quantization:
-    one = config.get("quant_algo") or ("FP8" if method == "modelopt" else "NVFP4")
-    mixed = (
-        next((each for each in algorithms.values() if "FP4" in each), one) if algorithms else one
-    )
-    bits, scheme = _algorithm(mixed)
+    algorithm = str(config.get("quant_algo") or ("FP8" if method == "modelopt" else "NVFP4"))
+    for of_module in algorithms.values():
+        if "FP4" in of_module:  # where algorithms are mixed, the smallest format counts
+            algorithm = of_module
+            break
+    bits, scheme = _format_of(algorithm)
+    if algorithms:
+        name = "modelopt_mixed"
+    else:
+        name = {NVFP4: "modelopt_fp4", MXFP8: "modelopt_mxfp8"}.get(bits, "modelopt")
+    if bits == 8:
+        return Quantization(name, bits, scheme=scheme)
     group = {NVFP4: 16, MXFP8: 32}.get(bits) or whole(config.get("group_size")) or None
-    named = (
-        "modelopt_mixed"
-        if algorithms
-        else {NVFP4: "modelopt_fp4", MXFP8: "modelopt_mxfp8"}.get(bits, "modelopt")
-    )
-    return Quantization(named, bits, group if bits != 8 else None, scheme=scheme)
+    return Quantization(name, bits, group, scheme=scheme)
 
 
-# -- which modules are quantized: configs name them by path, prefix, pattern or part of a path
-
-
+# Which modules are quantized: configs name them by path, prefix, pattern or part of a path.
 _SPELLINGS = (
     ("self_attn", "attn"), ("block_sparse_moe", "mlp"), ("ffn", "mlp"), ("shared_experts", "shared_expert"),
     (".w1", ".gate_proj"), (".w2", ".down_proj"), (".w3", ".up_proj"),
@@ -276,29 +325,42 @@ def _plain(name: str) -> str:
     return re.sub(r"^(?:(?:language_model|model|backbone|transformer)\.)+", "", name)
 
 
-def _named(entries: Collection[str]) -> Callable[[str], bool]:
-    """Tells whether one of ``entries`` means a module: a path, a part of one, a pattern with ``*``,
-    or ``re:...``.
+class _ModuleNames:
+    """Entries of a config that mean modules: a path, a part of one, a pattern with ``*``, or
+    ``re:...``.
     """
-    plain = {_plain(entry) for entry in entries if "*" not in entry and not entry.startswith("re:")}
-    stars = [
-        re.escape(_plain(entry)).replace(r"\*", ".*")
-        for entry in entries
-        if "*" in entry and "re:" not in entry
-    ]
-    pattern = re.compile(rf"(?:{'|'.join(stars)})(?:\..*)?$") if stars else None
-    written = [_compiled(entry[3:]) for entry in entries if entry.startswith("re:")]
 
-    def matches(name: str) -> bool:
-        path = _plain(name).split(".")
-        spans = (".".join(path[i:j]) for i in range(len(path)) for j in range(i + 1, len(path) + 1))
-        if any(span in plain for span in spans) or (
-            pattern is not None and pattern.match(".".join(path))
-        ):
-            return True
-        return any(one.match(name) for one in written if one is not None)
+    def __init__(self, entries: Collection[str]) -> None:
+        self._paths: set[str] = set()
+        self._patterns: list[re.Pattern[str]] = []  # of plain names
+        self._expressions: list[re.Pattern[str]] = []  # of names as they are written
+        for entry in entries:
+            if entry.startswith("re:"):
+                expression = _compiled(entry[3:])
+                if expression is not None:
+                    self._expressions.append(expression)
+            elif "*" not in entry:
+                self._paths.add(_plain(entry))
+            elif "re:" not in entry:
+                pattern = re.escape(_plain(entry)).replace(r"\*", ".*")
+                self._patterns.append(re.compile(rf"(?:{pattern})(?:\..*)?$"))
 
-    return matches
+    def include(self, name: str) -> bool:
+        """Whether one of the entries means this module."""
+        path = _plain(name)
+        return (
+            any(part in self._paths for part in _parts_of(path))
+            or any(pattern.match(path) for pattern in self._patterns)
+            or any(expression.match(name) for expression in self._expressions)
+        )
+
+
+def _parts_of(path: str) -> Iterator[str]:
+    """All runs of names of a path."""
+    names = path.split(".")
+    for start in range(len(names)):
+        for end in range(start + 1, len(names) + 1):
+            yield ".".join(names[start:end])
 
 
 def _compiled(text: str) -> re.Pattern[str] | None:
@@ -319,109 +381,155 @@ _LEFT_ALONE = (
 
 
 def _by_part(
-    known: Quantization, config: Config, algorithms: Mapping[str, str], shape: Shape
+    stored: Quantization, config: Config, algorithms: Mapping[str, str], shape: Shape
 ) -> Quantization:
     """The quantization with the quantized share of every part, found from the names of all modules."""
-    entries = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]
+    left_alone = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]
     # GPTQModel
-    entries += [f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")]
-    if config.get("moe_quant_algo"):  # the rest is as quant_method says
-        return replace(known, part_bits={"attention": 8, "mlp": 8}, shares={})
-    if not (entries or algorithms):
-        return known
-    alone = _named(entries)
-    by_algorithm = [
-        (_named([name for name, one in algorithms.items() if one == each]), _algorithm(each)[0])
-        for each in dict.fromkeys(algorithms.values())
+    left_alone += [
+        f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")
     ]
-    sizes: dict[str, float] = {}
-    quantized: dict[str, float] = {}
-    stored: dict[str, float] = {}
-    for part, name, size in _modules(shape):
-        sizes[part] = sizes.get(part, 0) + size
-        bits = (
-            known.bits
-            if not algorithms
-            else next((bits for within, bits in by_algorithm if within(name)), None)
-        )
-        # Gemma 4 has them beside it
-        left = alone(name) and (part != "experts" or alone(name.replace(".mlp.", ".")))
-        if (
-            bits is not None
-            and known.share(part)
-            and (part != "lm_head" or algorithms)
-            and not left
-        ):
-            quantized[part] = quantized.get(part, 0) + size
-            stored[part] = stored.get(part, 0) + size * bits
-    shares = {part: quantized.get(part, 0) / size for part, size in sizes.items() if size}
-    bits_of = {part: stored[part] / quantized[part] for part in stored} if algorithms else {}
-    return replace(known, shares=shares, part_bits=bits_of)
+    if config.get("moe_quant_algo"):  # the rest is as quant_method says
+        return replace(stored, part_bits={"attention": 8, "mlp": 8}, shares={})
+    if not (left_alone or algorithms):
+        return stored
+    bits_of_module = _BitsOfModules(stored, left_alone, algorithms)
+    weights: Counter[str] = Counter()  # of each part
+    quantized: Counter[str] = Counter()
+    stored_bits: dict[str, float] = {}
+    for module in _modules(shape):
+        weights[module.part] += module.weights
+        bits = bits_of_module.bits(module)
+        if bits is not None:
+            quantized[module.part] += module.weights
+            so_far = stored_bits.get(module.part, 0)
+            stored_bits[module.part] = so_far + module.weights * bits
+    shares = {part: quantized[part] / total for part, total in weights.items() if total}
+    part_bits: dict[str, float] = {}
+    if algorithms:
+        part_bits = {part: bits / quantized[part] for part, bits in stored_bits.items()}
+    return replace(stored, shares=shares, part_bits=part_bits)
 
 
-def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
-    """(part, path, weights) of all modules that may be quantized; only the first expert, since all
-    are alike.
-    """
-    hidden, nope = shape.hidden_size, shape.qk_nope_head_dim
+class _BitsOfModules:
+    """In how many bits each module is stored, by the names in a config."""
 
-    def plain(of: Shape) -> dict[str, int]:
-        heads, keys = (
-            hidden * of.num_attention_heads * of.head_dim,
-            hidden * of.num_key_value_heads * of.head_dim,
-        )
-        return {"q_proj": heads, "k_proj": keys, "v_proj": keys, "o_proj": heads}
+    def __init__(
+        self, stored: Quantization, left_alone: Collection[str], algorithms: Mapping[str, str]
+    ) -> None:
+        self._stored = stored
+        self._left_alone = _ModuleNames(left_alone)
+        self._by_algorithm: list[tuple[_ModuleNames, float]] = []
+        for algorithm in dict.fromkeys(algorithms.values()):
+            names = [name for name, other in algorithms.items() if other == algorithm]
+            self._by_algorithm.append((_ModuleNames(names), _format_of(algorithm).bits))
 
-    attention = plain(shape)
-    if shape.mla:
-        query, latent = (
-            shape.num_attention_heads * (nope + shape.qk_rope_head_dim),
-            shape.kv_lora_rank,
-        )
-        attention = {
-            "q_b_proj" if shape.q_lora_rank else "q_proj": (shape.q_lora_rank or hidden) * query,
-            "q_a_proj": hidden * shape.q_lora_rank,
-            "kv_a_proj_with_mqa": hidden * (latent + shape.qk_rope_head_dim),
-            "kv_b_proj": latent * shape.num_attention_heads * (nope + shape.v_head_dim),
-            "o_proj": shape.num_attention_heads * shape.v_head_dim * hidden,
-        }
+    def bits(self, module: _Module) -> float | None:
+        """Bits of a weight; None: the module is not quantized."""
+        if not self._stored.share(module.part) or self._is_left_alone(module):
+            return None
+        if not self._by_algorithm:
+            return self._stored.bits if module.part != "lm_head" else None
+        for names, bits in self._by_algorithm:
+            if names.include(module.path):
+                return bits
+        return None
+
+    def _is_left_alone(self, module: _Module) -> bool:
+        if not self._left_alone.include(module.path):
+            return False
+        # Gemma 4 has experts beside its MLP: an entry for the MLP does not mean them.
+        beside_mlp = module.path.replace(".mlp.", ".")
+        return module.part != "experts" or self._left_alone.include(beside_mlp)
+
+
+class _Module(NamedTuple):
+    """A module that may be quantized."""
+
+    part: str  # as in ``Quantization.shares``
+    path: str
+    weights: int
+
+
+class _Mixer(NamedTuple):
+    """A layer's mixer: its name in paths, and the weights of its matrices by name."""
+
+    name: str
+    matrices: dict[str, int]
+
+
+def _modules(shape: Shape) -> Iterator[_Module]:
+    """All modules that may be quantized; only the first expert, since all are alike."""
+    hidden = shape.hidden_size
+    mixers = _mixers(shape)
+    is_alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
+    matrices = ["up_proj", "down_proj"] if is_alone else ["up_proj", "down_proj", "gate_proj"]
+    for layer, (kind, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
+        place = f"model.layers.{layer}"
+        mixer = mixers.get(kind, _Mixer("", {}))
+        mixer_path = f"{place}.{'mixer' if is_alone else mixer.name}"
+        for name, weights in mixer.matrices.items():
+            yield _Module("attention", f"{mixer_path}.{name}", weights)
+        if not mlp:
+            continue
+        mlp_path = f"{place}.{'mixer' if is_alone else 'mlp'}"
+        for name in matrices:
+            if mlp == "mlp":
+                yield _Module("mlp", f"{mlp_path}.{name}", hidden * shape.intermediate_size)
+                continue
+            shared = hidden * shape.shared_expert_intermediate_size
+            yield _Module("mlp", f"{mlp_path}.shared_experts.{name}", shared)
+            yield _Module("experts", f"{mlp_path}.experts.0.{name}", 1)
+    yield _Module("lm_head", "lm_head", 1)
+
+
+def _mixers(shape: Shape) -> dict[str, _Mixer]:
+    """By the kinds of ``Shape.mixers``."""
+    hidden = shape.hidden_size
+    attention = _latent_attention(shape) if shape.mla else _plain_attention(shape)
     values = shape.linear_num_value_heads * shape.linear_value_head_dim
-    inner = shape.mamba_num_heads * shape.mamba_head_dim
+    keys = shape.linear_num_key_heads * shape.linear_key_head_dim
     linear = {
-        "in_proj_qkv": hidden
-        * (values + 2 * shape.linear_num_key_heads * shape.linear_key_head_dim),
+        "in_proj_qkv": hidden * (values + 2 * keys),
         "in_proj_z": hidden * values,
         "out_proj": hidden * values,
     }
+    inner = shape.mamba_num_heads * shape.mamba_head_dim
     mamba = {"in_proj": 2 * hidden * inner, "out_proj": hidden * inner}
-    mixers = {
-        "attention": ("self_attn", attention),
-        "linear": ("linear_attn", linear),
-        "mamba": ("mixer", mamba),
-    }
-    mixers["global"] = ("self_attn", plain(shape.of_global))
-    mixers["both"] = ("self_attn", attention | mamba)
     wide = hidden * shape.mamba_inner_size
-    mixers["mamba1"] = ("mamba", {"in_proj": 2 * wide, "out_proj": wide})
+    mamba1 = {"in_proj": 2 * wide, "out_proj": wide}
     delta = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), hidden * values)
-    mixers["kda"] = ("self_attn", delta)
-    alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
-    for layer, (mixer, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
-        place = f"model.layers.{layer}"
-        called, parts = mixers.get(mixer, ("", {}))
-        yield from (
-            ("attention", f"{place}.{'mixer' if alone else called}.{name}", size)
-            for name, size in parts.items()
-        )
-        called = f"{place}.{'mixer' if alone else 'mlp'}"
-        shared = hidden * shape.shared_expert_intermediate_size
-        for up in ("up_proj", "down_proj") + (() if alone else ("gate_proj",)) if mlp else ():
-            if mlp == "mlp":
-                yield "mlp", f"{called}.{up}", hidden * shape.intermediate_size
-            else:
-                yield "mlp", f"{called}.shared_experts.{up}", shared
-                yield "experts", f"{called}.experts.0.{up}", 1
-    yield "lm_head", "lm_head", 1
+    return {
+        "attention": _Mixer("self_attn", attention),
+        "global": _Mixer("self_attn", _plain_attention(shape.of_global)),
+        "linear": _Mixer("linear_attn", linear),
+        "mamba": _Mixer("mixer", mamba),
+        "both": _Mixer("self_attn", attention | mamba),
+        "mamba1": _Mixer("mamba", mamba1),
+        "kda": _Mixer("self_attn", delta),
+    }
+
+
+def _plain_attention(shape: Shape) -> dict[str, int]:
+    heads = shape.hidden_size * shape.num_attention_heads * shape.head_dim
+    keys = shape.hidden_size * shape.num_key_value_heads * shape.head_dim
+    return {"q_proj": heads, "k_proj": keys, "v_proj": keys, "o_proj": heads}
+
+
+def _latent_attention(shape: Shape) -> dict[str, int]:
+    """Multi-head latent attention."""
+    hidden = shape.hidden_size
+    heads = shape.num_attention_heads
+    latent = shape.kv_lora_rank
+    query = heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim)
+    query_name = "q_b_proj" if shape.q_lora_rank else "q_proj"
+    return {
+        query_name: (shape.q_lora_rank or hidden) * query,
+        "q_a_proj": hidden * shape.q_lora_rank,
+        "kv_a_proj_with_mqa": hidden * (latent + shape.qk_rope_head_dim),
+        "kv_b_proj": latent * heads * (shape.qk_nope_head_dim + shape.v_head_dim),
+        "o_proj": heads * shape.v_head_dim * hidden,
+    }
 
 
 def online_quantization(quantization: str | None) -> Quantization | None:
@@ -431,6 +539,5 @@ def online_quantization(quantization: str | None) -> Quantization | None:
     if quantization is None or quantization not in ONLINE:
         return None
     bits, scheme = ONLINE[quantization]
-    return Quantization(
-        quantization, bits, scheme=scheme, shares=EXPERTS if quantization in _EXPERTS_ONLY else {}
-    )
+    shares = EXPERTS if quantization in _EXPERTS_ONLY else {}
+    return Quantization(quantization, bits, scheme=scheme, shares=shares)

@@ -389,7 +389,7 @@ def _asked_quantization(case: FeasibilityCase, asked: str, method: str) -> Findi
             f"quantization={asked} does not match it",
         )
     elif stored.method == "compressed-tensors" and asked in quantization.ONLINE:
-        scheme = quantization.ONLINE[asked][1]
+        scheme = quantization.ONLINE[asked].scheme
         if stored.scheme not in ("", scheme):
             yield "risky", f"{needed}holds {stored.scheme}: {asked} reads {scheme}"
 
