@@ -4,7 +4,7 @@ id.
 A candidate is judged next, and becomes a deployment of the plan.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,20 +15,20 @@ from orchestrator.plan.identity import Contents, deployment_id, version_mismatch
 from orchestrator.plan.paths import Paths
 from orchestrator.plan.resolved_settings import resolved
 from orchestrator.spec.combinations import Combination
+from orchestrator.spec.document import Place, Problems
 from orchestrator.spec.experiment import Experiment
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, Hardware
-from orchestrator.spec.stages import ResolvedSettings
+from orchestrator.spec.stages import ResolvedSettings, WrittenSettings
 
 ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
-# of endpoints: no nodes are held for them
-NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)
+NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # of endpoints: no nodes run them
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A combination on its way to a deployment, without the settings as they are written: those
-    take 2 KB.
+    """A combination on its way to a deployment. It does without the settings as they are written,
+    which take 2 KB.
     """
 
     id: str
@@ -46,17 +46,13 @@ def engines_of(experiment: Experiment) -> dict[str, Engine]:
     a URL.
     """
     problems = experiment.problems
-    in_environments = [
-        ("engine", ("environments", name), name)
-        for name in experiment.parts.get("environments", ())
-    ]
-    for setting, place, name in (*experiment.engines, *in_environments):
+    for setting, place, name in experiment.engines:
         if setting == "engine":
-            kind, names = "engine", ENGINES.names()
+            _check_known(problems, place, "engine", name, ENGINES.names())
         else:
-            kind, names = "router", ROUTERS.names()
-        if name not in names:
-            problems.unknown(place, kind, name, names)
+            _check_known(problems, place, "router", name, ROUTERS.names())
+    for name in experiment.parts.get("environments", ()):
+        _check_known(problems, ("environments", name), "engine", name, ENGINES.names())
     used = {combination.settings.engine for combination in experiment.combinations}
     engines = {name: ENGINES[name] for name in used if name in ENGINES}
     for combination in experiment.combinations:
@@ -65,6 +61,13 @@ def engines_of(experiment: Experiment) -> dict[str, Engine]:
             message = f"engine {combination.settings.engine!r} needs the 'url' it runs at"
             problems.add(combination.place("url"), message, "write url: http://host:port")
     return engines
+
+
+def _check_known(
+    problems: Problems, place: Place, kind: str, name: str, names: Collection[str]
+) -> None:
+    if name not in names:
+        problems.unknown(place, kind, name, names)
 
 
 def expand(
@@ -77,15 +80,18 @@ def expand(
     installed ones.
     """
     candidates: dict[str, Candidate] = {}
-    merged = 0
+    duplicates = 0
     for candidate in _candidates(experiment, engines, paths):
-        first = candidates.setdefault(candidate.id, candidate)
-        merged += first is not candidate
+        first = candidates.get(candidate.id)
+        if first is None:
+            candidates[candidate.id] = candidate
+            continue
+        duplicates += 1
         if first.excluded_by is not None and candidate.excluded_by is None:
             candidates[candidate.id] = candidate
-    notes = []
-    if merged:
-        notes.append(f"{merged} combinations are equal to another one and are measured once")
+    notes: list[str] = []
+    if duplicates:
+        notes.append(f"{duplicates} combinations are equal to another one and are measured once")
     notes += _unknown_releases(candidates.values())
     return list(candidates.values()), notes
 
@@ -116,21 +122,23 @@ def _candidates(
             experiment.problems.add(combination.block, str(error))
             continue
         _check_versions(experiment, combination, settings, contents)
-        written = combination.settings.engines
         yield Candidate(
-            deployment_id(combination.settings, settings, hardware, contents),
-            settings,
-            tuple(
-                role
-                for role, part in settings.engines.items()
-                if part.nnodes != written[role].nnodes
-            ),
-            engine,
-            hardware,
-            combination.hardware,
-            combination.derived,
-            combination.excluded_by,
+            id=deployment_id(combination.settings, settings, hardware, contents),
+            settings=settings,
+            spread_roles=_spread_roles(combination.settings, settings),
+            engine=engine,
+            hardware=hardware,
+            hardware_in_file=combination.hardware,
+            derived=combination.derived,
+            excluded_by=combination.excluded_by,
         )
+
+
+def _spread_roles(written: WrittenSettings, settings: ResolvedSettings) -> tuple[str, ...]:
+    parts = written.engines
+    return tuple(
+        role for role, part in settings.engines.items() if part.nnodes != parts[role].nnodes
+    )
 
 
 def _hardware_of(
@@ -141,7 +149,9 @@ def _hardware_of(
     """
     if combination.hardware is not None:
         return classes.get(combination.hardware)
-    return NONE if engine is not None and not engine.launches else ANY
+    if engine is not None and not engine.launches:
+        return NONE
+    return ANY
 
 
 def _check_versions(
@@ -159,7 +169,7 @@ def _check_versions(
 
 
 def _unknown_releases(candidates: Iterable[Candidate]) -> list[str]:
-    """What cannot be known of deployments whose engine is of a release that is not recorded."""
+    """Notes on engines of releases that are not recorded."""
     notes: dict[str, None] = {}
     for candidate in candidates:
         for part in candidate.settings.parts.values():

@@ -20,7 +20,8 @@ WHOLE_TENSOR_BYTES = 1 << 20  # so is a tensor below this size
 # Of all small tensors of a model, the smallest ones first: experts in 4 bits are small and many.
 WHOLE_TENSORS_BYTES = 512 << 20
 # A fine-tune that changes one layer in ten escapes 64 samples in one case of 850.
-SAMPLES, SAMPLE_BYTES = 64, 4096
+SAMPLES = 64  # of a file
+SAMPLE_BYTES = 4096
 END_BYTES = 256 << 10  # at the start of a file, and at its end
 GAP_BYTES = 64 << 10  # two spans with less between them are read at once
 MOST_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
@@ -29,7 +30,7 @@ THREADS = 8
 
 
 class Span(NamedTuple):
-    """Bytes of a file from ``start`` up to ``end``, without ``end``."""
+    """Bytes of a file, from ``start`` up to ``end``, without ``end``."""
 
     start: int
     end: int
@@ -74,9 +75,9 @@ def _spans(path: Path, file: BinaryIO, size: int, whole_bytes: int) -> list[Span
         return [Span(0, size)]
     spans = [Span(0, END_BYTES), Span(size - END_BYTES, size)]
     spans += [_sample(Span(0, size), index / (SAMPLES - 1)) for index in range(SAMPLES)]
-    header_end, tensors = _tensors(path, file, size)
-    spans.append(Span(0, header_end))
-    for tensor in sorted(tensors, key=lambda tensor: tensor.size):
+    layout = _layout(path, file, size)
+    spans.append(Span(0, layout.header_end))
+    for tensor in sorted(layout.tensors, key=lambda tensor: tensor.size):
         if tensor.size < WHOLE_TENSOR_BYTES and tensor.size <= whole_bytes:
             whole_bytes -= tensor.size
             spans.append(tensor)
@@ -102,34 +103,42 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return joined
 
 
-def _tensors(path: Path, file: BinaryIO, size: int) -> tuple[int, list[Span]]:
-    """(the end of the header, where each tensor lies); (0, []) for files of other formats."""
+class _Layout(NamedTuple):
+    """Where the header of a file ends, and where its tensors lie."""
+
+    header_end: int
+    tensors: list[Span]
+
+
+_NO_LAYOUT = _Layout(0, [])  # of other formats, and of a header that does not describe the file
+
+
+def _layout(path: Path, file: BinaryIO, size: int) -> _Layout:
     if path.suffix == ".gguf":
         from orchestrator.catalog.gguf import tensor_offsets  # few need it
 
-        header_end, starts = tensor_offsets(path)
-        starts = sorted({start for start in starts if start < size})
-        return header_end, [
-            Span(start, end) for start, end in zip(starts, [*starts[1:], size], strict=True)
-        ]
+        header_end, offsets = tensor_offsets(path)
+        starts = sorted({start for start in offsets if start < size})
+        ends = [*starts[1:], size]
+        tensors = [Span(start, end) for start, end in zip(starts, ends, strict=True)]
+        return _Layout(header_end, tensors)
     if path.suffix == ".safetensors":
-        return _safetensors(file, size)
-    return 0, []
+        return _safetensors_layout(file, size)
+    return _NO_LAYOUT
 
 
-def _safetensors(file: BinaryIO, size: int) -> tuple[int, list[Span]]:
-    """As ``_tensors``; (0, []) for a header that does not describe the file."""
+def _safetensors_layout(file: BinaryIO, size: int) -> _Layout:
     try:
         (length,) = struct.unpack("<Q", file.read(8))
         header_end = 8 + length
         if length > MOST_HEADER_BYTES or header_end > size:
-            return 0, []
+            return _NO_LAYOUT
         header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         offsets = [tensor["data_offsets"] for tensor in header.values()]
         spans = [Span(header_end + start, header_end + end) for start, end in offsets]
     except (struct.error, ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        return 0, []
+        return _NO_LAYOUT
     if any(not header_end <= span.start <= span.end <= size for span in spans):
-        return 0, []
-    return header_end, spans
+        return _NO_LAYOUT
+    return _Layout(header_end, spans)

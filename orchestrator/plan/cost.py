@@ -1,8 +1,7 @@
 """What a plan needs: nodes, time, GPU hours and money.
 
 Start times are known for engines that earlier runs started. Others are estimated: START_S for
-processes, compilation and CUDA
-graphs, plus the time to read a node's weights at READ_BYTES_S.
+processes, compilation and CUDA graphs, plus the time to read a node's weights at READ_BYTES_S.
 """
 
 from __future__ import annotations
@@ -10,15 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import ENGINES, ROUTERS
-from orchestrator.plan.model import Deployment, Plan, DeploymentStatus
-from orchestrator.plan.order import QueueClass, place, queue_priority
+from orchestrator.plan.model import Deployment, DeploymentStatus, Plan
+from orchestrator.plan.order import QueueClass, QueuePlace, place, queue_priority
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import counted, hours
 
-START_S, EMULATED_START_S = 60.0, 5.0
+START_S = 60.0
+EMULATED_START_S = 5.0
 READ_BYTES_S = 1e9  # a network volume or an ordinary disk; NVMe and page cache are faster
 
 
@@ -45,8 +46,8 @@ def weight_bytes(predicted: Mapping[str, Any], role: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one deployment or several: seconds of all engine starts and of all load, the GPU hours and
-    USD of both.
+    """What one deployment or several take: seconds of all engine starts and of all load, the GPU
+    hours and USD of both.
     """
 
     start_s: float
@@ -79,20 +80,23 @@ class Estimate:
 
     @property
     def started(self) -> list[Deployment]:
-        """The deployments that are run. Where not all of them may be started, nobody knows yet
-        which: as many, spread evenly over the plan.
+        """The deployments that are run. Where only some of them may be started, which ones is not
+        known beforehand: as many stand for them, spread evenly over the plan.
         """
-        some, most = self.plan.runnable(), self.plan.most_started
-        return [some[at * len(some) // most] for at in range(most)]
+        runnable = self.plan.runnable()
+        most = self.plan.most_started
+        return [runnable[place * len(runnable) // most] for place in range(most)]
 
-    def cost(self, one: Deployment) -> Cost:
+    def cost(self, deployment: Deployment) -> Cost:
         """The cost of a deployment that is run."""
-        start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
-        load_s = self.plan.load_s(one.id)
-        gpu_hours = (
-            0.0 if one.on_cpus or one.settings.url else (start_s + load_s) / 3600 * one.devices
-        )
-        return Cost(start_s, load_s, gpu_hours, gpu_hours * (one.hardware.usd_per_gpu_hour or 0.0))
+        one_start_s = self.known.get(deployment.id, estimated_start_s(deployment))
+        start_s = self.plan.starts * one_start_s
+        load_s = self.plan.load_s(deployment.id)
+        gpu_hours = 0.0
+        if not deployment.on_cpus and not deployment.settings.url:
+            gpu_hours = (start_s + load_s) / 3600 * deployment.devices
+        usd = gpu_hours * (deployment.hardware.usd_per_gpu_hour or 0.0)
+        return Cost(start_s, load_s, gpu_hours, usd)
 
     def makespan_s(self) -> float | None:
         """Seconds from the first start to the last end on ``nodes`` nodes, each used by one
@@ -102,30 +106,46 @@ class Estimate:
         """
         if self.nodes is None:
             return None
-        free_s, shares = [0.0] * self.nodes, queue_priority(self.plan)
-        # counted: of 100,000 many are alike
-        jobs = Counter[tuple[tuple[QueueClass, bool, float, float], int, float]]()
-        for one in self.started:
-            gang, seconds = (
-                any(part.nnodes > 1 for part in one.settings.engines.values()),
-                self.cost(one).seconds,
-            )
-            nodes = min(self.nodes, one.settings.least_nodes(one.hardware.gpus_per_node))
-            queue_class = QueueClass.RISKY if one.status == "risky" else QueueClass.NORMAL
-            jobs[place(queue_class, gang, shares.get(one.id, 0.0), seconds), nodes, seconds] += 1
-        for _, nodes, seconds in sorted(jobs.elements()):
+        priorities = queue_priority(self.plan)
+        # Counted, because of 100,000 deployments many are alike.
+        jobs = Counter(
+            self._job(deployment, priorities.get(deployment.id, 0.0), self.nodes)
+            for deployment in self.started
+        )
+        free_s = [0.0] * self.nodes  # when each node is free
+        longest_s = max((job.seconds for job in jobs), default=0.0)  # endpoints take no node
+        for job in sorted(jobs.elements()):
+            if not job.nodes:
+                continue
             free_s.sort()
-            free_s[:nodes] = [free_s[nodes - 1] + seconds] * nodes if nodes else []
-        return max(*free_s, *(seconds for _, _, seconds in jobs), 0.0)  # endpoints take no node
+            end_s = free_s[job.nodes - 1] + job.seconds
+            free_s[: job.nodes] = [end_s] * job.nodes
+        return max(*free_s, longest_s, 0.0)
+
+    def _job(self, deployment: Deployment, priority: float, cluster_nodes: int) -> _Job:
+        seconds = self.cost(deployment).seconds
+        gang = any(part.nnodes > 1 for part in deployment.settings.engines.values())
+        risky = deployment.status == "risky"
+        queue_class = QueueClass.RISKY if risky else QueueClass.NORMAL
+        least_nodes = deployment.settings.least_nodes(deployment.hardware.gpus_per_node)
+        return _Job(
+            place(queue_class, gang, priority, seconds), min(cluster_nodes, least_nodes), seconds
+        )
 
     def totals(self) -> Totals:
-        statuses = [one.status for one in self.plan.deployments]
-        times = [number for one in self.started for *_, number in self.plan.known_levels(one.id)]
-        cost = sum(map(self.cost, self.started), Cost(0.0, 0.0, 0.0, 0.0))
+        statuses = Counter(deployment.status for deployment in self.plan.deployments)
+        repeats: list[int] = []  # of each point
+        cost = Cost(0.0, 0.0, 0.0, 0.0)
+        for deployment in self.started:
+            repeats += [known.repeats for known in self.plan.known_levels(deployment.id)]
+            cost += self.cost(deployment)
         return Totals(
-            **{status: statuses.count(status) for status in get_args(DeploymentStatus)},
-            points=len(times),
-            measurements=sum(times),
+            planned=statuses["planned"],
+            risky=statuses["risky"],
+            excluded=statuses["excluded"],
+            impossible=statuses["impossible"],
+            points=len(repeats),
+            measurements=sum(repeats),
             start_s=cost.start_s,
             load_s=cost.load_s,
             makespan_s=self.makespan_s(),
@@ -135,25 +155,34 @@ class Estimate:
 
     def over_budget(self) -> list[str]:
         """Which parts of the experiment's budget the estimate exceeds, one sentence each."""
-        budget, sums = self.plan.budget or Budget(), self.totals()
-        took_s = sums.makespan_s or max(
-            (self.cost(one).seconds for one in self.plan.runnable()), default=0.0
-        )
-        out = []
-        if budget.gpu_hours is not None and round(sums.gpu_hours, 2) > budget.gpu_hours:
-            out.append(
-                f"it takes {sums.gpu_hours:.2f} GPU hours; the budget is {budget.gpu_hours:g}"
+        budget = self.plan.budget or Budget()
+        totals = self.totals()
+        sentences: list[str] = []
+        if budget.gpu_hours is not None and round(totals.gpu_hours, 2) > budget.gpu_hours:
+            sentences.append(
+                f"it takes {totals.gpu_hours:.2f} GPU hours; the budget is {budget.gpu_hours:g}"
             )
-        if budget.usd is not None and round(sums.usd, 2) > budget.usd:
-            out.append(f"it costs {sums.usd:.2f} USD; the budget is {budget.usd:g}")
-        if budget.wall is not None and round(took_s - budget.wall) > 0:
-            where = (
-                f" on {counted(self.nodes, 'node')}" if self.nodes else " for one deployment alone"
-            )
-            takes, allowed = hours(took_s), hours(budget.wall)
-            takes = takes if takes != allowed else f"{hours(took_s - budget.wall)} more"
-            out.append(f"it takes {takes}{where}; the budget is {allowed}")
-        return out
+        if budget.usd is not None and round(totals.usd, 2) > budget.usd:
+            sentences.append(f"it costs {totals.usd:.2f} USD; the budget is {budget.usd:g}")
+        if budget.wall is not None:
+            sentences += self._over_wall(totals, budget.wall)
+        return sentences
+
+    def _over_wall(self, totals: Totals, allowed_s: float) -> list[str]:
+        """A sentence if the sweep takes longer than the budget; without the number of nodes, if a
+        deployment alone does.
+        """
+        takes_s = totals.makespan_s
+        if not takes_s:
+            alone_s = [self.cost(deployment).seconds for deployment in self.plan.runnable()]
+            takes_s = max(alone_s, default=0.0)
+        if round(takes_s - allowed_s) <= 0:
+            return []
+        place = f" on {counted(self.nodes, 'node')}" if self.nodes else " for one deployment alone"
+        takes, allowed = hours(takes_s), hours(allowed_s)
+        if takes == allowed:
+            takes = f"{hours(takes_s - allowed_s)} more"
+        return [f"it takes {takes}{place}; the budget is {allowed}"]
 
     def notes(self) -> list[str]:
         """What users should know before they run the plan."""
@@ -162,84 +191,111 @@ class Estimate:
             f"{name} (api_key_env) is not set here; 'run' needs it"
             for name in self.plan.unset_keys()
         ]
-        reach = (
-            "asks for no key: whoever reaches its node can use it, and on one host all its users"
-        )
-        notes += [f"{title} {reach}" for title in self._open_doors()]
-        if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
+        notes += [
+            f"{title} asks for no key: whoever reaches its node can use it, "
+            "and on one host all its users"
+            for title in self._titles_without_key()
+        ]
+        if not any(self.plan.known_levels(deployment.id) for deployment in self.plan.deployments):
             notes.append("nothing is left to measure")
-        if (most := self.plan.most_started) < (known := len(self.plan.runnable())):
-            by = next(
-                (f"that {one.proposer} proposes" for one in self.plan.loads if one.proposer),
-                "predicted best",
-            )
-            notes.append(
-                f"{most:,} of {known:,} deployments are started, those {by}: all figures are for "
-                "that many"
-            )
+        notes += self._note_on_limited_starts()
         if self.plan.needs_figures:
             notes.append(
                 "a search measures as many points as it needs: points, time and cost are estimates"
             )
-        if starts := {
-            estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known
-        } - {0.0}:
-            read = (
-                f", reading weights at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
-            )
-            spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
-            notes.append(f"engine starts are estimates: {spread}{read}")
-        return notes
+        return notes + self._note_on_start_times()
 
-    def _open_doors(self) -> list[str]:
-        """Titles of the engines and routers that would answer anybody."""
-        settings = [one.settings for one in self.plan.runnable()]
-        started = [
-            ENGINES[name]
-            for name in {part.engine for one in settings for part in one.engines.values()}
+    def _note_on_limited_starts(self) -> list[str]:
+        most = self.plan.most_started
+        runnable = len(self.plan.runnable())
+        if most >= runnable:
+            return []
+        chosen = "those predicted best"
+        for load in self.plan.loads:
+            if load.proposer:
+                chosen = f"those that {load.proposer} proposes"
+                break
+        return [
+            f"{most:,} of {runnable:,} deployments are started, {chosen}: all figures are for "
+            "that many"
         ]
-        started += [ROUTERS[name] for name in {one.router.engine for one in settings if one.router}]
-        return sorted(
-            {
-                one.title
-                for one in started
-                if one.launches and not (one.guarded and one.key_variable)
-            }
-        )
+
+    def _note_on_start_times(self) -> list[str]:
+        estimates = {
+            estimated_start_s(deployment)
+            for deployment in self.plan.runnable()
+            if deployment.id not in self.known
+        }
+        estimates.discard(0.0)
+        if not estimates:
+            return []
+        least, most = hours(min(estimates)), hours(max(estimates))
+        note = f"engine starts are estimates: {least}"
+        if most != least:
+            note += f" to {most}"
+        if max(estimates) > START_S:
+            note += f", reading weights at {READ_BYTES_S / 1e9:g} GB/s"
+        return [note]
+
+    def _titles_without_key(self) -> list[str]:
+        """Titles of the engines and routers that would answer anybody."""
+        programs: list[Engine] = []
+        for deployment in self.plan.runnable():
+            settings = deployment.settings
+            programs += [ENGINES[part.engine] for part in settings.engines.values()]
+            if settings.router:
+                programs.append(ROUTERS[settings.router.engine])
+        titles: set[str] = set()
+        for program in programs:
+            has_key = program.guarded and program.key_variable
+            if program.launches and not has_key:
+                titles.add(program.title)
+        return sorted(titles)
 
     def summary(self) -> str:
         """Three lines about deployments, points and cost, then one line per note."""
-        sums, plan = self.totals(), self.plan
-        counts = {status: getattr(sums, status) for status in get_args(DeploymentStatus)}
-        states = (
-            ", ".join(f"{number:,} {status}" for status, number in counts.items() if number)
-            or "none"
-        )
-        repeats = (
-            f" x {plan.repeats} repeats"
-            if sums.measurements == sums.points * plan.repeats > sums.points
-            else ""
-        )
-        cost = [
-            (
-                f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after "
-                "the other"
-            )
-        ]
-        if self.nodes and sums.makespan_s is not None:
-            cost.append(f"{hours(sums.makespan_s)} on {counted(self.nodes, 'node')}")
-        cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
-        cost += [f"{sums.usd:.2f} USD"] if sums.usd else []
+        totals = self.totals()
         lines = [
-            f"{counted(len(plan.deployments), 'deployment')}: {states}",
-            (
-                f"{counted(sums.points, 'point')}{repeats} = "
-                f"{counted(sums.measurements, 'measurement')}"
-            ),
-            ", ".join(cost),
+            self._status_line(totals),
+            self._points_line(totals),
+            self._cost_line(totals),
             *(f"note: {note}" for note in self.notes()),
         ]
         return "\n".join(lines)
+
+    def _status_line(self, totals: Totals) -> str:
+        counts = {status: getattr(totals, status) for status in get_args(DeploymentStatus)}
+        states = [f"{number:,} {status}" for status, number in counts.items() if number]
+        deployments = counted(len(self.plan.deployments), "deployment")
+        return f"{deployments}: {', '.join(states) or 'none'}"
+
+    def _points_line(self, totals: Totals) -> str:
+        repeats = ""
+        if totals.measurements == totals.points * self.plan.repeats > totals.points:
+            repeats = f" x {self.plan.repeats} repeats"
+        measurements = counted(totals.measurements, "measurement")
+        return f"{counted(totals.points, 'point')}{repeats} = {measurements}"
+
+    def _cost_line(self, totals: Totals) -> str:
+        costs = [
+            f"{hours(totals.load_s)} of load and {hours(totals.start_s)} of engine starts, "
+            "one after the other"
+        ]
+        if self.nodes and totals.makespan_s is not None:
+            costs.append(f"{hours(totals.makespan_s)} on {counted(self.nodes, 'node')}")
+        if totals.gpu_hours:
+            costs.append(f"{totals.gpu_hours:.1f} GPU hours")
+        if totals.usd:
+            costs.append(f"{totals.usd:.2f} USD")
+        return ", ".join(costs)
+
+
+class _Job(NamedTuple):
+    """A deployment on the cluster's nodes. Jobs are sorted as they start."""
+
+    place: QueuePlace
+    nodes: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,10 @@ NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influenc
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-# Of programs and libraries only these bytes are hashed.
-_HEAD_BYTES, _PIECES, _PIECE_BYTES = 1 << 18, 64, 4096
+# Of programs and libraries only these bytes are hashed: the head, and pieces spread evenly.
+_HEAD_BYTES = 1 << 18
+_PIECES = 64
+_PIECE_BYTES = 4096
 
 
 class Contents:
@@ -53,15 +55,16 @@ def deployment_id(
     written: WrittenSettings, resolved: ResolvedSettings, hardware: Hardware, contents: Contents
 ) -> str:
     """The id of a deployment, from its settings as written and as resolved."""
-    what = _identity_of_part(written, resolved, hardware, contents)
+    identity = _identity_of_part(written, resolved, hardware, contents)
     parts: dict[str, Any] = {}
     if resolved.roles or resolved.router:
         for role, part in resolved.parts.items():
             if role:
                 parts[role] = _identity_of_part(written.parts[role], part, hardware, contents)
     if parts:
-        what["parts"] = parts
-    return digest(what | {"hardware": hardware_class(hardware)})
+        identity["parts"] = parts
+    identity["hardware"] = hardware_class(hardware)
+    return digest(identity)
 
 
 def _settings_in_id(
@@ -70,8 +73,9 @@ def _settings_in_id(
     """The settings that identify one part: as written, on the nodes that it is spread over, with
     pinned values where the device is known (``accelerator: any`` has none to pin values for).
     """
-    nodes = {"nnodes": resolved.nnodes} if resolved.nnodes != written.nnodes else {}
-    placed = written.model_copy(update=nodes)
+    placed = written
+    if resolved.nnodes != written.nnodes:
+        placed = WrittenSettings(written.model_copy(update={"nnodes": resolved.nnodes}))
     pins: dict[str, int] = {}
     if hardware.accelerator != "any":
         pins = program_of(written.engine).open_pins(placed, hardware)
@@ -95,25 +99,38 @@ def _identity_of_part(
     settings |= {name: content for name, content in local.items() if content is not None}
     if resolved.speculative is not None and resolved.speculative.model is not None:
         draft = contents.model(resolved.speculative.model)
-        settings["speculative"] |= {"model": draft} if draft is not None else {}
+        if draft is not None:
+            settings["speculative"]["model"] = draft
     version = written.engine_version
     if version is None and resolved.executable:
         version = contents.version(resolved.executable, written.engine)
-    what = {"settings": settings, "engine_version": version}
+    identity = {"settings": settings, "engine_version": version}
+    build = _build(written, resolved, contents)
+    if build:
+        identity["build"] = build
+    return identity
+
+
+def _build(written: WrittenSettings, resolved: ResolvedSettings, contents: Contents) -> str | None:
+    """Hash of the program that runs. None where the version says as much: one that is written for a
+    wheel is believed, since drivers may not have the environment.
+    """
     program = resolved.image or resolved.executable
-    build = contents.build(program, written.engine) if program else None
-    if written.engine_version and build and installed(program or "", written.engine):
-        # a written version of a wheel is believed: drivers may not have the environment
-        build = None
-    return what | ({"build": build} if build else {})
+    if not program:
+        return None
+    if written.engine_version and installed(program, written.engine):
+        return None
+    return contents.build(program, written.engine)
 
 
 def hardware_class(hardware: Hardware) -> dict[str, Any]:
     """The part of the hardware that influences measurements: neither price nor node labels."""
-    own = hardware.model_dump(
+    fields = hardware.model_dump(
         mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True
     )
-    return own | ({"container_args": [*hardware.container_args]} if hardware.container_args else {})
+    if hardware.container_args:
+        fields["container_args"] = [*hardware.container_args]
+    return fields
 
 
 def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int) -> int:
@@ -139,7 +156,9 @@ def model_digest(place: str) -> str | None:
     for pattern in _MODEL_TEXTS:
         for path in sorted(root.glob(pattern)):
             texts[path.name] = file_digest(str(path))
-    weights = [path for pattern in _MODEL_WEIGHTS for path in sorted(root.glob(pattern))]
+    weights: list[Path] = []
+    for pattern in _MODEL_WEIGHTS:
+        weights += sorted(root.glob(pattern))
     if not texts and not weights:
         return None
     return digest({"texts": texts, "weights": files_digest(weights)})
@@ -154,33 +173,34 @@ def build_digest(place: str, engine: str) -> str | None:
     path = Path(place)
     if not path.is_absolute():
         return None
-    if described := installed(place, engine):
-        return wheel_digest(described)
-    if path.is_dir() and (start := program_of(engine).start):  # the program in it that is started
+    wheel_records = installed(place, engine)
+    if wheel_records:
+        return wheel_digest(wheel_records)
+    start = program_of(engine).start
+    if path.is_dir() and start:  # the program in it that is started
         anything = PinnedSettings(EngineSettings(engine=engine, model="any", executable=place))
         path = Path(start(anything, Hardware(name="cpu"), Node()).argv[0])
     real = Path(os.path.realpath(path))
-    files = {path.name: real} | {
-        one.name: one for kind in _LIBRARIES for one in real.parent.glob(kind)
-    }
-    contents = {name: sampled_digest(file) for name, file in files.items()}
-    return (
-        digest(found) if (found := {name: one for name, one in contents.items() if one}) else None
-    )
+    files = {path.name: real}
+    for pattern in _LIBRARIES:
+        files |= {library.name: library for library in real.parent.glob(pattern)}
+    digests = {name: sampled_digest(file) for name, file in files.items()}
+    known = {name: content for name, content in digests.items() if content}
+    return digest(known) if known else None
 
 
-def wheel_digest(described: Path) -> str | None:
-    """Hash of the file list that pip recorded for a wheel; None if there is none, as for an
-    editable install.
+def wheel_digest(records: Path) -> str | None:
+    """Hash of the file list that pip recorded for a wheel in the folder ``records``; None if there
+    is none, as for an editable install.
     """
     try:
-        lines = read_at_most(described / "RECORD", MOST_RECORD_BYTES).decode().splitlines()
+        lines = read_at_most(records / "RECORD", MOST_RECORD_BYTES).decode().splitlines()
     except (OSError, ValueError):
         return None
     # these contain paths, or who installed it
-    elsewhere = ("..", "/", "__editable__", described.name)
-    found = sorted(one for one in lines if "sha256=" in one and not one.startswith(elsewhere))
-    return digest(found) if found else None
+    elsewhere = ("..", "/", "__editable__", records.name)
+    files = sorted(line for line in lines if "sha256=" in line and not line.startswith(elsewhere))
+    return digest(files) if files else None
 
 
 def sampled_digest(path: Path) -> str | None:
@@ -193,38 +213,37 @@ def sampled_digest(path: Path) -> str | None:
         if not path.is_file():
             return None
         with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            if head.startswith(b"#!"):
+                return None
             size = os.fstat(file.fileno()).st_size
-            starts = [
-                round(i * max(0, size - _PIECE_BYTES) / (_PIECES - 1)) for i in range(_PIECES)
-            ]
-            pieces = [
-                file.read(_HEAD_BYTES),
-                *(os.pread(file.fileno(), _PIECE_BYTES, start) for start in starts),
-            ]
+            content = [str(size).encode(), head]
+            for index in range(_PIECES):
+                start = round(index * max(0, size - _PIECE_BYTES) / (_PIECES - 1))
+                content.append(os.pread(file.fileno(), _PIECE_BYTES, start))
     except OSError:
         return None
-    return (
-        None
-        if pieces[0].startswith(b"#!")
-        else content_digest(b"".join([str(size).encode(), *pieces]))
-    )
+    return content_digest(b"".join(content))
 
 
 def file_digest(path: str) -> str | None:
     """16 hex digits of a file's SHA-256, as ``content_digest`` has them of its bytes. None when it
     cannot be read, is no regular file (others may have no end), or is larger than MOST_FILE_BYTES.
     """
-    found, size = hashlib.sha256(), 0
+    content = hashlib.sha256()
+    size = 0
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > MOST_FILE_BYTES:
             return None
         with open(path, "rb") as file:
-            while size <= MOST_FILE_BYTES and (piece := file.read(PIECE_BYTES)):
-                found.update(piece)
+            while piece := file.read(PIECE_BYTES):
                 size += len(piece)
+                if size > MOST_FILE_BYTES:  # it grew meanwhile
+                    return None
+                content.update(piece)
     except OSError:
         return None
-    return found.hexdigest()[:16] if size <= MOST_FILE_BYTES else None
+    return content.hexdigest()[:16]
 
 
 def version_mismatch(resolved: ResolvedSettings, contents: Contents) -> str | None:
@@ -233,10 +252,10 @@ def version_mismatch(resolved: ResolvedSettings, contents: Contents) -> str | No
     """
     if resolved.engine_version is None or resolved.executable is None or resolved.image is not None:
         return None
-    found = contents.version(resolved.executable, resolved.engine)
-    if found is None or is_version(resolved.engine_version, found):
+    version = contents.version(resolved.executable, resolved.engine)
+    if version is None or is_version(resolved.engine_version, version):
         return None
     return (
         f"engine_version {resolved.engine_version!r}: {resolved.executable} holds "
-        f"{resolved.engine} {found}"
+        f"{resolved.engine} {version}"
     )

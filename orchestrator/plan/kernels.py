@@ -75,20 +75,19 @@ def _missing_on_cpu(
     if need:
         yield "risky", f"{method} on cpu needs {need}"
     elif scheme and scheme not in cpu.schemes:
-        sentence = f"{method} ({scheme}) has no kernel on cpu, which has {', '.join(cpu.schemes)}"
+        # what there is for experts is not known
+        status: Doubtful = "risky" if facts.shape.num_experts else "impossible"
         yield (
-            "risky" if facts.shape.num_experts else "impossible",
-            sentence,
-        )  # of experts: not known
+            status,
+            f"{method} ({scheme}) has no kernel on cpu, which has {', '.join(cpu.schemes)}",
+        )
     stored_method = facts.quantization.method if facts.quantization else ""
     accepted = cpu.flags.get(stored_method, (method,))
     if settings.quantization and settings.quantization not in accepted:
         yield (
             "impossible",
-            (
-                f"quantization {settings.quantization}: on cpu this checkpoint takes {accepted[0]} "
-                "only"
-            ),
+            f"quantization {settings.quantization}: on cpu this checkpoint takes {accepted[0]} "
+            "only",
         )
     kv_dtype = kv_cache_dtype(facts, settings)
     if kv_dtype in cpu.kv_noise:
@@ -96,8 +95,6 @@ def _missing_on_cpu(
     elif kv_dtype not in cpu.kv_dtypes:
         yield (
             "risky",
-            (
-                f"kv_cache_dtype {kv_dtype} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made "
-                "for"
-            ),
+            f"kv_cache_dtype {kv_dtype} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made "
+            "for",
         )

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -27,9 +27,11 @@ SHORT = {
     "served_model_name": "serves",
 }
 LONGEST = 100
-_PLACES = ("model", "executable", "profile", "served_model_name")  # shown by the end of their path
+_PATHS = ("model", "executable", "profile", "served_model_name")  # shown by the end of their path
 _SIZES = ("replicas", "tensor_parallel_size")
 _HIDDEN = {"engine", "startup_timeout_s", "api_key_env", "roles", "router"}
+
+Row = dict[str, Any]  # settings of a deployment by the names that labels show
 
 
 def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]) -> list[str]:
@@ -37,88 +39,112 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
 
     A label shows the settings in which deployments of the same engine differ.
     """
-    flat = _telling(deployments)
-    engines = {row["engine"] for row in flat}
-    differing = {
-        engine: _differing([row for row in flat if row["engine"] == engine]) for engine in engines
-    }
-    _shorten(flat)
-    texts = [_label(row, differing[row["engine"]]) for row in flat]
-    seen = Counter(texts)
+    rows = _rows(deployments)
+    names_shown = {engine: _differing(group) for engine, group in _by_engine(rows).items()}
+    _shorten_paths(rows)
+    texts = [_label(row, names_shown[row["engine"]]) for row in rows]
+    times = Counter(texts)
     return [
-        text if seen[text] == 1 and len(text) <= LONGEST else f"{text[:LONGEST]} #{name[:6]}"
-        for text, name in zip(texts, ids, strict=True)
+        text if times[text] == 1 and len(text) <= LONGEST else f"{text[:LONGEST]} #{id_[:6]}"
+        for text, id_ in zip(texts, ids, strict=True)
     ]
 
 
-def _telling(deployments: Sequence[tuple[EngineSettings, str]]) -> list[dict[str, Any]]:
-    """``_flat`` of each, without what tells none from another of its engine: most of what there is,
-    many times.
+def _by_engine(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["engine"], []).append(row)
+    return groups
+
+
+def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[Row]:
+    """``_row`` of each deployment, without the settings that are the same for all of its engine:
+    those are most of them, and would take most of the memory.
     """
-    first: dict[str, dict[str, Any]] = {}
-    telling = {"engine", "engine_version", *LOCATION, *_PLACES}
-    for row in (_flat(settings, hardware) for settings, hardware in deployments):
-        other = first.setdefault(row["engine"], row)
-        telling |= {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
-    rows = (_flat(settings, hardware) for settings, hardware in deployments)
-    return [{name: value for name, value in row.items() if name in telling} for row in rows]
+    first: dict[str, Row] = {}  # of each engine
+    kept = {"engine", "engine_version", *LOCATION, *_PATHS}
+    for settings, hardware in deployments:
+        row = _row(settings, hardware)
+        kept |= _differences(row, first.setdefault(row["engine"], row))
+    rows: list[Row] = []
+    for settings, hardware in deployments:
+        row = _row(settings, hardware)
+        rows.append({name: value for name, value in row.items() if name in kept})
+    return rows
 
 
-def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
+def _differences(row: Row, other: Row) -> set[str]:
+    return {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
+
+
+def _row(settings: EngineSettings, hardware: str) -> Row:
     """Settings by name, with one entry for each flag and environment variable."""
-    out: dict[str, Any] = {"engine": settings.engine, "hardware": hardware}
+    row: Row = {"engine": settings.engine, "hardware": hardware}
     for name, value in settings:
         if name in ("env", "extra_args"):
-            out |= {str(key): entry for key, entry in value.items()}
+            row |= {str(key): entry for key, entry in value.items()}
+        elif settings.roles and name in _SIZES:
+            row[name] = None  # roles have sizes of their own
         elif name not in _HIDDEN:
-            out[name] = None if settings.roles and name in _SIZES else value  # roles have their own
+            row[name] = value
     for role, part in (settings.roles or {}).items():
-        # only what differs from the shared settings; sizes are always worth showing
-        own = {
-            name: value
-            for name, value in part
-            if value != getattr(settings, name) or name in _SIZES
-        }
-        out |= {f"{role}.{name}": value for name, value in own.items()}
+        for name, value in part:
+            # only what differs from the shared settings; sizes are always worth showing
+            if name in _SIZES or value != getattr(settings, name):
+                row[f"{role}.{name}"] = value
     if settings.router:
-        out |= {"router": settings.router.engine} | {
-            f"router.{k}": value for k, value in settings.router.extra_args.items()
-        }
-    return out
+        row["router"] = settings.router.engine
+        for name, value in settings.router.extra_args.items():
+            row[f"router.{name}"] = value
+    return row
 
 
-def _shorten(rows: Sequence[dict[str, Any]]) -> None:
+def _shorten_paths(rows: Sequence[Row]) -> None:
     """Shortens paths to as many last parts as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside
     ``small/gptq4``.
     """
-    for name in _PLACES:
-        places = {PurePath(str(row[name])) for row in rows if row.get(name)}
-        most = max((len(place.parts) for place in places), default=0)
-        tails = (
-            {place: "/".join(place.parts[-count:]) for place in places}
-            for count in range(1, most + 1)
-        )
-        told = next((names for names in tails if len(set(names.values())) == len(places)), {})
+    for name in _PATHS:
+        paths = {PurePath(str(row[name])) for row in rows if row.get(name)}
+        endings = _shortest_endings(paths)
         for row in rows:
             if row.get(name):
-                row[name] = told[PurePath(str(row[name]))]
+                row[name] = endings[PurePath(str(row[name]))]
 
 
-def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    found = [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
-    return [name for name in found if name not in LOCATION or not _told_by_version(name, rows)]
+def _shortest_endings(paths: Collection[PurePath]) -> dict[PurePath, str]:
+    """The ends of paths, all with as many parts as are needed to tell them apart."""
+    most = max((len(path.parts) for path in paths), default=0)
+    for count in range(1, most + 1):
+        endings = {path: "/".join(path.parts[-count:]) for path in paths}
+        if len(set(endings.values())) == len(paths):
+            return endings
+    return {}
 
 
-def _told_by_version(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the version tells as much as the location: every version has one location."""
+def _differing(rows: Sequence[Row]) -> list[str]:
+    """The names of settings in which rows of one engine differ. A location is left out where the
+    version tells as much.
+    """
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    differing = [name for name in names if _differs(name, rows)]
+    return [name for name in differing if name not in LOCATION or not _follows_version(name, rows)]
+
+
+def _differs(name: str, rows: Sequence[Row]) -> bool:
+    return any(row.get(name) != rows[0].get(name) for row in rows)
+
+
+def _follows_version(name: str, rows: Sequence[Row]) -> bool:
+    """Whether every version has one location."""
     versions = {row.get("engine_version") for row in rows}
     return len({(row.get("engine_version"), row.get(name)) for row in rows}) == len(versions)
 
 
-def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    shown = [(name, row[name]) for name in names if row.get(name) is not None]
-    return " ".join([row["engine"], *(_part(name, value) for name, value in shown)])
+def _label(row: Row, names: Sequence[str]) -> str:
+    parts = [_part(name, row[name]) for name in names if row.get(name) is not None]
+    return " ".join([row["engine"], *parts])
 
 
 def _speculation(spec: Speculative) -> str:
@@ -131,17 +157,21 @@ def _speculation(spec: Speculative) -> str:
 
 
 def _part(name: str, value: Any) -> str:
+    """One setting in a label."""
     if name == "hardware":
         return str(value)
     if name == "url":
         return str(value).partition("://")[2] or str(value)
-    if hasattr(value, "method"):  # speculative decoding
+    if isinstance(value, Speculative):
         return _speculation(value)
-    role, _, own = name.rpartition(".")
-    name = ".".join(filter(None, (role, SHORT.get(own, own))))
+    role, _, own_name = name.rpartition(".")
+    prefix = f"{role}." if role else ""
+    return f"{prefix}{SHORT.get(own_name, own_name)}={_value(value)}"
+
+
+def _value(value: Any) -> str:
     if isinstance(value, bool):
-        return f"{name}={'on' if value else 'off'}"
-    text = (
-        json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
-    )
-    return f"{name}={text}"
+        return "on" if value else "off"
+    if isinstance(value, dict | list):
+        return json.dumps(value, separators=(",", ":"))
+    return str(value)

@@ -11,7 +11,7 @@ from orchestrator.spec.experiment import GPUS, Experiment, Load
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
 
-MOST_SAID = 3  # messages about one level; it may be wrong for many deployments
+MOST_MESSAGES = 3  # about one level; it may be wrong for many deployments
 
 
 def levels_of(
@@ -27,7 +27,7 @@ def levels_of(
         return {}
     given = load.levels.given
     messages: list[dict[str, None]] = [{} for _ in given]  # of each level, without duplicates
-    parsed = cache(_parsed)  # once for all deployments
+    parsed = cache(_parsed)  # for all deployments at once
     level_at = cache(_level_at)
     levels: dict[str, tuple[Level, ...]] = {}
     for candidate in candidates:
@@ -48,7 +48,7 @@ def levels_of(
                     value = level
                 own_levels[level_at(control, value)] = None
             except ValueError as error:
-                if len(level_messages) < MOST_SAID:
+                if len(level_messages) < MOST_MESSAGES:
                     level_messages[str(error)] = None
         levels[candidate.id] = tuple(own_levels)
     for (key, index, *_), level_messages in zip(given, messages, strict=True):
@@ -69,7 +69,7 @@ def _level_at(control: Control, value: float) -> Level:
 
 
 def _parsed(text: str, derived: tuple[str, ...]) -> Expression | ValueError:
-    """An expression, or why it is none: both are worth keeping."""
+    """An expression, or the reason why the text is none; both are cached."""
     try:
         return parse_expression(text, {*FIELDS, GPUS, *derived})
     except ValueError as error:

@@ -21,7 +21,7 @@ OF_CAPACITY_SEARCHES = ("full_grid", "precision", "max_deployments", "proposer")
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadArrivals:
+class _ResolvedArrivals:
     """Arrivals with the path of their trace resolved. ``are_drawable``: nothing was reported."""
 
     arrivals: Arrivals
@@ -35,17 +35,18 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     if load is None:
         return []
     _check_search(experiment, load)
-    read = _arrivals(experiment, load.arrivals, paths)
-    _check_arrivals(experiment, load, read, workloads)
-    levels = tuple(load.points())
-    of_workloads: dict[str, tuple[Level, ...]] = {}
-    if read.arrivals.process == "trace" and read.are_drawable and not load.is_closed_loop:
+    _check_proposer(experiment, load)
+    resolved = _arrivals(experiment, load.arrivals, paths)
+    arrivals = resolved.arrivals
+    _check_arrivals(experiment, load, resolved, workloads)
+    levels = dict.fromkeys((workload.name for workload in workloads), tuple(load.points()))
+    if arrivals.process == "trace" and resolved.are_drawable and not load.is_closed_loop:
         from orchestrator.plan.recorded_levels import recorded_levels  # only a trace needs it
 
-        of_workloads = recorded_levels(load, read.arrivals, workloads, experiment.problems)
-    rules = _rules(load, read.arrivals)
+        levels |= recorded_levels(load, arrivals, workloads, experiment.problems)
+    rules = _rules(load, arrivals)
     return [
-        PlannedLoad(workload=workload, levels=of_workloads.get(workload.name, levels), **rules)
+        PlannedLoad(workload=workload, levels=levels[workload.name], **rules)
         for workload in workloads
     ]
 
@@ -73,39 +74,48 @@ def _check_search(experiment: Experiment, load: Load) -> None:
     if load.search not in STRATEGIES:
         hint = nearest(load.search, STRATEGIES.names())
         experiment.problems.add(place, f"unknown search {load.search!r}", hint)
-    else:
-        strategy = STRATEGIES[load.search]
-        problem = strategy.problem(_question(experiment, load))
-        if problem is not None:
-            experiment.problems.add(place, f"search {load.search!r}: {problem}")
-        elif not hasattr(strategy, "claims"):
-            for name in OF_CAPACITY_SEARCHES:
-                if getattr(load, name):
-                    message = (
-                        f"search {load.search!r} has no use for {name!r}, "
-                        "which is for capacity searches"
-                    )
-                    experiment.problems.add(("load", name), message, "leave it out")
+        return
+    strategy = STRATEGIES[load.search]
+    problem = strategy.problem(_question(experiment, load))
+    if problem is not None:
+        experiment.problems.add(place, f"search {load.search!r}: {problem}")
+        return
+    if hasattr(strategy, "claims"):
+        return
+    for name in OF_CAPACITY_SEARCHES:
+        if getattr(load, name):
+            message = (
+                f"search {load.search!r} has no use for {name!r}, which is for capacity searches"
+            )
+            experiment.problems.add(("load", name), message, "leave it out")
+
+
+def _check_proposer(experiment: Experiment, load: Load) -> None:
+    """Reports a proposer whose package is not installed."""
     if load.proposer is not None and find_spec(load.proposer) is None:
         hint = f"pip install llm-serving-orchestrator[{load.proposer}]"
         experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
 
 
 def _question(experiment: Experiment, load: Load) -> Question:
-    """What the search is asked, with a level of 1 for each level that an expression may give."""
+    """The search's question, with a level of 1 for each level that an expression may give."""
     levels: list[Level] = []
     if load.levels is not None:
         levels = [Level(control=control, value=1.0) for _, _, control, _ in load.levels.given]
-    if not levels and load.search == "levels":  # Load: only recorded arrivals need no levels
+    if not levels and load.search == "levels":  # only recorded arrivals need no levels
         levels = [Level(control="request_rate", value=1.0)]
-    slos = tuple(experiment.parts.get("slos", {}).values())
-    return Question(tuple(levels), load.control, slos, experiment.parts.get("repeats", 1))
+    return Question(
+        levels=tuple(levels),
+        control=load.control,
+        slos=tuple(experiment.parts.get("slos", {}).values()),
+        repeats=experiment.parts.get("repeats", 1),
+    )
 
 
-def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: Paths) -> _ReadArrivals:
-    """Reports arrivals that cannot be drawn."""
+def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: Paths) -> _ResolvedArrivals:
+    """Resolves the path of the trace. Reports arrivals that cannot be drawn."""
     problem = arrivals.problem()
-    texts: list[str] = []
+    messages: list[str] = []
     try:
         if arrivals.trace is not None:
             arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
@@ -114,40 +124,40 @@ def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: Paths) -> _Read
 
             recorded(arrivals)
     except ProblemsError as error:
-        texts = [str(one) for one in error.problems]
+        messages = [str(problem_of_trace) for problem_of_trace in error.problems]
     except ValueError as error:
-        texts = [str(error)]
+        messages = [str(error)]
     if problem:
-        texts = [problem]
-    for text in texts:
-        experiment.problems.add(("load", "arrivals"), text)
-    return _ReadArrivals(arrivals, are_drawable=not texts)
+        messages = [problem]
+    for message in messages:
+        experiment.problems.add(("load", "arrivals"), message)
+    return _ResolvedArrivals(arrivals, are_drawable=not messages)
 
 
 def _check_arrivals(
-    experiment: Experiment, load: Load, read: _ReadArrivals, workloads: Sequence[Workload]
+    experiment: Experiment,
+    load: Load,
+    resolved: _ResolvedArrivals,
+    workloads: Sequence[Workload],
 ) -> None:
     """Reports arrivals that no level uses, and a trace whose entries are not all requests."""
     place = ("load", "arrivals")
-    if load.is_closed_loop and "arrivals" in load.model_fields_set and read.are_drawable:
+    if load.is_closed_loop and "arrivals" in load.model_fields_set and resolved.are_drawable:
         message = "'arrivals' is for request_rate, and here all levels are concurrency"
         experiment.problems.add(place, message, "leave it out")
-    if read.arrivals.trace is None:
+    if resolved.arrivals.trace is None:
         return
     for workload in workloads:
         skipped = workload.left_out()
-        if skipped:
-            experiment.problems.add(
-                place,
-                (
-                    f"{workload.name!r}: {skipped} entries of its prompts are not requests and are "
-                    "skipped"
-                ),
-                (
-                    "remove them from both files, else the entries after them are sent at the wrong "
-                    "times"
-                ),
-            )
+        if not skipped:
+            continue
+        message = (
+            f"{workload.name!r}: {skipped} entries of its prompts are not requests and are skipped"
+        )
+        hint = (
+            "remove them from both files, else the entries after them are sent at the wrong times"
+        )
+        experiment.problems.add(place, message, hint)
 
 
 def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:

@@ -23,8 +23,8 @@ from orchestrator.plan.levels import levels_of
 from orchestrator.plan.loads import planned_loads
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.paths import Paths
-from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.planned_settings import planned
+from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.verdict import judge, models_left_behind
 from orchestrator.spec.document import read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined

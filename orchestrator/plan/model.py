@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -30,12 +30,11 @@ from orchestrator.spec.settings import Hardware, Strict
 from orchestrator.spec.stages import PlannedSettings
 
 if TYPE_CHECKING:
-    from orchestrator.capacity.race import Race, Rivals
+    from orchestrator.capacity.race import Race
 
 DeploymentStatus = Literal["planned", "risky", "excluded", "impossible"]
 FORMAT: Literal[1] = 1
-# of a point
-LIMITS = {
+LIMITS = {  # of a point
     "warmup_s",
     "duration_s",
     "requests",
@@ -44,6 +43,15 @@ LIMITS = {
     "drain_timeout_s",
 }
 RETRY_SEED_STEP = 1_000_003
+UNKNOWN_LOAD_S = 60.0  # what a load of unknown length is estimated to take
+
+
+class DeploymentGroup(NamedTuple):
+    """Deployments of one group are compared. ``hardware`` is "" where any may be."""
+
+    model: str
+    hardware: str
+    emulated: bool
 
 
 class Deployment(Strict):
@@ -66,6 +74,7 @@ class Deployment(Strict):
 
     @property
     def runs(self) -> bool:
+        """Whether the sweep measures it."""
         return self.status in ("planned", "risky")
 
     @property
@@ -86,16 +95,15 @@ class Deployment(Strict):
             return (self.hardware.usd_per_gpu_hour or 0.0) * self.devices or None
         return 1.0 if per == "deployment" else float(self.devices) or None
 
-    def group(self, per: Per) -> tuple[str, str, bool]:
-        """Deployments of one group are compared: of one model (whatever its checkpoint) on one
-        class of hardware, or on any when dollars make them comparable. Emulators are never compared
-        with real engines.
+    def group(self, per: Per) -> DeploymentGroup:
+        """Those it is compared with: of one model (whatever its checkpoint) on one class of
+        hardware, or on any when dollars make them comparable. Emulators are never compared with
+        real engines.
         """
-        model = one_model(self.settings.model, self.predicted)
-        return (
-            model,
-            "" if per == "usd" else self.hardware.name,
-            ENGINES[self.settings.engine].emulated,
+        return DeploymentGroup(
+            model=one_model(self.settings.model, self.predicted),
+            hardware="" if per == "usd" else self.hardware.name,
+            emulated=ENGINES[self.settings.engine].emulated,
         )
 
     @property
@@ -136,10 +144,10 @@ class PlannedLoad(LoadRules):
         """
         rules = self.model_dump(mode="json", include=LIMITS, exclude_none=True)
         if level.control == "request_rate":
-            drawn = self.arrivals.model_dump(mode="json", exclude_defaults=True)
-            rules["arrivals"] = drawn | (
-                {"trace": self.trace_digest} if self.arrivals.trace is not None else {}
-            )
+            arrivals = self.arrivals.model_dump(mode="json", exclude_defaults=True)
+            if self.arrivals.trace is not None:
+                arrivals["trace"] = self.trace_digest
+            rules["arrivals"] = arrivals
         return {"measurement_version": MEASUREMENT_VERSION, **rules}
 
     def identity(self, level: Level, seed: int) -> str:
@@ -156,13 +164,13 @@ class PlannedLoad(LoadRules):
         )
 
     def estimated_s(self, level: Level) -> float:
-        """Seconds of load. A closed loop over a number of requests counts as one minute: its length
-        is unknown.
-        """
+        """Seconds of load; UNKNOWN_LOAD_S for a closed loop over a number of requests."""
         seconds = self.duration_s
         if seconds is None and self.requests and level.control == "request_rate":
             seconds = self.requests / level.value
-        return (self.warmup_s or 0.0) + (60.0 if seconds is None else seconds)
+        if seconds is None:
+            seconds = UNKNOWN_LOAD_S
+        return (self.warmup_s or 0.0) + seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +188,8 @@ class Point:
 
     def load_rules(self) -> dict[str, Any]:
         """What load clients are told, by field names of ``LoadPoint``."""
-        return {"level": self.level} | {
-            name: getattr(self.load, name) for name in ("workload", "arrivals", *LIMITS)
-        }
+        names = ("workload", "arrivals", *LIMITS)
+        return {"level": self.level} | {name: getattr(self.load, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,23 @@ class Measurement:
         return replace(self, seed=self.seed + RETRY_SEED_STEP * times)
 
 
+class KnownLevel(NamedTuple):
+    """A level that a search will ask for whatever comes of the others."""
+
+    load: PlannedLoad
+    level: Level
+    repeats: int
+
+
+class _SearchInputs(NamedTuple):
+    """What the levels of a search follow from before anything is measured."""
+
+    workload: str
+    levels: tuple[Level, ...]
+    first_guess: float | None
+    follows: bool  # another deployment is expected to be ahead of this one in a race
+
+
 class Plan(SweepRules):
     """What a sweep does. Equal experiments on equal engines give equal ids, so another run
     continues the sweep.
@@ -226,29 +250,30 @@ class Plan(SweepRules):
         """Whether a run of ``orchestrator load`` sends what a stored one sent, with the seed of
         either.
         """
-        level = Level(control="request_rate", value=1.0)
-        own = [load.identity(level, 0) for load in self.loads]
         return (
             self.load_options == stored.load_options
-            and [one.id for one in self.deployments] == [one.id for one in stored.deployments]
-            and own == [load.identity(level, 0) for load in stored.loads]
+            and [deployment.id for deployment in self.deployments]
+            == [deployment.id for deployment in stored.deployments]
+            and self._load_identities() == stored._load_identities()
         )
+
+    def _load_identities(self) -> list[str]:
+        """What the loads ask for at some level and seed, which are the same for all plans."""
+        level = Level(control="request_rate", value=1.0)
+        return [load.identity(level, 0) for load in self.loads]
 
     def runnable(self) -> list[Deployment]:
         """The deployments to run, risky ones last."""
-        return [
-            one
-            for status in ("planned", "risky")
-            for one in self.deployments
-            if one.status == status
-        ]
+        planned = [deployment for deployment in self.deployments if deployment.status == "planned"]
+        risky = [deployment for deployment in self.deployments if deployment.status == "risky"]
+        return planned + risky
 
     @property
     def most_started(self) -> int:
-        """How many of them are started; which ones is chosen while the sweep runs
-        (capacity/proposing.py).
+        """How many of the runnable deployments are started; which ones is chosen while the sweep
+        runs (capacity/proposing.py).
         """
-        limits = [one.max_deployments for one in self.loads if one.max_deployments is not None]
+        limits = [load.max_deployments for load in self.loads if load.max_deployments is not None]
         return min([len(self.runnable()), *limits])
 
     def deployment(self, deployment_id: str) -> Deployment:
@@ -258,61 +283,46 @@ class Plan(SweepRules):
     def loads_of(self, deployment_id: str) -> list[PlannedLoad]:
         """How a deployment is loaded; empty if it is not run."""
         deployment = self.deployment(deployment_id)
-        return [
-            one
-            for one in self.loads
-            if deployment.runs and one.workload.name not in deployment.unserved
-        ]
-
-    def strategy(self, load: PlannedLoad, deployment_id: str, race: Race | None = None) -> Strategy:
-        """A new search strategy, which has been told nothing."""
-        rivals = race.rivals(deployment_id, load.workload.name) if race is not None else None
-        return self._strategy(
-            load, *self._given(load, deployment_id), self._starts_of(deployment_id), rivals
-        )
+        if not deployment.runs:
+            return []
+        return [load for load in self.loads if load.workload.name not in deployment.unserved]
 
     def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:
         """The levels that the file gives a deployment; empty when a search finds them."""
         return load.levels or self.deployment(deployment_id).levels
 
-    def _strategy(
-        self,
-        load: PlannedLoad,
-        levels: tuple[Level, ...],
-        first_guess: float | None,
-        follows: bool,
-        starts: int = 1,
-        rivals: Rivals | None = None,
-    ) -> Strategy:
-        question = Question(
-            levels,
-            load.control,
-            self.slos,
-            self.repeats,
-            first_guess,
-            starts,
-            rivals,
-            load.precision,
-            follows,
-        )
+    def strategy(self, load: PlannedLoad, deployment_id: str, race: Race | None = None) -> Strategy:
+        """A new search strategy, which has been told nothing."""
+        rivals = race.rivals(deployment_id, load.workload.name) if race is not None else None
+        question = self._question(load, self._search_inputs(load, deployment_id))
+        question = replace(question, starts=self._starts_of(deployment_id), rivals=rivals)
         return STRATEGIES[load.search](question)
 
-    def _given(
-        self, load: PlannedLoad, deployment_id: str
-    ) -> tuple[tuple[Level, ...], float | None, bool]:
-        """Levels, first guess, and whether another deployment is expected to be ahead of this one
-        in a race.
-        """
-        follows = load.races and deployment_id in self._following
-        return self.levels_of(load, deployment_id), self._first_guess(load, deployment_id), follows
+    def _question(self, load: PlannedLoad, inputs: _SearchInputs) -> Question:
+        """A search's question on one start of an engine, without rivals."""
+        return Question(
+            levels=inputs.levels,
+            control=load.control,
+            slos=self.slos,
+            repeats=self.repeats,
+            first_guess=inputs.first_guess,
+            precision=load.precision,
+            follows=inputs.follows,
+        )
+
+    def _search_inputs(self, load: PlannedLoad, deployment_id: str) -> _SearchInputs:
+        slo = self.slos[0].name if self.slos else ""
+        workload = load.workload.name
+        return _SearchInputs(
+            workload=workload,
+            levels=self.levels_of(load, deployment_id),
+            first_guess=self.deployment(deployment_id).first_guess(workload, slo),
+            follows=load.races and deployment_id in self._following,
+        )
 
     def _starts_of(self, deployment_id: str) -> int:
         # endpoints are never started
         return 1 if self.deployment(deployment_id).settings.url else self.starts
-
-    def _first_guess(self, load: PlannedLoad, deployment_id: str) -> float | None:
-        slo = self.slos[0].name if self.slos else ""
-        return self.deployment(deployment_id).first_guess(load.workload.name, slo)
 
     @property
     def needs_figures(self) -> bool:
@@ -334,59 +344,71 @@ class Plan(SweepRules):
         ``start``: the engine start that a search asks for; None: repeats are divided among the
         starts.
         """
-        seed, starts = (
-            self._seed(point.workload.name, point.level, repeat),
-            self._starts_of(point.deployment_id),
-        )
+        seed = self._seed(point.workload.name, point.level, repeat)
         if start is None:
+            starts = self._starts_of(point.deployment_id)
             # min: a search may repeat more often
             start = min(repeat * starts // self.repeats, starts - 1)
-        name = digest([point.point_id, repeat, seed, *([start] if start else [])])
-        return Measurement(name, point.point_id, point.deployment_id, repeat, seed, start)
+        identity = [point.point_id, repeat, seed]
+        if start:
+            identity.append(start)
+        return Measurement(
+            digest(identity), point.point_id, point.deployment_id, repeat, seed, start
+        )
 
     @property
     def points(self) -> list[Point]:
         """The points of all deployments that are known before anything is measured."""
-        return [point for one in self.deployments for point in self.points_of(one.id)]
+        points: list[Point] = []
+        for deployment in self.deployments:
+            points += self.points_of(deployment.id)
+        return points
 
     def points_of(self, deployment_id: str) -> list[Point]:
         """The points of one deployment that are known before anything is measured."""
         return [
-            self.point(deployment_id, load, level)
-            for load, level, _ in self.known_levels(deployment_id)
+            self.point(deployment_id, known.load, known.level)
+            for known in self.known_levels(deployment_id)
         ]
 
-    def known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level, int]]:
-        """(load, level, repeats) that strategies will ask for, as far as that is known beforehand."""
-        found: list[tuple[PlannedLoad, Level, int]] = []
+    def known_levels(self, deployment_id: str) -> list[KnownLevel]:
+        """What strategies will ask for, as far as that is known beforehand."""
+        known: list[KnownLevel] = []
         for load in self.loads_of(deployment_id):
-            found += [
-                (load, *one)
-                for one in self._ahead(load.workload.name, *self._given(load, deployment_id))
-            ]
-        return found
+            levels = self._levels_ahead(self._search_inputs(load, deployment_id))
+            known += [KnownLevel(load, level, repeats) for level, repeats in levels.items()]
+        return known
 
-    def groups(self, per: Per) -> dict[tuple[str, str, bool], list[Deployment]]:
+    def groups(self, per: Per) -> dict[DeploymentGroup, list[Deployment]]:
         """The deployments to run that are compared with each other."""
-        found: dict[tuple[str, str, bool], list[Deployment]] = {}
-        for one in self.runnable():
-            found.setdefault(one.group(per), []).append(one)
-        return found
+        groups: dict[DeploymentGroup, list[Deployment]] = {}
+        for deployment in self.runnable():
+            groups.setdefault(deployment.group(per), []).append(deployment)
+        return groups
 
     @cached_property
     def _following(self) -> frozenset[str]:
-        """All but the first of each group: somebody leads, and nobody knows yet who."""
+        """All but the first of each group: one of a group leads its race, and which one is not
+        known beforehand.
+        """
         per: Per = next((load.objective for load in self.loads if load.objective), "gpu")
-        return frozenset(one.id for some in self.groups(per).values() for one in some[1:])
+        following: set[str] = set()
+        for deployments in self.groups(per).values():
+            following.update(deployment.id for deployment in deployments[1:])
+        return frozenset(following)
 
+    # Cached, because most deployments have the same inputs.
     @cached_property
-    def _ahead(
-        self,
-    ) -> Callable[[str, tuple[Level, ...], float | None, bool], list[tuple[Level, int]]]:
+    def _levels_ahead(self) -> Callable[[_SearchInputs], Mapping[Level, int]]:
+        """How often a search will ask for each level, as far as that is known beforehand."""
         loads = {load.workload.name: load for load in self.loads}
-        return cache(
-            lambda name, *given: list(Counter(self._strategy(loads[name], *given).ahead()).items())
-        )
+
+        def levels_ahead(inputs: _SearchInputs) -> Mapping[Level, int]:
+            load = loads[inputs.workload]
+            strategy = STRATEGIES[load.search](self._question(load, inputs))
+            return Counter(strategy.ahead())
+
+        return cache(levels_ahead)
 
     # Cached by the (unique) name of a workload: hashing one takes longer than everything else.
     @cached_property
@@ -403,27 +425,29 @@ class Plan(SweepRules):
 
     @cached_property
     def _deployments(self) -> Mapping[str, Deployment]:
-        return {one.id: one for one in self.deployments}
+        return {deployment.id: deployment for deployment in self.deployments}
 
     def load_s(self, deployment_id: str) -> float:
         """Seconds of load on one deployment over all repeats, as far as they are known."""
         return sum(
-            times * load.estimated_s(level)
-            for load, level, times in self.known_levels(deployment_id)
+            known.repeats * known.load.estimated_s(known.level)
+            for known in self.known_levels(deployment_id)
         )
 
     def unset_keys(self) -> list[str]:
         """Environment variables with endpoints' keys that are not set in this process."""
-        names = dict.fromkeys(one.settings.api_key_env for one in self.runnable())
+        names = dict.fromkeys(deployment.settings.api_key_env for deployment in self.runnable())
         return [name for name in names if name and not os.environ.get(name)]
 
     def refusing(self, reasons: Mapping[str, str], note: str) -> Plan:
         """The plan with one more note, in which the deployments with these ids are impossible."""
-        changed = {
-            one.id: {"status": "impossible", "reasons": (reasons[one.id], *one.reasons)}
-            for one in self.deployments
-            if one.id in reasons
-        }
+        changed: dict[str, Deployment] = {}
+        for deployment in self.deployments:
+            if deployment.id in reasons:
+                all_reasons = (reasons[deployment.id], *deployment.reasons)
+                changed[deployment.id] = deployment.model_copy(
+                    update={"status": "impossible", "reasons": all_reasons}
+                )
         return self._with(changed, note)
 
     def allowing(self) -> Plan:
@@ -432,22 +456,25 @@ class Plan(SweepRules):
         Those without a valid command line, without nodes to hold them, or without a workload they
         can serve stay out.
         """
-        changed = {
-            one.id: {
-                "status": "risky",
-                "reasons": (*(f"run all the same: {reason}" for reason in one.reasons),),
-            }
-            for one in self.deployments
-            if one.status == "impossible" and one.predicted is not None and not one.unserved
-        }
-        text = f"--allow-impossible: runs {counted(len(changed), 'deployment')} all the same"
-        return self._with(changed, text) if changed else self
+        changed: dict[str, Deployment] = {}
+        for deployment in self.deployments:
+            if deployment.status != "impossible":
+                continue
+            if deployment.predicted is None or deployment.unserved:
+                continue
+            reasons = tuple(f"run all the same: {reason}" for reason in deployment.reasons)
+            changed[deployment.id] = deployment.model_copy(
+                update={"status": "risky", "reasons": reasons}
+            )
+        if not changed:
+            return self
+        note = f"--allow-impossible: runs {counted(len(changed), 'deployment')} all the same"
+        return self._with(changed, note)
 
-    def _with(self, changed: Mapping[str, Mapping[str, object]], note: str) -> Plan:
-        """The plan with one more note and with other fields of these deployments, by id."""
-        return self.with_deployments(
-            (one.model_copy(update=dict(changed.get(one.id, {}))) for one in self.deployments), note
-        )
+    def _with(self, changed: Mapping[str, Deployment], note: str) -> Plan:
+        """The plan with one more note and with other deployments in place of these, by id."""
+        deployments = [changed.get(deployment.id, deployment) for deployment in self.deployments]
+        return self.with_deployments(deployments, note)
 
     def with_deployments(self, deployments: Iterable[Deployment], *notes: str) -> Plan:
         """The plan with other deployments and more notes."""
@@ -463,12 +490,15 @@ class Plan(SweepRules):
 
     def json_parts(self) -> Iterator[str]:
         """``to_json`` in pieces: the whole takes as much memory as the plan."""
-        about = {"plan_format": FORMAT, "program_version": self.program_version}
-        rest = self.model_dump(mode="json", exclude_defaults=True, exclude={"deployments"})
-        yield _json(about | rest).removesuffix("\n}") + ',\n  "deployments": ['
-        for index, one in enumerate(self.deployments):
-            text = _json(one.model_dump(mode="json", exclude_defaults=True)).replace("\n", "\n    ")
-            yield f"{',' if index else ''}\n    {text}"
+        fields = {"plan_format": FORMAT, "program_version": self.program_version}
+        fields |= self.model_dump(mode="json", exclude_defaults=True, exclude={"deployments"})
+        yield _json(fields).removesuffix("\n}") + ',\n  "deployments": ['
+        separator = ""
+        for deployment in self.deployments:
+            text = _json(deployment.model_dump(mode="json", exclude_defaults=True))
+            indented = text.replace("\n", "\n    ")
+            yield f"{separator}\n    {indented}"
+            separator = ","
         yield "\n  ]\n}\n" if self.deployments else "]\n}\n"
 
     @classmethod

@@ -3,11 +3,11 @@ those predicted best, then the longest.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.plan.model import Deployment, Plan
+from orchestrator.plan.model import Deployment, DeploymentGroup, Plan
 from orchestrator.spec.load import Per
 
 FRONT = 0.9  # of the best prediction: predictions are no better than that
@@ -21,16 +21,24 @@ class QueueClass(IntEnum):
     CONTINUED = 2  # of a race, and probed already: what was never probed goes first
 
 
-def place(
-    queue_class: QueueClass, gang: bool, priority: float, seconds: float
-) -> tuple[QueueClass, bool, float, float]:
-    """Sort key of a launch in the queue; the smallest runs first.
+class QueuePlace(NamedTuple):
+    """A launch's place in the queue: the smallest runs first."""
 
-    ``gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED. ``priority``: see ``queue_priority``; in a race, how
-    far the deployment may still come. ``seconds``: how long it is expected to take.
+    queue_class: QueueClass
+    goes_after_gangs: bool
+    negative_priority: float
+    negative_seconds: float
+
+
+def place(queue_class: QueueClass, gang: bool, priority: float, seconds: float) -> QueuePlace:
+    """The place of a launch in the queue.
+
+    ``gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED.
+    ``priority``: see ``queue_priority``; in a race, how far the deployment may still come.
+    ``seconds``: how long it is expected to take.
     """
     goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED
-    return queue_class, goes_after_gangs, -priority, -seconds
+    return QueuePlace(queue_class, goes_after_gangs, -priority, -seconds)
 
 
 def queue_priority(plan: Plan) -> dict[str, float]:
@@ -54,31 +62,57 @@ def predicted_share(plan: Plan) -> dict[str, float]:
     Of several limits and workloads the largest share counts. Deployments without a prediction get
     the median of all; without any prediction the result is empty.
     """
-    best: dict[Any, float] = {}
     per: Per = next((load.objective for load in plan.loads if load.objective), "gpu")
-    runnable = plan.runnable()
-    values = {one.id: pairs for one in runnable if (pairs := list(_values(one, per)))}
-    for key, value in (pair for pairs in values.values() for pair in pairs):
-        best[key] = max(best.get(key, 0.0), value)
+    capacities: dict[str, list[_Capacity]] = {}
+    best: dict[_Contest, float] = {}
+    for deployment in plan.runnable():
+        capacities[deployment.id] = _predicted_capacities(deployment, per)
+        for capacity in capacities[deployment.id]:
+            best[capacity.contest] = max(best.get(capacity.contest, 0.0), capacity.tokens_per_s)
     shares = {
-        name: max(value / best[key] if best[key] else 0.0 for key, value in pairs)
-        for name, pairs in values.items()
+        deployment_id: max(_share(capacity, best) for capacity in predicted)
+        for deployment_id, predicted in capacities.items()
+        if predicted
     }
-    middle = statistics.median(shares.values()) if shares else 0.0
-    return {one.id: shares.get(one.id, middle) for one in runnable} if shares else {}
+    if not shares:
+        return {}
+    median = statistics.median(shares.values())
+    return {deployment_id: shares.get(deployment_id, median) for deployment_id in capacities}
 
 
 def by_predicted_share(plan: Plan) -> Plan:
     """The plan with its deployments sorted by ``predicted_share``; those that do not run come last."""
     shares = predicted_share(plan)
     return plan.with_deployments(
-        sorted(plan.deployments, key=lambda one: -shares.get(one.id, -1.0))
+        sorted(plan.deployments, key=lambda deployment: -shares.get(deployment.id, -1.0))
     )
 
 
-def _values(one: Deployment, per: Per) -> Iterator[tuple[Any, float]]:
-    """(what is compared, output tokens/s per unit of ``per``) for every predicted capacity."""
-    for slo, found in (one.predicted or {}).get("capacity", {}).items():
-        for workload, capacity in found.items():
-            whole = capacity["output_throughput_per_gpu"] * max(1, one.devices)
-            yield (one.group(per), slo, workload), whole / (one.divisor(per) or 1.0)
+class _Contest(NamedTuple):
+    """In what deployments are compared: a group of them, under one SLO, with one workload."""
+
+    group: DeploymentGroup
+    slo: str
+    workload: str
+
+
+class _Capacity(NamedTuple):
+    contest: _Contest
+    tokens_per_s: float  # of output, per GPU, USD or deployment
+
+
+def _predicted_capacities(deployment: Deployment, per: Per) -> list[_Capacity]:
+    by_slo: dict[str, dict[str, Any]] = (deployment.predicted or {}).get("capacity", {})
+    capacities: list[_Capacity] = []
+    for slo, by_workload in by_slo.items():
+        for workload, capacity in by_workload.items():
+            contest = _Contest(deployment.group(per), slo, workload)
+            tokens_per_s = capacity["output_throughput_per_gpu"] * max(1, deployment.devices)
+            per_unit = tokens_per_s / (deployment.divisor(per) or 1.0)
+            capacities.append(_Capacity(contest, per_unit))
+    return capacities
+
+
+def _share(capacity: _Capacity, best: Mapping[_Contest, float]) -> float:
+    of_best = best[capacity.contest]
+    return capacity.tokens_per_s / of_best if of_best else 0.0

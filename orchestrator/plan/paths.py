@@ -31,23 +31,28 @@ class Paths:
         Raises ValueError for an environment variable that is not set, and for the home folder of an
         unknown user.
         """
-        places: dict[str, Callable[[str], str]] = {
+        resolvers: dict[str, Callable[[str], str]] = {
             "model": self.model,
             "tokenizer": self.model,
             "executable": self.command,
             "image": self.image,
             "profile": self.profile,
         }
-        given = {name: getattr(settings, name) for name in places}
-        changed: dict[str, object] = {
-            name: places[name](text) for name, text in given.items() if text is not None
-        }
-        if settings.speculative is not None and settings.speculative.model is not None:
-            draft = self.model(settings.speculative.model)
-            changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
-        same = all(getattr(settings, name) == value for name, value in changed.items())
-        # shared: a file may have 100,000 of them
-        return settings if same else settings.model_copy(update=changed)
+        changed: dict[str, object] = {}
+        for name, resolve in resolvers.items():
+            written = getattr(settings, name)
+            if written is None:
+                continue
+            absolute = resolve(written)
+            if absolute != written:
+                changed[name] = absolute
+        speculative = settings.speculative
+        if speculative is not None and speculative.model is not None:
+            draft = self.model(speculative.model)
+            if draft != speculative.model:
+                changed["speculative"] = speculative.model_copy(update={"model": draft})
+        # settings that stay the same are shared: a file may have 100,000 of them
+        return settings.model_copy(update=changed) if changed else settings
 
     def command(self, text: str) -> str:
         """An absolute path, or the bare name of a command on the node's PATH."""
@@ -81,8 +86,9 @@ class Paths:
         return text
 
 
-def _from_environment(found: re.Match[str]) -> str:
-    value = os.environ.get(found.group(1))
+def _from_environment(reference: re.Match[str]) -> str:
+    name = reference.group(1)
+    value = os.environ.get(name)
     if value is None:
-        raise ValueError(f"environment variable {found.group(1)!r} is not set")
+        raise ValueError(f"environment variable {name!r} is not set")
     return value

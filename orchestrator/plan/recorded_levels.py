@@ -21,12 +21,13 @@ def recorded_levels(
     Without levels in the file the level is the mean rate of the times that are sent. ``arrivals``
     have a trace that can be read.
     """
-    if (problem := unit_problem(arrivals)) is not None:
-        problems.add(("load", "arrivals"), problem)
+    unit = unit_problem(arrivals)
+    if unit is not None:
+        problems.add(("load", "arrivals"), unit)
         return {}
     if load.search != "levels":
-        text = f"search {load.search!r} cannot change the rate of recorded arrivals"
-        problems.add(("load", "search"), text, "leave it out, or take other arrivals")
+        message = f"search {load.search!r} cannot change the rate of recorded arrivals"
+        problems.add(("load", "search"), message, "leave it out, or take other arrivals")
         return {}
     ends_s = None
     if load.requests is None:
@@ -52,13 +53,13 @@ def _check_levels(load: Load, workload: Workload, rate: float, problems: Problem
         if level == float(INFINITE):
             continue
         if control == "concurrency":
-            text = "recorded arrivals are not used where requests are kept in flight"
-            problems.add(("load", "levels", key), text, f"leave {key!r} out")
+            message = "recorded arrivals are not used where requests are kept in flight"
+            problems.add(("load", "levels", key), message, f"leave {key!r} out")
             continue
         if isinstance(level, str) or abs(level / rate - 1) > RATE_TOLERANCE:
-            text = (
+            message = (
                 f"recorded arrivals have one rate, their own: {workload.name!r} gets "
                 f"{rate:.4g} requests/s on average"
             )
             hint = f"leave 'levels' out, or give request_rate: [{rate:.4g}]"
-            problems.add(("load", "levels", key, index), text, hint)
+            problems.add(("load", "levels", key, index), message, hint)

@@ -44,12 +44,14 @@ def judge(
 def part_problems(settings: ResolvedSettings, engine: Engine, hardware: Hardware) -> list[str]:
     """Why the engine or the router cannot run its part of a deployment."""
     problems: list[str] = []
-    if settings.roles and settings.router and settings.router.engine not in engine.routers:
+    router = settings.router
+    if settings.roles and router and router.engine not in engine.routers:
         if engine.routers:
-            reason = f"'s prefill and decode replicas need {' or '.join(engine.routers)}"
+            routers = " or ".join(engine.routers)
+            reason = f"{engine.title}'s prefill and decode replicas need {routers}"
         else:
-            reason = " has no prefill and decode replicas"
-        problems.append(f"roles: {engine.title}{reason} here, not {settings.router.engine}")
+            reason = f"{engine.title} has no prefill and decode replicas"
+        problems.append(f"roles: {reason} here, not {router.engine}")
     if settings.roles:
         problems += [f"roles: {text}" for text in engine.role_problems(settings, hardware)]
     for role, part in settings.parts.items():
@@ -77,7 +79,8 @@ def combine_verdicts(verdicts: Mapping[str, Feasibility]) -> Feasibility:
 
 def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) -> Feasibility:
     """Whether the replicas of one role can run and serve the workloads."""
-    settings, engine = candidate.settings.engines[role], candidate.engine
+    settings = candidate.settings.engines[role]
+    engine = candidate.engine
     left_behind = models_left_behind([settings])
     if left_behind and engine.launches and not engine.emulated:
         return Feasibility("impossible", tuple(left_behind))
@@ -102,7 +105,7 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
         if tokenizer.status == "impossible":
             return Feasibility("impossible", (tokenizer.sentence,))
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
-    # the model's own, where known
+    # the length in effect, which also follows from the model
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len
     apis = sorted(dialects_of(engine, candidate.settings))
     mismatches = {
@@ -171,17 +174,10 @@ def workload_mismatch(
     if workload.api not in apis:
         sentence = f"{name} needs the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
         return RuleFinding("impossible", "api", sentence)
-    if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
-        limit = f"max_input_len is {settings.max_input_len:,}"
-        if share == 1:
-            return RuleFinding(
-                "impossible", "input_lengths", f"every prompt of {name} is longer, {limit}"
-            )
-        sentence = (
-            f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: "
-            "those will fail"
-        )
-        return RuleFinding("risky", "input_lengths", sentence)
+    if settings.max_input_len:
+        mismatch = _input_mismatch(workload, settings.max_input_len)
+        if mismatch is not None:
+            return mismatch
     if max_model_len is None:
         return None
     least, most = workload.token_bounds()
@@ -196,11 +192,26 @@ def workload_mismatch(
     return None
 
 
+def _input_mismatch(workload: Workload, max_input_len: int) -> RuleFinding | None:
+    """Impossible when every prompt is too long, risky when some are."""
+    longer = workload.longer_prompts(max_input_len)
+    if not longer:
+        return None
+    name = f"workload {workload.name!r}"
+    limit = f"max_input_len is {max_input_len:,}"
+    if longer == 1:
+        sentence = f"every prompt of {name} is longer, {limit}"
+        return RuleFinding("impossible", "input_lengths", sentence)
+    share = max(longer, 0.01)
+    sentence = f"about {share:.0%} of the prompts of {name} are longer, {limit}: those will fail"
+    return RuleFinding("risky", "input_lengths", sentence)
+
+
 def _with_workloads(
     verdict: Feasibility, mismatches: Mapping[str, RuleFinding | None]
 ) -> Feasibility:
-    """The verdict with workloads. One that cannot be served is not measured; if none can, nothing
-    is possible.
+    """The verdict with the mismatches of workloads. A workload that cannot be served is not
+    measured; a deployment that can serve none is impossible.
     """
     findings = {name: finding for name, finding in mismatches.items() if finding is not None}
     if not findings:
