@@ -16,10 +16,10 @@ from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
 from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar, TargetSilence
-from orchestrator.load.priority import How, Priority, quiet_memory, scheduled
+from orchestrator.load.priority import Scheduling, Priority, quiet_memory, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response.reader import ResponseReader
-from orchestrator.load.rows import Rows
+from orchestrator.load.rows import RowCollector
 from orchestrator.load.schedule import BACKOFF_NS, PlannedRequest, RequestQueue
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
@@ -43,8 +43,8 @@ class LoadClient:
     ``run`` blocks; the other methods may be called from any thread.
     """
 
-    def __init__(self, priority: How = "realtime") -> None:
-        self._priority: How = priority
+    def __init__(self, priority: Scheduling = "realtime") -> None:
+        self._priority: Scheduling = priority
         self._loop: ClientLoop | None = None
         self._progress = Progress()
         self._aborted = threading.Event()
@@ -120,7 +120,7 @@ class LoadClient:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyEnd:
+class RequestedEnd:
     """An end before the point's own, ``at_ns`` after its start. ``drain``: open requests are waited
     for.
     """
@@ -160,18 +160,18 @@ class ClientLoop:
         # rows must be flushed even while bytes wait (conversations make rows at any time)
         self._crowded = False
         self._priority = Priority("normal")
-        self._early_end: EarlyEnd | None = None
+        self._requested_end: RequestedEnd | None = None
         self._aborting = False
         self._rows_of_rest = True
         self._replies: list[Reply] = []
         self._failed = 0
         self._done = 0
         self._start_ns = 0
-        self._rows: Rows
+        self._rows: RowCollector
         self._reader: ResponseReader
 
     def finish(self, at_ns: int, drain: bool) -> None:
-        self._early_end = EarlyEnd(at_ns, drain)
+        self._requested_end = RequestedEnd(at_ns, drain)
 
     def so_far(self) -> SoFar | None:
         if not self._start_ns:
@@ -206,9 +206,9 @@ class ClientLoop:
             self._silences,
         )
 
-    def run(self, start_ns: int, priority: How) -> ClientResult:
+    def run(self, start_ns: int, priority: Scheduling) -> ClientResult:
         """Blocks until the last request is over; returns all rows of this client."""
-        self._rows = Rows(self._assignment, start_ns)
+        self._rows = RowCollector(self._assignment, start_ns)
         dialect = self._point.dialect
         wire = WIRES[dialect.wire]
         self._reader = ResponseReader(wire, dialect, self._fast_path, start_ns)
@@ -290,8 +290,8 @@ class ClientLoop:
     def _beat(self, now: int, late_ns: int) -> None:
         """Work that needs no better precision than the heartbeat."""
         self._stats.beat(late_ns, len(self._open), self._draining(now))
-        if self._early_end is not None:
-            self._end_early(self._early_end, now - self._start_ns)
+        if self._requested_end is not None:
+            self._end_early(self._requested_end, now - self._start_ns)
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
@@ -307,10 +307,10 @@ class ClientLoop:
         if self._fast_path is not None:
             self._long = list(filter(self._fast_path.can_count, self._open))
 
-    def _end_early(self, end: EarlyEnd, now_ns: int) -> None:
+    def _end_early(self, end: RequestedEnd, now_ns: int) -> None:
         self._queue.close(end.at_ns)
         if end.drain:
-            self._early_end = None
+            self._requested_end = None
         elif now_ns >= end.at_ns:
             self.abort(rows=True)
 

@@ -23,7 +23,7 @@ from orchestrator.load.in_flight import InFlight
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 
 # counts events of one API that hold nothing but tokens; False: nothing was added, decode them
-Counter = Callable[[list[bytes], Parsed], bool]
+PayloadCounter = Callable[[list[bytes], Parsed], bool]
 
 AHEAD_READS = 128  # so many reads must wait before those of a running stream are counted
 MIN_READS = 32  # with fewer it is not worth it
@@ -34,7 +34,7 @@ READS_AT_ONCE = 256  # counted in one step: about 0.3 ms away from the sockets
 class FastPath:
     """Counts the plain events of one API's streams."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: PayloadCounter) -> None:
         self._counter = counter
 
     def can_count(self, request: InFlight, least: int = AHEAD_READS) -> bool:
@@ -182,7 +182,7 @@ _TOKEN_ID = re.compile(rb'"token_ids":\[([0-9]+)\]')
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class EventShape:
     """The bytes of an event around its text and its token id. ``between``: the bytes from the text
     to the id; None where the event has no id after its text.
     """
@@ -192,7 +192,7 @@ class Shape:
     tail: bytes
 
 
-def shape_of(event: bytes) -> Shape | None:
+def shape_of(event: bytes) -> EventShape | None:
     """The shape of an event; None where it has no text, or where a backslash outside the text makes
     it hard to say where strings end.
     """
@@ -204,8 +204,8 @@ def shape_of(event: bytes) -> Shape | None:
         return None
     token_id = _TOKEN_ID.search(rest)
     if token_id is None:
-        return Shape(head, None, rest)
-    return Shape(head, rest[: token_id.start(1)], rest[token_id.end(1) :])
+        return EventShape(head, None, rest)
+    return EventShape(head, rest[: token_id.start(1)], rest[token_id.end(1) :])
 
 
 def count_same_shape(events: list[bytes], parsed: Parsed) -> bool:
@@ -229,7 +229,7 @@ def count_same_shape(events: list[bytes], parsed: Parsed) -> bool:
     return True
 
 
-def _texts(events: list[bytes], shape: Shape) -> list[bytes] | None:
+def _texts(events: list[bytes], shape: EventShape) -> list[bytes] | None:
     """The text of each event; None where an event has another shape."""
     removed_bytes = len(shape.head) + len(shape.tail)
     rests = list(map(bytes.removesuffix, events, repeat(shape.tail)))
@@ -262,7 +262,7 @@ def _are_strings(texts: list[bytes]) -> bool:
     return b'"' not in lines and b"\\\n" not in lines and not lines.endswith(b"\\")
 
 
-COUNTERS: Mapping[str, Counter] = {
+COUNTERS: Mapping[str, PayloadCounter] = {
     "openai_completions": count_openai,
     "openai_chat": count_openai,
 }

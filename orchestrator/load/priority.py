@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-How = Literal["realtime", "nice", "normal"]
+Scheduling = Literal["realtime", "nice", "normal"]
 
 NICENESS = -10
 WINDOW_NS = 50_000_000
@@ -24,9 +24,9 @@ REALTIME_SHARE = 0.8  # part of such a window in which it stays real-time
 class Priority:
     """How the calling thread is scheduled. To be used by that thread only."""
 
-    def __init__(self, how: How) -> None:
-        self.how: How = how  # for the run as a whole
-        self.now: How = how
+    def __init__(self, how: Scheduling) -> None:
+        self.how: Scheduling = how  # for the run as a whole
+        self.now: Scheduling = how
         self._full = False
         self._window = (0, 0)  # its start, and the thread's CPU time at that instant
 
@@ -43,7 +43,7 @@ class Priority:
         if now_ns - start_ns >= WINDOW_NS:
             self._full = start_ns > 0 and cpu_ns - used_ns > FULL_SHARE * (now_ns - start_ns)
             self._window = start_ns, used_ns = now_ns, cpu_ns
-        now: How = (
+        now: Scheduling = (
             "nice" if self._full and now_ns - start_ns >= REALTIME_SHARE * WINDOW_NS else "realtime"
         )
         if now != self.now:
@@ -52,7 +52,7 @@ class Priority:
 
 
 @contextmanager
-def scheduled(wanted: How) -> Iterator[Priority]:
+def scheduled(wanted: Scheduling) -> Iterator[Priority]:
     """Runs the calling thread as wanted, or as near to it as is allowed, and yields how. Undone on
     exit.
 

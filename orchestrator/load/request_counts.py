@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.wire.finish_reasons import is_good_end
 from orchestrator.results.columns import NumberColumn, came_in_lumps, or_zero
@@ -38,9 +39,6 @@ NUMBERS = (
 TEXTS = ("status", "error_class", "token_count_source", "finish_reason")
 QUARTERS = 4
 INSTANTS_PER_QUARTER = 8  # at which open requests are counted
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class UncountedReply:
     text: str
 
 
-class Rows:
+class RowCollector:
     """Collects rows. ``start_ns``: the point's start on this client's clock. To be closed with
     ``close``.
     """
@@ -240,7 +240,7 @@ def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile
     client.
     """
     mine = Assignment.of(point, index, count)
-    with closing(Rows(mine, 0)) as rows:
+    with closing(RowCollector(mine, 0)) as rows:
         for planned in RequestQueue(mine.schedule, 0.0).rest(0):
             rows.add_unsent(planned, planned.due_ns, ErrorClass.LOST, why)
             rows.flush_full()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
-from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Bools, Ints
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.request_record import RequestRecord, TokenGaps
 from orchestrator.load.wire.parsed import MOST_COUNTED, Parsed
@@ -16,9 +16,6 @@ from orchestrator.results.outcomes import TokenCounts
 LUMP_NS = 200_000
 MAX_GAP_US = 2**31 - 1
 MAX_CHUNK_TOKENS = 2**15 - 1
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 def count_tokens(

@@ -17,7 +17,7 @@ from orchestrator.load.client import ClientLoop, LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, TargetSilence
 from orchestrator.load.requests import Assignment, RequestWriter, parse_url
 from orchestrator.load.response.reader import ResponseReader
-from orchestrator.load.rows import Rows
+from orchestrator.load.rows import RowCollector
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.sockets import Connection, Poller, resolve
 from orchestrator.load.transport import Transport
@@ -64,7 +64,7 @@ def test_who_prepares_again_and_again_holds_no_more_files() -> None:
 def client_loop(given: LoadPoint) -> Iterator[ClientLoop]:
     assignment = Assignment.of(given, 0, 1)
     made = ClientLoop(assignment, RequestWriter(assignment, [parse_url(given.targets[0].url)]), [])
-    made._rows = Rows(assignment, 0)
+    made._rows = RowCollector(assignment, 0)
     dialect = given.dialect
     made._reader = ResponseReader(WIRES[dialect.wire], dialect, None, 0)
     with closing(made._rows), closing(made._poller):

@@ -22,7 +22,7 @@ from orchestrator.load.point import LoadPoint
 from orchestrator.load.request_record import RequestRecord
 from orchestrator.load.requests import Assignment
 from orchestrator.load.response.http import END_MARK
-from orchestrator.load.rows import Rows, tables
+from orchestrator.load.rows import RowCollector, tables
 from orchestrator.load.validity import judge
 from orchestrator.results.records import Figures
 from orchestrator.spec.dialect import Dialect
@@ -97,7 +97,7 @@ def read(steps: list[Step], wire: str, dialect: Dialect = NATURAL) -> InFlight:
 
 def measured(flight: InFlight, of: LoadPoint = POINT) -> tuple[Figures, str, list[str]]:
     """The figures of a point of this one answer, its verdict and its reasons."""
-    rows = Rows(Assignment.of(of, 0, 1), 0)
+    rows = RowCollector(Assignment.of(of, 0, 1), 0)
     rows.add(flight)
     requests, gaps = tables(of, rows.unreported())
     rows.close()
@@ -400,7 +400,7 @@ def test_an_answer_in_one_event_has_no_time_between_tokens_and_meets_no_limit_on
     name: str,
 ) -> None:
     flight = read(ANSWERS[name](), CHAT)
-    rows = Rows(Assignment.of(POINT, 0, 1), 0)
+    rows = RowCollector(Assignment.of(POINT, 0, 1), 0)
     rows.add(flight)
     requests, gaps = tables(POINT, rows.unreported())
     rows.close()

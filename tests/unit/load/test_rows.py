@@ -21,7 +21,7 @@ from orchestrator.load.point import Target
 from orchestrator.load.request_record import RequestRecord, TokenGaps
 from orchestrator.load.requests import Assignment
 from orchestrator.load.response.http import BadHttp, parse_head
-from orchestrator.load.rows import POINT_IDS, Rows, lost_requests
+from orchestrator.load.rows import POINT_IDS, RowCollector, lost_requests
 from orchestrator.load.schedule import PlannedRequest, Schedule
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.results.outcomes import ErrorClass, TokenCounts
@@ -33,10 +33,10 @@ from tests.unit.load.test_schedule import Each, point
 START = 5_000_000_000
 
 
-def filled() -> Rows:
+def filled() -> RowCollector:
     of_the_point = point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9)
     assignment = Assignment.of(of_the_point, 3, 4)
-    rows = Rows(assignment, START)
+    rows = RowCollector(assignment, START)
     for index in (7, 2, 5):
         planned = PlannedRequest(index, index, 0, 10 * index)
         record = assignment.record(planned, 0, "measure", 100, 4)
@@ -60,13 +60,13 @@ def test_a_token_that_a_server_says_where_http_belongs_is_never_cut_before_it_is
         parse_head(said)
     flight = sent_request()
     flight.record.fail(ErrorClass.GARBAGE, str(no_http.value))
-    rows = Rows(Assignment.of(point(), 0, 1), START)
+    rows = RowCollector(Assignment.of(point(), 0, 1), START)
     rows.add(flight)
     (row,) = tables(rows)[0].to_pylist()
     assert "***" in row["error"] and "Pl" not in row["error"]
 
 
-def tables(rows: Rows) -> list[pa.Table]:
+def tables(rows: RowCollector) -> list[pa.Table]:
     with closing(rows):
         return [part.read().sort_by("request_index") for part in rows.parts()]
 
@@ -114,7 +114,7 @@ def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(
     mine = Assignment.of(point(), 0, 1)
     entries = [PlannedRequest(index, index, 0, index) for index in range(2_000)]
     held = []
-    with closing(Rows(mine, START)) as stepwise, closing(Rows(mine, START)) as at_once:
+    with closing(RowCollector(mine, START)) as stepwise, closing(RowCollector(mine, START)) as at_once:
         for entry in entries:
             at_once.add_unsent(entry, 99, ErrorClass.TIMEOUT, f"never sent: {entry.index}")
         tracemalloc.start()
@@ -136,7 +136,7 @@ def test_each_table_goes_to_disk_when_it_is_full_of_its_own(
     monkeypatch.setattr("orchestrator.load.rows.GAPS_AT_ONCE", 1_000)
     groups = []
     for gaps in (500, 0):  # long answers, and those of one token
-        with closing(Rows(Assignment.of(point(), 0, 1), START)) as rows:
+        with closing(RowCollector(Assignment.of(point(), 0, 1), START)) as rows:
             for index in range(81):
                 flight = sent_request(index=index)
                 flight.record.gaps = TokenGaps(index, array("i", range(gaps)), None)
@@ -157,13 +157,13 @@ def test_an_error_shows_no_secret_of_its_target_and_no_control_characters(length
     flight.record.fail(
         ErrorClass.HTTP_4XX, "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07"
     )
-    rows = Rows(Assignment.of(point(targets=(target,)), 0, 1), START)
+    rows = RowCollector(Assignment.of(point(targets=(target,)), 0, 1), START)
     rows.add(flight)
     assert tables(rows)[0]["error"].to_pylist() == [("x" * length + "blue ***, ***")[:500]]
 
 
 def test_no_rows_make_empty_tables() -> None:
-    requests, events = tables(Rows(Assignment.of(point(), 0, 1), START))
+    requests, events = tables(RowCollector(Assignment.of(point(), 0, 1), START))
     assert (len(requests), len(events)) == (0, 0)
     assert requests.schema.equals(REQUESTS)
 
@@ -231,7 +231,7 @@ class Full:
 
 def test_replies_that_must_be_counted_need_room_on_the_disk() -> None:
     assignment = Assignment.of(point(), 0, 1)
-    rows = Rows(
+    rows = RowCollector(
         replace(assignment, point=replace(assignment.point, count_text=True, tokenizer="x")), START
     )
     rows._replies = Full(rows._replies)
