@@ -16,7 +16,7 @@ from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
 from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar, TargetSilence
-from orchestrator.load.priority import Scheduling, Priority, quiet_memory, scheduled
+from orchestrator.load.priority import Priority, Scheduling, quiet_memory, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response.reader import ResponseReader
 from orchestrator.load.rows import RowCollector

@@ -1,21 +1,28 @@
 """Was a point honestly measured? The verdict and its evidence.
 
-``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever;
-analysis/broken_output.py). ``invalid``: what was measured is not what was asked for (lengths,
-lost clients, nothing answered). ``network_bound``: the network was silent or lost much: the
-latencies are the network's. ``disturbed``: other programs took most of an engine's host: the
-figures are those of an engine that shares its host. ``client_bound``: the client was too slow: the
-figures are the client's; repeat with more clients. ``stream_buffered``: events came in lumps
-although the client was idle (a proxy, a server that collects them). When each token came is not
-known: TTFT is that of the first lump, and there is no TPOT or ITL. So it is where answers came in
-one event. The tokens of one speculative step are no lump (load/response). ``engine_bound_backlog``:
-the engine fell behind all through the run: latencies grow with the length of the run. A point that
-the user ended is ``interrupted``, whatever is found here (sweep/measure.py).
+The verdicts, the first that applies first:
+
+- ``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever;
+  analysis/broken_output.py).
+- ``invalid``: what was measured is not what was asked for (lengths, lost clients, nothing
+  answered).
+- ``network_bound``: the network was silent or lost much, so the latencies are the network's.
+- ``disturbed``: other programs took most of an engine's host, so the figures are those of an engine
+  that shares its host.
+- ``client_bound``: the client was too slow, so the figures are the client's; repeat with more
+  clients.
+- ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that
+  collects them), or answers came in one event. When each token came is not known: TTFT is that of
+  the first lump, and there is no TPOT or ITL. The tokens of one speculative step are no lump
+  (load/response/counts.py).
+- ``engine_bound_backlog``: the engine fell behind all through the run, so latencies grow with the
+  length of the run.
+
+A point that the user ended is ``interrupted``, whatever is found here (sweep/measure.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -35,16 +42,32 @@ MAX_FAILED = 0.05
 MAX_LOST = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
+FEW_REQUESTS = 8  # with fewer nothing is said of a backlog, or of requests in flight
 SHOWN, MOST_SHOWN = 3, 60  # reasons why answers ended, and characters of each
 # any network loses a segment now and then; in a short run that would be a large share
 CHANCE_RETRANSMITS = 3
 
-# (name of a figure of the evidence, limit, sentence): above the limit the point has that verdict
-Limit = tuple[str, float, str]
-Limits = tuple[Limit, ...]
-INVALID: Limits = (
-    ("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
-    (
+
+@dataclass(frozen=True, slots=True)
+class EvidenceLimit:
+    """A limit on a figure of the evidence, and the sentence about a point whose figure is above it:
+    a format string that takes the figure and the limit.
+    """
+
+    figure: str
+    limit: float
+    sentence: str
+
+    def is_exceeded(self, evidence: Mapping[str, float]) -> bool:
+        return evidence[self.figure] > self.limit
+
+    def words(self, evidence: Mapping[str, float]) -> str:
+        return self.sentence.format(evidence[self.figure], self.limit)
+
+
+INVALID = (
+    EvidenceLimit("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
+    EvidenceLimit(
         "count_mismatch_share",
         0.01,
         "in {0:.1%} of requests the engine's token count is not what it streamed",
@@ -53,20 +76,27 @@ INVALID: Limits = (
 # a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
 NOTED_SILENT_S, MOST_SILENT_S = 1.3, 2.0
 SILENT = "nothing came from a server's host for {0:.1f} s"
-NETWORK_BOUND: Limits = (
-    ("network_silent_max_s", MOST_SILENT_S, f"{SILENT}, not even from its kernel"),
-    ("tcp_retransmits_per_request", 0.05, "TCP had to resend {0:.2f} segments per request"),
+NETWORK_BOUND = (
+    EvidenceLimit("network_silent_max_s", MOST_SILENT_S, f"{SILENT}, not even from its kernel"),
+    EvidenceLimit(
+        "tcp_retransmits_per_request", 0.05, "TCP had to resend {0:.2f} segments per request"
+    ),
 )
-CLIENT_BOUND: Limits = (
-    ("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
-    ("send_lag_p99_ms", MAX_SEND_DELAY_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"),
+SENT_LATE = EvidenceLimit(
+    "send_lag_p99_ms", MAX_SEND_DELAY_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"
+)
+CLIENT_BOUND = (
+    EvidenceLimit("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
+    SENT_LATE,
     # any time stamp may be late by as much
-    ("loop_lag_p99_ms", 10.0, "p99 of the client's loop lag is {0:.1f} ms (limit {1:g})"),
+    EvidenceLimit(
+        "loop_lag_p99_ms", 10.0, "p99 of the client's loop lag is {0:.1f} ms (limit {1:g})"
+    ),
     # above this, queues build up in the client
-    ("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
+    EvidenceLimit("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
 )
-LENGTHS: Limits = (
-    (
+LENGTHS = (
+    EvidenceLimit(
         "input_length_error",
         MAX_LENGTH_ERROR,
         "prompts were off by {0:.1%} from the length asked for (engine's count)",
@@ -77,39 +107,43 @@ LEAST_FOREIGN_S = 10.0  # of CPU time: less is some program that starts or ends,
 # share of prompt tokens that prompts have in common by chance: a first token, a chat template
 MAX_CACHED = 0.005
 # notes: what a reader must know although the point stays valid
-NOTES: Limits = (
-    (
-        "failed_share",
-        MAX_FAILED,
-        "{0:.1%} of requests failed: throughput and latencies are those of the others",
-    ),
-    (
+MANY_FAILED = EvidenceLimit(
+    "failed_share",
+    MAX_FAILED,
+    "{0:.1%} of requests failed: throughput and latencies are those of the others",
+)
+NOTES = (
+    EvidenceLimit(
         "refused_share",
         0.5,
         "{0:.1%} of requests were refused by the server (HTTP 4xx, or too many for it)",
     ),
-    (
+    EvidenceLimit(
         "output_length_error",
         MAX_LENGTH_ERROR,
         "answers were off by {0:.1%} from the length asked for",
     ),
-    (
+    EvidenceLimit(
         "uncounted_share",
         0,
         "{0:.1%} of answers came without a usable token count: each event counts as one token",
     ),
-    (
+    EvidenceLimit(
         "hidden_share",
         0,
         "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others",
     ),
-    ("cached_share", MAX_CACHED, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
-    (
+    EvidenceLimit(
+        "cached_share", MAX_CACHED, "{0:.1%} of prompt tokens came from the engine's prefix cache"
+    ),
+    EvidenceLimit(
         "lost_at_the_end",
         MAX_LOST,
         "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
     ),
-    ("foreign_launches", 0, "{0:.0f} launches or load clients of other sweeps were on its hosts"),
+    EvidenceLimit(
+        "foreign_launches", 0, "{0:.0f} launches or load clients of other sweeps were on its hosts"
+    ),
 )
 
 
@@ -144,19 +178,29 @@ def judge(
     evidence = _evidence(counts, stats, point) | _surroundings(stats, hosts, len(requests))
     if was_interrupted:
         evidence["lost_at_the_end"] = 0.0
-    found = {
+    open_at_the_end = _open_at_the_end(counts, point)
+    if open_at_the_end is not None:
+        evidence |= open_at_the_end.evidence()
+    invalid = _invalid(counts, evidence)
+    if point.dialect.prompt_token_ids:
+        invalid += _exceeded(LENGTHS, evidence)
+    reasons_by_validity = {
         Validity.BROKEN_OUTPUT: list(broken),
-        Validity.INVALID: _invalid(counts, evidence),
-        Validity.NETWORK_BOUND: _over(NETWORK_BOUND, evidence),
+        Validity.INVALID: invalid,
+        Validity.NETWORK_BOUND: _exceeded(NETWORK_BOUND, evidence),
         Validity.DISTURBED: _disturbed(evidence),
         Validity.CLIENT_BOUND: _client_bound(evidence, point),
         Validity.STREAM_BUFFERED: _buffered(evidence),
-        Validity.ENGINE_BOUND_BACKLOG: _backlog(counts, evidence, point),
+        Validity.ENGINE_BOUND_BACKLOG: _backlog(open_at_the_end, evidence, point),
     }
-    if point.dialect.prompt_token_ids:
-        found[Validity.INVALID] += _over(LENGTHS, evidence)
-    validity = next((name for name, reasons in found.items() if reasons), Validity.VALID)
-    return Verdict(validity, [*chain(*found.values()), *_notes(counts, evidence, point)], evidence)
+    validity = Validity.VALID
+    all_reasons: list[str] = []
+    for name, reasons in reasons_by_validity.items():
+        if reasons and validity is Validity.VALID:
+            validity = name
+        all_reasons += reasons
+    all_reasons += _notes(counts, evidence, point)
+    return Verdict(validity, all_reasons, evidence)
 
 
 def _quantile(column: NumberColumn, probability: float) -> float:
@@ -168,8 +212,20 @@ def _evidence(
     counts: RequestCounts, stats: Sequence[ClientStats], point: LoadPoint
 ) -> dict[str, float]:
     """The figures behind the verdict; those of the worst client where there are several."""
-    due_s, sums = counts.due_until_s - counts.due_from_s, counts.sums
+    sums = counts.sums
+    due_s = counts.due_until_s - counts.due_from_s
     per_s = 1.0 / due_s if due_s > 0 else 0.0  # none where all were due at once
+    sent_after_due_ms = _quantile(counts.send_delay_ms, 0.99) if sums["in_time"] else 0.0
+    capped_share = 0.0
+    if point.max_in_flight is not None:
+        capped_share = counts.share("capped")
+    # of engines that cannot be told to keep lengths, or whose tokens another tokenizer counts
+    output_length_error = 0.0
+    if point.dialect.length_control != "natural":
+        output_length_error = counts.share("output_off", "output_asked")
+    lost_at_the_end = 0.0
+    if point.duration_s is None:
+        lost_at_the_end = counts.lost_at_the_end(point.level)
     return {
         "offered_rate": sums["all"] * per_s,
         "achieved_rate": sums["in_time"] * per_s,
@@ -177,35 +233,30 @@ def _evidence(
         "ok_share": counts.share("ok"),
         "lost_requests": float(sums["lost"]),
         "client_errors": float(sums["no_socket"]),
-        "sent_minus_scheduled_p99_ms": _quantile(counts.send_delay_ms, 0.99)
-        if sums["in_time"]
-        else 0.0,
+        "sent_minus_scheduled_p99_ms": sent_after_due_ms,
         "send_lag_p99_ms": counts.client_delay_ms,
-        "capped_share": counts.share("capped") if point.max_in_flight is not None else 0.0,
-        "loop_lag_p99_ms": max((s.loop_lag_p99_ms for s in stats), default=0.0),
-        "loop_lag_max_ms": max((s.loop_lag_max_ms for s in stats), default=0.0),
-        "client_cpu_share": max((s.cpu_share for s in stats), default=0.0),
-        "sockets_opened": float(sum(s.sockets_opened for s in stats)),
-        "sockets_max": float(sum(s.sockets_max for s in stats)),
-        "in_flight_max": float(sum(s.in_flight_max for s in stats)),
+        "capped_share": capped_share,
+        "loop_lag_p99_ms": max((client.loop_lag_p99_ms for client in stats), default=0.0),
+        "loop_lag_max_ms": max((client.loop_lag_max_ms for client in stats), default=0.0),
+        "client_cpu_share": max((client.cpu_share for client in stats), default=0.0),
+        "sockets_opened": float(sum(client.sockets_opened for client in stats)),
+        "sockets_max": float(sum(client.sockets_max for client in stats)),
+        "in_flight_max": float(sum(client.in_flight_max for client in stats)),
         "coalesced_share": counts.share("coalesced", "chunks"),
         "lump_share": counts.share("in_lumps", "several"),
         "tokens_per_event": counts.share("events_tokens", "events"),
-        "odd_end_share": sum(counts.odd_ends.values()) / max(counts.sums["ok"], 1),
-        "start_error_max_ms": max((s.start_error_ms for s in stats), default=0.0),
+        "odd_end_share": sum(counts.odd_ends.values()) / max(sums["ok"], 1),
+        "start_error_max_ms": max((client.start_error_ms for client in stats), default=0.0),
         "count_mismatch_share": counts.share("mismatched", "exact"),
         "input_length_error": counts.prompt_lengths.relative_error(),
-        # of engines that cannot be told to keep lengths, or whose tokens another tokenizer counts
-        "output_length_error": counts.share("output_off", "output_asked")
-        if point.dialect.length_control != "natural"
-        else 0.0,
+        "output_length_error": output_length_error,
         "failed_share": (len(counts) - sums["ok"]) / max(len(counts), 1),
         "refused_share": counts.share("refused"),
         "uncounted_share": counts.share("uncounted", "ok"),
         "hidden_share": counts.share("hidden_tokens", "hidden_tokens_of"),
         "cached_share": counts.share("cached_tokens", "cached_tokens_of"),
         "e2e_p95_s": _quantile(counts.e2e_from_due_s, 0.95),
-        "lost_at_the_end": counts.lost_at_the_end(point.level) if point.duration_s is None else 0.0,
+        "lost_at_the_end": lost_at_the_end,
     }
 
 
@@ -215,119 +266,86 @@ def _surroundings(
     """What neither engine nor client did: figures of the network and of the worst of the engines'
     hosts.
     """
-    again = float(sum(one.tcp_retransmits for one in stats))
+    retransmits = float(sum(client.tcp_retransmits for client in stats))
+    retransmits_per_request = 0.0
+    if retransmits > CHANCE_RETRANSMITS:
+        retransmits_per_request = retransmits / max(1, requests)
     return {
-        "tcp_retransmits": again,
-        "tcp_retransmits_per_request": again / max(1, requests)
-        if again > CHANCE_RETRANSMITS
-        else 0.0,
-        "network_silent_max_s": max((one.network_silent_max_s for one in stats), default=0.0),
-        "foreign_cpu_s": max((one.foreign_cpu_s for one in hosts), default=0.0),
-        "foreign_cpu_share": max((one.foreign_cpu_share for one in hosts), default=0.0),
-        "foreign_launches": float(sum(one.foreign_launches for one in hosts)),
+        "tcp_retransmits": retransmits,
+        "tcp_retransmits_per_request": retransmits_per_request,
+        "network_silent_max_s": max((client.network_silent_max_s for client in stats), default=0.0),
+        "foreign_cpu_s": max((host.foreign_cpu_s for host in hosts), default=0.0),
+        "foreign_cpu_share": max((host.foreign_cpu_share for host in hosts), default=0.0),
+        "foreign_launches": float(sum(host.foreign_launches for host in hosts)),
     }
 
 
-def _disturbed(evidence: dict[str, float]) -> list[str]:
-    share, seconds = evidence["foreign_cpu_share"], evidence["foreign_cpu_s"]
-    if share <= MOST_FOREIGN_CPU or seconds <= LEAST_FOREIGN_S:
-        return []
-    return [
-        (
-            f"other processes took {share:.0%} of the CPU of an engine's host (limit "
-            f"{MOST_FOREIGN_CPU:.0%})"
-        )
-    ]
-
-
-def _over(limits: Iterable[Limit], evidence: dict[str, float]) -> list[str]:
-    return [
-        said.format(evidence[name], limit) for name, limit, said in limits if evidence[name] > limit
-    ]
+def _exceeded(limits: Iterable[EvidenceLimit], evidence: dict[str, float]) -> list[str]:
+    """A sentence for each limit that the evidence is above."""
+    return [limit.words(evidence) for limit in limits if limit.is_exceeded(evidence)]
 
 
 def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
     if not len(counts):
         return ["no request was scheduled in the measured window"]
-    failed = ["not one request succeeded"] if evidence["ok_share"] == 0.0 else []
-    return _over(INVALID, evidence) + failed
+    reasons = _exceeded(INVALID, evidence)
+    if evidence["ok_share"] == 0.0:
+        reasons.append("not one request succeeded")
+    return reasons
+
+
+def _disturbed(evidence: dict[str, float]) -> list[str]:
+    share = evidence["foreign_cpu_share"]
+    if share <= MOST_FOREIGN_CPU or evidence["foreign_cpu_s"] <= LEAST_FOREIGN_S:
+        return []
+    return [
+        f"other processes took {share:.0%} of the CPU of an engine's host (limit "
+        f"{MOST_FOREIGN_CPU:.0%})"
+    ]
 
 
 def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    # then requests are late by nature: they are sent one after another
-    at_once = bool(np.isinf(point.level.value))
-    found = _over(
-        [limit for limit in CLIENT_BOUND if not (at_once and limit[0] == "send_lag_p99_ms")],
-        evidence,
-    )
-    shared = evidence["coalesced_share"]
-    if evidence["client_cpu_share"] > BUSY_CPU_SHARE and shared > BUFFERED_SHARE:
-        found.append(
-            f"{shared:.0%} of events came together with the one before while the client was busy"
+    limits = list(CLIENT_BOUND)
+    if np.isinf(point.level.value):
+        limits.remove(SENT_LATE)  # what is due at once is sent one after another, late by nature
+    reasons = _exceeded(limits, evidence)
+    coalesced = evidence["coalesced_share"]
+    if evidence["client_cpu_share"] > BUSY_CPU_SHARE and coalesced > BUFFERED_SHARE:
+        reasons.append(
+            f"{coalesced:.0%} of events came together with the one before while the client was busy"
         )
-    return found
+    return reasons
 
 
 def _buffered(evidence: dict[str, float]) -> list[str]:
-    lumps = evidence["lump_share"]
-    if lumps > BUFFERED_SHARE:
+    in_lumps = evidence["lump_share"]
+    if in_lumps > BUFFERED_SHARE:
         return [
-            f"{lumps:.0%} of answers came in one event or a few (a gateway that does not stream?): "
-            "when each token came is not known, so there is no TPOT and no ITL"
+            f"{in_lumps:.0%} of answers came in one event or a few (a gateway that does not "
+            "stream?): when each token came is not known, so there is no TPOT and no ITL"
         ]
-    shared = evidence["coalesced_share"]
-    if shared <= BUFFERED_SHARE or evidence["client_cpu_share"] > BUSY_CPU_SHARE:
+    coalesced = evidence["coalesced_share"]
+    if coalesced <= BUFFERED_SHARE or evidence["client_cpu_share"] > BUSY_CPU_SHARE:
         return []
     return [
-        f"{shared:.0%} of events came together with the one before while the client was idle: "
+        f"{coalesced:.0%} of events came together with the one before while the client was idle: "
         "something gathers them "
         "(a proxy? undeclared speculative decoding?), so TPOT and ITL cannot be seen"
     ]
 
 
+# -- notes: what a reader must know although the point stays valid
+
+
 def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """What a reader must know although the point stays valid."""
-    notes, capped = (
-        _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence),
-        evidence["capped_share"],
-    )
+    notes = []
+    if evidence["ok_share"]:
+        notes += _exceeded([MANY_FAILED], evidence)
+    notes += _exceeded(NOTES, evidence)
     notes += _notes_on_answers(counts, evidence, point)
-    if NOTED_SILENT_S < (silent_s := evidence["network_silent_max_s"]) <= MOST_SILENT_S:
-        notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
-    if capped:
-        notes.append(
-            f"{capped:.1%} of requests waited for a place: max_in_flight is "
-            f"{point.max_in_flight}, as asked"
-        )
-    if not point.dialect.prompt_token_ids:
-        notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
-    if np.isinf(point.level.value):
-        late_s = _quantile(counts.send_delay_ms, 0.5) / 1e3
-        notes.append(
-            f"all requests were due at once: half of them were sent {late_s:.3f} s later or more"
-        )
-    if point.duration_s is None:
-        return notes
-    if counts.due_from_s == 0:
-        found = (
-            "no warm-up"
-            if point.warmup_s == 0
-            else "no part of the run was steady, so all of it counts"
-        )
-        notes.append(f"{found}: the window begins before the engine is under load")
-    e2e_s, window_s = evidence["e2e_p95_s"], counts.due_until_s - counts.due_from_s
-    if window_s < WINDOWS * e2e_s:
-        short = (
-            f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 "
-            f"{e2e_s:.1f} s)"
-        )
-        notes.append(f"{short}: its throughput depends on where it begins and ends")
-    quarters = counts.open.by_quarter()
-    if len(counts) >= 8 and np.ptp(quarters[1:]) > max(
-        0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))
-    ):
-        said = f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
-        notes.append(f"requests in flight were not steady: {said}")
+    notes += _notes_on_sending(counts, evidence, point)
+    if point.duration_s is not None:
+        notes += _notes_on_the_window(counts, evidence, point)
     return notes
 
 
@@ -341,60 +359,148 @@ def _notes_on_answers(
             f"{count} by {reason[:MOST_SHOWN]}"
             for reason, count in counts.odd_ends.most_common(SHOWN)
         )
-        more = (
-            f" and {len(counts.odd_ends) - SHOWN} other reasons"
-            if len(counts.odd_ends) > SHOWN
-            else ""
-        )
-        notes.append(f"{evidence['odd_end_share']:.1%} of answers ended unusually: {reasons}{more}")
-    lumps, each = evidence["lump_share"], evidence["tokens_per_event"]
-    if 0 < lumps <= BUFFERED_SHARE:
+        if len(counts.odd_ends) > SHOWN:
+            reasons += f" and {len(counts.odd_ends) - SHOWN} other reasons"
+        notes.append(f"{evidence['odd_end_share']:.1%} of answers ended unusually: {reasons}")
+    in_lumps = evidence["lump_share"]
+    tokens_per_event = evidence["tokens_per_event"]
+    if 0 < in_lumps <= BUFFERED_SHARE:
         notes.append(
-            f"{lumps:.1%} of answers came in one event or a few: these have no TPOT or ITL"
+            f"{in_lumps:.1%} of answers came in one event or a few: these have no TPOT or ITL"
         )
-    if lumps <= BUFFERED_SHARE and each > max(MANY_TOKENS, point.dialect.tokens_per_step):
+    most_tokens = max(MANY_TOKENS, point.dialect.tokens_per_step)
+    if in_lumps <= BUFFERED_SHARE and tokens_per_event > most_tokens:
         notes.append(
-            f"an event held {each:.1f} tokens on average: the times between these are not seen, "
-            "and "
-            "ITL spreads each gap evenly over them"
+            f"an event held {tokens_per_event:.1f} tokens on average: the times between these are "
+            "not seen, and ITL spreads each gap evenly over them"
         )
     return notes
 
 
-def _backlog(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _notes_on_sending(
+    counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
+) -> list[str]:
+    """A network that was silent for a moment, requests that waited, prompts of other lengths."""
+    notes = []
+    silent_s = evidence["network_silent_max_s"]
+    if NOTED_SILENT_S < silent_s <= MOST_SILENT_S:
+        notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
+    capped = evidence["capped_share"]
+    if capped:
+        notes.append(
+            f"{capped:.1%} of requests waited for a place: max_in_flight is "
+            f"{point.max_in_flight}, as asked"
+        )
+    if not point.dialect.prompt_token_ids:
+        wrong_lengths = _exceeded(LENGTHS, evidence)
+        notes += [f"{sentence}; they were sent as text" for sentence in wrong_lengths]
+    if np.isinf(point.level.value):
+        late_s = _quantile(counts.send_delay_ms, 0.5) / 1e3
+        notes.append(
+            f"all requests were due at once: half of them were sent {late_s:.3f} s later or more"
+        )
+    return notes
+
+
+def _notes_on_the_window(
+    counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
+) -> list[str]:
+    """Whether the window of a point by time is one of a steady run, and long enough."""
+    notes = []
+    if counts.due_from_s == 0:
+        why = "no part of the run was steady, so all of it counts"
+        if point.warmup_s == 0:
+            why = "no warm-up"
+        notes.append(f"{why}: the window begins before the engine is under load")
+    e2e_s = evidence["e2e_p95_s"]
+    window_s = counts.due_until_s - counts.due_from_s
+    if window_s < WINDOWS * e2e_s:
+        notes.append(
+            f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 "
+            f"{e2e_s:.1f} s): its throughput depends on where it begins and ends"
+        )
+    quarters = counts.open.by_quarter()
+    mean = quarters.mean()
+    by_chance = 2 * np.sqrt(max(mean, 1.0))  # a Poisson count of that mean differs by as much
+    if len(counts) >= FEW_REQUESTS and np.ptp(quarters[1:]) > max(0.25 * mean, by_chance):
+        notes.append(
+            "requests in flight were not steady: "
+            f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
+        )
+    return notes
+
+
+# -- backlog
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAtTheEnd:
+    """Requests that were due, and over, when the last one was due. ``kept_up``: how many would be
+    open if the engine kept up. ``first_s``, ``last_s``: mean end-to-end times of the first and the
+    last tenth of all requests.
+    """
+
+    due: int
+    over: int
+    kept_up: float
+    first_s: float
+    last_s: float
+
+    @property
+    def still_open(self) -> int:
+        return self.due - self.over
+
+    def evidence(self) -> dict[str, float]:
+        return {
+            "open_at_end": float(self.still_open),
+            "open_if_kept_up": self.kept_up,
+            "e2e_first_tenth_s": self.first_s,
+            "e2e_last_tenth_s": self.last_s,
+        }
+
+    def is_backlog(self) -> bool:
+        """Whether more are open than chance explains (arrivals and answers taken as two Poisson
+        counts), and the last requests took far longer than the first.
+        """
+        by_chance = BEYOND_CHANCE * np.sqrt(self.due + self.over)
+        is_beyond_chance = bool(self.still_open - self.kept_up > by_chance)
+        return is_beyond_chance and self.last_s > SLOWER * self.first_s
+
+
+def _open_at_the_end(counts: RequestCounts, point: LoadPoint) -> OpenAtTheEnd | None:
+    """How the requests of an open loop stood at its end. None for other points, and where there are
+    too few requests to tell.
+
+    An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first
+    requests, which met an empty engine, give that time.
+    """
+    is_at_once = np.isinf(point.level.value) or counts.due_until_s <= 0
+    is_open_loop = point.level.control == "request_rate"
+    if not is_open_loop or is_at_once or len(counts) < FEW_REQUESTS:
+        return None
+    end = counts.open.at_the_end()
+    first_s, last_s = counts.open.first_and_last_s()
+    rate = end.due_in_last_quarter / (counts.due_until_s / 4)
+    return OpenAtTheEnd(end.due, end.over, rate * first_s, first_s, last_s)
+
+
+def _backlog(end: OpenAtTheEnd | None, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """Open loop: do requests come in faster than they are answered, all through the run, warm-up
     included?
 
-    An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first
-    requests, which met an empty engine, give that time. A backlog is found where more are open at
-    the end than that and chance explain (arrivals and answers taken as two Poisson counts), and the
-    last requests took far longer than the first. A batch that fills up does not do that below about
-    85 % of the engine's capacity. How often this errs: docs/metrics.md.
+    A batch that fills up is no backlog below about 85 % of the engine's capacity. How often this
+    errs: docs/metrics.md.
     """
-    at_once = np.isinf(point.level.value) or counts.due_until_s <= 0
-    if point.level.control != "request_rate" or len(counts) < 8 or at_once:
+    if end is None:
         return []
     reasons = []
-    if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
+    sent_in_time = evidence["achieved_over_offered"]
+    if sent_in_time < MIN_ACHIEVED and point.max_in_flight is None:
+        reasons.append(f"only {sent_in_time:.1%} of requests could be sent in their time")
+    if end.is_backlog():
         reasons.append(
-            f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time"
-        )
-    end = counts.open.at_the_end()
-    first_s, last_s = counts.open.first_and_last_s()
-    still_open = end.due - end.over
-    kept_up = end.due_in_last_quarter / (counts.due_until_s / 4) * first_s
-    evidence["open_at_end"] = float(still_open)
-    evidence["open_if_kept_up"] = kept_up
-    evidence["e2e_first_tenth_s"] = first_s
-    evidence["e2e_last_tenth_s"] = last_s
-    if (
-        still_open - kept_up > BEYOND_CHANCE * np.sqrt(end.due + end.over)
-        and last_s > SLOWER * first_s
-    ):
-        reasons.append(
-            f"{still_open} of {end.due} requests were open when the last one was due; "
-            f"{kept_up:.0f} would be if the "
-            f"engine kept up, and they took from {first_s:.2f} s to {last_s:.2f} s: it does not "
-            "keep up with this rate"
+            f"{end.still_open} of {end.due} requests were open when the last one was due; "
+            f"{end.kept_up:.0f} would be if the engine kept up, and they took from "
+            f"{end.first_s:.2f} s to {end.last_s:.2f} s: it does not keep up with this rate"
         )
     return reasons
