@@ -11,21 +11,21 @@ from orchestrator.load.wire.parsed import Parsed, count
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 
+_OVERLOADED = ("overloaded", "too many requests", "queue is full")
+
 
 def encode(
-    fields: Mapping[str, Any], dialect: Dialect, of_the_prompt: Mapping[str, Any] | None = None
+    fields: Mapping[str, Any], dialect: Dialect, prompt_fields: Mapping[str, Any] | None = None
 ) -> bytes:
-    """The body: the fields that the engine accepts, then the user's own for all requests and those
-    of this prompt, always; a null there removes a field.
+    """The body of a request: of our ``fields`` those that the engine accepts, then the user's own
+    for all requests and those of this prompt. A null among the user's removes a field.
     """
     allowed = dialect.allowed_fields
-    kept = {name: value for name, value in fields.items() if allowed is None or name in allowed}
-    kept |= dialect.extra_body
-    kept |= of_the_prompt or {}
-    return orjson.dumps(
-        {name: value for name, value in kept.items() if value is not None},
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    body = {name: value for name, value in fields.items() if allowed is None or name in allowed}
+    body |= dialect.extra_body
+    body |= prompt_fields or {}
+    without_nulls = {name: value for name, value in body.items() if value is not None}
+    return orjson.dumps(without_nulls, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
@@ -56,53 +56,68 @@ def error_text(event: Any) -> str | None:
         return None
     error = event.get("error")
     if not error and "error" in (event.get("object"), event.get("type")):
-        error = {name: value for name, value in event.items() if name not in ("object", "error")}
+        error = dict(event)
+        error.pop("error", None)
+        error.pop("object", None)
+        if error.get("type") == "error":
+            del error["type"]
     if isinstance(error, dict):
         if not any(error.values()):
             return None
         inner = error_text(error)
-        if inner is not None:
-            return inner
-        said = [
-            str(error[key])
-            for key in ("code", "type", "message")
-            if error.get(key) not in (None, "")
-        ]
-        return " ".join(said) or json.dumps(error)
+        return _error_words(error) if inner is None else inner
     if not error:
         return None
     kind = event.get("error_type")
     return f"{kind}: {error}" if kind else str(error)
 
 
-def error_class(event: Any, said: str, status: int = 0) -> ErrorClass:
-    """The class of an error object. ``said``: its message; ``status``: of HTTP, where it tells.
+def _error_words(error: dict[str, Any]) -> str:
+    """What an error object says in the fields that all servers use, else all of it."""
+    words = []
+    for name in ("code", "type", "message"):
+        if error.get(name) not in (None, ""):
+            words.append(str(error[name]))
+    return " ".join(words) or json.dumps(error)
+
+
+def error_class(event: Any, message: str, http_status: int = 0) -> ErrorClass:
+    """The class of an error object. ``message``: its text; ``http_status``: of the response, where
+    its status tells of an error.
 
     A server that answered 200 before it examined the request refuses it in the stream: the status
     in the error object then counts like an HTTP status. TGI says 422 also when it is overloaded;
     only the words tell.
     """
-    inner = event.get("error") if isinstance(event, dict) else None
-    innermost = inner.get("error") if isinstance(inner, dict) else None
-    objects = [one for one in (innermost, inner, event) if isinstance(one, dict)]
-    names = ("http_status_code", "status_code", "code", "status")
-    codes = {str(one[name]) for one in objects for name in names if name in one}
-    status = next(
-        (int(code) for code in sorted(codes) if re.fullmatch("[45][0-9][0-9]", code)), status
-    )
-    words = said.lower()
-    if status == 429 or any(
-        said in words for said in ("overloaded", "too many requests", "queue is full")
-    ):
+    status = _status_of(event) or http_status
+    words = message.lower()
+    if status == 429 or any(phrase in words for phrase in _OVERLOADED):
         return ErrorClass.HTTP_429
     if 400 <= status < 500 or "input validation" in words:
         return ErrorClass.HTTP_4XX
     return ErrorClass.STREAM_ERROR
 
 
-def refuse(event: Any, said: str, parsed: Parsed) -> None:
+def _status_of(event: Any) -> int | None:
+    """The lowest HTTP status from 400 on that an error object, or one inside it, holds."""
+    codes: set[str] = set()
+    nested = event
+    for _ in range(3):
+        if isinstance(nested, dict):
+            for name in ("http_status_code", "status_code", "code", "status"):
+                if name in nested:
+                    codes.add(str(nested[name]))
+            nested = nested.get("error")
+    statuses = [int(code) for code in codes if re.fullmatch("[45][0-9][0-9]", code)]
+    return min(statuses, default=None)
+
+
+def refuse(event: Any, message: str, parsed: Parsed) -> None:
     """Records an error object of a stream; it is a refusal where no token came before it."""
-    parsed.fail(said, ErrorClass.STREAM_ERROR if parsed.has_content else error_class(event, said))
+    if parsed.has_content:
+        parsed.fail(message, ErrorClass.STREAM_ERROR)
+    else:
+        parsed.fail(message, error_class(event, message))
 
 
 def decode(payloads: list[bytes]) -> list[Any]:
@@ -111,13 +126,13 @@ def decode(payloads: list[bytes]) -> list[Any]:
         values: list[Any] = orjson.loads(b"[%b]" % b",".join(payloads))
     except orjson.JSONDecodeError:
         values = []
-    # where a payload such as `1,2` shifted all that follow, each is decoded by itself
-    return (
-        values if len(values) == len(payloads) else [_decode_one(payload) for payload in payloads]
-    )
+    if len(values) == len(payloads):
+        return values
+    # one is no JSON, or a payload such as `1,2` shifted all that follow
+    return [_decode_payload(payload) for payload in payloads]
 
 
-def _decode_one(payload: bytes) -> Any:
+def _decode_payload(payload: bytes) -> Any:
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:
@@ -132,21 +147,25 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
     """Records an OpenAI usage object. Returns its completion_tokens, None where it has none."""
     if not isinstance(usage, dict):
         return None
-    prompt_tokens, total = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
+    prompt_tokens = count(usage.get("prompt_tokens"))
     if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
-    if (cached := _detail(usage, "prompt_tokens_details", "cached_tokens")) is not None:
-        parsed.cached_tokens = cached
-    if (thought := _detail(usage, "completion_tokens_details", "reasoning_tokens")) is not None:
-        parsed.reasoning_tokens = thought
+    cached_tokens = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    if cached_tokens is not None:
+        parsed.cached_tokens = cached_tokens
+    reasoning_tokens = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    if reasoning_tokens is not None:
+        parsed.reasoning_tokens = reasoning_tokens
+    total = count(usage.get("completion_tokens"))
     if total is not None:
-        parsed.output_tokens, parsed.total_event = total, len(parsed.tokens)
+        parsed.output_tokens = total
+        parsed.total_event = len(parsed.tokens)
     return total
 
 
 def text_of(value: Any) -> str:
-    """The text of a field that should be a string: also of a list of parts, and of a part. Empty
-    where it holds none.
+    """The text of a field that should be a string, and may be a part of a text or a list of parts.
+    Empty where it holds no text.
     """
     if isinstance(value, str):
         return value
@@ -161,24 +180,24 @@ def text_of(value: Any) -> str:
 
 def token_ids(value: Any) -> list[int] | None:
     """A list of token ids; None where it is anything else."""
-    if isinstance(value, list) and all(count(one) is not None for one in value):
+    if isinstance(value, list) and all(count(token_id) is not None for token_id in value):
         return value
     return None
 
 
-def collect_logprobs(said: Any, parsed: Parsed) -> None:
+def collect_logprobs(values: Any, parsed: Parsed) -> None:
     """Records a list of log-probabilities. JSON has no NaN: servers write null for it."""
-    values = [
-        float(one) if isinstance(one, int | float) else float("nan")
-        for one in (said if isinstance(said, list) else ())
-    ]
-    if values:
-        parsed.logprobs = [*(parsed.logprobs or []), *values]
+    if not isinstance(values, list) or not values:
+        return
+    if parsed.logprobs is None:
+        parsed.logprobs = []
+    for value in values:
+        parsed.logprobs.append(float(value) if isinstance(value, int | float) else float("nan"))
 
 
-def _detail(usage: dict[str, Any], name: str, of: str) -> int | None:
-    details = usage.get(name)
-    return count(details.get(of)) if isinstance(details, dict) else None
+def _detail(usage: dict[str, Any], details_name: str, name: str) -> int | None:
+    details = usage.get(details_name)
+    return count(details.get(name)) if isinstance(details, dict) else None
 
 
 # what a server says to keep a connection open
@@ -186,22 +205,35 @@ _HEARTBEAT = re.compile(
     rb"[\W_]*(ping|pong|heart[-_ ]?beat|keep[-_ ]?alive|processing|waiting)?[\W_]*", re.IGNORECASE
 )
 # fields of an event without choices that would hold text or the reason of a failure
-_TELLING = frozenset(
-    (
-        *("content", "text", "delta", "message", "response", "output", "token", "generated_text"),
-        *("meta_info", "detail", "details", "msg", "reason", "exception", "traceback"),
-    )
+_CONTENT_FIELDS = frozenset(
+    [
+        "content",
+        "text",
+        "delta",
+        "message",
+        "response",
+        "output",
+        "token",
+        "generated_text",
+        "meta_info",
+        "detail",
+        "details",
+        "msg",
+        "reason",
+        "exception",
+        "traceback",
+    ]
 )
-_FAILING = ("error", "fail", "exception", "abort")
+_FAILURE_WORDS = ("error", "fail", "exception", "abort")
 
 
 def odd_event(event: Any, parsed: Parsed) -> None:
     """Records an event without this API's fields: an error object, something that holds nothing
     (a heartbeat), or something that does not belong there.
     """
-    said = error_text(event)
-    if said is not None:
-        refuse(event, said, parsed)
+    message = error_text(event)
+    if message is not None:
+        refuse(event, message, parsed)
     elif _holds_nothing(event):
         parsed.ignored = parsed.ignored or str(event)[:1_000]
     elif parsed.garbage is None:
@@ -215,6 +247,7 @@ def is_heartbeat(name: bytes) -> bool:
 
 
 def _holds_nothing(event: Any) -> bool:
+    """Whether an event holds neither text nor the reason of a failure."""
     if isinstance(event, str):
         event = event.encode()
     if isinstance(event, bytes):
@@ -222,7 +255,7 @@ def _holds_nothing(event: Any) -> bool:
     if not isinstance(event, dict):
         return event is None or event == []
     for name, value in event.items():
-        if value and name in _TELLING:
+        if value and name in _CONTENT_FIELDS:
             return False
         if name in ("code", "status") and _says_failure(value):
             return False
@@ -232,7 +265,7 @@ def _holds_nothing(event: Any) -> bool:
 def _says_failure(value: Any) -> bool:
     """Whether a code, a status or a type tells of a failure."""
     if isinstance(value, str) and not value.isdigit():
-        return any(word in value.lower() for word in _FAILING)
+        return any(word in value.lower() for word in _FAILURE_WORDS)
     try:
         return int(value) >= 400
     except (TypeError, ValueError):

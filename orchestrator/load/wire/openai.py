@@ -26,6 +26,7 @@ from orchestrator.load.wire.parsed import UNKNOWN, Parsed, count
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Prompt
 
+_ANSWER_FIELDS = ("content", "refusal")
 # where a server puts its reasoning, and lists of parts of it
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
@@ -43,8 +44,8 @@ _NO_TEXT = Piece("")
 
 @dataclass(frozen=True, slots=True)
 class OpenAi:
-    """``prompt_field``: the field of the body with the prompt. ``logprobs``: the value that asks
-    for them.
+    """Completions or chat. ``prompt_field``: the field of the body with the prompt. ``logprobs``:
+    the value of the field that asks for log-probabilities.
     """
 
     prompt_field: Callable[[Prompt], dict[str, Any]]
@@ -52,9 +53,10 @@ class OpenAi:
     running_source: str = "continuous_usage"
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
-        asked = {"logprobs": self.logprobs} if dialect.logprobs else {}
-        own = {**self.prompt_field(prompt), **_fields(output_tokens, model, dialect), **asked}
-        return encode(own, dialect, prompt.fields)
+        fields = self.prompt_field(prompt) | _fields(output_tokens, model, dialect)
+        if dialect.logprobs:
+            fields["logprobs"] = self.logprobs
+        return encode(fields, dialect, prompt.fields)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):
@@ -82,15 +84,18 @@ def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
     return fields | length_fields(output_tokens, dialect)
 
 
+def _flat_prompt(prompt: Prompt) -> dict[str, Any]:
+    """A text, or token ids, which vLLM, SGLang and others take too."""
+    return {"prompt": prompt.flat()}
+
+
 def _messages(prompt: Prompt) -> dict[str, Any]:
-    return {
-        "messages": [{"role": message.role, "content": message.text} for message in prompt.messages]
-    }
+    messages = [{"role": message.role, "content": message.text} for message in prompt.messages]
+    return {"messages": messages}
 
 
-# vLLM, SGLang and others take token ids too
-COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, 1)
-CHAT = OpenAi(_messages, True)
+COMPLETIONS = OpenAi(_flat_prompt, logprobs=1)
+CHAT = OpenAi(_messages, logprobs=True)
 
 
 # -- reading events
@@ -98,10 +103,11 @@ CHAT = OpenAi(_messages, True)
 
 def _read(event: dict[str, Any], parsed: Parsed) -> None:
     """Adds an event with choices or usage. What is absent, null or empty holds nothing."""
-    choices, usage = event.get("choices"), event.get("usage")
-    said = error_text(event)
-    if said is not None:
-        refuse(event, said, parsed)
+    choices = event.get("choices")
+    usage = event.get("usage")
+    message = error_text(event)
+    if message is not None:
+        refuse(event, message, parsed)
     if not choices:
         read_usage(usage, parsed)
         parsed.tokens.append(0)
@@ -109,13 +115,15 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
     choice = choices[0] if isinstance(choices, list) else choices
     if not isinstance(choice, dict | None) or not isinstance(choices, list):
         parsed.garbage = parsed.garbage or f"not choices of this API: {str(choices)[:1_000]}"
-    _read_choice(choice if isinstance(choice, dict) else {}, usage, parsed)
+    if not isinstance(choice, dict):
+        choice = {}
+    _read_choice(choice, usage, parsed)
 
 
 def _read_choice(choice: dict[str, Any], usage: Any, parsed: Parsed) -> None:
-    said = error_text(choice)
-    if said is not None:
-        refuse(choice, said, parsed)
+    message = error_text(choice)
+    if message is not None:
+        refuse(choice, message, parsed)
     parsed.finish(choice.get("finish_reason"))
     ids = token_ids(choice.get("token_ids"))
     piece = _piece(choice)
@@ -138,62 +146,77 @@ def _piece(choice: dict[str, Any]) -> Piece:
     """New text: answer, refusal, reasoning or tool call, the first that is there. A role is no
     content.
     """
-    text, delta = choice.get("text"), choice.get("delta")
-    if text and (said := text_of(text)):
-        return Piece(said)
+    value = choice.get("text")
+    if value:
+        text = text_of(value)
+        if text:
+            return Piece(text)
+    delta = choice.get("delta")
     if not isinstance(delta, dict):
         return Piece(text_of(delta))
-    for name in ("content", "refusal"):
-        text = delta.get(name)
-        if text and (said := text_of(text)):
-            return Piece(said)
+    for name in _ANSWER_FIELDS:
+        value = delta.get(name)
+        if value:
+            text = text_of(value)
+            if text:
+                return Piece(text)
     for name in _THOUGHT_FIELDS:
-        text = delta.get(name)
-        if text and (said := text_of(text)):
-            return Piece(said, is_thought=True)
+        value = delta.get(name)
+        if value:
+            text = text_of(value)
+            if text:
+                return Piece(text, is_thought=True)
     calls = delta.get("tool_calls") or delta.get("function_call")
     if not calls:
         return _NO_TEXT
-    return Piece("".join(map(_called, calls if isinstance(calls, list) else [calls])))
+    if not isinstance(calls, list):
+        calls = [calls]
+    return Piece("".join(map(_call_text, calls)))
 
 
-def _called(call: Any) -> str:
+def _call_text(call: Any) -> str:
+    """The name and the arguments of a tool call, as far as an event holds them."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return text_of(function)
     return text_of(function.get("name")) + _arguments(function.get("arguments"))
 
 
-def _arguments(said: Any) -> str:
+def _arguments(arguments: Any) -> str:
     """Arguments of a tool call: JSON text, or an object of servers that send them whole."""
-    if isinstance(said, dict | list):
-        return json.dumps(said) if said else ""
-    return text_of(said)
+    if isinstance(arguments, dict | list):
+        return json.dumps(arguments) if arguments else ""
+    return text_of(arguments)
 
 
 def _may_hold_back(choice: dict[str, Any]) -> bool:
-    """Whether a choice without text may be one of an incomplete character: not the first one, that
-    only names the role.
+    """Whether a choice without text may hold a part of a character, whose text comes later. The
+    first choice, which only names the role, does not.
     """
     delta = choice.get("delta")
     return not (isinstance(delta, dict) and delta.get("role"))
 
 
 def _collect(piece: Piece, ids: list[int] | None, logprobs: Any, parsed: Parsed) -> None:
-    """Collects the reply. ``logprobs``: a list of them; in chat, and with llama.cpp, an object per
-    token.
+    """Collects the reply. ``logprobs``: of completions, an object with a list of numbers; of chat,
+    and with llama.cpp, one with an object per token.
     """
     assert parsed.texts is not None
     if piece.text:
         parsed.texts.append(piece.text)
     if piece.text and not piece.is_thought:
         parsed.answer_texts.append(piece.text)
-    said = logprobs if isinstance(logprobs, dict) else {}
-    each = said.get("content")
-    tokens = [token for token in each if isinstance(token, dict)] if isinstance(each, list) else []
-    listed = said.get("token_logprobs")
-    collect_logprobs(listed or [token.get("logprob") for token in tokens], parsed)
-    # llama.cpp puts token ids here
-    ids = ids or [token["id"] for token in tokens if count(token.get("id")) is not None]
+    if not isinstance(logprobs, dict):
+        logprobs = {}
+    content = logprobs.get("content")
+    tokens: list[dict[str, Any]] = []
+    if isinstance(content, list):
+        tokens = [token for token in content if isinstance(token, dict)]
+    numbers = logprobs.get("token_logprobs")
+    if not numbers:
+        numbers = [token.get("logprob") for token in tokens]
+    collect_logprobs(numbers, parsed)
+    if not ids:  # llama.cpp puts token ids here
+        ids = [token["id"] for token in tokens if count(token.get("id")) is not None]
     if ids:
-        parsed.token_ids = (parsed.token_ids or []) + list(ids)
+        parsed.token_ids = [*(parsed.token_ids or []), *ids]

@@ -9,8 +9,6 @@ from orchestrator.results.outcomes import ErrorClass
 
 MOST_COUNTED = 2**31 - 1  # tokens of a request that a column can hold
 UNKNOWN = -1  # tokens of an event with content where the stream does not say how many
-
-
 # a character of several tokens shows its text with the last of them
 MOST_HELD_BACK = 3
 
@@ -20,19 +18,21 @@ def count(value: Any) -> int | None:
     hold.
     """
     # a bool is an int too, and no count
-    return value if type(value) is int and 0 <= value <= MOST_COUNTED else None
+    if type(value) is int and 0 <= value <= MOST_COUNTED:
+        return value
+    return None
 
 
 @dataclass(slots=True)
 class RunningCount:
     """The total that each event of a stream carries, while it behaves like a running count.
 
-    Every event with text must make it grow, and it must never fall. Where it does not (a total
-    that is repeated, that comes only at the end, that is one event late) it is void: it tells
-    nothing about single events, and its last value may still be the answer's length.
+    Every event with text must make the total grow, and the total must never fall. A total that is
+    repeated, that comes only at the end or that is one event late is void: it tells nothing about
+    single events, and its last value may still be the answer's length.
 
-    ``growth``: by how much it grew, by the index of the event. ``text_events``: how many events of
-    otherwise unknown count are among these. ``early``: growth before the first text.
+    ``growth``: by how much the total grew, by the index of the event. ``text_events``: how many
+    events with text had a total. ``early``: growth before the first text.
     """
 
     total: int = 0
@@ -44,8 +44,8 @@ class RunningCount:
     early_is_content: bool = True
 
     def add(self, event: int, total: int, has_text: bool, may_hold_back: bool) -> None:
-        """Adds an event's total. ``may_hold_back``: its text may be withheld, as that of an
-        incomplete character is.
+        """Adds an event's total. ``may_hold_back``: the event may hold a part of a character, whose
+        text comes with a later event.
         """
         grown = total - self.total
         self.total = total
@@ -60,7 +60,7 @@ class RunningCount:
 
     def tokens(self, is_thought_hidden: bool) -> dict[int, int]:
         """The tokens of each event with content, by index. ``is_thought_hidden``: the engine counts
-        reasoning that it does not stream, so that what came before the first text is no content.
+        reasoning that it does not stream, so that growth before the first text is no content.
         """
         may_be_a_character = not self.text_events or sum(self.early.values()) <= MOST_HELD_BACK
         if self.early_is_content and may_be_a_character and not is_thought_hidden:
@@ -72,8 +72,8 @@ class RunningCount:
 class Parsed:
     """What a stream said, filled event by event.
 
-    ``tokens``: one entry per event, the number of tokens it carried; UNKNOWN where it had content
-    of unknown count. ``settle`` puts in what a running count tells.
+    ``tokens``: one entry per event, the number of tokens that the event carried; UNKNOWN where it
+    had content of unknown count. ``settle`` replaces UNKNOWN by what a running count tells.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -108,7 +108,9 @@ class Parsed:
         """``token_ids``; None also where one of them cannot be a token id: a server may send
         anything.
         """
-        if self.token_ids is None or any(count(token_id) is None for token_id in self.token_ids):
+        if self.token_ids is None:
+            return None
+        if any(count(token_id) is None for token_id in self.token_ids):
             return None
         return tuple(self.token_ids)
 
@@ -127,7 +129,8 @@ class Parsed:
     def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
         """Records an error object of the stream; the first one counts."""
         if self.error is None:
-            self.error, self.error_class = error, error_class
+            self.error = error
+            self.error_class = error_class
 
     def finish(self, reason: Any) -> None:
         """Records a finish reason of any type; one that means failure stays."""
@@ -135,7 +138,9 @@ class Parsed:
             reason = reason.get("type") or reason.get("reason") or reason
         if not reason or (self.finish_reason and is_failed_end(self.finish_reason)):
             return
-        self.finish_reason = reason if isinstance(reason, str) else json.dumps(reason)
+        if not isinstance(reason, str):
+            reason = json.dumps(reason)
+        self.finish_reason = reason
 
     def add_total(self, total: int | None, has_text: bool, may_hold_back: bool) -> None:
         """Records the running total of the event that is read now, before its entry in ``tokens``."""
@@ -146,8 +151,8 @@ class Parsed:
         self.running.add(len(self.tokens), total, has_text, may_hold_back)
 
     def settle(self, running_source: str) -> None:
-        """Decides, once all is read, what the events held. ``running_source``: the name of a
-        running count as a source.
+        """Decides how many tokens each event held, once all events are read. ``running_source``:
+        the name of a running count as a source.
         """
         running = self.running
         unknown = self.tokens.count(UNKNOWN)
@@ -158,10 +163,11 @@ class Parsed:
             return
         if running.text_events != sum(map(bool, self.tokens)):
             return  # some events with content had no total
-        told = running.tokens(bool(self.reasoning_tokens) and not self.thoughts)
-        if not told:
+        is_thought_hidden = bool(self.reasoning_tokens) and not self.thoughts
+        tokens_by_event = running.tokens(is_thought_hidden)
+        if not tokens_by_event:
             return
-        for event, tokens in told.items():
+        for event, tokens in tokens_by_event.items():
             self.tokens[event] = tokens
         self.source = running_source
-        self.unseen_tokens = running.total - sum(told.values())
+        self.unseen_tokens = running.total - sum(tokens_by_event.values())

@@ -1,5 +1,5 @@
-"""SGLang's own ``POST /generate`` (LMDeploy has one of the same shape): text and counts are
-cumulative.
+"""SGLang's own ``POST /generate`` (LMDeploy has one of the same shape): each event holds the whole
+text and the whole count so far.
 """
 
 from typing import Any
@@ -31,11 +31,15 @@ class SglangGenerate:
             **length_fields(output_tokens, dialect),
         }
         content = prompt.flat()
-        name = "input_ids" if isinstance(content, np.ndarray) else "text"
-        asked = {"return_logprob": True} if dialect.logprobs else {}
-        return encode(
-            {name: content, "sampling_params": sampling, "stream": True, **asked}, dialect
-        )
+        prompt_field = "input_ids" if isinstance(content, np.ndarray) else "text"
+        fields: dict[str, Any] = {
+            prompt_field: content,
+            "sampling_params": sampling,
+            "stream": True,
+        }
+        if dialect.logprobs:
+            fields["return_logprob"] = True
+        return encode(fields, dialect)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):
@@ -49,17 +53,18 @@ _FIELDS = ("text", "output_ids", "meta_info")
 
 
 def _read(event: dict[str, Any], parsed: Parsed) -> None:
-    said = error_text(event)
-    if said is not None:
-        refuse(event, said, parsed)
+    message = error_text(event)
+    if message is not None:
+        refuse(event, message, parsed)
     meta = event.get("meta_info")
     if not isinstance(meta, dict):
         meta = {}
     total = count(meta.get("completion_tokens"))
     has_text = _has_new_text(event, parsed)
-    parsed.add_total(total, has_text, True)
+    parsed.add_total(total, has_text, may_hold_back=True)
     if total is not None:
-        parsed.output_tokens, parsed.total_event = total, len(parsed.tokens)
+        parsed.output_tokens = total
+        parsed.total_event = len(parsed.tokens)
     _read_meta(meta, parsed)
     if parsed.texts is not None:
         _collect(event, parsed)
@@ -69,55 +74,71 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
 
 
 def _has_new_text(event: dict[str, Any], parsed: Parsed) -> bool:
-    """Whether an event holds more text, or more ids, than the one before, or another piece of it."""
-    text, ids = event.get("text"), event.get("output_ids")
-    new = False
+    """Whether an event holds other text, or another number of ids, than the event before: more of
+    the whole, or, where the server streams increments, the next piece.
+    """
+    text = event.get("text")
+    ids = event.get("output_ids")
+    has_new_text = False
+    has_new_ids = False
     if isinstance(text, str):
-        new = text not in ("", parsed.last_text)
+        has_new_text = text not in ("", parsed.last_text)
         parsed.last_text = text
     if isinstance(ids, list):
-        new = new or len(ids) not in (0, parsed.last_ids)
+        has_new_ids = len(ids) not in (0, parsed.last_ids)
         parsed.last_ids = len(ids)
-    return new
+    return has_new_text or has_new_ids
 
 
 def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
-    if (prompt_tokens := count(meta.get("prompt_tokens"))) is not None:
+    """Records counts of the prompt, and why the answer ended."""
+    prompt_tokens = count(meta.get("prompt_tokens"))
+    if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
-    if (cached := count(meta.get("cached_tokens"))) is not None:
-        parsed.cached_tokens = cached
+    cached_tokens = count(meta.get("cached_tokens"))
+    if cached_tokens is not None:
+        parsed.cached_tokens = cached_tokens
     reason = meta.get("finish_reason")
     parsed.finish(reason)
-    kind = reason.get("type") if isinstance(reason, dict) else reason
+    kind = reason
+    message = ""
+    if isinstance(reason, dict):
+        kind = reason.get("type")
+        message = reason.get("message", "")
     if kind == "abort":
-        said = (
-            "aborted by the engine: "
-            f"{reason.get('message', '') if isinstance(reason, dict) else ''}"
-        )
-        refuse({"error": reason}, said, parsed)
+        refuse({"error": reason}, f"aborted by the engine: {message}", parsed)
 
 
 def _collect(event: dict[str, Any], parsed: Parsed) -> None:
-    """Each event holds the whole reply so far, unless the server streams increments."""
-    text, ids = event.get("text"), token_ids(event.get("output_ids"))
-    whole = isinstance(text, str) and text.startswith("".join(parsed.texts or []))
-    if isinstance(text, str):
-        parsed.texts = [text] if whole else [*(parsed.texts or []), text]
-        parsed.answer_texts = parsed.texts
-    if ids is not None:
-        parsed.token_ids = (
-            ids if len(ids) == parsed.output_tokens else [*(parsed.token_ids or []), *ids]
-        )
-
-
-def _collect_logprobs(said: Any, total: int, parsed: Parsed) -> None:
-    """Each event holds the log-probabilities of all tokens so far, unless the server streams
+    """Collects the reply. Each event holds all of it so far, unless the server streams
     increments.
     """
-    if not isinstance(said, list):
+    text = event.get("text")
+    if isinstance(text, str):
+        texts = parsed.texts or []
+        is_whole = text.startswith("".join(texts))
+        parsed.texts = [text] if is_whole else [*texts, text]
+        parsed.answer_texts = parsed.texts
+    ids = token_ids(event.get("output_ids"))
+    if ids is not None:
+        is_whole = len(ids) == parsed.output_tokens
+        parsed.token_ids = ids if is_whole else [*(parsed.token_ids or []), *ids]
+
+
+def _collect_logprobs(entries: Any, total: int, parsed: Parsed) -> None:
+    """Collects the log-probabilities, each the first item of an entry. Each event holds those of
+    all tokens so far, unless the server streams increments.
+    """
+    if not isinstance(entries, list):
         return
-    new = said if len(said) < total else said[len(parsed.logprobs or ()) :]
-    collect_logprobs([one[0] if isinstance(one, list) and one else None for one in new], parsed)
+    is_whole = len(entries) >= total
+    if is_whole:
+        entries = entries[len(parsed.logprobs or ()) :]
+    logprobs = []
+    for entry in entries:
+        has_number = isinstance(entry, list) and len(entry) > 0
+        logprobs.append(entry[0] if has_number else None)
+    collect_logprobs(logprobs, parsed)
 
 
 WIRE = SglangGenerate()

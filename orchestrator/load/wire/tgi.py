@@ -43,10 +43,10 @@ _FIELDS = ("token", "generated_text", "details", "finished")
 
 
 def _read(event: dict[str, Any], parsed: Parsed) -> None:
-    said = error_text(event)
-    if said is not None:
-        refuse(event, said, parsed)
-    if parsed.ended:  # it is no part of the answer
+    message = error_text(event)
+    if message is not None:
+        refuse(event, message, parsed)
+    if parsed.ended:  # what follows the end is no part of the answer
         parsed.tokens.append(0)
         return
     token = event.get("token")
@@ -54,12 +54,14 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
         parsed.garbage = parsed.garbage or f"not a token of this API: {str(token)[:1_000]}"
     if not token or not isinstance(token, dict):
         token = {}
-    if event.get("details") or event.get("finished") or event.get("generated_text") is not None:
+    has_whole_text = event.get("generated_text") is not None
+    if event.get("details") or event.get("finished") or has_whole_text:
         _read_end(event, token, parsed)
     prompt_tokens = count(token.get("prompt_tokens"))
     if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
-    token_id, text = count(token.get("id")), text_of(token.get("text"))
+    token_id = count(token.get("id"))
+    text = text_of(token.get("text"))
     if token_id is None and not text:
         parsed.tokens.append(0)
         return
@@ -76,6 +78,7 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
 
 
 def _read_end(event: dict[str, Any], token: dict[str, Any], parsed: Parsed) -> None:
+    """Reads the details of the last event. LightLLM has its counts in the token instead."""
     parsed.ended = True
     details = event.get("details")
     if not isinstance(details, dict):
@@ -85,7 +88,8 @@ def _read_end(event: dict[str, Any], token: dict[str, Any], parsed: Parsed) -> N
     if generated is None:
         generated = count(token.get("count_output_tokens"))
     if generated is not None:
-        parsed.output_tokens, parsed.total_event = generated, len(parsed.tokens)
+        parsed.output_tokens = generated
+        parsed.total_event = len(parsed.tokens)
     input_length = count(details.get("input_length"))
     if input_length is not None:
         parsed.input_tokens = input_length
