@@ -21,7 +21,6 @@ from orchestrator.load.schedule import PlannedRequest, Schedule
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.address import Origin
-from orchestrator.spec.address import parse_url as parse_url  # importers know it here
 from orchestrator.workloads.content import prompter
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
@@ -54,17 +53,18 @@ class Assignment:
         """The share of client ``client`` of ``clients``. Raises InputError where the point cannot
         be run.
         """
-        made = prompter(
+        point_prompter = prompter(
             takes_ids=point.dialect.prompt_token_ids,
             tokenizer=point.tokenizer,
             vocabulary=point.vocabulary,
         )
-        kind: WorkloadKind = point.workload.requests(made, point.seed)
-        return cls(point, client, made, kind, Schedule(point, kind, client, clients))
+        kind: WorkloadKind = point.workload.requests(point_prompter, point.seed)
+        schedule = Schedule(point, kind, client, clients)
+        return cls(point, client, point_prompter, kind, schedule)
 
     def target(self, session: int) -> int:
-        """The index of the target: sessions go round the replicas; all turns of one go to the same
-        replica, as a cache-aware router would send them.
+        """The index of a session's target. Sessions go round the replicas; all turns of a session
+        go to the same replica, as a cache-aware router would send them.
         """
         return session % len(self.point.targets)
 
@@ -112,11 +112,16 @@ class _Written:
 
 
 class RequestWriter:
-    """Writes the requests of one client."""
+    """Writes the requests of one client. ``origins``: of the targets, in their order;
+    ``ahead_bytes``: most bytes of requests written and not yet sent.
+    """
 
-    def __init__(self, assignment: Assignment, origins: list[Origin]) -> None:
+    def __init__(
+        self, assignment: Assignment, origins: list[Origin], ahead_bytes: int = AHEAD_BYTES
+    ) -> None:
         point = assignment.point
         self._assignment = assignment
+        self._ahead_bytes = ahead_bytes
         self._kind = assignment.kind
         self._wire = WIRES[point.dialect.wire]
         self._heads = [
@@ -125,28 +130,29 @@ class RequestWriter:
         ]
         schedule = assignment.schedule
         self._upcoming = schedule.own_sessions()
-        self._limit = (
-            AHEAD_REQUESTS if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
-        )
+        self._ahead_requests = AHEAD_REQUESTS
+        if schedule.sessions is None:
+            self._ahead_requests = AHEAD_PER_SLOT * schedule.slots
         self._ready: dict[int, _Written] = {}
         self._ready_bytes = 0
         self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
-        self._more = True  # some first turns are not written yet
+        self._has_unwritten = True  # some first turns are not written yet
         self.wants_more = True  # there is something to write, and room for it
 
     def prewrite(self, limit: int | None = None) -> None:
         """Writes the next ``limit`` first turns; None: all that fit."""
-        for _ in repeat(None) if limit is None else repeat(None, limit):
+        times = repeat(None) if limit is None else repeat(None, limit)
+        for _ in times:
             if self._full():
                 break
             session = next(self._upcoming, None)
             if session is None:
-                self._more = False
+                self._has_unwritten = False
                 break
             written = self._write(session, 0, self._likely_phase(session), ())
             self._ready[session] = written
             self._ready_bytes += len(written.wire_bytes)
-        self.wants_more = self._more and not self._full()
+        self.wants_more = self._has_unwritten and not self._full()
 
     def take(self, planned: PlannedRequest) -> InFlight:
         """A planned request, ready to be sent. Written now if it was not written before, or if the
@@ -169,14 +175,14 @@ class RequestWriter:
         if written is None:
             return self._write(session, 0, phase, ())
         self._ready_bytes -= len(written.wire_bytes)
-        self.wants_more = self._more
+        self.wants_more = self._has_unwritten
         if written.phase != phase and self._kind.warmup_differs:
             return self._write(session, 0, phase, ())
         return written
 
     def answered(self, request: InFlight) -> None:
-        """Keeps a turn whose answer was read for the next one; after its last turn a session is
-        forgotten.
+        """Keeps a turn whose answer was read, for the prompt of the next turn. After its last turn
+        a session is forgotten.
         """
         assert request.prompt is not None, "prompts are kept where the next turn needs them"
         planned, parsed = request.planned, request.parsed
@@ -199,25 +205,29 @@ class RequestWriter:
         """
         if isinstance(user[0], str):
             return ("".join(parsed.answer_texts),)
-        if (ids := parsed.ids) is not None:
+        ids = parsed.ids
+        if ids is not None:
             return (np.array(ids, dtype=np.int32),)
         rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, planned.index)
         return (self._assignment.prompter.make(rng, reply_tokens),)
 
     def _likely_phase(self, session: int) -> str:
-        """The phase a request will probably be sent in: a closed loop knows it only then, and most
-        are measured.
+        """The phase in which a request will probably be sent. A closed loop knows it only when it
+        sends the request, and most requests are measured.
         """
         schedule = self._assignment.schedule
-        return schedule.phase(int(schedule.due_ns[session])) if schedule.open_loop else "measure"
+        if not schedule.open_loop:
+            return "measure"
+        return schedule.phase(int(schedule.due_ns[session]))
 
     def _full(self) -> bool:
-        return self._ready_bytes >= AHEAD_BYTES or len(self._ready) >= self._limit
+        return self._ready_bytes >= self._ahead_bytes or len(self._ready) >= self._ahead_requests
 
     def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> _Written:
         prompt = self._kind.prompt(session, turn, phase, earlier)
         output_tokens = self._kind.output_tokens(session, turn)
-        target, point = self._assignment.target(session), self._assignment.point
+        point = self._assignment.point
+        target = self._assignment.target(session)
         body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
         kept = prompt if self._kind.needs_reply or point.keep_replies else None
         wire_bytes = with_body(self._heads[target], body)
@@ -255,7 +265,8 @@ def request_head(origin: Origin, path: str, target: Target) -> bytes:
     if target.api_key:
         headers["authorization"] = ("Authorization", f"Bearer {target.api_key}")
     for name, value in target.headers:
-        if problem := header_problem(name, value):
+        problem = header_problem(name, value)
+        if problem:
             raise InputError(problem)
         headers[name.lower()] = (name, value)
     lines = [

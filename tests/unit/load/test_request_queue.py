@@ -8,13 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.load.schedule import (
-    BACKOFF_NS,
-    MAX_BACKOFF_NS,
-    PlannedRequest,
-    RequestQueue,
-    Schedule,
-)
+from orchestrator.load.request_queue import BACKOFF_NS, MAX_BACKOFF_NS, RequestQueue
+from orchestrator.load.schedule import PlannedRequest, Schedule
 from tests.unit.load.test_schedule import Each, point
 
 SECOND = 1_000_000_000

@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.load import requests as module
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.requests import (
+    AHEAD_BYTES,
+    Assignment,
+    RequestWriter,
+    header_problem,
+    request_head,
+    with_body,
+)
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
+from orchestrator.spec.address import parse_url
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
@@ -22,10 +29,9 @@ from tests.unit.load.test_schedule import point
 TARGETS = (Target("http://a:1", "ma"), Target("http://b:2", "mb", api_key="k"))
 
 
-def make(given: LoadPoint) -> RequestWriter:
-    return RequestWriter(
-        Assignment.of(given, 0, 1), [parse_url(target.url) for target in given.targets]
-    )
+def writer_of(load_point: LoadPoint, ahead_bytes: int = AHEAD_BYTES) -> RequestWriter:
+    origins = [parse_url(target.url) for target in load_point.targets]
+    return RequestWriter(Assignment.of(load_point, 0, 1), origins, ahead_bytes)
 
 
 def ids_point(**fields: Any) -> LoadPoint:
@@ -37,8 +43,8 @@ def ids_point(**fields: Any) -> LoadPoint:
 
 
 def content(written: InFlight) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(written.wire_bytes.partition(b"\r\n\r\n")[2])
-    return found
+    body: dict[str, Any] = json.loads(written.wire_bytes.partition(b"\r\n\r\n")[2])
+    return body
 
 
 def planned(session: int, turn: int = 0, turns: int = 1, due_ns: int = 0) -> PlannedRequest:
@@ -46,7 +52,7 @@ def planned(session: int, turn: int = 0, turns: int = 1, due_ns: int = 0) -> Pla
 
 
 def test_written_ahead_or_late_a_request_is_the_same() -> None:
-    ahead, late = make(ids_point()), make(ids_point())
+    ahead, late = writer_of(ids_point()), writer_of(ids_point())
     ahead.prewrite()
     assert not ahead.wants_more
     for session in range(40):
@@ -56,40 +62,36 @@ def test_written_ahead_or_late_a_request_is_the_same() -> None:
 
 
 def test_sessions_go_round_the_replicas_each_with_its_own_name_and_key() -> None:
-    made = make(ids_point())
-    first, second = made.take(planned(0)), made.take(planned(1))
+    writer = writer_of(ids_point())
+    first, second = writer.take(planned(0)), writer.take(planned(1))
     assert (content(first)["model"], content(second)["model"]) == ("ma", "mb")
     assert b"Authorization" not in first.wire_bytes
     assert b"Authorization: Bearer k\r\n" in second.wire_bytes
     assert second.wire_bytes.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: b:2\r\n")
 
 
-def test_memory_for_requests_written_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AHEAD_BYTES", 20_000)
-    made = make(
-        ids_point(
-            workload=RandomWorkload(
-                name="w", input_tokens=Lengths(fixed=500), output_tokens=Lengths(fixed=1)
-            )
-        )
+def test_memory_for_requests_written_ahead_is_bounded() -> None:
+    long_prompts = RandomWorkload(
+        name="w", input_tokens=Lengths(fixed=500), output_tokens=Lengths(fixed=1)
     )
-    made.prewrite()
-    assert not made.wants_more
+    writer = writer_of(ids_point(workload=long_prompts), ahead_bytes=20_000)
+    writer.prewrite()
+    assert not writer.wants_more
     taken = 0
-    while not made.wants_more:
-        made.take(planned(taken))
+    while not writer.wants_more:
+        writer.take(planned(taken))
         taken += 1
     assert taken < 5  # as soon as there is room again
-    made.prewrite(1)
-    assert content(made.take(planned(150)))["max_tokens"] == 1  # one that was never written ahead
+    writer.prewrite(1)
+    assert content(writer.take(planned(150)))["max_tokens"] == 1  # one that was never written ahead
 
 
 def test_a_closed_loop_by_time_writes_a_few_for_each_slot() -> None:
-    made = make(ids_point(control="concurrency", value=3.0))
-    made.prewrite()
-    assert not made.wants_more
-    made.take(planned(0))
-    assert made.wants_more
+    writer = writer_of(ids_point(control="concurrency", value=3.0))
+    writer.prewrite()
+    assert not writer.wants_more
+    writer.take(planned(0))
+    assert writer.wants_more
 
 
 def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_differs() -> None:
@@ -99,10 +101,10 @@ def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_
         output_tokens=Lengths(fixed=1),
         shared_prefix_tokens=8,
     )
-    made = make(ids_point(control="concurrency", value=3.0, workload=shared, warmup_s=1.0))
-    made.prewrite()
-    warm = content(made.take(planned(0)))["prompt"]
-    measured = content(made.take(planned(1, due_ns=2_000_000_000)))["prompt"]
+    writer = writer_of(ids_point(control="concurrency", value=3.0, workload=shared, warmup_s=1.0))
+    writer.prewrite()
+    warm = content(writer.take(planned(0)))["prompt"]
+    measured = content(writer.take(planned(1, due_ns=2_000_000_000)))["prompt"]
     assert len(warm) == len(measured) == 12
     assert warm[:8] != measured[:8]
 
@@ -116,16 +118,16 @@ def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: Any) -> Non
         input_tokens=Lengths(fixed=5),
         output_tokens=Lengths(fixed=3),
     )
-    made = make(ids_point(workload=talk))
-    first = made.take(planned(0, 0, 2))
+    writer = writer_of(ids_point(workload=talk))
+    first = writer.take(planned(0, 0, 2))
     first.parsed = Parsed(token_ids=given_ids)
     first.record.output_tokens = 3
-    made.answered(first)
-    second = content(made.take(planned(0, 1, 2)))["prompt"]
+    writer.answered(first)
+    second = content(writer.take(planned(0, 1, 2)))["prompt"]
     assert second[:5] == content(first)["prompt"]
     assert len(second) == 13
     assert given_ids != [7, 8, 9] or second[5:8] == given_ids
-    unrelated = content(made.take(planned(1, 1, 2)))["prompt"]
+    unrelated = content(writer.take(planned(1, 1, 2)))["prompt"]
     assert len(unrelated) == 5  # its first turn never answered
 
 
@@ -137,24 +139,58 @@ def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn
         input_tokens=Lengths(fixed=5),
         output_tokens=Lengths(fixed=3),
     )
-    made = make(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
-    first = made.take(planned(0, 0, 2))
+    writer = writer_of(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
+    first = writer.take(planned(0, 0, 2))
     first.parsed = Parsed(answer_texts=["he", "llo"])
-    made.answered(first)
-    second = made.take(planned(0, 1, 2))
+    writer.answered(first)
+    second = writer.take(planned(0, 1, 2))
     assert [message["content"] for message in content(second)["messages"]][1] == "hello"
-    made.answered(second)
-    assert len(content(made.take(planned(0, 1, 2)))["messages"]) == 1
+    writer.answered(second)
+    assert len(content(writer.take(planned(0, 1, 2)))["messages"]) == 1
+
+
+# -- HTTP
+
+
+def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
+    raw = with_body(
+        request_head(parse_url("http://h:81/p"), "/v1/completions", Target("", "m", api_key="key")),
+        b'{"a":1}',
+    )
+    text = raw.decode()
+    assert text.startswith("POST /p/v1/completions HTTP/1.1\r\nHost: h:81\r\n")
+    assert text.endswith('\r\nContent-Length: 7\r\n\r\n{"a":1}')
+    assert "Authorization: Bearer key\r\n" in text
+    assert "Accept-Encoding: identity\r\n" in text
+    assert "Authorization" not in request_head(parse_url("http://h"), "/", Target("", "m")).decode()
+
+
+def test_headers_of_the_user_are_added_and_replace_ours() -> None:
+    target = Target(
+        "",
+        "m",
+        api_key="k",
+        headers=(("X-Team", "a b"), ("authorization", "Basic zz"), ("Accept", "*/*")),
+    )
+    head = request_head(parse_url("http://h"), "/", target).decode()
+    assert "\r\nX-Team: a b\r\n" in head and "\r\nauthorization: Basic zz\r\n" in head
+    assert "Bearer" not in head and head.count("Accept:") == 1
+    assert "zz" not in repr(target)
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("name", "value"),
     [
-        ("http://münchen.example:8000", r"host .* punycode \(xn--…\)"),
-        ("http://a:8000/größe", "path .* percent-encode"),
-        ("http://a:0/v1", "port 0"),
+        ("a secret", "x"),
+        ("", "x"),
+        ("X", "secret\r\nY: z"),
+        ("X", "secret\0"),
+        ("Content-Length", "3"),
+        ("X", "\u20ac"),
     ],
 )
-def test_what_no_request_can_be_sent_to_is_refused_with_what_to_write(url: str, why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        parse_url(url)
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, value: str) -> None:
+    problem = header_problem(name, value)
+    assert problem is not None and "secret" not in problem
+    with pytest.raises(InputError):
+        request_head(parse_url("http://h"), "/", Target("", "m", headers=((name, value),)))

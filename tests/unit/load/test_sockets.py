@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.load.requests import parse_url
+from orchestrator.base.errors import InputError
 from orchestrator.load.sockets import (
     KEEPALIVE,
     MAX_EVENTS,
@@ -19,6 +19,7 @@ from orchestrator.load.sockets import (
     Poller,
     resolve,
 )
+from orchestrator.spec.address import parse_url
 
 MS = 1_000_000
 
@@ -144,3 +145,9 @@ def test_tcp_tells_what_it_sent_again_and_for_how_long_nothing_came() -> None:
         assert (connection.silent_ms(), connection.retransmitted()) == (0, 0), (
             "of a closed one nothing is known"
         )
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".example", "no-such-host.invalid"])
+def test_a_host_that_has_no_address_is_bad_input(host: str) -> None:
+    with pytest.raises(InputError, match="cannot be looked up"):
+        resolve(parse_url(f"http://{host}"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.spec.address import parse_address
+from orchestrator.base.errors import InputError
+from orchestrator.spec.address import parse_address, parse_url
 
 CHAT = "/v1/chat/completions"
 
@@ -59,3 +60,58 @@ def test_a_query_that_may_hold_a_key_is_refused(query: str) -> None:
         parse_address(f"http://h/v1?{query}")
     with pytest.raises(ValueError, match="may be a key"):
         parse_address("http://h", f"/x?{query}")
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "authority", "prefix"),
+    [
+        ("http://10.0.0.1:8000", "10.0.0.1", 8000, False, "10.0.0.1:8000", ""),
+        ("https://example.org", "example.org", 443, True, "example.org", ""),
+        ("http://[::1]:8000/gateway/", "::1", 8000, False, "[::1]:8000", "/gateway"),
+        ("http://h", "h", 80, False, "h", ""),
+    ],
+)
+def test_urls_are_split(
+    url: str, host: str, port: int, tls: bool, authority: str, prefix: str
+) -> None:
+    origin = parse_url(url)
+    assert (origin.host, origin.port, origin.tls, origin.authority, origin.prefix) == (
+        host,
+        port,
+        tls,
+        authority,
+        prefix,
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "ftp://h",
+        "http://",
+        "http://h:99999",
+        "http://u:secret@h",
+        "http://h?x=1",
+        "http://h:0",
+    ]
+    # no request line or header could hold these
+    + ["http://h/a b", "http://h/\u65e5\u672c", "http://\u65e5\u672c.jp"],
+)
+def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://münchen.example:8000", r"host .* punycode \(xn--…\)"),
+        ("http://a:8000/größe", "path .* percent-encode"),
+        ("http://a:0/v1", "port 0"),
+    ],
+)
+def test_what_no_request_can_be_sent_to_is_refused_with_what_to_write(url: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        parse_url(url)
