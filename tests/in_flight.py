@@ -43,23 +43,23 @@ def finish(
     with_fast_path: bool = True,
 ) -> RequestRecord:
     """Reads a response that is over."""
-    fast_path = fast_path_of(wire) if with_fast_path else None
-    for _ in ResponseReader(WIRES[wire], dialect, fast_path, start_ns).finish(request):
+    event_counter = fast_path_of(wire) if with_fast_path else None
+    for _ in ResponseReader(WIRES[wire], dialect, event_counter, start_ns).finish(request):
         pass
     return request.record
 
 
-def gaps_us(record: RequestRecord) -> array[int] | None:
+def gaps_us(request: InFlight) -> array[int] | None:
     """The gaps between its chunks; None where no content came."""
-    return None if record.gaps is None else record.gaps.gaps_us
+    return None if request.gaps is None else request.gaps.gaps_us
 
 
-def tokens_per_chunk(record: RequestRecord) -> array[int] | None:
+def tokens_per_chunk(request: InFlight) -> array[int] | None:
     """The tokens of its chunks; None where each held one, or where they are unknown."""
-    return None if record.gaps is None else record.gaps.tokens_per_chunk
+    return None if request.gaps is None else request.gaps.tokens_per_chunk
 
 
 def record_of(row: Mapping[str, Any]) -> RequestRecord:
     """The record of a row of ``requests``."""
-    names = {field.name for field in fields(RequestRecord)} - {"gaps"}
+    names = {field.name for field in fields(RequestRecord)}
     return RequestRecord(**{name: row.get(name) for name in names})

@@ -17,10 +17,11 @@ from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, SoFar, TargetSilence
 from orchestrator.load.priority import Priority, Scheduling, quiet_memory, scheduled
+from orchestrator.load.request_queue import BACKOFF_NS, RequestQueue
 from orchestrator.load.requests import Assignment, RequestWriter
-from orchestrator.load.response.reader import ResponseReader
+from orchestrator.load.response.reader import EventCounter, ResponseReader
 from orchestrator.load.rows import RowCollector
-from orchestrator.load.schedule import BACKOFF_NS, PlannedRequest, RequestQueue
+from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
 from orchestrator.load.wire.wires import WIRES
@@ -30,10 +31,10 @@ from orchestrator.spec.address import parse_url
 BEAT_NS = 10_000_000  # heartbeat: measures the loop's lag and checks timeouts
 SWEEP_EVERY = 25  # beats
 # how often silent targets are looked for: with 10,000 open requests that takes 10 ms
-LISTEN_NS = 5_000_000_000
-# of finished responses; beyond it they are read even while bytes are waiting
-OVER_BYTES = 128 * 1024 * 1024
-FLIGHT_BYTES = 3_000  # memory of a response, without the bytes that came
+SILENCE_EVERY_NS = 5_000_000_000
+# memory of finished responses; beyond it they are read even while bytes are waiting
+MOST_UNREAD_BYTES = 128 * 1024 * 1024
+REQUEST_BYTES = 3_000  # memory of a request, without the bytes that came
 
 
 class LoadClient:
@@ -48,7 +49,7 @@ class LoadClient:
         self._loop: ClientLoop | None = None
         self._progress = Progress()
         self._aborted = threading.Event()
-        self._rows_of_rest = True
+        self._wants_all_rows = True
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
         """Computes the schedule, looks up hosts and writes the requests of client ``index`` of
@@ -81,7 +82,7 @@ class LoadClient:
         if loop is None:
             raise RuntimeError("prepare a point before running it")
         if self._aborted.is_set():
-            loop.abort(self._rows_of_rest)
+            loop.abort(self._wants_all_rows)
         with quiet_memory():
             try:
                 return loop.run(start_ns, self._priority)
@@ -110,9 +111,9 @@ class LoadClient:
 
     def abort(self, rows: bool = True) -> None:
         """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become
-        ``aborted`` rows.
+        ``aborted`` rows; else they have none.
         """
-        self._rows_of_rest = rows
+        self._wants_all_rows = rows
         self._aborted.set()
         loop = self._loop
         if loop is not None:
@@ -121,8 +122,8 @@ class LoadClient:
 
 @dataclass(frozen=True, slots=True)
 class RequestedEnd:
-    """An end before the point's own, ``at_ns`` after its start. ``drain``: open requests are waited
-    for.
+    """An end of the run that the caller wants before the point's own, ``at_ns`` after its start.
+    ``drain``: open requests are waited for.
     """
 
     at_ns: int
@@ -140,7 +141,7 @@ class ClientLoop:
         self._assignment = assignment
         self._point = point = assignment.point
         self._kind = assignment.kind
-        self._fast_path = fast_path_of(point.dialect.wire)
+        self._event_counter: EventCounter | None = fast_path_of(point.dialect.wire)
         self._writer = writer
         self._queue = RequestQueue(assignment.schedule, assignment.kind.think_time_s)
         self._cap = assignment.schedule.cap
@@ -149,20 +150,20 @@ class ClientLoop:
         self._open: dict[InFlight, None] = {}  # oldest first
         # due, but max_in_flight requests are in flight
         self._waiting: deque[PlannedRequest] = deque()
-        self._over: deque[InFlight] = deque()  # finished responses, to be read
-        self._over_bytes = 0
-        self._long: list[InFlight] = []  # running streams of which a part can be counted
-        self._reading: Iterator[None] | None = None
+        self._unread: deque[InFlight] = deque()  # finished responses, to be read
+        self._unread_bytes = 0
+        self._countable: list[InFlight] = []  # running streams of which a part can be counted
+        self._reading: Iterator[None] | None = None  # the steps that a reading has left
         self._stats = StatsRecorder(assignment.client)
         self._silence_tracker = TargetSilenceTracker(len(point.targets))
-        self._next_listen_ns = 0  # when to look for silent targets again
+        self._next_silences_ns = 0  # when to look for silent targets again
         self._silences: tuple[TargetSilence, ...] = ()
         # rows must be flushed even while bytes wait (conversations make rows at any time)
         self._crowded = False
         self._priority = Priority("normal")
         self._requested_end: RequestedEnd | None = None
         self._aborting = False
-        self._rows_of_rest = True
+        self._wants_all_rows = True
         self._replies: list[Reply] = []
         self._failed = 0
         self._done = 0
@@ -176,42 +177,43 @@ class ClientLoop:
     def so_far(self) -> SoFar | None:
         if not self._start_ns:
             return None
-        # first: what ends meanwhile is reported next time, and not twice
+        # what ends after this line is reported next time, and not twice
         ended = self._rows.unreported()
-        open_now = [(request.planned.due_ns, request.is_silent()) for request in list(self._open)]
-        open_now += [(planned.due_ns, True) for planned in list(self._waiting)]
-        open_now += [(request.planned.due_ns, False) for request in list(self._over)]
+        open_requests = [
+            (request.planned.due_ns, request.is_silent()) for request in list(self._open)
+        ]
+        open_requests += [(planned.due_ns, True) for planned in list(self._waiting)]
+        open_requests += [(request.planned.due_ns, False) for request in list(self._unread)]
         warmup_ns = self._assignment.schedule.warmup_ns
-        measured = tuple((due_ns, silent) for due_ns, silent in open_now if due_ns >= warmup_ns)
-        return SoFar(time.monotonic_ns() - self._start_ns, ended, measured)
+        measured = [(due_ns, silent) for due_ns, silent in open_requests if due_ns >= warmup_ns]
+        return SoFar(time.monotonic_ns() - self._start_ns, ended, tuple(measured))
 
     def abort(self, rows: bool) -> None:
-        self._rows_of_rest = rows
+        self._wants_all_rows = rows
         self._aborting = True
         self._poller.wake()
 
     def progress(self) -> Progress:
-        in_flight = len(self._open)
-        sent = self._queue.scheduled - len(self._waiting)
         now = time.monotonic_ns()
-        if now >= self._next_listen_ns:
-            self._next_listen_ns = now + LISTEN_NS
+        if now >= self._next_silences_ns:
+            self._next_silences_ns = now + SILENCE_EVERY_NS
             self._silences = tuple(self._silence_tracker.silences(list(self._open), now))
+        scheduled = self._queue.scheduled
         return Progress(
-            self._queue.scheduled,
-            sent,
-            self._done,
-            self._failed,
-            in_flight,
-            self._silences,
+            scheduled=scheduled,
+            sent=scheduled - len(self._waiting),
+            done=self._done,
+            failed=self._failed,
+            in_flight=len(self._open),
+            silences=self._silences,
         )
 
     def run(self, start_ns: int, priority: Scheduling) -> ClientResult:
         """Blocks until the last request is over; returns all rows of this client."""
-        self._rows = RowCollector(self._assignment, start_ns)
+        self._rows = RowCollector(self._assignment)
         dialect = self._point.dialect
         wire = WIRES[dialect.wire]
-        self._reader = ResponseReader(wire, dialect, self._fast_path, start_ns)
+        self._reader = ResponseReader(wire, dialect, self._event_counter, start_ns)
         self._start_ns = start_ns
         try:
             with scheduled(priority) as self._priority:
@@ -231,14 +233,15 @@ class ClientLoop:
             self._rows.close()
 
     def close(self) -> None:
-        """Closes what a run that is over, or will never begin, waits with."""
+        """Closes the sockets of a run that is over, or will never begin."""
         self._transport.close()
         self._poller.close()
 
     # -- the loop
 
     def _run_loop(self) -> None:
-        transport, clock = self._transport, time.monotonic_ns
+        transport = self._transport
+        clock = time.monotonic_ns
         beat = self._start_ns
         wake = 0  # the next instant at which something is to be done
         idle = False
@@ -258,14 +261,17 @@ class ClientLoop:
                 self._take_ended()
                 wake = 0  # more may be due, or nothing left
             # one step a turn is too slow where every poll ends several requests
-            while self._over_bytes > OVER_BYTES:
+            while self._unread_bytes > MOST_UNREAD_BYTES:
                 self._read_step()
-            if (reads == 0 or self._crowded) and not self._read_step() and self._writer.wants_more:
-                self._writer.prewrite(1)
-            idle = not (self._over or self._reading or self._long or self._writer.wants_more)
+            if reads == 0 or self._crowded:
+                has_read = self._read_step()
+                if not has_read and self._writer.wants_more:
+                    self._writer.prewrite(1)
+            has_work = self._unread or self._reading or self._countable or self._writer.wants_more
+            idle = not has_work
 
     def _finished(self, now: int) -> bool:
-        """Nothing is left to do, or the drain time is over."""
+        """Whether nothing is left to do, or the drain time is over."""
         if self._queue.next_due_ns is not None:
             return False
         if not self._open and not self._waiting:
@@ -277,11 +283,13 @@ class ClientLoop:
         return now - self._start_ns >= last_ns + drain_ns
 
     def _draining(self, now: int) -> bool:
-        """Nothing more is due. For a point of N requests, which may all be due at once: and half of
-        them are over.
+        """Whether nothing more is due. Requests of a point by number may all be due at once: there
+        half of them must be over, too.
         """
+        if self._queue.next_due_ns is not None:
+            return False
         last_ns = self._queue.last_ns(now - self._start_ns)
-        if self._queue.next_due_ns is not None or last_ns is None or now - self._start_ns < last_ns:
+        if last_ns is None or now - self._start_ns < last_ns:
             return False
         if self._point.duration_s is not None:
             return True
@@ -295,17 +303,18 @@ class ClientLoop:
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
-            self._find_long()
-        limit_ns = round(self._point.request_timeout_s * 1e9)
-        too_long = takewhile(lambda request: now - request.started_ns >= limit_ns, self._open)
-        message = f"no end within {self._point.request_timeout_s:g} s"
-        for request in list(too_long):
-            self._transport.cancel(request, ErrorClass.TIMEOUT, message)
+            if self._event_counter is not None:
+                self._countable = list(filter(self._event_counter.can_count, self._open))
+        self._cancel_too_long(now)
 
-    def _find_long(self) -> None:
-        """Finds running streams with so many reads that some can be counted now."""
-        if self._fast_path is not None:
-            self._long = list(filter(self._fast_path.can_count, self._open))
+    def _cancel_too_long(self, now: int) -> None:
+        """Cancels requests that have had no end within the point's timeout."""
+        timeout_s = self._point.request_timeout_s
+        latest_start_ns = now - round(timeout_s * 1e9)
+        too_long = takewhile(lambda request: request.started_ns <= latest_start_ns, self._open)
+        for request in list(too_long):
+            message = f"no end within {timeout_s:g} s"
+            self._transport.cancel(request, ErrorClass.TIMEOUT, message)
 
     def _end_early(self, end: RequestedEnd, now_ns: int) -> None:
         self._queue.close(end.at_ns)
@@ -324,6 +333,7 @@ class ClientLoop:
                 self._send(planned, planned.due_ns + self._start_ns)
 
     def _send(self, planned: PlannedRequest, free_ns: int) -> None:
+        """``free_ns``: since when it could have been sent."""
         request = self._writer.take(planned)
         if self._kind.needs_reply or self._point.count_text or self._point.keep_replies:
             request.parsed.texts = []
@@ -334,7 +344,9 @@ class ClientLoop:
     # -- ends
 
     def _take_ended(self) -> None:
-        """Frees places first, so that waiting requests are sent before anything is parsed."""
+        """Takes requests that are over from the transport. Their places are given to waiting
+        requests first, so that these are sent before anything is parsed.
+        """
         ended = self._transport.ended
         self._transport.ended = []
         for request in ended:
@@ -347,20 +359,21 @@ class ClientLoop:
             if self._kind.needs_reply:
                 self._read_now(request)
             else:
-                self._over.append(request)
-                self._over_bytes += _held_bytes(request)
+                self._unread.append(request)
+                self._unread_bytes += _memory_bytes(request)
             self._queue.over(request.planned, request.ended_ns - self._start_ns, _refused(request))
 
     def _read_step(self) -> bool:
-        """One step of reading: finished responses first, else long running ones. False: nothing to
-        read.
+        """One step of reading: finished responses first, else long ones that still run. Returns
+        False where there is nothing to read.
         """
-        if self._reading is None and self._rows.full:
-            self._reading = self._rows.flush()
-        elif self._reading is None and self._over:
-            request = self._over.popleft()
-            self._over_bytes -= _held_bytes(request)
-            self._reading = self._read(request)
+        if self._reading is None:
+            if self._rows.full:
+                self._reading = self._rows.flush()
+            elif self._unread:
+                request = self._unread.popleft()
+                self._unread_bytes -= _memory_bytes(request)
+                self._reading = self._read(request)
         if self._reading is None:
             return self._count_step()
         if next(self._reading, _END) is _END:
@@ -373,11 +386,11 @@ class ClientLoop:
         self._add(request)
 
     def _count_step(self) -> bool:
-        """Counts a part of a stream that still runs. False: none is long enough."""
-        while self._fast_path is not None and self._long:
-            request = self._long.pop()
+        """Counts a part of a stream that still runs. Returns False where none is long enough."""
+        while self._event_counter is not None and self._countable:
+            request = self._countable.pop()
             if request in self._open:
-                self._fast_path.count(request)
+                self._event_counter.count(request)
                 return True
         return False
 
@@ -391,13 +404,14 @@ class ClientLoop:
         is_ok = request.record.status is RequestStatus.OK
         if not is_ok:
             self._failed += 1
-            self._perhaps_give_up()
+            self._give_up_after_failures()
         self._stats.coalesced_reads += request.coalesced_reads
         self._rows.add(request)
         if self._point.keep_replies and is_ok:
             self._replies.append(self._reply(request))
 
-    def _perhaps_give_up(self) -> None:
+    def _give_up_after_failures(self) -> None:
+        """Ends the run once ``max_errors`` requests failed, if anything is left to do."""
         limit = self._point.max_errors
         if limit is None or self._failed < limit or self._aborting:
             return
@@ -409,19 +423,19 @@ class ClientLoop:
         parsed, prompt = request.parsed, request.prompt
         assert prompt is not None, "prompts are kept where replies are"
         return Reply(
-            request.planned.index,
-            self._point.targets[request.target].replica,
-            "".join(message.text for message in prompt.messages),
-            "".join(parsed.texts or ()),
-            parsed.ids or None,
-            None if parsed.logprobs is None else tuple(parsed.logprobs),
+            request_index=request.planned.index,
+            replica=self._point.targets[request.target].replica,
+            prompt="".join(message.text for message in prompt.messages),
+            text="".join(parsed.texts or ()),
+            token_ids=parsed.ids or None,
+            logprobs=None if parsed.logprobs is None else tuple(parsed.logprobs),
         )
 
     def _give_up_open(self) -> None:
         """After the drain time or an abort: makes rows for what is in flight, waiting, or still to
         come.
         """
-        if not self._rows_of_rest:
+        if not self._wants_all_rows:
             self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
             return
@@ -433,13 +447,13 @@ class ClientLoop:
             still_open = never_sent = "the run was aborted"
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
         waiting = list(self._waiting)
-        sessions = [request.planned for request in self._open] + waiting
+        unfinished = [request.planned for request in self._open] + waiting
         for request in list(self._open):
             self._transport.cancel(request, error_class, still_open)
-        self._over.extend(self._transport.ended)
+        self._unread.extend(self._transport.ended)
         self._open.clear()
         self._add_unsent(waiting, now_ns, error_class, never_sent)
-        for planned in sessions:
+        for planned in unfinished:
             later_turns = self._queue.later_turns(planned, now_ns)
             self._add_unsent(later_turns, now_ns, error_class, still_open)
         if self._aborting:
@@ -457,13 +471,13 @@ class ClientLoop:
 _END = object()
 
 
-def _held_bytes(request: InFlight) -> int:
+def _memory_bytes(request: InFlight) -> int:
     """Roughly the memory of a finished response, with the bytes that came."""
-    return FLIGHT_BYTES + sum(map(len, request.parts))
+    return REQUEST_BYTES + sum(map(len, request.parts))
 
 
 def _refused(request: InFlight) -> bool:
-    """Whether it failed so quickly that another request sent now would fail the same way."""
+    """Whether a request failed so quickly that another one sent now would fail the same way."""
     if request.ended_ns - request.started_ns >= BACKOFF_NS:
         return False
     if request.record.error_class is not None:

@@ -6,8 +6,8 @@ ends, and counted by what all of them have in common; everything else is left to
 while a long stream runs, so that a token in flight costs a few bytes and a long answer does not end
 in a long stop.
 
-To do without it, delete this file, ``fast_path_of`` where it is called, and its tests: all events
-are decoded then.
+Only client.py imports this file, and calls ``fast_path_of``. With None in place of that call all
+events are decoded, and this file and its tests can be deleted.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from operator import and_
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 
-# counts events of one API that hold nothing but tokens; False: nothing was added, decode them
+# counts events (their JSON) of one API that hold nothing but tokens, and adds them; False: one of
+# them may hold more, so nothing was added
 PayloadCounter = Callable[[list[bytes], Parsed], bool]
 
 AHEAD_READS = 128  # so many reads must wait before those of a running stream are counted
 MIN_READS = 32  # with fewer it is not worth it
 LAST_READS = 4  # the last reads are always decoded: they may hold why the stream ended
 READS_AT_ONCE = 256  # counted in one step: about 0.3 ms away from the sockets
+READ_END = b"}\n\n\r\n"  # of JSON, of its event, of its chunk
 
 
 class FastPath:
-    """Counts the plain events of one API's streams."""
+    """Counts the plain events of one API's streams: an ``EventCounter`` (response/reader.py)."""
 
     def __init__(self, counter: PayloadCounter) -> None:
         self._counter = counter
 
     def can_count(self, request: InFlight, least: int = AHEAD_READS) -> bool:
-        """Whether at least ``least`` reads may be counted. Replies that are needed as text are
-        decoded whole.
+        """Whether at least ``least`` reads wait that may be counted. Replies that are needed as text
+        are decoded whole.
         """
         if request.end_marker == b"" or request.parsed.texts is not None:
             return False
@@ -52,12 +54,13 @@ class FastPath:
             yield
 
     def count(self, request: InFlight) -> None:
-        """Counts the plain ones among the next reads and drops their bytes. Only after
-        ``can_count``.
+        """Counts the plain reads among the next ones and drops their bytes. The others stay, to be
+        decoded. Only after ``can_count``.
         """
         start = request.undecoded
         stop = min(start + READS_AT_ONCE, len(request.parts) - LAST_READS)
-        parts, times = request.parts[start:stop], request.times[start:stop]
+        parts = request.parts[start:stop]
+        times = request.times[start:stop]
         is_plain, payloads = _single_events(parts)
         if not payloads or not self._counter(payloads, request.parsed):
             request.undecoded = stop
@@ -80,18 +83,22 @@ def _single_events(reads: list[bytes]) -> tuple[list[bool], list[bytes]]:
     JSON of those.
     """
     lengths = list(map(len, reads))
-    starts = {length: b"%x\r\ndata: {" % _chunk_bytes(length) for length in set(lengths)}
-    opens = map(bytes.startswith, reads, map(starts.__getitem__, lengths))
-    matches = list(map(and_, opens, map(bytes.endswith, reads, repeat(b"}\n\n\r\n"))))
-    return matches, [read[len(starts[len(read)]) - 1 : -4] for read in compress(reads, matches)]
+    # how a read of each length begins if it is one chunk with one event, and where its JSON begins
+    beginnings = {length: b"%x\r\ndata: {" % _chunk_bytes(length) for length in set(lengths)}
+    json_at = {length: len(beginning) - 1 for length, beginning in beginnings.items()}
+    begins = map(bytes.startswith, reads, map(beginnings.__getitem__, lengths))
+    ends = map(bytes.endswith, reads, repeat(READ_END))
+    is_single = list(map(and_, begins, ends))
+    payloads = [read[json_at[len(read)] : -4] for read in compress(reads, is_single)]
+    return is_single, payloads
 
 
 def _chunk_bytes(length: int) -> int:
-    """The chunk size for which digits, CR LF, chunk and CR LF make a read of this length; 0: there
-    is none.
+    """The size of the one chunk that a read of this length holds: its digits, CR LF, the chunk and
+    CR LF make up the read. 0 where no size fits.
     """
     for digits in range(1, 8):
-        size = length - digits - 4
+        size = length - digits - len(b"\r\n\r\n")
         if size > 0 and len(b"%x" % size) == digits:
             return size
     return 0
@@ -99,7 +106,8 @@ def _chunk_bytes(length: int) -> int:
 
 # -- events of OpenAI's APIs
 
-# each takes the rest of its line, so that it finds one place in an event
+# the events are searched as lines of one text. _TOKEN_IDS and _PIECE take the rest of their line, so
+# that each finds at most one place in an event
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\][^\n]*')
 _THOUGHT = re.compile(rb'"(?:reasoning\w*|thinking)":(?!null)')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"\n][^\n]*')
@@ -134,8 +142,8 @@ def count_any_shape(events: list[bytes], parsed: Parsed) -> bool:
 
 
 def _joined(events: list[bytes]) -> bytes:
-    """The events, one a line, without the fields before their choices where these are the same in
-    all and cannot be of interest.
+    """The events, one a line. The fields before the choices (an id, a model) are left out where
+    they are the same in all events and none of them is looked for.
     """
     common = events[0].partition(b'"choices":[{')[0]
     cut = len(common)
@@ -174,8 +182,8 @@ def _is_absent_or_null(name: bytes, joined: bytes) -> bool:
 
 
 # -- a shorter way yet, for events that differ from the first one only in text and token id. An
-# event with the same bytes before the text, between text and token id, and after that holds the
-# same fields; only its text and its id are examined
+# event that has the same bytes before its text, between text and token id, and after the id holds
+# the same fields, so only its text and its id are examined
 
 _TEXT = re.compile(rb'"(?:text|content)":"((?:[^"\\\n]|\\.)*)"')
 _TOKEN_ID = re.compile(rb'"token_ids":\[([0-9]+)\]')
@@ -193,7 +201,7 @@ class EventShape:
 
 
 def shape_of(event: bytes) -> EventShape | None:
-    """The shape of an event; None where it has no text, or where a backslash outside the text makes
+    """The shape of an event. None where it has no text, or where a backslash outside the text makes
     it hard to say where strings end.
     """
     text = _TEXT.search(event)
@@ -231,21 +239,21 @@ def count_same_shape(events: list[bytes], parsed: Parsed) -> bool:
 
 def _texts(events: list[bytes], shape: EventShape) -> list[bytes] | None:
     """The text of each event; None where an event has another shape."""
-    removed_bytes = len(shape.head) + len(shape.tail)
-    rests = list(map(bytes.removesuffix, events, repeat(shape.tail)))
+    shape_bytes = len(shape.head) + len(shape.tail)
+    texts = list(map(bytes.removesuffix, events, repeat(shape.tail)))
     id_bytes = 0
     if shape.between is not None:
-        removed_bytes += len(shape.between)
-        with_ids = list(map(len, rests))
-        rests = list(map(bytes.rstrip, rests, repeat(b"0123456789")))
-        without_ids = list(map(len, rests))
-        if any(map(operator.eq, with_ids, without_ids)):
-            return None
-        id_bytes = sum(with_ids) - sum(without_ids)
-        rests = list(map(bytes.removesuffix, rests, repeat(shape.between)))
-    texts = list(map(bytes.removeprefix, rests, repeat(shape.head)))
-    # each part is removed whole or not at all, so the bytes are as few as this only if all were
-    text_bytes = sum(map(len, events)) - id_bytes - removed_bytes * len(events)
+        shape_bytes += len(shape.between)
+        lengths_with_id = list(map(len, texts))
+        texts = list(map(bytes.rstrip, texts, repeat(b"0123456789")))
+        lengths_without_id = list(map(len, texts))
+        if any(map(operator.eq, lengths_with_id, lengths_without_id)):
+            return None  # an event without an id
+        id_bytes = sum(lengths_with_id) - sum(lengths_without_id)
+        texts = list(map(bytes.removesuffix, texts, repeat(shape.between)))
+    texts = list(map(bytes.removeprefix, texts, repeat(shape.head)))
+    # a part that an event does not have is not removed from it: then more bytes are left than these
+    text_bytes = sum(map(len, events)) - id_bytes - shape_bytes * len(events)
     return texts if sum(map(len, texts)) == text_bytes else None
 
 

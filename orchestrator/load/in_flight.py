@@ -1,11 +1,25 @@
-"""A request under way: what the transport and the decoders need of it until its record is complete."""
+"""A request under way: what the transport and the decoders need of it until its record is complete.
+
+What happens to a request, in order:
+
+1. ``RequestQueue`` (request_queue.py) hands out the ``PlannedRequest`` when it is due.
+2. ``RequestWriter.take`` (requests.py) makes the ``InFlight``: its bytes, and its ``RequestRecord``
+   with what is known before anything was sent.
+3. ``Transport`` (transport.py) sends it and appends each read to ``parts`` and ``times``. A request
+   that fails here has its failure in the record.
+4. ``FastPath.count`` (fast_path.py) may count events of a long stream while it runs.
+5. ``ResponseReader.finish`` (response/reader.py), once the response is over: decodes what is left
+   into ``parsed``, and fills the record and ``gaps`` (response/counts.py, response/judge.py).
+6. ``RowCollector.add`` (rows.py) takes record and gaps; they become rows. The ``InFlight`` is
+   dropped.
+"""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
 
-from orchestrator.load.request_record import RequestRecord
+from orchestrator.load.request_record import RequestRecord, TokenGaps
 from orchestrator.load.response.http import Head, parse_head
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
@@ -16,7 +30,8 @@ FIRST_READS = 3  # the first reads of a response: they may hold headers and a ro
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One request under way, filled by the transport. Instants are ``time.monotonic_ns``.
+    """One request under way, filled by the transport. Instants are ``time.monotonic_ns``; those of
+    its record count from the point's start.
 
     ``parts[i]``: the bytes of a read, ``times[i]``: when they were read; without the head and what
     was counted while the stream ran. ``end_marker``: the bytes that a read must end with to be
@@ -25,20 +40,22 @@ class InFlight:
     """
 
     planned: PlannedRequest
-    record: RequestRecord
+    record: RequestRecord  # becomes the row of ``requests``
     target: int  # index of the server
     wire_bytes: bytes = field(repr=False)
     prompt: Prompt | None = None  # kept only where it will be needed
     parsed: Parsed = field(default_factory=Parsed)
+    gaps: TokenGaps | None = None  # becomes the row of ``token_events``; None: no content came
     parts: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    undecoded: int = FIRST_READS  # so many of the first parts are left to be decoded
+    # the first parts, which the fast path has passed over: they are decoded at the end
+    undecoded: int = FIRST_READS
     event_ns: array[int] = field(default_factory=lambda: array("q"))
     end_marker: bytes = b""
     head: Head | None = None
     received: int = 0  # bytes of the body, counted while every read is examined
     swept_ns: int = 0  # time of the last read when ``Transport.sweep`` examined it
-    retried: bool = False
+    retried: bool = False  # sent once more, on a new connection
     fd: int = -1  # of its connection
     started_ns: int = 0  # handed to the transport
     sent_ns: int | None = None  # first byte handed to the socket
@@ -56,7 +73,9 @@ class InFlight:
         return b"\r\n0" in b"\r\n" + b"".join(self.parts[-16:])
 
     def read_head(self) -> bool:
-        """Takes the head off what has come so far. False: it is not complete yet. Raises BadHttp."""
+        """Takes the head off what has come so far. Returns False while the head is incomplete.
+        Raises BadHttp.
+        """
         self.first_byte_ns = self.times[0]
         raw = b"".join(self.parts)
         self.head = parse_head(raw)

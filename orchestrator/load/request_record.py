@@ -1,5 +1,5 @@
 """The record of one request: made when it is sent, filled while its answer comes and is read, and
-at last a row of ``requests``.
+at last a row of ``requests``. load/in_flight.py tells who does what.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TokenGaps:
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """One request. Each field but the last is the column of ``requests`` with the same name, which
+    """One request. Each field is the column of ``requests`` with the same name, which
     results/records.py describes; instants are nanoseconds since the point's start.
     """
 
@@ -60,7 +60,6 @@ class RequestRecord:
     error_class: ErrorClass | None = None
     error: str | None = None
     http_status: int | None = None
-    gaps: TokenGaps | None = None  # None: no content came
 
     def fail(self, error_class: ErrorClass, error: str) -> None:
         """Records a failure; the first one counts."""
@@ -70,26 +69,28 @@ class RequestRecord:
         self.error_class = error_class
         self.error = error[:ERROR_CHARACTERS]
 
-    def set_tokenizer_count(self, tokens: int) -> None:
+    def set_tokenizer_count(self, tokens: int, gaps: TokenGaps | None) -> None:
         """Sets the count of a tokenizer, for a reply that came without token counts."""
         self.output_tokens = tokens
         self.output_tokens_counted = tokens
         self.token_count_source = TokenCounts.TOKENIZER
         self.first_chunk_tokens = None
-        self.set_itl_kind()
+        self.set_itl_kind(gaps)
 
-    def set_itl_kind(self) -> None:
-        """Decides what the gaps are between, once chunks and tokens are counted."""
-        if not self.chunks or self.gaps is None:
+    def set_itl_kind(self, gaps: TokenGaps | None) -> None:
+        """Decides whether the gaps are those between tokens, once chunks and tokens are counted."""
+        if not self.chunks or gaps is None:
             return
         streamed_tokens = (self.output_tokens or 0) - (self.hidden_tokens or 0)
-        is_one_token_each = self.gaps.tokens_per_chunk is None and streamed_tokens == self.chunks
+        is_one_token_each = gaps.tokens_per_chunk is None and streamed_tokens == self.chunks
         self.itl_kind = "token" if is_one_token_each else "chunk"
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """What becomes the rows of one request. ``gaps``: None where no content came."""
+    """What becomes the rows of one request, as a client reports it while it runs. ``gaps``: None
+    where no content came.
+    """
 
     record: RequestRecord
     gaps: TokenGaps | None

@@ -7,15 +7,12 @@ client had to do.
 
 from __future__ import annotations
 
-import pickle
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,94 +20,80 @@ import pyarrow as pa
 from orchestrator.base.redaction import redact
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import LoadPoint
+from orchestrator.load.request_queue import RequestQueue
 from orchestrator.load.request_record import EndedRequest, RequestRecord, TokenGaps
 from orchestrator.load.requests import Assignment
-from orchestrator.load.schedule import PlannedRequest, RequestQueue
+from orchestrator.load.schedule import PlannedRequest
+from orchestrator.load.uncounted_replies import UncountedReplies, UncountedReply
 from orchestrator.results.outcomes import ErrorClass, TokenCounts
 from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
-from orchestrator.results.temporary_files import disk_errors, nameless_file, path_of
-from orchestrator.workloads.content import load_tokenizer
 
 # to disk; in memory a row takes about 1 kB, a gap 4 bytes (6 where chunks hold several tokens)
 ROWS_AT_ONCE = 5_000
 GAPS_AT_ONCE = 250_000
 MOST_SHOWN = 500  # characters of an error
-REPLIES_AT_ONCE = 1_000  # tokenized together; an encoding takes about 100 bytes per token
 POINT_IDS = ("measurement_id", "attempt_id")  # columns that are the same in all rows of a point
 
 
-@dataclass(frozen=True, slots=True)
-class UncountedReply:
-    """A reply that came without token counts, to be counted after the run."""
-
-    record: RequestRecord
-    text: str
-
-
 class RowCollector:
-    """Collects rows. ``start_ns``: the point's start on this client's clock. To be closed with
-    ``close``.
+    """Collects the rows of one client and writes them to disk. To be closed with ``close``.
+
+    ``rows_at_once``, ``gaps_at_once``: how many wait in memory before they are written.
     """
 
-    def __init__(self, assignment: Assignment, start_ns: int) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        rows_at_once: int = ROWS_AT_ONCE,
+        gaps_at_once: int = GAPS_AT_ONCE,
+    ) -> None:
         self._assignment = assignment
-        self._start_ns = start_ns
+        self._rows_at_once = rows_at_once
+        self._gaps_at_once = gaps_at_once
         self._records: list[RequestRecord] = []
         self._gaps: list[TokenGaps] = []
-        self._gaps_held = 0
+        self._waiting_gaps = 0  # between tokens; an item of ``_gaps`` holds those of one request
         self._unreported: deque[EndedRequest] | None = None
-        if assignment.point.watched:
+        point = assignment.point
+        if point.watched:
             self._unreported = deque()
-        self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
-        # pickled UncountedReply, one after the other
-        self._replies = nameless_file() if self._tokenizer else None
-        self._replies_end = 0
+        self._uncounted: UncountedReplies | None = None
+        if point.count_text and point.tokenizer:
+            self._uncounted = UncountedReplies(point.tokenizer)
         self._writer = RowWriter("requests", "token_events")
-        secrets = [target.secrets for target in assignment.point.targets]
-        self._shown = lru_cache(64)(
-            lambda error, target: redact(error, secrets[target])[:MOST_SHOWN]
-        )
+        secrets = [target.secrets for target in point.targets]
+        self._shown = lru_cache(64)(partial(_without_secrets, secrets))
 
     @property
     def full(self) -> bool:
         """Whether there is enough to flush."""
-        return len(self._records) >= ROWS_AT_ONCE or self._gaps_held >= GAPS_AT_ONCE
+        return len(self._records) >= self._rows_at_once or self._waiting_gaps >= self._gaps_at_once
 
     def add(self, request: InFlight) -> None:
-        """Adds a request that was sent (or could not be) and whose response was read."""
-        record = request.record
+        """Adds a request that was sent (or could not be) and whose response was read. Raises
+        ResultsError where its text must be kept on a full disk.
+        """
+        record, gaps = request.record, request.gaps
         if record.error is not None:
             record.error = self._shown(record.error, request.target)
-        texts = request.parsed.texts
-        is_uncounted = record.token_count_source == TokenCounts.CHUNKS and any(texts or ())
-        if self._replies is None or not is_uncounted:
-            self._add(record)
-            return
-        self._report(record)
-        self._keep(UncountedReply(record, "".join(texts or ())))
+        if self._unreported is not None:
+            self._unreported.append(EndedRequest(record, gaps))
+        texts = request.parsed.texts or []
+        is_uncounted = record.token_count_source == TokenCounts.CHUNKS and any(texts)
+        if self._uncounted is not None and is_uncounted:
+            self._uncounted.keep(UncountedReply(EndedRequest(record, gaps), "".join(texts)))
+        else:
+            self._add(record, gaps)
 
-    def _add(self, record: RequestRecord) -> None:
-        self._report(record)
-        gaps = record.gaps
-        record.gaps = None  # they go to disk earlier than rows
+    def _add(self, record: RequestRecord, gaps: TokenGaps | None) -> None:
         self._records.append(record)
         if gaps is not None:
             self._gaps.append(gaps)
-            self._gaps_held += len(gaps.gaps_us)
-
-    def _report(self, record: RequestRecord) -> None:
-        if self._unreported is not None:
-            self._unreported.append(EndedRequest(record, record.gaps))
-
-    def _keep(self, reply: UncountedReply) -> None:
-        assert self._replies is not None
-        with disk_errors():
-            self._replies.write(pickle.dumps(reply))
-            self._replies_end = self._replies.tell()
+            self._waiting_gaps += len(gaps.gaps_us)
 
     def unreported(self) -> tuple[EndedRequest, ...]:
-        """What a watched point added since the last call. From any thread.
+        """What was added to a watched point since the last call. From any thread.
 
         Where text is counted after the run, these rows count chunks.
         """
@@ -120,7 +103,7 @@ class RowCollector:
     def add_unsent(
         self, planned: PlannedRequest, done_ns: int, error_class: ErrorClass, error: str
     ) -> None:
-        """Adds a request that was never sent. ``done_ns``: since the start."""
+        """Adds a request that was never sent. ``done_ns``: since the point's start."""
         record = self._assignment.unsent_record(planned, done_ns)
         record.fail(error_class, error)
         record.error = self._shown(error, 0)
@@ -130,39 +113,29 @@ class RowCollector:
         """Counts the replies that came without token counts with the model's tokenizer, and adds
         their rows.
         """
-        if self._replies is None:
+        if self._uncounted is None:
             return
-        assert self._tokenizer is not None
-        encode = load_tokenizer(self._tokenizer).encode_batch_fast
-        with open(path_of(self._replies), "rb") as replies:
-            while replies.tell() < self._replies_end:
-                batch: list[UncountedReply] = []
-                while len(batch) < REPLIES_AT_ONCE and replies.tell() < self._replies_end:
-                    batch.append(pickle.load(replies))  # noqa: S301  this process wrote it
-                self._count(encode, batch)
-
-    def _count(self, encode: Callable[..., Any], replies: Sequence[UncountedReply]) -> None:
-        encodings = encode([reply.text for reply in replies], add_special_tokens=False)
-        for reply, encoding in zip(replies, encodings, strict=True):
-            reply.record.set_tokenizer_count(len(encoding.ids))
-            self._add(reply.record)
-        self.flush_full()
+        for counted in self._uncounted.counted():
+            for ended in counted:
+                self._add(ended.record, ended.gaps)
+            self.flush_full()
 
     def flush_full(self) -> None:
         """A whole ``flush``, if there is enough to flush."""
-        deque(self.flush() if self.full else (), maxlen=0)
+        if self.full:
+            _run(self.flush())
 
     def flush(self, everything: bool = False) -> Iterator[None]:
         """Writes what is here to disk, in steps. Raises ResultsError where there is no room.
 
-        Rows wait until there are ROWS_AT_ONCE, even where their gaps are many: small parts cost
+        Rows wait until there are ``rows_at_once``, even where their gaps are many: small parts cost
         readers room and time.
         """
         gaps = self._gaps
         self._gaps = []
-        self._gaps_held = 0
+        self._waiting_gaps = 0
         self._writer.write("token_events", _token_events(self._assignment.point, gaps))
-        if not everything and len(self._records) < ROWS_AT_ONCE:
+        if not everything and len(self._records) < self._rows_at_once:
             return
         records = self._records
         self._records = []
@@ -176,13 +149,26 @@ class RowCollector:
         """``requests`` and ``token_events``, complete. Raises ResultsError where there is no room
         for them.
         """
-        deque(self.flush(everything=True), maxlen=0)
+        _run(self.flush(everything=True))
         return self._writer.finish()
 
     def close(self) -> None:
         self._writer.close()
-        if self._replies is not None:
-            self._replies.close()
+        if self._uncounted is not None:
+            self._uncounted.close()
+
+
+def _run(steps: Iterator[None]) -> None:
+    """Runs all steps of a generator at once."""
+    deque(steps, maxlen=0)
+
+
+def _without_secrets(secrets: Sequence[list[str]], error: str, target: int) -> str:
+    """An error as rows show it: without the secrets of its target, and cut."""
+    return redact(error, secrets[target])[:MOST_SHOWN]
+
+
+# -- Arrow tables
 
 
 def tables(point: LoadPoint, ended: Sequence[EndedRequest]) -> tuple[pa.Table, pa.Table]:
@@ -204,17 +190,15 @@ def _columns(point: LoadPoint, records: Sequence[RequestRecord]) -> Iterator[pa.
 
 
 def _token_events(point: LoadPoint, gaps: Sequence[TokenGaps]) -> pa.Table:
+    indices = [request.request_index for request in gaps]
+    gaps_us = [request.gaps_us for request in gaps]
+    tokens_per_chunk = [request.tokens_per_chunk for request in gaps]
     columns = {
         "measurement_id": _repeated(point.measurement_id, len(gaps)),
         "attempt_id": _repeated(point.attempt_id, len(gaps)),
-        "request_index": pa.array([request.request_index for request in gaps], pa.int32()),
-        "gaps_us": _lists(
-            [request.gaps_us for request in gaps], TOKEN_EVENTS.field("gaps_us").type
-        ),
-        "tokens_per_chunk": _lists(
-            [request.tokens_per_chunk for request in gaps],
-            TOKEN_EVENTS.field("tokens_per_chunk").type,
-        ),
+        "request_index": pa.array(indices, pa.int32()),
+        "gaps_us": _lists(gaps_us, TOKEN_EVENTS.field("gaps_us").type),
+        "tokens_per_chunk": _lists(tokens_per_chunk, TOKEN_EVENTS.field("tokens_per_chunk").type),
     }
     return pa.table(columns, schema=TOKEN_EVENTS)
 
@@ -223,14 +207,21 @@ def _repeated(text: str, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
-def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
-    """A list column from one array per row; None makes a null."""
-    offsets = np.zeros(len(parts) + 1, np.int32)
-    np.cumsum([0 if part is None else len(part) for part in parts], out=offsets[1:])
-    raw = b"".join([part for part in parts if part is not None])
-    values = pa.array(np.frombuffer(raw, kind.value_type.to_pandas_dtype()))
-    mask = pa.array(np.array([part is None for part in parts], dtype=np.bool_))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
+def _lists(arrays: Sequence[array[int] | None], list_type: pa.DataType) -> pa.Array:
+    """A list column from one array per row, without a copy of each number; None makes a null."""
+    is_null = np.array([values is None for values in arrays], dtype=np.bool_)
+    lists = [values for values in arrays if values is not None]
+    lengths = np.zeros(len(arrays), np.int64)
+    lengths[~is_null] = [len(values) for values in lists]
+    offsets = np.zeros(len(arrays) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    numbers = np.frombuffer(b"".join(lists), list_type.value_type.to_pandas_dtype())
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(numbers), type=list_type, mask=pa.array(is_null)
+    )
+
+
+# -- clients that died
 
 
 def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile:
@@ -239,9 +230,10 @@ def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile
     A closed loop by time has no fixed number of requests: it gets one session per slot of the
     client.
     """
-    mine = Assignment.of(point, index, count)
-    with closing(RowCollector(mine, 0)) as rows:
-        for planned in RequestQueue(mine.schedule, 0.0).rest(0):
+    assignment = Assignment.of(point, index, count)
+    queue = RequestQueue(assignment.schedule, think_time_s=0.0)
+    with closing(RowCollector(assignment)) as rows:
+        for planned in queue.rest(0):
             rows.add_unsent(planned, planned.due_ns, ErrorClass.LOST, why)
             rows.flush_full()
         return rows.parts()[0]

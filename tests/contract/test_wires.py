@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from orchestrator.load.fast_path import fast_path_of
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.request_record import RequestRecord
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
 from orchestrator.load.wire.wires import WIRES
@@ -309,24 +308,26 @@ def in_flight(raw: bytes, cuts: list[int], asked: int) -> InFlight:
 
 def finished(
     flight: InFlight, wire: str, dialect: Dialect = ANY, with_fast_path: bool = True
-) -> RequestRecord:
-    return finish(flight, wire, dialect, with_fast_path=with_fast_path)
+) -> InFlight:
+    finish(flight, wire, dialect, with_fast_path=with_fast_path)
+    return flight
 
 
-def read(case: Case, cuts: list[int]) -> RequestRecord:
+def read(case: Case, cuts: list[int]) -> InFlight:
     return finished(in_flight(case.raw, cuts, case.output or 1), case.wire, case.dialect)
 
 
-def chunk_tokens(record: RequestRecord) -> list[int]:
+def chunk_tokens(flight: InFlight) -> list[int]:
     """The tokens of each chunk."""
-    tokens = tokens_per_chunk(record)
-    return [1] * record.chunks if tokens is None else tokens.tolist()
+    tokens = tokens_per_chunk(flight)
+    return [1] * flight.record.chunks if tokens is None else tokens.tolist()
 
 
-def facts(record: RequestRecord) -> tuple[Any, ...]:
+def facts(flight: InFlight) -> tuple[Any, ...]:
     """All that must not depend on how the bytes were read."""
+    record = flight.record
     return (
-        chunk_tokens(record),
+        chunk_tokens(flight),
         record.token_count_source,
         record.finish_reason,
         (record.input_tokens, record.cached_tokens),
@@ -342,9 +343,10 @@ def test_every_wire_is_tested() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stream_says_what_it_is_known_to_hold(name: str) -> None:
     case = CASES[name]
-    record = read(case, [])
+    flight = read(case, [])
+    record = flight.record
     assert (record.status, record.error_class) == (case.status, case.error_class)
-    assert chunk_tokens(record) == case.tokens
+    assert chunk_tokens(flight) == case.tokens
     assert record.finish_reason == case.finish
     if case.tokens:
         assert record.token_count_source == case.source
@@ -378,7 +380,8 @@ def test_a_stream_holds_the_same_without_the_fast_path(name: str) -> None:
     general = in_flight(case.raw, ends_of_chunks, case.output or 1)
     with_it = finished(flight, case.wire, case.dialect)
     without_it = finished(general, case.wire, case.dialect, with_fast_path=False)
-    assert with_it == without_it
+    assert with_it.record == without_it.record
+    assert with_it.gaps == without_it.gaps
 
 
 @settings(max_examples=100, deadline=None)
@@ -395,9 +398,10 @@ def test_a_token_has_the_time_of_the_read_that_completed_its_event(cuts: list[in
     edges = np.array([*sorted({cut for cut in cuts if 0 < cut < len(raw)}), len(raw)])
     ends = [at + 1 for at in range(len(raw)) if raw[at : at + 3] == b"}\n\n"][:6]
     expected = [1000 * int(np.searchsorted(edges, end)) for end in ends]
-    result = read(CASES["vllm completions, token ids"], cuts)
+    flight = read(CASES["vllm completions, token ids"], cuts)
+    result = flight.record
     assert (result.first_token_ns, result.last_token_ns) == (expected[0], expected[-1])
-    gaps = gaps_us(result)
+    gaps = gaps_us(flight)
     assert gaps is not None
     assert gaps.tolist() == (np.diff(expected) // 1000).tolist()
     assert result.coalesced_chunks == 6 - len(set(expected))
@@ -425,7 +429,7 @@ def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
         ),
         [],
     )
-    assert (result.status, result.chunks) == ("ok", 2)
+    assert (result.record.status, result.record.chunks) == ("ok", 2)
 
 
 NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
@@ -476,7 +480,7 @@ def test_no_body_makes_reading_raise(raw: bytes, wire: str) -> None:
     flight = in_flight(
         HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw) if raw else HEAD + b"0\r\n\r\n", [], 1
     )
-    assert finished(flight, wire).status in ("ok", "invalid")
+    assert finished(flight, wire).record.status in ("ok", "invalid")
 
 
 def compact(value: Any) -> bytes:
@@ -530,15 +534,15 @@ def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
     assert fast_path is not None
     if early and fast_path.can_count(flight, 10):
         fast_path.count(flight)
-    short = finished(flight, OC)
+    short = finished(flight, OC).record
     general = in_flight(raw, cuts + extra, sum(counts))
-    long = finished(general, OC, with_fast_path=False)
-    assert facts(short) == facts(long)
+    long = finished(general, OC, with_fast_path=False).record
+    assert facts(flight) == facts(general)
     assert short.status == "ok"
     assert (short.first_token_ns, short.last_token_ns, short.coalesced_chunks, flight.coalesced_reads) == (
         long.first_token_ns, long.last_token_ns, long.coalesced_chunks, general.coalesced_reads,
     )  # fmt: skip
-    assert gaps_us(short) == gaps_us(long)
+    assert gaps_us(flight) == gaps_us(general)
 
 
 # -- requests
@@ -699,11 +703,12 @@ def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
     parsed = Parsed()
     WIRES[OC].read([json.dumps(event).encode() for event in events], parsed)
     assert UNKNOWN in parsed.tokens
-    result = read(Case(sse(*events), "openai_completions", [], "", 4, "length"), [])
+    flight = read(Case(sse(*events), "openai_completions", [], "", 4, "length"), [])
+    result = flight.record
     assert (result.token_count_source, result.output_tokens, result.chunks, result.itl_kind) == (
         "usage",
         4,
         3,
         "chunk",
     )
-    assert tokens_per_chunk(result) is None
+    assert tokens_per_chunk(flight) is None

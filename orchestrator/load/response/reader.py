@@ -4,15 +4,15 @@ While a response comes in, the transport only appends reads to an ``InFlight``. 
 decoded in three layers: HTTP and events (http.py), then the API's JSON (the wire). Each event gets
 the instant of the read in which it was complete. This happens in steps in the client's pauses.
 
-Most of a stream need not be decoded: fast_path.py counts its plain events, while the stream runs
-and once more here, with the same result.
+Most of a stream need not be decoded: an ``EventCounter`` (fast_path.py) counts its plain events,
+while the stream runs and once more here, with the same result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
-from orchestrator.load.fast_path import FastPath
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.response.counts import count_tokens
 from orchestrator.load.response.http import BadHttp, Body, Head, split, unwrap
@@ -28,17 +28,33 @@ ENCODINGS = frozenset(
 )
 
 
+class EventCounter(Protocol):
+    """A short cut that counts events of a response without decoding them."""
+
+    def can_count(self, request: InFlight) -> bool:
+        """Whether a response that still comes in holds enough events to count."""
+        ...
+
+    def count(self, request: InFlight) -> None:
+        """Counts some of its events and drops their bytes. Only after ``can_count``."""
+        ...
+
+    def count_rest(self, request: InFlight) -> Iterator[None]:
+        """Counts what can be counted of a response that is over, in steps."""
+        ...
+
+
 class ResponseReader:
     """Reads the responses of one point. ``start_ns``: the point's start, ``time.monotonic_ns``.
-    ``fast_path``: counts plain events; None: every event is decoded.
+    ``event_counter``: the short cut; None: every event is decoded.
     """
 
     def __init__(
-        self, wire: Wire, dialect: Dialect, fast_path: FastPath | None, start_ns: int
+        self, wire: Wire, dialect: Dialect, event_counter: EventCounter | None, start_ns: int
     ) -> None:
         self._wire = wire
         self._dialect = dialect
-        self._fast_path = fast_path
+        self._event_counter = event_counter
         self._start_ns = start_ns
 
     def finish(self, request: InFlight) -> Iterator[None]:
@@ -48,11 +64,12 @@ class ResponseReader:
         self._set_times(request)
         head = request.head
         if head is None:
-            request.record.fail(ErrorClass.GARBAGE, "no response")  # unless it failed before
+            # a failure that the transport recorded counts first
+            request.record.fail(ErrorClass.GARBAGE, "no response")
             return
         request.record.http_status = head.status
-        if self._fast_path is not None:
-            yield from self._fast_path.count_rest(request)
+        if self._event_counter is not None:
+            yield from self._event_counter.count_rest(request)
         yield from self._decode(request, head)
         request.parts = []
         request.times = []

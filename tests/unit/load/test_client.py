@@ -5,51 +5,46 @@ tells how far it is.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any
 
 import pytest
 
 from orchestrator.load.client import ClientLoop, LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, TargetSilence
-from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.requests import Assignment, RequestWriter
 from orchestrator.load.response.reader import ResponseReader
-from orchestrator.load.rows import RowCollector
+from orchestrator.load.rows import ROWS_AT_ONCE, RowCollector
 from orchestrator.load.schedule import PlannedRequest
-from orchestrator.load.sockets import Connection, Poller, resolve
-from orchestrator.load.transport import Transport
 from orchestrator.load.wire.wires import WIRES
-from orchestrator.results.outcomes import ErrorClass
+from orchestrator.spec.address import parse_url
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.drawn import ConversationsWorkload
-from tests.in_flight import sent_request
 from tests.unit.load.test_schedule import point
 
 
-def ended(rows: bool) -> tuple[ClientResult, LoadClient]:
+def aborted(rows: bool) -> tuple[ClientResult, LoadClient]:
     client = LoadClient(priority="normal")
     client.prepare(point(requests=500, duration_s=None))
     client.abort(rows)
     return client.run(time.monotonic_ns() + 60_000_000_000), client
 
 
-def test_what_was_to_come_is_aborted_where_rows_are_wanted() -> None:
-    result, client = ended(rows=True)
+def test_an_aborted_run_has_a_row_for_every_unsent_request() -> None:
+    result, client = aborted(rows=True)
     assert result.requests["status"].to_pylist() == ["aborted"] * 500
     assert client.progress().failed == 500
 
 
-def test_who_has_enough_waits_for_no_row_of_what_was_to_come() -> None:
-    """Of a million requests these would be made for half a minute, and thrown away."""
-    result, client = ended(rows=False)
+def test_an_aborted_run_makes_no_rows_of_unsent_requests_if_none_are_wanted() -> None:
+    """Those of a million requests would be made for half a minute, and thrown away."""
+    result, client = aborted(rows=False)
     assert (result.requests.num_rows, result.token_events.num_rows) == (0, 0)
     assert client.progress().failed == 0
 
 
-def test_who_prepares_again_and_again_holds_no_more_files() -> None:
+def test_preparing_again_and_again_opens_no_more_files() -> None:
     client = LoadClient(priority="normal")
     client.prepare(point(requests=1, duration_s=None))
     before = len(os.listdir("/proc/self/fd"))
@@ -61,21 +56,23 @@ def test_who_prepares_again_and_again_holds_no_more_files() -> None:
 
 
 @contextmanager
-def client_loop(given: LoadPoint) -> Iterator[ClientLoop]:
-    assignment = Assignment.of(given, 0, 1)
-    made = ClientLoop(assignment, RequestWriter(assignment, [parse_url(given.targets[0].url)]), [])
-    made._rows = RowCollector(assignment, 0)
-    dialect = given.dialect
+def client_loop(load_point: LoadPoint, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[ClientLoop]:
+    """A loop that has no sockets and does not run."""
+    assignment = Assignment.of(load_point, 0, 1)
+    writer = RequestWriter(assignment, [parse_url(load_point.targets[0].url)])
+    made = ClientLoop(assignment, writer, [])
+    made._rows = RowCollector(assignment, rows_at_once)
+    dialect = load_point.dialect
     made._reader = ResponseReader(WIRES[dialect.wire], dialect, None, 0)
     with closing(made._rows), closing(made._poller):
         yield made
 
 
 def test_progress_looks_for_silences_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look goes over all that is open, and the loop waits meanwhile."""
-    found = [[TargetSilence(0, 1, 5.0)]]
+    """Each look goes over all open requests, and the loop waits meanwhile."""
+    looks = [[TargetSilence(0, 1, 5.0)]]
     with client_loop(point()) as made:
-        monkeypatch.setattr(made._silence_tracker, "silences", lambda *_: found.pop())
+        monkeypatch.setattr(made._silence_tracker, "silences", lambda *_: looks.pop())
         assert [made.progress().silences for _ in range(3)] == [(TargetSilence(0, 1, 5.0),)] * 3
 
 
@@ -94,33 +91,7 @@ def test_a_run_that_ends_while_it_is_asked_is_no_error(monkeypatch: pytest.Monke
     assert looks == [None]
 
 
-def test_a_request_is_ended_without_a_look_at_all_others() -> None:
-    """Of 10,000 that time out together, each would be looked for among all, and the loop would stop
-    for seconds.
-    """
-
-    class Unlisted(dict[int, Connection]):
-        def values(self) -> Any:
-            raise AssertionError("all connections were looked at")
-
-    with socket.create_server(("127.0.0.1", 0)) as server, closing(Poller()) as poller:
-        origin = parse_url(f"http://127.0.0.1:{server.getsockname()[1]}")
-        transport = Transport(poller, [resolve(origin)])
-        transport._connections = Unlisted()
-        flights = [sent_request(index=index) for index in range(3)]
-        for flight in flights:
-            transport.start(flight)
-        transport.cancel(flights[1], ErrorClass.TIMEOUT, "too late")
-        transport.cancel(flights[1], ErrorClass.TIMEOUT, "again")
-        assert transport.ended == [flights[1]]
-        transport._connections = dict(transport._connections)
-        transport.close()
-
-
-def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 2)
+def test_rows_of_conversations_are_flushed_although_bytes_are_waiting() -> None:
     talk = ConversationsWorkload(
         name="w",
         kind="conversations",
@@ -129,7 +100,7 @@ def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(
         output_tokens=Lengths(fixed=4),
     )
     crowded = []
-    with client_loop(point(workload=talk)) as made:
+    with client_loop(point(workload=talk), rows_at_once=2) as made:
         for index in range(2):
             made._read_now(made._writer.take(PlannedRequest(index, index, 0, 0)))
             crowded.append(made._crowded)

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.load.fast_path import count_any_shape, count_same_shape
+from orchestrator.load.fast_path import (
+    MIN_READS,
+    FastPath,
+    count_any_shape,
+    count_same_shape,
+    fast_path_of,
+)
 from orchestrator.load.wire.openai import CHAT, COMPLETIONS
 from orchestrator.load.wire.parsed import UNKNOWN, Parsed
+from tests.integration.load_server import END
+from tests.unit.load.response.streams import WIRE, done, with_tokens_at
 
 TEXTS = (" the", "\n", '"', "\\", "a\\", '\\"', '\\\\"', 'say "hi"', "caf\u00e9", "5", '":[7]', "]")
 
@@ -140,3 +148,46 @@ def test_the_short_way_counts_as_the_general_way_does(
         decoded = Parsed()
         wire.read(events, decoded)
         assert parsed == decoded
+
+
+# -- which reads are counted
+
+
+def fast_path() -> FastPath:
+    counter = fast_path_of(WIRE)
+    assert counter is not None
+    return counter
+
+
+def test_reads_that_were_counted_are_dropped_and_nothing_else() -> None:
+    request = with_tokens_at(*range(1_000_000, 201_000_000, 1_000_000))
+    bytes_before = sum(map(len, request.parts))
+    while fast_path().can_count(request, MIN_READS):
+        fast_path().count(request)
+    assert len(request.event_ns) >= 160
+    assert sum(map(len, request.parts)) < bytes_before / 4
+    assert request.parts[-1].endswith(END)
+    assert request.times[-1] == 200_001_000
+    assert done(request).chunks == 200
+
+
+def test_a_reply_that_is_needed_as_text_is_not_counted() -> None:
+    request = with_tokens_at(*range(1_000_000, 101_000_000, 1_000_000))
+    assert fast_path().can_count(request, MIN_READS)
+    request.parsed.texts = []
+    assert not fast_path().can_count(request, MIN_READS)
+
+
+def test_a_body_without_chunks_is_not_counted() -> None:
+    request = with_tokens_at(*range(1_000_000, 101_000_000, 1_000_000))
+    request.end_marker = b""
+    assert not fast_path().can_count(request, MIN_READS)
+
+
+def test_a_running_stream_is_counted_only_when_many_reads_wait() -> None:
+    request = with_tokens_at(*range(1_000_000, 101_000_000, 1_000_000))
+    assert not fast_path().can_count(request)
+
+
+def test_an_api_without_a_counter_has_no_fast_path() -> None:
+    assert fast_path_of("tgi") is None

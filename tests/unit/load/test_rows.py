@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import tracemalloc
 from array import array
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.base.errors import ResultsError
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import Target
 from orchestrator.load.request_record import RequestRecord, TokenGaps
@@ -23,45 +21,40 @@ from orchestrator.load.requests import Assignment
 from orchestrator.load.response.http import BadHttp, parse_head
 from orchestrator.load.rows import POINT_IDS, RowCollector, lost_requests
 from orchestrator.load.schedule import PlannedRequest, Schedule
-from orchestrator.load.wire.parsed import Parsed
-from orchestrator.results.outcomes import ErrorClass, TokenCounts
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.spec.load import Workload
 from tests.in_flight import sent_request
 from tests.unit.load.test_schedule import Each, point
 
-START = 5_000_000_000
-
 
 def filled() -> RowCollector:
-    of_the_point = point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9)
-    assignment = Assignment.of(of_the_point, 3, 4)
-    rows = RowCollector(assignment, START)
+    assignment = Assignment.of(point(measurement_id="m1", attempt_id="a1", warmup_s=20e-9), 3, 4)
+    rows = RowCollector(assignment)
     for index in (7, 2, 5):
         planned = PlannedRequest(index, index, 0, 10 * index)
         record = assignment.record(planned, 0, "measure", 100, 4)
         record.sent_ns = 20 * index
         record.done_ns = 1000 * index
         record.chunks = 4
+        request = InFlight(planned, record, 0, b"")
         if index != 5:
-            several = array("h", [1, 2, 1, 1]) if index == 2 else None
-            record.gaps = TokenGaps(index, array("i", range(index, index + 3)), several)
-        rows.add(InFlight(planned, record, 0, b""))
+            tokens_per_chunk = array("h", [1, 2, 1, 1]) if index == 2 else None
+            gaps_us = array("i", range(index, index + 3))
+            request.gaps = TokenGaps(index, gaps_us, tokens_per_chunk)
+        rows.add(request)
     rows.add_unsent(PlannedRequest(4, 4, 0, 10), 99, ErrorClass.TIMEOUT, "never sent")
     return rows
 
 
 @pytest.mark.parametrize("letters", range(40, 60))
-def test_a_token_that_a_server_says_where_http_belongs_is_never_cut_before_it_is_hidden(
-    letters: int,
-) -> None:
-    said = f"{'x' * letters} hf_Pl4ntedT0kenQwErTyUiOpAsDf".encode()
+def test_a_secret_in_bytes_that_are_no_http_is_hidden_before_it_is_cut(letters: int) -> None:
     with pytest.raises(BadHttp) as no_http:
-        parse_head(said)
-    flight = sent_request()
-    flight.record.fail(ErrorClass.GARBAGE, str(no_http.value))
-    rows = RowCollector(Assignment.of(point(), 0, 1), START)
-    rows.add(flight)
+        parse_head(f"{'x' * letters} hf_Pl4ntedT0kenQwErTyUiOpAsDf".encode())
+    request = sent_request()
+    request.record.fail(ErrorClass.GARBAGE, str(no_http.value))
+    rows = RowCollector(Assignment.of(point(), 0, 1))
+    rows.add(request)
     (row,) = tables(rows)[0].to_pylist()
     assert "***" in row["error"] and "Pl" not in row["error"]
 
@@ -93,57 +86,51 @@ def test_a_row_has_the_keys_of_its_point_and_what_its_record_holds() -> None:
 
 def test_a_record_has_a_field_for_every_column_but_the_ids_of_its_point() -> None:
     names = {field.name for field in fields(RequestRecord)}
-    assert names == {*REQUESTS.names} - {*POINT_IDS} | {"gaps"}
+    assert names == {*REQUESTS.names} - {*POINT_IDS}
 
 
 def test_a_request_that_was_never_sent_says_so() -> None:
     row = tables(filled())[0].to_pylist()[1]
-    assert (row["status"], row["error_class"], row["sent_ns"], row["done_ns"]) == (
-        "timeout",
-        "timeout",
-        None,
-        99,
-    )
+    assert (row["status"], row["error_class"]) == ("timeout", "timeout")
+    assert (row["sent_ns"], row["done_ns"]) == (None, 99)
     assert (row["input_tokens_asked"], row["output_tokens_asked"], row["chunks"]) == (4, 4, 0)
 
 
-def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 100)
-    mine = Assignment.of(point(), 0, 1)
-    entries = [PlannedRequest(index, index, 0, index) for index in range(2_000)]
-    held = []
-    with closing(RowCollector(mine, START)) as stepwise, closing(RowCollector(mine, START)) as at_once:
-        for entry in entries:
-            at_once.add_unsent(entry, 99, ErrorClass.TIMEOUT, f"never sent: {entry.index}")
+def test_rows_written_step_by_step_are_the_same_and_leave_memory() -> None:
+    assignment = Assignment.of(point(), 0, 1)
+    requests = [PlannedRequest(index, index, 0, index) for index in range(2_000)]
+    memory_bytes = []
+    stepwise = RowCollector(assignment, rows_at_once=100)
+    at_once = RowCollector(assignment)
+    with closing(stepwise), closing(at_once):
+        for planned in requests:
+            at_once.add_unsent(planned, 99, ErrorClass.TIMEOUT, f"never sent: {planned.index}")
         tracemalloc.start()
-        for entry in entries:
-            stepwise.add_unsent(entry, 99, ErrorClass.TIMEOUT, f"never sent: {entry.index}")
+        for planned in requests:
+            stepwise.add_unsent(planned, 99, ErrorClass.TIMEOUT, f"never sent: {planned.index}")
             if stepwise.full:
                 assert len(list(stepwise.flush())) > 10  # each is far shorter than all of it
-                held.append(tracemalloc.get_traced_memory()[0])
+                memory_bytes.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
-        assert len(held) == 20
-        assert held[-1] - held[1] < 30 * 1_800, "a row that is held takes ten times as much"
+        assert len(memory_bytes) == 20
+        growth_bytes = memory_bytes[-1] - memory_bytes[1]
+        assert growth_bytes < 30 * 1_800, "a row in memory takes ten times as much"
         assert stepwise.parts()[0].read().equals(at_once.parts()[0].read())
 
 
-def test_each_table_goes_to_disk_when_it_is_full_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 40)
-    monkeypatch.setattr("orchestrator.load.rows.GAPS_AT_ONCE", 1_000)
-    groups = []
-    for gaps in (500, 0):  # long answers, and those of one token
-        with closing(RowCollector(Assignment.of(point(), 0, 1), START)) as rows:
-            for index in range(81):
-                flight = sent_request(index=index)
-                flight.record.gaps = TokenGaps(index, array("i", range(gaps)), None)
-                rows.add(flight)
-                rows.flush_full()
-            groups.append([pq.read_metadata(part.open()).num_row_groups for part in rows.parts()])
-    assert groups == [[3, 41], [3, 3]]
+@pytest.mark.parametrize(
+    ("gaps", "groups"), [(500, [3, 41]), (0, [3, 3])], ids=["long answers", "answers of one token"]
+)
+def test_each_table_is_written_when_it_is_full_of_its_own(gaps: int, groups: list[int]) -> None:
+    assignment = Assignment.of(point(), 0, 1)
+    with closing(RowCollector(assignment, rows_at_once=40, gaps_at_once=1_000)) as rows:
+        for index in range(81):
+            request = sent_request(index=index)
+            request.gaps = TokenGaps(index, array("i", range(gaps)), None)
+            rows.add(request)
+            rows.flush_full()
+        parts = rows.parts()
+        assert [pq.read_metadata(part.open()).num_row_groups for part in parts] == groups
 
 
 @pytest.mark.parametrize("length", [0, 495])
@@ -153,17 +140,16 @@ def test_an_error_shows_no_secret_of_its_target_and_no_control_characters(length
         "headers": (("X-Key", "Basic hidden-word"), ("X-Team", "blue")),
     }
     target = Target("http://h", "m", **secrets)  # type: ignore[arg-type]
-    flight = sent_request()
-    flight.record.fail(
-        ErrorClass.HTTP_4XX, "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07"
-    )
-    rows = RowCollector(Assignment.of(point(targets=(target,)), 0, 1), START)
-    rows.add(flight)
+    error = "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07"
+    request = sent_request()
+    request.record.fail(ErrorClass.HTTP_4XX, error)
+    rows = RowCollector(Assignment.of(point(targets=(target,)), 0, 1))
+    rows.add(request)
     assert tables(rows)[0]["error"].to_pylist() == [("x" * length + "blue ***, ***")[:500]]
 
 
 def test_no_rows_make_empty_tables() -> None:
-    requests, events = tables(RowCollector(Assignment.of(point(), 0, 1), START))
+    requests, events = tables(RowCollector(Assignment.of(point(), 0, 1)))
     assert (len(requests), len(events)) == (0, 0)
     assert requests.schema.equals(REQUESTS)
 
@@ -178,20 +164,20 @@ def test_no_rows_make_empty_tables() -> None:
 def test_what_dead_clients_had_to_do_is_known_without_them(
     requests: int, turns: int, clients: int, open_loop: bool
 ) -> None:
-    asked: dict[str, Any] = {"input_tokens": 10, "output_tokens": 5}
-    asked |= {"kind": "conversations", "turns": turns} if turns > 1 else {}
-    fields: dict[str, Any] = {
-        "workload": Workload.model_validate({"name": "w", **asked}),
-        "requests": requests,
-        "duration_s": None,
-    }
-    control = ("request_rate", 9.0) if open_loop else ("concurrency", 4.0)
-    given_point = point(*control, **fields)
-    rows = [
-        row
-        for index in range(clients)
-        for row in lost_requests(given_point, index, clients, "gone").read().to_pylist()
-    ]
+    workload: dict[str, Any] = {"name": "w", "input_tokens": 10, "output_tokens": 5}
+    if turns > 1:
+        workload |= {"kind": "conversations", "turns": turns}
+    control, value = ("request_rate", 9.0) if open_loop else ("concurrency", 4.0)
+    load_point = point(
+        control,
+        value,
+        workload=Workload.model_validate(workload),
+        requests=requests,
+        duration_s=None,
+    )
+    rows: list[dict[str, Any]] = []
+    for index in range(clients):
+        rows += lost_requests(load_point, index, clients, "gone").read().to_pylist()
     assert sorted(row["request_index"] for row in rows) == list(range(requests))
     assert {(row["status"], row["error_class"], row["error"]) for row in rows} == {
         ("lost", "lost", "gone")
@@ -207,41 +193,7 @@ def test_a_lost_client_of_a_closed_loop_by_time_leaves_a_row_per_slot() -> None:
 
 @pytest.mark.parametrize("rate", [0.5, 30.0])
 def test_lost_requests_of_an_open_loop_are_those_of_the_schedule(rate: float) -> None:
-    given_point = point(value=rate, warmup_s=2.0)
-    rows = lost_requests(given_point, 0, 1, "gone").read().to_pylist()
-    assert [row["scheduled_ns"] for row in rows] == Schedule(given_point, Each(1)).due_ns.tolist()
+    load_point = point(value=rate, warmup_s=2.0)
+    rows = lost_requests(load_point, 0, 1, "gone").read().to_pylist()
+    assert [row["scheduled_ns"] for row in rows] == Schedule(load_point, Each(1)).due_ns.tolist()
     assert {row["phase"] for row in rows} == {"warmup", "measure"}
-
-
-class Full:
-    """A temporary file on a disk that fills up after the first reply."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._written = file, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data if not self._written else data[:3])
-        self._written += 1
-        if self._written == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_replies_that_must_be_counted_need_room_on_the_disk() -> None:
-    assignment = Assignment.of(point(), 0, 1)
-    rows = RowCollector(
-        replace(assignment, point=replace(assignment.point, count_text=True, tokenizer="x")), START
-    )
-    rows._replies = Full(rows._replies)
-    flights = []
-    for index in range(2):
-        flight = sent_request(index=index, output_tokens=9)
-        flight.parsed = Parsed([1], texts=["a word"])
-        flight.record.token_count_source = TokenCounts.CHUNKS
-        flights.append(flight)
-    rows.add(flights[0])
-    with pytest.raises(ResultsError, match="No space left on device.*TMPDIR"):
-        rows.add(flights[1])
-    rows.close()

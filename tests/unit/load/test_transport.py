@@ -7,11 +7,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.sockets import Poller, resolve
+from orchestrator.load.sockets import Connection, Poller, resolve
 from orchestrator.load.transport import Transport
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.address import parse_url
@@ -175,6 +176,26 @@ def test_a_cancelled_request_is_over_at_once(exchange: Exchange) -> None:
     exchange.transport.cancel(request, ErrorClass.TIMEOUT, "too late")
     assert exchange.transport.ended == [request]
     assert error_of(request) == (ErrorClass.TIMEOUT, "too late")
+
+
+class NotIterable(dict[int, Connection]):
+    def values(self) -> Any:
+        raise AssertionError("all connections were looked at")
+
+
+def test_a_request_is_cancelled_without_a_look_at_all_others(exchange: Exchange) -> None:
+    """Of 10,000 that time out together, each would be looked for among all, and the loop would stop
+    for seconds.
+    """
+    transport = exchange.transport
+    transport._connections = NotIterable()
+    requests = [sent_request(index=index) for index in range(3)]
+    for request in requests:
+        transport.start(request)
+    transport.cancel(requests[1], ErrorClass.TIMEOUT, "too late")
+    transport.cancel(requests[1], ErrorClass.TIMEOUT, "again")
+    assert transport.ended == [requests[1]]
+    transport._connections = dict(transport._connections)  # so that it can be closed
 
 
 def test_an_end_within_a_chunk_does_not_end_the_stream(exchange: Exchange) -> None:
