@@ -1,7 +1,7 @@
 """When requests are due in an open loop: one pure function per arrival process.
 
-A process takes what was asked for and a random generator. It returns ascending float64 offsets in
-seconds from the point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
+A process takes an ``ArrivalRequest`` and a random generator. It returns ascending float64 offsets
+in seconds from the point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,14 @@ from functools import lru_cache
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Floats
 from orchestrator.spec.load import Arrivals, hours
 
-Offsets = NDArray[np.float64]
-MOST_MEAN_GAP_S = 30.0  # between whole times of a trace, until somebody says that they are seconds
+Offsets = Floats
+# mean gap between the times of a trace; if they are whole numbers further apart, they may be
+# milliseconds
+MOST_MEAN_GAP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,11 @@ def constant(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
 
 def poisson(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """Exponential gaps, as many independent users make them. Dispersion index 1."""
-    return renewal(
-        lambda n: rng.exponential(1.0 / request.rate, n),
-        request.rate,
-        request.horizon_s,
-        request.count,
-    )
+
+    def gaps(number: int) -> Offsets:
+        return rng.exponential(1.0 / request.rate, number)
+
+    return renewal(gaps, request.rate, request.horizon_s, request.count)
 
 
 def gamma(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
@@ -73,31 +74,41 @@ def gamma(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     The dispersion index of the counts tends to 1/burstiness.
     """
     shape = request.arrivals.burstiness
-    return renewal(
-        lambda n: rng.gamma(shape, 1.0 / (request.rate * shape), n),
-        request.rate,
-        request.horizon_s,
-        request.count,
-    )
+
+    def gaps(number: int) -> Offsets:
+        return rng.gamma(shape, 1.0 / (request.rate * shape), number)
+
+    return renewal(gaps, request.rate, request.horizon_s, request.count)
 
 
 def renewal(
     gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None, count: int | None
 ) -> Offsets:
-    """Cumulative sums of gaps up to the horizon or the count. ``gaps`` draws n gaps."""
+    """Cumulative sums of gaps up to the horizon or the count. ``gaps`` draws a number of them."""
     if horizon_s is None:
         assert count is not None
         return np.cumsum(gaps(count))
     block = max(64, int(rate * horizon_s * 1.2) + 64)
     offsets = np.cumsum(gaps(block))
     while offsets[-1] < horizon_s:
-        offsets = np.concatenate([offsets, offsets[-1] + np.cumsum(gaps(block))])
-    return offsets[: int(np.searchsorted(offsets, horizon_s, side="left"))][:count]
+        more_offsets = offsets[-1] + np.cumsum(gaps(block))
+        offsets = np.concatenate([offsets, more_offsets])
+    within_horizon = int(np.searchsorted(offsets, horizon_s, side="left"))
+    return offsets[:within_horizon][:count]
 
 
 # -- Poisson processes whose rate changes. A process of rate 1 is drawn in operational time (the
 # expected arrivals so far) and mapped to seconds through the inverse of the cumulative rate, which
 # is exact for any rate function.
+
+
+def _unit_poisson(rng: np.random.Generator, expected: float | None, count: int | None) -> Offsets:
+    """A Poisson process of rate 1, up to ``expected`` arrivals on average or exactly ``count``."""
+
+    def gaps(number: int) -> Offsets:
+        return rng.exponential(1.0, number)
+
+    return renewal(gaps, 1.0, expected, count)
 
 
 def ramp(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
@@ -116,12 +127,13 @@ def ramp(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     else:
         ramp_s = request.horizon_s
         expected = ramp_s * mean_rate
-    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, request.count)
+    units = _unit_poisson(rng, expected, request.count)
     slope = (end_rate - rate) / ramp_s
-    inside = np.minimum(units, ramp_s * mean_rate)
+    within_ramp = np.minimum(units, ramp_s * mean_rate)
     # t solves rate * t + slope * t^2 / 2 = units; in this form slope 0 is no special case
-    offsets = 2.0 * inside / (rate + np.sqrt(np.maximum(rate * rate + 2.0 * slope * inside, 0.0)))
-    return offsets + (units - inside) / end_rate
+    rate_then = np.sqrt(np.maximum(rate * rate + 2.0 * slope * within_ramp, 0.0))
+    offsets = 2.0 * within_ramp / (rate + rate_then)
+    return offsets + (units - within_ramp) / end_rate
 
 
 def steps(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
@@ -129,27 +141,29 @@ def steps(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     end.
     """
     assert request.arrivals.steps is not None
-    factors, lengths = np.array(request.arrivals.steps, dtype=np.float64).T
-    per_cycle = float(np.sum(factors * lengths)) * request.rate
+    factors, lengths_s = np.array(request.arrivals.steps, dtype=np.float64).T
+    per_cycle = float(np.sum(factors * lengths_s)) * request.rate
     if per_cycle <= 0.0:
         return np.empty(0)
 
-    def cycles(number: int) -> tuple[Offsets, Offsets]:
-        """The instants between the steps of ``number`` cycles, and the arrivals expected until
-        each.
-        """
-        times = np.cumsum(np.tile(lengths, number))
-        arrivals = np.cumsum(np.tile(factors * lengths * request.rate, number))
-        return np.concatenate([[0.0], times]), np.concatenate([[0.0], arrivals])
+    def instants_s(cycles: int) -> Floats:
+        """The instants between the steps of so many cycles, from 0 on."""
+        return np.concatenate([[0.0], np.cumsum(np.tile(lengths_s, cycles))])
+
+    def expected_by_then(cycles: int) -> Floats:
+        """The arrivals expected until each of these instants."""
+        per_step = factors * lengths_s * request.rate
+        return np.concatenate([[0.0], np.cumsum(np.tile(per_step, cycles))])
 
     expected = None
     if request.horizon_s is not None:
-        cycles_begun = int(request.horizon_s // lengths.sum()) + 1
-        expected = float(np.interp(request.horizon_s, *cycles(cycles_begun)))
-    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, request.count)
-    cycles_needed = int(units[-1] // per_cycle) + 1 if len(units) else 1
-    times, counts = cycles(cycles_needed)
-    offsets: Offsets = np.interp(units, counts, times)
+        cycles = int(request.horizon_s // lengths_s.sum()) + 1
+        expected = float(np.interp(request.horizon_s, instants_s(cycles), expected_by_then(cycles)))
+    units = _unit_poisson(rng, expected, request.count)
+    if not len(units):
+        return units
+    cycles = int(units[-1] // per_cycle) + 1
+    offsets: Offsets = np.interp(units, expected_by_then(cycles), instants_s(cycles))
     return offsets
 
 
@@ -167,8 +181,9 @@ def trace(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
 
 
 def mean_rate(offsets: Offsets, ends_s: float | None, requests: int | None) -> float:
-    """Arrivals per second between the first and the last of a trace that are sent: those before
-    ``ends_s``, at most ``requests``. Infinite where all are at one instant and nothing else ends.
+    """Arrivals per second between the first and the last request of a trace that is sent: those
+    before ``ends_s``, at most ``requests``. Where all are at one instant: their number over
+    ``ends_s``, infinite without it.
     """
     if ends_s is not None:
         offsets = offsets[offsets < ends_s]
@@ -179,30 +194,34 @@ def mean_rate(offsets: Offsets, ends_s: float | None, requests: int | None) -> f
 
 
 def unit_problem(arrivals: Arrivals) -> str | None:
-    """Why the times of a trace are probably milliseconds, where nobody said what they are.
+    """Why the times of a trace are probably milliseconds, where the file does not say what they
+    are.
 
-    The times of Mooncake's traces are. Of others those look like it that are whole numbers more
-    than half a minute apart on average.
+    The times of Mooncake's traces are milliseconds. Times of other traces look like milliseconds if
+    they are whole numbers more than half a minute apart on average.
     """
     if "speed_up" in arrivals.model_fields_set:
         return None
-    path, offsets = arrivals.trace or "", recorded(arrivals)
-    ask = "give 'speed_up' 1000 for milliseconds, 1 for seconds"
+    path = arrivals.trace or ""
+    offsets = recorded(arrivals)
     if _is_mooncake(path):
-        return f"trace {path!r} looks like Mooncake's, whose times are milliseconds: {ask}"
-    whole = bool(np.all(offsets == np.floor(offsets)))
-    if whole and len(offsets) > 1 and offsets[-1] / (len(offsets) - 1) > MOST_MEAN_GAP_S:
-        text = f"trace {path!r} would last {hours(float(offsets[-1]))}"
         return (
-            f"{text} for {len(offsets):,} requests; are its times milliseconds? "
-            f"{ask[0].upper()}{ask[1:]}"
+            f"trace {path!r} looks like Mooncake's, whose times are milliseconds: "
+            "give 'speed_up' 1000 for milliseconds, 1 for seconds"
+        )
+    is_whole = bool(np.all(offsets == np.floor(offsets)))
+    mean_gap_s = offsets[-1] / max(len(offsets) - 1, 1)
+    if is_whole and mean_gap_s > MOST_MEAN_GAP_S:
+        return (
+            f"trace {path!r} would last {hours(float(offsets[-1]))} for {len(offsets):,} requests; "
+            "are its times milliseconds? Give 'speed_up' 1000 for milliseconds, 1 for seconds"
         )
     return None
 
 
 def _is_mooncake(path: str) -> bool:
-    """Whether the first line has blocks of 512 tokens and a whole number as its time. Bailian's
-    traces, whose times are seconds, have smaller blocks and name a chat.
+    """Whether the first line of a trace has blocks of 512 tokens and a whole number as its time.
+    Bailian's traces, whose times are seconds, have smaller blocks and name a chat.
     """
     from orchestrator.workloads.entries import block_sizes
     from orchestrator.workloads.files import first_line
@@ -229,14 +248,17 @@ def recorded(arrivals: Arrivals) -> Offsets:
     from orchestrator.workloads.files import status_of  # only a trace needs it
 
     path = arrivals.trace or ""
-    found = status_of("trace", path)
-    stamps = _stamps(path, found.st_mtime_ns, found.st_size)
-    offsets: Offsets = (stamps - stamps[0]) / arrivals.speed_up
+    status = status_of("trace", path)
+    times = _times(path, status.st_mtime_ns, status.st_size)
+    offsets: Offsets = (times - times[0]) / arrivals.speed_up
     return offsets
 
 
 @lru_cache(maxsize=1)
-def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
+def _times(path: str, mtime_ns: int, size: int) -> Floats:
+    """The times of a trace as they stand in its file. ``mtime_ns``, ``size``: of the file, so that
+    it is read again where it has changed.
+    """
     from orchestrator.workloads.files import (
         lines_of,
         read_each,
@@ -246,24 +268,31 @@ def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
 
     last = -np.inf
 
-    def stamp(line: bytes) -> float:
+    def ascending_time(line: bytes) -> float:
         nonlocal last
-        try:
-            value = float(
-                orjson.loads(line)["timestamp"] if line.lstrip().startswith(b"{") else line
-            )
-        except (ValueError, KeyError, TypeError):
-            value = np.nan
-        if not np.isfinite(value):
-            raise ValueError(f"no finite time in {line[:60].decode(errors='replace')!r}")
-        before, last = last, value
-        if value < before:
+        before = last
+        last = _time_of(line)
+        if last < before:
             raise ValueError(
-                f"{value:g} is before the {before:g} of the line above it: sort the file by time"
+                f"{last:g} is before the {before:g} of the line above it: sort the file by time"
             )
-        return value
+        return last
 
     data = read_file("trace", path)
     refuse_other_formats("trace", path, data)
     lines = ((f"line {number}", line) for number, line in lines_of(data, "trace", path))
-    return np.array(read_each("trace", path, lines, stamp), dtype=np.float64)
+    return np.array(read_each("trace", path, lines, ascending_time), dtype=np.float64)
+
+
+def _time_of(line: bytes) -> float:
+    """The time of a line: a number, or the ``timestamp`` of a JSON object. Raises ValueError."""
+    try:
+        if line.lstrip().startswith(b"{"):
+            time = float(orjson.loads(line)["timestamp"])
+        else:
+            time = float(line)
+    except (ValueError, KeyError, TypeError):
+        time = np.nan
+    if not np.isfinite(time):
+        raise ValueError(f"no finite time in {line[:60].decode(errors='replace')!r}")
+    return time

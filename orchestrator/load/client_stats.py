@@ -7,13 +7,22 @@ import socket
 import time
 from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Floats
 from orchestrator.load.in_flight import InFlight
 from orchestrator.load.point import ClientStats, TargetSilence
 from orchestrator.load.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTime:
+    """Time since the start."""
+
+    wall_ns: int
+    cpu_ns: int  # of the thread that runs the loop
 
 
 class StatsRecorder:
@@ -26,8 +35,8 @@ class StatsRecorder:
         self._start_ns = 0
         self._start_error_ns = 0
         self._cpu_start_ns = 0
-        # wall and CPU time, ns, once nothing more was due
-        self._loaded: tuple[int, int] | None = None
+        # the time that was used until nothing more was due; None: requests are still due
+        self._used_under_load: UsedTime | None = None
         self.beats = 0
         self.in_flight_max = 0
         self.coalesced_reads = 0
@@ -35,43 +44,47 @@ class StatsRecorder:
         self.gave_up = False
 
     def start(self, start_ns: int, now_ns: int) -> None:
-        self._start_ns, self._start_error_ns = start_ns, now_ns - start_ns
+        self._start_ns = start_ns
+        self._start_error_ns = now_ns - start_ns
         self._cpu_start_ns = time.thread_time_ns()
 
     def beat(self, late_ns: int, in_flight: int, draining: bool = False) -> None:
-        """One heartbeat, and how late it came: bytes or a due request may have waited that long for
-        this client.
+        """Records a heartbeat, and how late it came: bytes or a due request may have waited that
+        long for this client.
 
         ``draining``: nothing more is due. That time does not count: waiting for the last answers is
         easy work.
         """
         self.beats += 1
         if draining:
-            self._loaded = self._loaded or self._used()
+            if self._used_under_load is None:
+                self._used_under_load = self._used()
             return
-        self._loaded = None  # a conversation went on after all
+        self._used_under_load = None  # a conversation went on after all
         self._loop_delays_ns.append(late_ns)
         self.in_flight_max = max(self.in_flight_max, in_flight)
 
     def sent(self, late_ns: int) -> None:
-        """One request, sent ``late_ns`` after it was due and max_in_flight allowed it."""
+        """Records a request that was sent ``late_ns`` after it was due and max_in_flight allowed
+        it.
+        """
         self._send_delays_ns.append(late_ns)
 
-    def _used(self) -> tuple[int, int]:
-        """Wall and CPU time since the start, ns."""
+    def _used(self) -> UsedTime:
         wall_ns = max(0, time.monotonic_ns() - self._start_ns)
-        return wall_ns, time.thread_time_ns() - self._cpu_start_ns
+        return UsedTime(wall_ns, time.thread_time_ns() - self._cpu_start_ns)
 
     def stats(self, transport: Transport, priority: str) -> ClientStats:
-        wall_ns, cpu_ns = self._used()
-        loaded_ns, loaded_cpu_ns = self._loaded or (wall_ns, cpu_ns)
+        used = self._used()
+        under_load = self._used_under_load or used
+        cpu_share = under_load.cpu_ns / under_load.wall_ns if under_load.wall_ns else 0.0
         loop_delay_ms = _milliseconds(self._loop_delays_ns)
         send_delay_ms = _milliseconds(self._send_delays_ns)
         return ClientStats(
             client=self._client,
-            wall_s=wall_ns / 1e9,
-            cpu_s=cpu_ns / 1e9,
-            cpu_share=loaded_cpu_ns / loaded_ns if loaded_ns else 0.0,
+            wall_s=used.wall_ns / 1e9,
+            cpu_s=used.cpu_ns / 1e9,
+            cpu_share=cpu_share,
             loop_lag_p99_ms=float(np.quantile(loop_delay_ms, 0.99)),
             loop_lag_max_ms=float(loop_delay_ms.max()),
             send_lag_p50_ms=float(np.quantile(send_delay_ms, 0.5)),
@@ -92,7 +105,7 @@ class StatsRecorder:
         )
 
 
-def _milliseconds(delays_ns: array[int]) -> NDArray[np.float64]:
+def _milliseconds(delays_ns: array[int]) -> Floats:
     """The delays in milliseconds; a single 0 where there are none."""
     if not delays_ns:
         return np.zeros(1)
@@ -103,13 +116,13 @@ class TargetSilenceTracker:
     """When this client last heard from each target. Instants are ``time.monotonic_ns``."""
 
     def __init__(self, targets: int) -> None:
-        # by target: the last byte of the requests that are over
+        # by target: when the last byte of the requests that are over came
         self._heard_ns: list[int | None] = [None] * targets
         # by target: the start of the first request since then that got no byte
         self._unanswered_since_ns: list[int | None] = [None] * targets
 
     def over(self, request: InFlight) -> None:
-        """A request is over; its response is not read yet."""
+        """Records that a request is over; its response is not read yet."""
         target = request.target
         if request.times:
             self._heard_ns[target] = request.times[-1]

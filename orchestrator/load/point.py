@@ -36,10 +36,10 @@ class Target:
         """What no error text may show, even where a server repeats it: the key, header values,
         their last words.
         """
-        words = [self.api_key or ""]
+        secrets = [self.api_key or ""]
         for _, value in self.headers:
-            words += [value, value.split(" ")[-1]]
-        return [word for word in words if len(word) >= SHORTEST]
+            secrets += [value, value.split(" ")[-1]]
+        return [secret for secret in secrets if len(secret) >= SHORTEST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class LoadPoint:
 
     The schedule is a pure function of these values; of n clients each takes every n-th session.
     Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at
-    an infinite rate all at once. Closed loop (concurrency): that many requests are kept in flight
+    an infinite rate all at once. Closed loop (concurrency): so many requests are kept in flight
     over all clients, for that time or number. Requests due before ``warmup_s`` have ``phase =
-    'warmup'``. None: all are measured, and the window begins where the run became steady.
+    'warmup'``; without it all are measured, and the window begins where the run became steady.
     """
 
     targets: tuple[Target, ...]
@@ -83,14 +83,18 @@ class LoadPoint:
     @property
     def ends_s(self) -> float | None:
         """Until when requests are due; None: until ``requests`` have been sent."""
-        return None if self.duration_s is None else (self.warmup_s or 0.0) + self.duration_s
+        if self.duration_s is None:
+            return None
+        return (self.warmup_s or 0.0) + self.duration_s
 
     @property
     def drain_s(self) -> float:
         """How long to wait for answers after the last due instant; by default the timeout of a
         request.
         """
-        return self.request_timeout_s if self.drain_timeout_s is None else self.drain_timeout_s
+        if self.drain_timeout_s is None:
+            return self.request_timeout_s
+        return self.drain_timeout_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,8 @@ class ClientStats:
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What others did on an engine's host while a point ran: all but its own launch, clients and
-    driver.
+    """What other programs did on an engine's host while a point ran: all but the point's own launch,
+    clients and driver.
     """
 
     host: str
@@ -161,7 +165,12 @@ class Progress:
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(
-            *(getattr(self, name) + getattr(other, name) for name in Progress.__slots__)
+            scheduled=self.scheduled + other.scheduled,
+            sent=self.sent + other.sent,
+            done=self.done + other.done,
+            failed=self.failed + other.failed,
+            in_flight=self.in_flight + other.in_flight,
+            silences=self.silences + other.silences,
         )
 
     def silent(self, limit_s: float) -> list[int]:

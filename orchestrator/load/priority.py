@@ -27,8 +27,9 @@ class Priority:
     def __init__(self, how: Scheduling) -> None:
         self.how: Scheduling = how  # for the run as a whole
         self.now: Scheduling = how
-        self._full = False
-        self._window = (0, 0)  # its start, and the thread's CPU time at that instant
+        self._full = False  # the thread needed its whole core in the last window
+        self._window_start_ns = 0
+        self._window_start_cpu_ns = 0  # the thread's CPU time at that instant
 
     def look(self, now_ns: int, cpu_ns: int) -> None:
         """Leaves real-time for a moment while the thread fills its core. To be called every 10 ms
@@ -39,22 +40,28 @@ class Priority:
         """
         if self.how != "realtime":
             return
-        start_ns, used_ns = self._window
-        if now_ns - start_ns >= WINDOW_NS:
-            self._full = start_ns > 0 and cpu_ns - used_ns > FULL_SHARE * (now_ns - start_ns)
-            self._window = start_ns, used_ns = now_ns, cpu_ns
-        now: Scheduling = (
-            "nice" if self._full and now_ns - start_ns >= REALTIME_SHARE * WINDOW_NS else "realtime"
-        )
-        if now != self.now:
-            _schedule(os.SCHED_RR if now == "realtime" else os.SCHED_OTHER, int(now == "realtime"))
-            self.now = now
+        if now_ns - self._window_start_ns >= WINDOW_NS:
+            is_first = self._window_start_ns == 0
+            window_ns = now_ns - self._window_start_ns
+            used_ns = cpu_ns - self._window_start_cpu_ns
+            self._full = not is_first and used_ns > FULL_SHARE * window_ns
+            self._window_start_ns = now_ns
+            self._window_start_cpu_ns = cpu_ns
+        is_late_in_window = now_ns - self._window_start_ns >= REALTIME_SHARE * WINDOW_NS
+        now: Scheduling = "nice" if self._full and is_late_in_window else "realtime"
+        if now == self.now:
+            return
+        self.now = now
+        if now == "realtime":
+            _schedule(os.SCHED_RR, 1)
+        else:
+            _schedule(os.SCHED_OTHER, 0)
 
 
 @contextmanager
 def scheduled(wanted: Scheduling) -> Iterator[Priority]:
-    """Runs the calling thread as wanted, or as near to it as is allowed, and yields how. Undone on
-    exit.
+    """Runs the calling thread as wanted, or as near to that as is allowed, and yields how it runs.
+    Undone on exit.
 
     Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the niceness goes
     as near to -10 as is allowed (Ray starts its workers at 15). Threads and processes started
@@ -63,20 +70,26 @@ def scheduled(wanted: Scheduling) -> Iterator[Priority]:
     if wanted == "normal":
         yield Priority("normal")
         return
-    niceness, before = os.getpriority(os.PRIO_PROCESS, 0), None
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    policy_before: tuple[int, int] | None = None  # and its priority; None: it was not changed
     lower_niceness(NICENESS)
     if wanted == "realtime":
         with suppress(AttributeError, OSError):  # not Linux, or not allowed
-            policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
+            policy = os.sched_getscheduler(0)
+            priority = os.sched_getparam(0).sched_priority
             _schedule(os.SCHED_RR, 1)
-            before = policy, param.sched_priority
-    low = os.getpriority(os.PRIO_PROCESS, 0) < 0
+            policy_before = (policy, priority)
+    how: Scheduling = "normal"
+    if policy_before is not None:
+        how = "realtime"
+    elif os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        how = "nice"
     try:
-        yield Priority("realtime" if before else "nice" if low else "normal")
+        yield Priority(how)
     finally:
         with suppress(OSError):
-            if before is not None:
-                _schedule(*before)
+            if policy_before is not None:
+                _schedule(*policy_before)
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
 

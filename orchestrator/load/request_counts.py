@@ -19,7 +19,8 @@ from orchestrator.results.outcomes import EXACT_SOURCES, ErrorClass, RequestStat
 from orchestrator.spec.load import Level
 
 MAX_SEND_DELAY_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
-MAX_TEMPLATE_TOKENS = 64  # that a chat template or a BOS token may add to each message of a prompt
+# that a chat template or a BOS token may add to each message of a prompt
+MAX_TEMPLATE_TOKENS = 64
 REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 NUMBERS = (
     "scheduled_ns",
@@ -37,14 +38,16 @@ NUMBERS = (
     "hidden_tokens",
 )
 TEXTS = ("status", "error_class", "token_count_source", "finish_reason")
-QUARTERS = 4
+QUARTERS = 4  # of the time in which requests are due
 INSTANTS_PER_QUARTER = 8  # at which open requests are counted
 
 
 @dataclass(frozen=True, slots=True)
 class RequestColumns:
-    """Columns of some requests. ``numbers``: with NaN for null. ``codes``: of each text column, a
-    number for each row that says which of its ``texts`` it holds; null is none of them.
+    """Columns of some requests.
+
+    ``numbers``: by column, with NaN for null. ``texts``: by text column, the number that stands for
+    each text. ``codes``: by text column, the number of each row's text; -1 for null.
     """
 
     numbers: dict[str, Floats]
@@ -59,7 +62,9 @@ class RequestColumns:
         codes, texts = {}, {}
         for name in TEXTS:
             coded = rows[name].combine_chunks().dictionary_encode()
-            indices = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+            indices = coded.indices
+            if coded.null_count:
+                indices = indices.fill_null(-1)
             codes[name] = indices.to_numpy(zero_copy_only=False)
             texts[name] = {text: code for code, text in enumerate(coded.dictionary.to_pylist())}
         return cls(numbers, codes, texts)
@@ -68,8 +73,9 @@ class RequestColumns:
         return self.numbers[name]
 
     def has_text(self, name: str, *texts: str) -> Bools:
-        """Whether a row holds one of these texts."""
-        code_of, codes = self.texts[name], self.codes[name]
+        """Which rows hold one of these texts."""
+        code_of = self.texts[name]
+        codes = self.codes[name]
         has = np.zeros(codes.size, np.bool_)
         for text in texts:
             if text in code_of:
@@ -85,7 +91,9 @@ class RequestColumns:
 
 @dataclass(frozen=True, slots=True)
 class EndOfRun:
-    """How many requests were due, and over, when the last one was due."""
+    """How many requests were due, and over, when the last one was due. ``due_in_last_quarter``: in
+    the last quarter of the time until then.
+    """
 
     due_in_last_quarter: int
     due: int
@@ -95,18 +103,21 @@ class EndOfRun:
 class OpenRequests:
     """How many requests were open while a point ran, warm-up included, and how long they took.
 
-    ``from_s``, ``until_s``: the time in which requests are due, from the begin of the window.
+    ``from_s``, ``until_s``: the time in which requests of the window are due, from the point's
+    start.
     """
 
     def __init__(self, from_s: float, until_s: float) -> None:
-        count = QUARTERS * INSTANTS_PER_QUARTER
-        self._instants_s = np.linspace(from_s, until_s, count + 1)[1:]
-        self._due_by: Ints = np.zeros(count, np.int64)
-        self._over_by: Ints = np.zeros(count, np.int64)
-        self._last_quarter_s = np.array([0.75 * until_s, until_s])  # its begin and end
+        instants = QUARTERS * INSTANTS_PER_QUARTER
+        self._instants_s = np.linspace(from_s, until_s, instants + 1)[1:]
+        # requests that were due, and over, by each of these instants
+        self._due_by: Ints = np.zeros(instants, np.int64)
+        self._over_by: Ints = np.zeros(instants, np.int64)
+        # the same by the begin of the last quarter of the run, and by its end
+        self._last_quarter_s = np.array([0.75 * until_s, until_s])
         self._due_by_last: Ints = np.zeros(2, np.int64)
         self._over_by_last: Ints = np.zeros(2, np.int64)
-        # requests that were waited for: other failures may be instant
+        # requests that were answered or timed out: other failures may be instant
         self._waited_due_ns = NumberColumn()
         self._waited_s = NumberColumn()
 
@@ -129,8 +140,9 @@ class OpenRequests:
         return means
 
     def at_the_end(self) -> EndOfRun:
-        before, due = self._due_by_last
-        return EndOfRun(int(due - before), int(due), int(self._over_by_last[-1]))
+        due_before_quarter, due = self._due_by_last
+        over = self._over_by_last[-1]
+        return EndOfRun(int(due - due_before_quarter), int(due), int(over))
 
     def first_and_last_s(self) -> tuple[float, float]:
         """Mean end-to-end time of the first and the last tenth of all requests that were answered
@@ -140,62 +152,61 @@ class OpenRequests:
         if not due_ns.size:
             return 0.0, 0.0
         tenth = max(1, due_ns.size // 10)
-        first_ns, last_ns = np.partition(due_ns, [tenth - 1, -tenth])[[tenth - 1, -tenth]]
-        is_first, is_last = due_ns <= first_ns, due_ns >= last_ns
-        del due_ns
+        partly_sorted = np.partition(due_ns, [tenth - 1, -tenth])
+        is_first = due_ns <= partly_sorted[tenth - 1]
+        is_last = due_ns >= partly_sorted[-tenth]
+        del due_ns, partly_sorted  # of a long run each takes many MB
         took_s = self._waited_s.values()
         return float(took_s[is_first].mean()), float(took_s[is_last].mean())
 
 
 class PromptLengths:
-    """By how much prompts are longer than asked for."""
+    """By how much prompts are longer than asked for, as the engine counts them."""
 
     def __init__(self) -> None:
         self._asked_tokens = 0
-        self._counts: Counter[tuple[float, float]] = Counter()  # by turn and difference in tokens
+        # how many prompts of a turn are so many tokens longer
+        self._prompts: dict[float, Counter[float]] = {}
 
     def add(self, answered: RequestColumns) -> None:
-        asked, seen = answered["input_tokens_asked"], answered["input_tokens"]
+        asked, counted = answered["input_tokens_asked"], answered["input_tokens"]
         turns = or_zero(answered["turn"])
-        is_known = ~np.isnan(seen) & (asked > 0)
-        self._asked_tokens += _sum(asked[is_known])
-        for turn in np.unique(turns[is_known]):
-            differences = (seen - asked)[is_known & (turns == turn)]
-            values, counts = np.unique(differences, return_counts=True)
-            for difference, count in zip(values, counts.tolist(), strict=True):
-                self._counts[turn, difference] += count
+        is_counted = ~np.isnan(counted) & (asked > 0)
+        self._asked_tokens += _sum(asked[is_counted])
+        for turn in np.unique(turns[is_counted]):
+            more_tokens = (counted - asked)[is_counted & (turns == turn)]
+            values, prompts = np.unique(more_tokens, return_counts=True)
+            of_turn = self._prompts.setdefault(turn, Counter())
+            of_turn.update(dict(zip(values, prompts.tolist(), strict=True)))
 
     def relative_error(self) -> float:
         """Relative error of prompt lengths, without what a chat template or a BOS token adds to all
         of a turn.
         """
-        if not self._counts:
+        if not self._prompts:
             return 0.0
-        least: dict[float, float] = {}
-        for turn, difference in self._counts:
-            least[turn] = min(difference, least.get(turn, difference))
-        template_tokens = {
-            turn: np.clip(difference, 0, MAX_TEMPLATE_TOKENS * (turn + 1))
-            for turn, difference in least.items()
-        }
-        wrong_tokens = sum(
-            count * abs(difference - template_tokens[turn])
-            for (turn, difference), count in self._counts.items()
-        )
+        wrong_tokens = 0.0
+        for turn, prompts_of_turn in self._prompts.items():
+            most_template_tokens = MAX_TEMPLATE_TOKENS * (turn + 1)
+            template_tokens = np.clip(min(prompts_of_turn), 0, most_template_tokens)
+            for more_tokens, prompts in prompts_of_turn.items():
+                wrong_tokens += prompts * abs(more_tokens - template_tokens)
         return float(wrong_tokens / self._asked_tokens)
 
 
 class RequestCounts:
     """What is counted of the requests that were due from the begin of the steady window on.
 
-    ``sums``: how many there are of each kind, and sums of their columns. ``send_delay_ms``: how
-    late they were sent; ``e2e_from_due_s``: how long they took from when they were due. ``open``
-    and the end of the run are of all requests, warm-up included.
+    ``sums``: how many there are of each kind, and sums of their columns. ``odd_ends``: how many
+    answers ended by each unusual finish reason. ``send_delay_ms``: how late requests were sent;
+    ``e2e_from_due_s``: how long they took from when they were due. ``open`` and the end of the run
+    are of all requests, warm-up included.
     """
 
     def __init__(
         self, requests: Rows, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int
     ) -> None:
+        # how late the slowest client sent requests that could be sent
         self.client_delay_ms = max((client.send_lag_p99_ms for client in stats), default=0.0)
         # the time in which requests are due. Throughput has another window, which includes the
         # answers
@@ -204,7 +215,8 @@ class RequestCounts:
         self.open = OpenRequests(self.due_from_s, self.due_until_s)
         self.prompt_lengths = PromptLengths()
         self._over_s = 0.0  # when the last request was over
-        self._rest_s = 0.0  # how long all took after the last one was due
+        # how long each request took after the last one was due, added up
+        self._after_last_due_s = 0.0
         self.sums: Counter[str] = Counter()
         self.odd_ends: Counter[str] = Counter()
         self.send_delay_ms = NumberColumn()
@@ -218,7 +230,7 @@ class RequestCounts:
     def _add_end(self, done_ns: Floats) -> None:
         done_s = or_zero(done_ns / 1e9)
         self._over_s = max(self._over_s, done_s.max(initial=0.0))
-        self._rest_s += np.clip(done_s - self.due_until_s, 0, None).sum()
+        self._after_last_due_s += np.clip(done_s - self.due_until_s, 0, None).sum()
 
     def _add(self, requests: RequestColumns) -> None:
         is_ok = requests.has_text("status", RequestStatus.OK)
@@ -280,7 +292,7 @@ class RequestCounts:
     def _count_share_of(
         self, requests: RequestColumns, is_ok: Bools, part_name: str, whole_name: str
     ) -> None:
-        """Sums a column, and the one that it is a part of, over ok answers that tell both."""
+        """Sums a column, and the column that it is a part of, over ok answers that have both."""
         part, whole = requests[part_name], requests[whole_name]
         has_both = is_ok & ~np.isnan(part) & ~np.isnan(whole)
         self.sums[part_name] += _sum(part[has_both])
@@ -305,14 +317,16 @@ class RequestCounts:
         return float(self.sums[part] / self.sums[whole])
 
     def lost_at_the_end(self, level: Level) -> float:
-        """By what share throughput is too low: less is in flight when a window that ends with the
-        last answer ends.
+        """By what share the throughput of a window that ends with the last answer is too low: less
+        and less is in flight once the last request was due.
         """
         end_s = self._over_s - self.due_until_s
         window_s = self._over_s - self.due_from_s
         if window_s <= 0 or np.isinf(level.value):
             return 0.0
-        busy_s = self._rest_s / level.value if level.control == "concurrency" else 0.0
+        busy_s = 0.0  # of the time after the last was due, as if all slots had been busy in it
+        if level.control == "concurrency":
+            busy_s = self._after_last_due_s / level.value
         return float((end_s - busy_s) / window_s)
 
 
@@ -320,9 +334,9 @@ def _due_until_s(requests: Rows, point: LoadPoint, start_ns: int) -> float:
     """When the last request is due: as the point says, or as its requests were."""
     if point.ends_s is not None:
         return point.ends_s
-    last_ns = max(
-        int(part["scheduled_ns"].to_numpy().max(initial=start_ns)) for part in slices(requests)
-    )
+    last_ns = start_ns
+    for part in slices(requests):
+        last_ns = max(last_ns, int(part["scheduled_ns"].to_numpy().max(initial=start_ns)))
     return last_ns / 1e9
 
 

@@ -35,10 +35,13 @@ TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
 # answers whatever its programs do, so silence means the network. Without an answer for two minutes
 # the connection is over.
 KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 127}
-# of struct tcp_info (linux/tcp.h)
-SENT_AGAIN, HEARD = struct.Struct("@100x I"), struct.Struct("@52x II")
+# of struct tcp_info (linux/tcp.h): tcpi_total_retrans; tcpi_last_data_recv and tcpi_last_ack_recv
+SENT_AGAIN = struct.Struct("@100x I")
+HEARD = struct.Struct("@52x II")
 
-READ, WRITE = select.POLLIN, select.POLLOUT  # the same bits as EPOLLIN and EPOLLOUT
+# the same bits as EPOLLIN and EPOLLOUT
+READ = select.POLLIN
+WRITE = select.POLLOUT
 MAX_EVENTS = 32  # one batch; bounds how long a timer, a send or a first token waits behind reads
 
 
@@ -72,10 +75,11 @@ class Endpoint:
 def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     """Looks up the host, IPv4 and IPv6. Raises InputError where it has no address."""
     try:
-        found = look_up(origin.host, origin.port)
+        entries = look_up(origin.host, origin.port)
     except (OSError, UnicodeError) as error:
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
-    addresses = tuple(dict.fromkeys((family, address) for family, _, _, address in found))
+    # without duplicates, in the order of the resolver
+    addresses = tuple(dict.fromkeys((family, address) for family, _, _, address in entries))
     context = tls_context(verify_tls) if origin.tls else None
     return Endpoint(origin, addresses, context)
 
@@ -151,7 +155,7 @@ class Connection:
         return Handshake.DONE
 
     def send(self) -> bool:
-        """Sends as much as the socket takes. True: all of it. Raises OSError."""
+        """Sends as much as the socket takes. Returns whether that was all. Raises OSError."""
         assert self.out is not None
         while self.out:
             try:
@@ -171,12 +175,12 @@ class Connection:
         """
         return int(min(self._tcp_info(HEARD)))
 
-    def _tcp_info(self, what: struct.Struct) -> tuple[int, ...]:
+    def _tcp_info(self, fields: struct.Struct) -> tuple[int, ...]:
         """Fields of TCP_INFO; 0 where the system does not tell."""
         if TCP_INFO is None:
             return (0,)
         try:
-            return what.unpack(self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, what.size))
+            return fields.unpack(self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, fields.size))
         except (OSError, struct.error):
             return (0,)
 
@@ -217,7 +221,7 @@ class Poller:
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
-        self._set_at = 0
+        self._timer_at_ns = 0
         self._put_first: set[int] = set()
         self._epoll = select.epoll()
         self._first_epoll = select.epoll()
@@ -225,7 +229,12 @@ class Poller:
         self.first_fd = self._first_epoll.fileno()
         for fd in (self._wake_out.fileno(), self._timer.fd, self.first_fd):
             self._epoll.register(fd, READ)
-        self.register, self.modify = self._epoll.register, self._epoll.modify
+
+    def register(self, fd: int, events: int) -> None:
+        self._epoll.register(fd, events)
+
+    def modify(self, fd: int, events: int) -> None:
+        self._epoll.modify(fd, events)
 
     def unregister(self, fd: int) -> None:
         self.put_back(fd)
@@ -257,9 +266,9 @@ class Poller:
         """
         if until_ns == 0:
             return self._epoll.poll(0, MAX_EVENTS)
-        if until_ns != self._set_at:
+        if until_ns != self._timer_at_ns:
             self._timer.set(until_ns)
-            self._set_at = until_ns
+            self._timer_at_ns = until_ns
         return self._epoll.poll(None, MAX_EVENTS)
 
     def wake(self) -> None:

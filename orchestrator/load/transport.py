@@ -39,8 +39,8 @@ SWEEP_AFTER_NS = 250_000_000  # a stream that has been silent this long is exami
 ASK_AFTER_NS = 1_000_000_000  # after this much silence TCP is asked whether the other host is there
 CONNECT_TIMEOUT_NS = 30_000_000_000
 
-# a request, its read function, and where a read's time and bytes go: looked up once, not for every
-# read
+# A request, the function that reads from its socket, and those that keep a read's time and bytes.
+# They are looked up once, not for every read, and a tuple is taken apart faster than a record.
 Stream = tuple[InFlight, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
 
 
@@ -66,9 +66,11 @@ class Transport:
 
     def retransmitted(self) -> int:
         """Segments that TCP sent again on connections that were up."""
-        return self._sent_again + sum(
-            one.retransmitted() for one in self._connections.values() if not one.connecting
-        )
+        segments = self._sent_again
+        for connection in self._connections.values():
+            if not connection.connecting:
+                segments += connection.retransmitted()
+        return segments
 
     def start(self, request: InFlight) -> None:
         """Sends a request, on the free connection that was used last or on a new one."""
@@ -129,41 +131,38 @@ class Transport:
         """Finds what the hot path does not look for: ends with trailers or followed by garbage,
         oversized responses, connections that are never accepted, a silent network.
         """
-        asked = set[int]()  # targets: one silent connection of each tells enough
-        for connection in [c for c in self._connections.values() if c.connecting or c.handshaking]:
-            if connection.request and now_ns - connection.request.started_ns > CONNECT_TIMEOUT_NS:
-                what = (
-                    "not connected" if connection.connecting else "the TLS handshake was not over"
-                )
-                self._end(
-                    connection,
-                    ErrorClass.CONNECT,
-                    f"{what} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s",
-                )
+        self._sweep_unconnected(now_ns)
+        asked_targets = set[int]()  # one silent connection of each tells enough
         for fd, (request, *_) in list(self._streams.items()):
-            parts = request.parts
-            heard_ns = request.times[-1] if parts else request.started_ns
-            if heard_ns < now_ns - ASK_AFTER_NS and request.target not in asked:
-                asked.add(request.target)
+            last_ns = request.times[-1] if request.times else None
+            heard_ns = request.started_ns if last_ns is None else last_ns
+            if heard_ns < now_ns - ASK_AFTER_NS and request.target not in asked_targets:
+                asked_targets.add(request.target)
                 self.silent_max_ms = max(self.silent_max_ms, self._connections[fd].silent_ms())
-            if (
-                not parts
-                or request.times[-1] == request.swept_ns
-                or request.times[-1] > now_ns - SWEEP_AFTER_NS
-            ):
-                if (
-                    len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES
-                    and sum(map(len, parts)) > MAX_RESPONSE_BYTES
-                ):
-                    self._end(
-                        self._connections[fd],
-                        ErrorClass.GARBAGE,
-                        f"a response over {MAX_RESPONSE_BYTES} bytes",
-                    )
+            if last_ns is None:
                 continue
-            request.swept_ns = request.times[-1]
+            is_running = last_ns > now_ns - SWEEP_AFTER_NS
+            if is_running or last_ns == request.swept_ns:
+                if _is_oversized(request):
+                    error = f"a response over {MAX_RESPONSE_BYTES} bytes"
+                    self._end(self._connections[fd], ErrorClass.GARBAGE, error)
+                continue
+            request.swept_ns = last_ns
             if request.head is not None and request.head.chunked and request.may_end():
                 self._finish_if_whole(fd, request)
+
+    def _sweep_unconnected(self, now_ns: int) -> None:
+        """Ends requests whose connection has not come up in time."""
+        for connection in list(self._connections.values()):
+            request = connection.request
+            if request is None or not (connection.connecting or connection.handshaking):
+                continue
+            if now_ns - request.started_ns > CONNECT_TIMEOUT_NS:
+                problem = "the TLS handshake was not over"
+                if connection.connecting:
+                    problem = "not connected"
+                error = f"{problem} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s"
+                self._end(connection, ErrorClass.CONNECT, error)
 
     def close(self) -> None:
         """Closes every socket. Does not end requests in flight: cancel them first."""
@@ -203,12 +202,14 @@ class Transport:
 
     def _give(self, connection: Connection, request: InFlight) -> None:
         """Sends a request on a connection that is up."""
-        connection.request, request.fd = request, connection.fd
+        connection.request = request
+        request.fd = connection.fd
         connection.out = memoryview(request.wire_bytes)
         request.sent_ns = time.monotonic_ns()
         self._send(connection, request, registered=READ)
 
     def _send(self, connection: Connection, request: InFlight, registered: int) -> None:
+        """Sends what the socket takes. ``registered``: the events that the poller waits for."""
         try:
             whole = connection.send()
         except OSError as error:
@@ -231,9 +232,9 @@ class Transport:
         if connection is None:
             return  # the poller's own descriptor, or one that was closed earlier in this batch
         request = connection.request
-        if request is None:
+        if request is None:  # an event on an idle connection: the server closed it
             self._idle[connection.target].remove(connection)
-            self._drop(connection)  # an event on an idle connection: the server closed it
+            self._drop(connection)
         elif connection.connecting or connection.handshaking:
             self._go_on(connection, request)
         elif mask & ~WRITE:
@@ -380,10 +381,17 @@ class Transport:
             connection.sock.close()
 
 
+def _is_oversized(request: InFlight) -> bool:
+    parts = request.parts
+    if len(parts) * LARGEST_READ_BYTES <= MAX_RESPONSE_BYTES:
+        return False  # most of the time: adding up takes long
+    return sum(map(len, parts)) > MAX_RESPONSE_BYTES
+
+
 def _end_marker(head: Head, data: bytes) -> bytes:
-    """The bytes that the last read of a response may end with: the last chunk, perhaps with
-    trailers. A stream whose own lines end like the shorter mark needs the longer. ``data``: a read
-    within the stream.
+    """The bytes that the last read of a response may end with: those of the last chunk, or of the
+    trailers after it. A stream whose own lines end like trailers needs the longer mark. ``data``: a
+    read within the stream.
     """
     if not head.chunked:
         return b""

@@ -1,10 +1,9 @@
-"""The HTTP/1.1 of a response: its head, the framing of its body (finding its end, removing it), its
-events.
+"""The HTTP/1.1 of a response: its head, the framing of its body, its events.
 
-Nothing of this runs while a response streams: the end is checked once, when the last bytes look
-like it; the rest is done in the client's pauses or when the request is over. httptools takes chunks
-apart. Events as engines usually send them are split in one pass of C code; everything else that the
-standard allows takes a slower way to the same result.
+Nothing of this runs while a response streams. Whether the body is whole is checked once, when the
+last bytes look like its end; everything else is done in the client's pauses or when the request is
+over. httptools takes chunks apart. Events as engines usually send them are split in one pass of C
+code; everything else that the standard allows takes a slower way to the same result.
 """
 
 import re
@@ -65,8 +64,8 @@ def _read_head(raw: bytes, size: int) -> Head:
     if len(raw) > MAX_HEAD_BYTES:
         raise BadHttp(f"response headers over {MAX_HEAD_BYTES} bytes")
     first, *lines = raw.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    code, _, reason = rest.partition(" ")
+    version, _, code_and_reason = first.partition(" ")
+    code, _, reason = code_and_reason.partition(" ")
     if len(code) != 3 or not (code.isascii() and code.isdigit()):
         raise BadHttp(f"not a status line: {first[:ERROR_CHARACTERS]!r}")
     headers: dict[str, str] = {}
@@ -80,13 +79,16 @@ def _read_head(raw: bytes, size: int) -> Head:
         headers[name] = value
     status = int(code)
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-    wanted = headers.get("connection", "keep-alive" if version == "HTTP/1.1" else "close").lower()
     length = None if chunked else _length(status, headers)
-    keep_alive = "close" not in wanted and (chunked or length is not None) and status != 101
+    default_connection = "keep-alive" if version == "HTTP/1.1" else "close"
+    connection = headers.get("connection", default_connection).lower()
+    has_known_end = chunked or length is not None
+    keep_alive = has_known_end and "close" not in connection and status != 101
     return Head(status, reason, headers, size, chunked, length, keep_alive)
 
 
 def _length(status: int, headers: dict[str, str]) -> int | None:
+    """The length of a body that is not chunked; None: until the connection closes."""
     if status in (204, 304):
         return 0
     text = headers.get("content-length")
@@ -103,7 +105,8 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
 @dataclass(frozen=True, slots=True)
 class Body:
     """A body without its framing. It came in pieces: piece i ends (exclusive) at byte ``ends[i]``
-    of ``content`` and came with read ``reads[i]``. ``more``: bytes follow its end.
+    of ``content`` and came with read ``reads[i]``. ``complete``: its end has come; ``more``: bytes
+    follow its end.
     """
 
     content: bytes
@@ -117,16 +120,20 @@ def unwrap(reads: Sequence[bytes], head: Head) -> Body:
     """Removes the framing from what has come of a body so far. Raises BadHttp where it is broken."""
     if head.chunked:
         return unwrap_chunks(reads)
-    came = b"".join(reads)
-    content = came[: head.length]
+    received = b"".join(reads)
+    content = received[: head.length]
     ends = [min(end, len(content)) for end in accumulate(map(len, reads))]
     return Body(
-        content, ends, range(len(reads)), len(content) == head.length, len(content) < len(came)
+        content,
+        ends,
+        reads=range(len(reads)),
+        complete=len(content) == head.length,
+        more=len(content) < len(received),
     )
 
 
 class _Pieces:
-    """What httptools finds in a chunked body. ``read``: which one is being parsed."""
+    """What httptools finds in a chunked body. ``read``: the index of the read that it parses."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -142,36 +149,38 @@ class _Pieces:
         self.complete = True
 
 
-# The parser is given this head, because it refuses some that proxies send (Content-Length beside
-# Transfer-Encoding). "close": bytes after the end are an error, not another response.
+# The parser is given this head instead of the server's, because it refuses some that proxies send
+# (Content-Length beside Transfer-Encoding). With "close" it reports bytes after the end as an error
+# and does not take them for another response.
 _CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def unwrap_chunks(reads: Sequence[bytes]) -> Body:
-    """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk
-    is kept.
+    """Removes the framing of a chunked body, or of what follows the start of one of its chunks. An
+    incomplete last chunk is kept. Raises BadHttp where the framing is broken.
 
     Stricter than RFC 9112 in what no engine sends: extensions of a chunk have no spaces.
     """
-    found, more = _Pieces(), False
-    parser = httptools.HttpResponseParser(found)
+    pieces = _Pieces()
+    more = False
+    parser = httptools.HttpResponseParser(pieces)
     parser.set_dangerous_leniencies(
         lenient_chunked_length=True, lenient_spaces_after_chunk_size=True
     )
     parser.feed_data(_CHUNKED)
     try:
-        for found.read, data in enumerate(reads):
+        for pieces.read, data in enumerate(reads):
             parser.feed_data(data)
     except httptools.HttpParserError as error:
-        if not found.complete:
+        if not pieces.complete:
             raise BadHttp(f"broken chunks: {error}, in {data[:ERROR_CHARACTERS]!r}") from None
         more = True
     return Body(
-        b"".join(found.pieces),
-        list(accumulate(map(len, found.pieces))),
-        found.reads,
-        found.complete,
-        more,
+        b"".join(pieces.pieces),
+        ends=list(accumulate(map(len, pieces.pieces))),
+        reads=pieces.reads,
+        complete=pieces.complete,
+        more=more,
     )
 
 
@@ -179,17 +188,14 @@ def since_event_chunk(reads: Sequence[bytes]) -> Sequence[bytes] | None:
     """The reads after the last read that is exactly one chunk with one event; None: no such read
     among the last few.
 
-    A chunk begins there, so the end of a chunked body is found without reading all of it. Only a
-    server that sends, within a larger chunk, what looks like a whole chunk can deceive this;
-    ``finish`` notices.
+    A chunk begins with them, so the end of a chunked body is found without reading all of it. Only
+    a server that sends, within a larger chunk, what looks like a whole chunk can deceive this;
+    ``ResponseReader.finish`` notices.
     """
     for back in range(2, min(len(reads), SEARCHED_READS) + 1):
-        line, _, chunk = reads[-back].partition(b"\r\n")
-        if (
-            chunk.startswith(b"data: {")
-            and chunk.endswith(b"}\n\n\r\n")
-            and line == b"%x" % (len(chunk) - 2)
-        ):
+        size, _, chunk = reads[-back].partition(b"\r\n")
+        is_event = chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n")
+        if is_event and size == b"%x" % (len(chunk) - len(b"\r\n")):
             return reads[1 - back :]
     return None
 
@@ -207,7 +213,7 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 @dataclass(frozen=True, slots=True)
 class Events:
     """Event i holds ``payloads[i]`` and ends (exclusive) at byte ``ends[i]``. ``done``: a [DONE]
-    follows them, from byte ``done_at`` on.
+    follows the events, from byte ``done_at`` on.
     """
 
     payloads: list[bytes]
@@ -227,17 +233,17 @@ def _split_plain(body: bytes) -> Events | None:
     """
     done = body.endswith(_LAST)
     if done:
-        body = body[: 2 - len(_LAST)]
-    if (
-        not (body.startswith(_FIRST) and body.endswith(b"\n\n"))
-        or b"\r" in body
-        or b"[DONE]" in body
-    ):
+        body = body[: 2 - len(_LAST)]  # without the [DONE], with the empty line before it
+    if not body.startswith(_FIRST) or not body.endswith(b"\n\n"):
+        return None
+    if b"\r" in body or b"[DONE]" in body:
         return None
     payloads = body[len(_FIRST) : -2].split(_BETWEEN)
     if body.count(b"\n") != 2 * len(payloads):
         return None
-    ends = [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])]
+    # an event takes its payload, the 6 bytes of "data: " and the empty line, before which it ends
+    event_bytes = [len(payload) + 8 for payload in payloads]
+    ends = [end - 2 for end in accumulate(event_bytes)]
     return Events(payloads, ends, done, len(body))
 
 
@@ -245,14 +251,16 @@ def _split_any(body: bytes) -> Events:
     """Any stream that follows the standard, and a last event whose empty line is missing."""
     payloads: list[bytes] = []
     ends: list[int] = []
-    done, done_at = False, 0
+    done = False
+    done_at = 0
     at = 3 if body.startswith(b"\xef\xbb\xbf") else 0
     while at < len(body) and not done:
         blank = _BLANK.search(body, at)
         end = blank.start() if blank else len(body)
         payload = _payload(body[at:end])
         if payload is not None and payload.strip() == b"[DONE]":
-            done, done_at = True, at
+            done = True
+            done_at = at
         elif payload is not None:
             payloads.append(payload)
             ends.append(at + len(body[at:end].rstrip(b"\r\n")))
@@ -261,10 +269,10 @@ def _split_any(body: bytes) -> Events:
 
 
 def _payload(event: bytes) -> bytes | None:
-    """The joined data lines of one event. An event named ``error`` becomes an error object, as
-    does llama.cpp's ``error:`` field. None: no data, or a heartbeat by its name.
+    """The joined data lines of one event; None: no data, or a heartbeat by its name. An event named
+    ``error`` becomes an error object, and so does llama.cpp's ``error:`` field.
     """
-    data = []
+    data: list[bytes] = []
     event_name = b""
     for line in _LINE.split(event):
         name, colon, value = line.partition(b":")
@@ -285,13 +293,14 @@ def _payload(event: bytes) -> bytes | None:
     return payload
 
 
-def _error_object(said: bytes) -> bytes:
+def _error_object(payload: bytes) -> bytes:
+    """The error object of an event named ``error``, whose payload may be a text or anything."""
     try:
-        error = orjson.loads(said)
+        error = orjson.loads(payload)
     except orjson.JSONDecodeError:
-        error = said.decode("utf-8", "replace")
+        error = payload.decode("utf-8", "replace")
     if isinstance(error, dict) and error.get("error"):
-        return said
+        return payload
     if not error or (isinstance(error, dict) and not any(error.values())):
         error = "an event named error, without a word"
     return orjson.dumps({"error": error})

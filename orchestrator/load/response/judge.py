@@ -1,4 +1,6 @@
-"""What became of a request, by what came back: an answer without a stream, and a finished stream."""
+"""What became of a request, judged by what came back: an answer without a stream, or a finished
+stream.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def judge_no_stream(record: RequestRecord, head: Head, body: bytes, wire: Wire) 
         record.fail(_class_of_status(head.status, message), text)
         return
     if "location" in head.headers:
-        place = head.headers["location"]
-        text = f"HTTP {head.status} {head.reason}: it is at {place} (give that URL)"
+        location = head.headers["location"]
+        text = f"HTTP {head.status} {head.reason}: it is at {location} (give that URL)"
         record.fail(ErrorClass.GARBAGE, text)
         return
     if head.status != 200:
@@ -41,7 +43,7 @@ def judge_no_stream(record: RequestRecord, head: Head, body: bytes, wire: Wire) 
 
 
 def _class_of_status(status: int, message: str) -> ErrorClass:
-    """The class of a status from 400 on: some servers say 503 when their queue is full."""
+    """The class of a status from 400 on. Some servers answer 503 when their queue is full."""
     by_message = error_class(None, message, status)
     if status < 500 or by_message is ErrorClass.HTTP_429:
         return by_message
@@ -49,8 +51,8 @@ def _class_of_status(status: int, message: str) -> ErrorClass:
 
 
 def judge_stream(request: InFlight, dialect: Dialect, is_framed: bool) -> None:
-    """Judges a finished stream with status 200. ``is_framed``: HTTP tells where it ends, so it was
-    not cut off.
+    """Judges a finished stream with status 200. ``is_framed``: HTTP tells where it ends, so the
+    stream was not cut off.
     """
     parsed, record = request.parsed, request.record
     if parsed.error is not None:
@@ -81,9 +83,8 @@ def _has_end(request: InFlight, dialect: Dialect, is_framed: bool) -> bool:
 def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> None:
     """Fails an answer that has another length than was asked for.
 
-    The length is judged only where the engine was told to keep it and the count is the engine's
-    own, or should have been: of an answer without a count, although a trial request's had one, the
-    events are counted.
+    The length is judged only where the engine was told to keep it and counts tokens itself. Where
+    an answer came without a count, although a trial request's had one, its events are counted.
     """
     if dialect.length_control in ("none", "natural"):
         return
@@ -97,10 +98,10 @@ def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> No
     asked = record.output_tokens_asked
     if asked in (record.output_tokens, shown_tokens):
         return
-    came = f"{record.output_tokens} tokens"
+    received = f"{record.output_tokens} tokens"
     if not is_counted:
-        came = f"{record.output_tokens} events and no count"
-    record.fail(ErrorClass.WRONG_LENGTH, f"{came} came, {asked} were asked for")
+        received = f"{record.output_tokens} events and no count"
+    record.fail(ErrorClass.WRONG_LENGTH, f"{received} came, {asked} were asked for")
 
 
 def _no_token(parsed: Parsed) -> str:

@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
 from orchestrator.load.in_flight import InFlight
-from orchestrator.load.point import Progress, TargetSilence
 from orchestrator.load.sockets import Poller
 from orchestrator.load.transport import Transport
 from tests.in_flight import sent_request
@@ -120,19 +119,7 @@ def test_a_target_is_silent_while_requests_are_open_and_nothing_comes(
     over: list[InFlight], open_flights: list[InFlight], seconds: list[int]
 ) -> None:
     tracker = TargetSilenceTracker(2)
-    for one in over:
-        tracker.over(one)
-    assert [one.seconds for one in tracker.silences(open_flights, 100 * S)] == seconds
-
-
-def test_a_target_is_silent_only_where_no_client_has_heard_of_it() -> None:
-    one, two = (
-        Progress(1, 1, silences=(TargetSilence(0, 4, 300.0), TargetSilence(1, 0, 500.0))),
-        Progress(2, 1),
-    )
-    assert ((one + two).scheduled, (one + two).silent(120.0), (one + two).silent(301.0)) == (
-        3,
-        [0],
-        [],
-    )
-    assert (one + Progress(silences=(TargetSilence(0, 0, 5.0),))).silent(120.0) == []
+    for request in over:
+        tracker.over(request)
+    silences = tracker.silences(open_flights, 100 * S)
+    assert [silence.seconds for silence in silences] == seconds
