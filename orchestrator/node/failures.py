@@ -7,7 +7,7 @@ engines' own messages (signatures.py, and each engine's file).
 Information and warnings are never causes, and for a death while serving only lines after readiness
 count. Faults of the node or the hub come first, since others follow from them, then specific
 reasons, then general refusals, then the words of processes that died of something else
-(``Weight``). Within a weight the last line counts: that one the engine did not survive.
+(``Weight``). Within a weight the last line counts: the engine did not survive what it reports.
 """
 
 import re
@@ -87,17 +87,17 @@ def classify(words: LogWords, phase: EnginePhase, log: str, exit_status: int | N
     """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs
     (it hangs).
     """
-    written = strip_control(log).splitlines()  # TGI writes colours to files too
-    tail = "\n".join([line for line in written if not line.startswith("# ")][-TAIL_LINES:])
-    if phase is EnginePhase.SERVING and READY in written:
-        written = written[len(written) - written[::-1].index(READY) :]
-    lines = [read(line) for line in written if not line.startswith("# ")]
+    all_lines = strip_control(log).splitlines()  # TGI writes colours to files too
+    tail = "\n".join(_without_comments(all_lines)[-TAIL_LINES:])
+    if phase is EnginePhase.SERVING:
+        all_lines = _since_ready(all_lines)
+    lines = [read(line) for line in _without_comments(all_lines)]
     causes = _causes(words, lines)
     for weight in Weight:
-        # Engines log at any level that they die, SGLang without one.
+        # Engines log their death at any level, SGLang without a level.
         eligible = lines if weight is Weight.DEATH else causes
         possible = _signatures(words, phase, {weight})
-        kind = _last_said(possible, eligible)
+        kind = _last_kind(possible, eligible)
         if kind is not None:
             of_kind = [signature for signature in possible if signature.kind is kind]
             reason = _reason(of_kind, eligible, lines)
@@ -115,9 +115,22 @@ def classify(words: LogWords, phase: EnginePhase, log: str, exit_status: int | N
     return Failure(kind, _INTRODUCTION[phase] + ended, tail)
 
 
+def _without_comments(lines: Sequence[str]) -> list[str]:
+    """The lines that the engine wrote, without the comments of its owner."""
+    return [line for line in lines if not line.startswith("# ")]
+
+
+def _since_ready(lines: list[str]) -> list[str]:
+    """The lines below the last one that says that the engine is ready; all without such a line."""
+    for index in reversed(range(len(lines))):
+        if lines[index] == READY:
+            return lines[index + 1 :]
+    return lines
+
+
 class LastWords:
     """Notices when an engine logs that it is dead while its process lives on: SGLang waits for ever
-    when its port is taken, and does not answer for a minute when one of its processes has died.
+    when its port is taken, and hangs for a minute when one of its processes has died.
     """
 
     def __init__(self, words: LogWords, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,14 +152,14 @@ class LastWords:
         of_death = [
             signature for signature in signatures if signature.kind is FailureKind.ENGINE_DEAD
         ]
-        is_dying = _last_said(of_port, _causes(self._words, new)) or _last_said(of_death, new)
+        is_dying = _last_kind(of_port, _causes(self._words, new)) or _last_kind(of_death, new)
         if is_dying and self._spoken_s is None:
             self._spoken_s = self._clock()
         return self._spoken_s is not None and self._clock() - self._spoken_s >= LAST_WORDS_S
 
 
 def _signatures(words: LogWords, phase: EnginePhase, weights: Iterable[Weight]) -> list[Signature]:
-    """The engine's own and those of all, if they count in this phase."""
+    """The signatures of these weights that count in this phase: the engine's own and common ones."""
     own = [of_engine(kind, pattern) for kind, pattern in words.failures.items()]
     wanted = set(weights)
     return [
@@ -157,22 +170,22 @@ def _signatures(words: LogWords, phase: EnginePhase, weights: Iterable[Weight]) 
     ]
 
 
-def _last_said(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> FailureKind | None:
-    """The kind of the last line that has a signature; of several kinds the first in FailureKind. A
-    header gives way to a line near it that says more.
+def _last_kind(signatures: Sequence[Signature], lines: Sequence[LogLine]) -> FailureKind | None:
+    """The kind of the last line that has a signature; of several kinds the first in FailureKind.
+    Where only headers match a line, a line near it with another signature comes first.
     """
     order = list(FailureKind)
     for index in reversed(range(len(lines))):
-        having = [signature for signature in signatures if signature.is_in(lines[index].raw)]
-        if not having:
+        matching = [signature for signature in signatures if signature.is_in(lines[index].raw)]
+        if not matching:
             continue
-        if all(signature.is_header for signature in having):
+        if all(signature.is_header for signature in matching):
             near = lines[max(0, index - _REASON_LINES) : index + _REASON_LINES]
             tellers = [signature for signature in signatures if not signature.is_header]
-            kind = _last_said(tellers, near)
+            kind = _last_kind(tellers, near)
             if kind is not None:
                 return kind
-        return min((signature.kind for signature in having), key=order.index)
+        return min((signature.kind for signature in matching), key=order.index)
     return None
 
 
@@ -270,8 +283,8 @@ def _code_above(lines: Sequence[LogLine], index: int) -> str:
 
 
 def _chains(lines: Sequence[LogLine]) -> list[list[_Raised]]:
-    """The exceptions in a log; those of which Python says that one led to the other are together.
-    Processes write at the same time, so each has its own chains.
+    """The exceptions in a log, by chain: Python says which exception led to which. Processes write at
+    the same time, so each process has its own chains.
     """
     chains: list[list[_Raised]] = []
     open_chains: dict[str, list[_Raised]] = {}  # origin -> its last chain
@@ -303,7 +316,7 @@ def describe_exit(status: int | None) -> str:
 def _before_the_death(
     of_death: Sequence[Signature], lines: Sequence[LogLine], words: LogWords
 ) -> str | None:
-    """The exception of which an engine died. Exceptions after a kill only follow from it."""
+    """The exception that ended an engine. Exceptions after a kill only follow from the kill."""
     for index, line in enumerate(lines):
         if _SIGNAL.search(line.raw) and any(signature.is_in(line.raw) for signature in of_death):
             return _root_exception(lines[:index], words)
@@ -313,8 +326,8 @@ def _before_the_death(
 def _reason(
     signatures: Sequence[Signature], eligible: Sequence[LogLine], lines: Sequence[LogLine]
 ) -> str:
-    """The most telling line: one that names a signal, else the exception itself rather than the
-    code it shows. A header counts only if nothing else does.
+    """The most telling line: a line that names a signal, else the exception itself rather than the
+    code that it shows. A header counts only if no other line matches.
     """
     headers = [signature for signature in signatures if signature.is_header]
     tellers = [signature for signature in signatures if not signature.is_header]
@@ -357,9 +370,8 @@ def _last_of_its_chain(best: int, matching: Sequence[LogLine], lines: Sequence[L
 
 
 def _quoted(lines: Sequence[LogLine], index: int) -> str:
-    """What the message that begins in this line says: a line that announces others (vLLM's
-    "Reasons: ", "1 validation error for VllmConfig") comes with, or gives way to, those of the same
-    process.
+    """The message that begins in this line. A line that announces others (vLLM's "Reasons: ", "1
+    validation error for VllmConfig") is followed or replaced by the lines of the same process below.
     """
     line = lines[index]
     below = _below(lines, index)

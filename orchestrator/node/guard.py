@@ -10,7 +10,7 @@ job):
   closed.
 * It is a subreaper: whatever the engine starts, even in a new session or as a daemon, stays a
   descendant of the guard. When it has no children left, nothing of the engine is left.
-* Should someone SIGKILL the guard, the engine dies with it (parent-death signal), and what the
+* If the guard itself is killed with SIGKILL, the engine dies with it (parent-death signal), and what the
   engine started is found by the tags in its environment (ownership.py).
 
 The owner sends ``stop`` on stdin or closes the pipe. Events go out on stdout, one JSON object a
@@ -35,17 +35,39 @@ import psutil
 from orchestrator.node.ownership import GUARD, kill_tagged
 from orchestrator.node.shared_memory import LIMIT_S, Segments, mapped, remove
 
-OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end any more
+OWNER_GONE_GRACE_S = 3.0  # without its owner nothing depends on a graceful end
 CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+OWNER_GONE = "owner gone"  # the reason to end when the pipe from the owner is closed
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """What the guard starts and how it ends it, as the owner passes it on in JSON."""
+
+    argv: list[str]
+    env: dict[str, str]  # complete
+    cwd: str
+    log: str  # path of the engine's log
+    grace_s: float  # between SIGTERM and SIGKILL
+    after: list[str]  # command that runs once the engine is gone; it removes a container
+    tag: str  # value of the variable ORCHESTRATOR_GUARD
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEnd:
+    """How the engine's processes ended."""
+
+    killed: int = 0  # processes that needed SIGKILL
+    left_over: tuple[int, ...] = ()  # pids of processes that are stuck in the kernel
 
 
 @dataclass(slots=True)
 class Child:
-    """The process that the guard was told to start, and how it ended."""
+    """The process that the guard started, and how it ended."""
 
     pid: int
     status: int | None = None  # negative: killed by that signal
@@ -53,30 +75,31 @@ class Child:
     segments: Segments = field(default_factory=set)
 
     def note_segments(self, limit_s: float) -> None:
-        """Note the shared memory in use now: once a process is gone, it cannot be found out."""
+        """Note the shared memory in use now: that of a process that is gone cannot be found out."""
         processes = psutil.Process().children(recursive=True)
         self.segments = mapped([process.pid for process in processes], limit_s)
 
 
-def main(spec: dict[str, Any]) -> None:
-    """``spec``: argv, env (complete), cwd, log (a path), grace_s, after (an argv), tag (of
-    ORCHESTRATOR_GUARD).
-    """
+def main(document: dict[str, Any]) -> None:
+    """Start the engine, wait for a reason to end it, and end it. ``document``: a Specification."""
+    specification = Specification(**document)
     wake = _prepare()
     try:
-        engine = Child(_start(spec))
+        engine = Child(_start(specification))
     except OSError as error:
         tell("failed", error=str(error))
         return
     tell("started", pid=engine.pid, guard=os.getpid(), niceness=os.nice(0))
     reason = _watch(engine, wake)
-    grace_s = OWNER_GONE_GRACE_S if reason == "owner gone" else float(spec["grace_s"])
-    killed, left_over = end_tree(engine, min(grace_s, float(spec["grace_s"])), wake)
+    grace_s = specification.grace_s
+    if reason == OWNER_GONE:
+        grace_s = min(OWNER_GONE_GRACE_S, grace_s)
+    end = end_tree(engine, grace_s, wake)
     # where there are no subreapers, daemons are found this way
-    killed += len(kill_tagged({GUARD: spec["tag"]}))
+    killed = end.killed + len(kill_tagged({GUARD: specification.tag}))
     remove(engine.segments)
-    _run_after(spec)
-    tell("stopped", reason=reason, status=engine.status, killed=killed, left_over=left_over)
+    _run_after(specification)
+    tell("stopped", reason=reason, status=engine.status, killed=killed, left_over=end.left_over)
 
 
 def tell(event: str, **facts: Any) -> None:
@@ -103,8 +126,8 @@ def _prepare() -> int:
     return readable
 
 
-def _start(spec: dict[str, Any]) -> int:
-    """Starts the engine and returns its pid. Raises OSError."""
+def _start(specification: Specification) -> int:
+    """Start the engine and return its pid. Raises OSError."""
     guard = os.getpid()
 
     def in_child() -> None:
@@ -112,11 +135,11 @@ def _start(spec: dict[str, Any]) -> int:
         if os.getppid() != guard:  # the guard died in between
             os._exit(1)
 
-    with open(spec["log"], "ab", buffering=0) as log:
+    with open(specification.log, "ab", buffering=0) as log:
         process = subprocess.Popen(
-            spec["argv"],
-            env=spec["env"],
-            cwd=spec["cwd"],
+            specification.argv,
+            env=specification.env,
+            cwd=specification.cwd,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -126,20 +149,20 @@ def _start(spec: dict[str, Any]) -> int:
     return process.pid
 
 
-def _run_after(spec: dict[str, Any]) -> None:
+def _run_after(specification: Specification) -> None:
     """Run the specification's last command: it removes a container, whose processes are not our
     children.
     """
-    if not spec["after"]:
+    if not specification.after:
         return
     with (
-        open(spec["log"], "ab", buffering=0) as log,
+        open(specification.log, "ab", buffering=0) as log,
         contextlib.suppress(OSError, subprocess.TimeoutExpired),
     ):
         subprocess.run(
-            spec["after"],
-            env=spec["env"],
-            cwd=spec["cwd"],
+            specification.after,
+            env=specification.env,
+            cwd=specification.cwd,
             stdout=log,
             stderr=log,
             timeout=AFTER_S,
@@ -152,13 +175,14 @@ def _watch(engine: Child, wake: int) -> str:
     while True:
         ready, _, _ = select.select([0, wake], [], [])
         if 0 in ready:
-            return "stop" if os.read(0, 64) else "owner gone"
-        numbers = _drain(wake)
+            return "stop" if os.read(0, 64) else OWNER_GONE
+        signals = _drain(wake)
         reap(engine)
         if engine.status is not None:
             return "exited"
-        if ended := [number for number in numbers if number in _END_SIGNALS]:
-            return signal.Signals(ended[0]).name
+        end_signals = [number for number in signals if number in _END_SIGNALS]
+        if end_signals:
+            return signal.Signals(end_signals[0]).name
 
 
 def reap(engine: Child) -> bool:
@@ -177,34 +201,37 @@ def reap(engine: Child) -> bool:
 
 def end_tree(
     engine: Child, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
-) -> tuple[int, list[int]]:
+) -> TreeEnd:
     """SIGTERM to the engine, then to its remaining children, then SIGKILL to all after the grace
-    period.
-
-    Returns how many needed SIGKILL, and the pids that outlived even that (stuck in the kernel).
+    period. Processes that outlive even that are stuck in the kernel.
     """
     deadline = clock() + grace_s
-    asked, killed = False, set[int]()
+    killed: set[int] = set()
     # first, since a starting engine dies of SIGTERM at once
     engine.note_segments(min(LIMIT_S, grace_s))
     if engine.status is None:
         _send(psutil.Process(engine.pid), signal.SIGTERM)
+    children_have_sigterm = False
     while reap(engine):
         tree = [process for process in psutil.Process().children(recursive=True) if _runs(process)]
-        if engine.status is not None and not asked:
-            asked, deadline = True, min(deadline, clock() + CHILDREN_GRACE_S)
+        if engine.status is not None and not children_have_sigterm:
+            children_have_sigterm = True
+            deadline = min(deadline, clock() + CHILDREN_GRACE_S)
             for process in tree:
                 _send(process, signal.SIGTERM)
         if clock() >= deadline:
-            killed |= {process.pid for process in tree if _send(process, signal.SIGKILL)}
+            for process in tree:
+                if _send(process, signal.SIGKILL):
+                    killed.add(process.pid)
         if clock() >= deadline + GIVE_UP_S:
-            return len(killed), sorted(process.pid for process in tree)
+            return TreeEnd(len(killed), tuple(sorted(process.pid for process in tree)))
         select.select([wake], [], [], 0.05)
         _drain(wake)
-    return len(killed), []
+    return TreeEnd(len(killed))
 
 
 def _send(process: psutil.Process, number: int) -> bool:
+    """Send a signal. Returns whether the process still existed."""
     try:
         process.send_signal(number)
     except psutil.Error:
@@ -220,6 +247,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _drain(wake: int) -> bytes:
+    """The numbers of the signals that came since the last call."""
     try:
         return os.read(wake, 4096)
     except BlockingIOError:

@@ -98,58 +98,79 @@ _BEHIND = re.compile(
 
 def read(raw: str) -> LogLine:
     """Take a line without colours apart."""
-    rest = raw.strip()
-    if rest.startswith("{") and (field := _FIELD.search(rest)):
-        message = _JSON_TEXT.search(rest)
-        return LogLine(raw, _named(field["name"]), "", message[1].strip() if message else rest)
-    level, behind = _level(rest[:_HEADER_CHARACTERS])
-    if not behind:
-        text, origin = _without(rest, _BESIDE)
-        return LogLine(raw, level, origin, text)
-    origins = [match[0] for match in re.finditer(_ORIGIN, rest[:behind])]
-    return LogLine(raw, level, " ".join(origins), _text_behind(rest[behind:]))
+    line = raw.strip()
+    if line.startswith("{"):
+        field = _FIELD.search(line)
+        if field is not None:
+            message = _JSON_TEXT.search(line)
+            text = message[1].strip() if message else line
+            return LogLine(raw, _named(field["name"]), "", text)
+    header = _header(line[:_HEADER_CHARACTERS])
+    if not header.end:
+        text, origin = _without(line, _BESIDE)
+        return LogLine(raw, header.level, origin, text)
+    origins = [match[0] for match in re.finditer(_ORIGIN, line[: header.end])]
+    return LogLine(raw, header.level, " ".join(origins), _text_behind(line[header.end :]))
 
 
-def _level(header: str) -> tuple[LogLevel | None, int]:
-    """The level, and where it ends. Headers may follow each other, if one process passes on what
-    another one logged.
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The header of a line."""
+
+    level: LogLevel | None
+    end: int  # where the header ends; 0 without one
+
+
+def _header(line: str) -> _Header:
+    """The header at the begin of a line. Headers may follow each other, if one process passes on
+    what another one logged.
     """
-    if header.startswith(("time=", "ts=", "level=")) and (field := _FIELD.search(header)):
-        return _named(field["name"]), 0
+    if line.startswith(("time=", "ts=", "level=")):
+        field = _FIELD.search(line)
+        if field is not None:
+            return _Header(_named(field["name"]), 0)
     level: LogLevel | None = None
-    end = at = 0
+    end = 0
+    at = 0
     for part_index in range(_HEADER_PARTS):
-        at += len(header) - at - len(header[at:].lstrip())
-        match = _LEVEL.match(header, at)
-        if match is None and part_index:
-            match = _LONE_LETTER.match(header, at) if _is_time(header[:at]) else None
-        if match is not None:
-            said, is_header = _level_of(match)
-            if level not in (None, said):
-                break  # a level in the text of the line
-            level = said
-            at = match.end()
-            if not is_header:
+        at = len(line) - len(line[at:].lstrip())
+        match = _LEVEL.match(line, at)
+        if match is None and part_index and _is_time(line[:at]):
+            match = _LONE_LETTER.match(line, at)
+        if match is None:
+            part = _PART.match(line, at)
+            if part is None:
                 break
-            end = at
+            at = part.end()
             continue
-        part = _PART.match(header, at)
-        if part is None:
+        word = _level_word(match)
+        if level not in (None, word.level):
+            break  # a level in the text of the line
+        level = word.level
+        at = match.end()
+        if not word.is_header:
             break
-        at = part.end()
-    return level, end
+        end = at
+    return _Header(level, end)
 
 
-def _level_of(match: re.Match[str]) -> tuple[LogLevel | None, bool]:
-    """The level that a match of ``_LEVEL`` names, and whether it is a header and no word of the
-    text ("error: unexpected argument" is what a program says).
-    """
-    kind, word = next((kind, word) for kind, word in match.groupdict().items() if word)
+@dataclass(frozen=True, slots=True)
+class _LevelWord:
+    """The word that names a level."""
+
+    level: LogLevel | None
+    is_header: bool  # False: it belongs to the text ("error: unexpected argument")
+
+
+def _level_word(match: re.Match[str]) -> _LevelWord:
+    """The word that a match of ``_LEVEL`` found."""
+    groups = {kind: word for kind, word in match.groupdict().items() if word}
+    kind, word = next(iter(groups.items()))
     if kind in ("python", "category"):
-        return LogLevel.WARNING, False
+        return _LevelWord(LogLevel.WARNING, is_header=False)
     if kind in ("name", "small", "timed", "colon"):
-        return _named(word), kind != "colon"
-    return _LETTERS[word], True
+        return _LevelWord(_named(word), is_header=kind != "colon")
+    return _LevelWord(_LETTERS[word], is_header=True)
 
 
 def _named(name: str) -> LogLevel | None:
@@ -176,8 +197,10 @@ def _without(rest: str, parts: re.Pattern[str]) -> tuple[str, str]:
     """``rest`` without such parts at its begin, and the origins among them."""
     origins = []
     rest = rest.lstrip()
-    while part := parts.match(rest):
+    part = parts.match(rest)
+    while part is not None:
         if part["origin"]:
             origins.append(part["origin"])
         rest = rest[part.end() :].lstrip()
+        part = parts.match(rest)
     return rest, " ".join(origins)

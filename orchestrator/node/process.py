@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from orchestrator.base.folders import node_folder
 from orchestrator.base.redaction import HIDDEN, is_secret, redact, secrets_of
 from orchestrator.engines.command import Command
 from orchestrator.node import ownership
+from orchestrator.node.guard import Specification, TreeEnd
 from orchestrator.node.ownership import LaunchLock
 
 LOG_NAME = "engine.log"
@@ -39,7 +40,7 @@ if os.fork():
 os.setsid()
 with open(int(sys.argv[1])) as file:
     spec = json.load(file)
-sys.path[:] = spec["path"]
+sys.path[:] = spec.pop("path")
 from orchestrator.node.guard import main
 main(spec)
 """
@@ -60,14 +61,6 @@ class StopReport:
     killed: int  # processes that needed SIGKILL
     left_over: tuple[int, ...]  # pids of processes that are stuck in the kernel; normally empty
     exit_status: int | None = None  # negative: killed by that signal
-
-
-@dataclass(frozen=True, slots=True)
-class TreeEnd:
-    """How the guard ended the engine's processes, as it told."""
-
-    killed: int = 0  # processes that needed SIGKILL
-    left_over: tuple[int, ...] = ()  # pids of processes that are stuck in the kernel
 
 
 class EngineProcess:
@@ -174,25 +167,24 @@ class EngineProcess:
                 self._report = self._stop()
             return self._report
 
-    def _specification(self, locks: Path) -> dict[str, Any]:
-        """What the guard's ``main`` is told, and where it finds its modules (``path``)."""
+    def _specification(self, locks: Path) -> Specification:
+        """What the guard starts, and how it ends it."""
         tags = {
             ownership.LAUNCH: self.launch_id,
             ownership.LOCKS: str(locks),
             ownership.GUARD: self._tag,
         }
-        return {
-            "path": sys.path,
-            "argv": list(self.command.argv),
-            "env": self._environment() | tags | ownership.KEEP,
-            "cwd": str(self.workdir),
-            "log": str(self.log_path),
-            "grace_s": self.grace_s,
-            "tag": self._tag,
-            "after": list(self.command.after),
-        }
+        return Specification(
+            argv=list(self.command.argv),
+            env=self._environment() | tags | ownership.KEEP,
+            cwd=str(self.workdir),
+            log=str(self.log_path),
+            grace_s=self.grace_s,
+            after=list(self.command.after),
+            tag=self._tag,
+        )
 
-    def _launch_guard(self, specification: dict[str, Any]) -> None:
+    def _launch_guard(self, specification: Specification) -> None:
         guard_stdin, self._stdin = os.pipe()
         self._events, guard_stdout = os.pipe()
         try:
@@ -200,7 +192,7 @@ class EngineProcess:
                 open(os.memfd_create("specification"), "w+") as memory_file,
                 open(self.log_path, "ab") as log,
             ):
-                json.dump(specification, memory_file)
+                json.dump(asdict(specification) | {"path": sys.path}, memory_file)
                 memory_file.seek(0)
                 log.write(self.redact(header(self.command)).encode())
                 log.flush()
@@ -240,8 +232,8 @@ class EngineProcess:
         return None
 
     def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The guard's new events, of which the exit status and the end are kept. If the guard died
-        without a word, the engine died with it.
+        """The guard's new events; the exit status and the end of the tree are kept. If the guard
+        died without an event, the engine died with it.
         """
         if self._events is None:
             return []
