@@ -1,4 +1,4 @@
-"""Engines and routers by name. To add one: docs/extending.md."""
+"""Engines and routers by name. docs/extending.md says what a new one needs."""
 
 from __future__ import annotations
 

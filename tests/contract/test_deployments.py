@@ -72,7 +72,9 @@ LAUNCHED = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind: str) -> None:
     refused = REFUSED.get(name, {}) | {"LoRA": "no workload asks for LoRA adapters"}
-    assert (kind in DEPLOYMENTS.get(name, {})) is (kind not in refused)
+    assert (kind in DEPLOYMENTS.get(name, {})) is (kind not in refused), (
+        f"tests/contract/deployments.py: {name} needs {kind!r} in DEPLOYMENTS, or in REFUSED why not"
+    )
     if kind in refused:
         made = EngineSettings.model_validate({"engine": name} | KINDS[kind])
         assert refused[kind] in "\n".join(problems_of(ENGINES[name], made, H100))

@@ -68,7 +68,10 @@ def complaints(argv: list[str], flags: dict[str, Any]) -> list[str]:
 
 def test_every_engine_is_recorded() -> None:
     known = {name for name in ENGINES.names() if ENGINES[name].launches}
-    assert set(RECORDED) | OURS == known, "record its flags (tests/contract/engines/README.md)"
+    assert set(RECORDED) | OURS == known, (
+        "an engine needs orchestrator/engines/recorded/NAME.json and a folder "
+        "tests/contract/engines/NAME (README.md there)"
+    )
 
 
 @pytest.mark.parametrize("name", RECORDED)
