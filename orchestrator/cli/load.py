@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.load_options import AskedLoad, LoadOptions
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
+    from orchestrator.report.documents.level import LevelDocument
     from orchestrator.results.store import Store
     from orchestrator.sweep.detect_dialect import EndpointDialect
     from orchestrator.sweep.endpoint import EndpointRun
@@ -339,7 +340,7 @@ def _measure_levels(
         store.check_writable()
     # now: a file may be gone afterwards
     repeats = PromptRepeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
-    documents: list[dict[str, object]] = []
+    documents: list[LevelDocument] = []
     # stderr has them already: where both go to one place, the table does not repeat them
     kept_notes = [] if form == "table" and _outputs_are_one() else notes
     stop, failed, interrupted = threading.Event(), 0, False
@@ -366,10 +367,7 @@ def _measure_levels(
                 after = [*after, "interrupted: run again for all of it"]
             for note in after if form != "table" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
-            found = _document(run, clients, attempt)
-            name = None if results is None else run.plan.name
-            about = {"notes": [*kept_notes, *after], "results": results, "name": name}
-            documents.append(found | about)
+            documents.append(_document(run, clients, attempt, [*kept_notes, *after], results))
             # before storing: that may take long, and a full disk must not cost the answer
             if len(runs) == 1:
                 _show_one(documents[0], form)
@@ -387,22 +385,24 @@ def _measure_levels(
     return 3 if failed or not_valid else 0
 
 
-def _show_one(document: dict[str, object], form: str) -> None:
+def _show_one(document: LevelDocument, form: str) -> None:
     """Prints the only level of a command, as soon as it is measured."""
+    from orchestrator.report.as_json import level_json
     from orchestrator.report.formats import json_text
     from orchestrator.report.load_summary import run_text
     from orchestrator.report.text import echo
 
     if form == "json":
-        click.echo(json_text(document))
+        click.echo(json_text(level_json(document)))
     elif form == "table":
         echo("\n".join(run_text(document)))
 
 
 def _show_all(
-    runs: Sequence[EndpointRun], documents: list[dict[str, object]], store: Store | None, form: str
+    runs: Sequence[EndpointRun], documents: Sequence[LevelDocument], store: Store | None, form: str
 ) -> None:
     """Prints the levels that were measured, together, where that is not done one by one."""
+    from orchestrator.report.as_json import level_json
     from orchestrator.report.formats import json_text
     from orchestrator.report.load_runs import stored_csv
     from orchestrator.report.load_summary import runs_text
@@ -415,7 +415,7 @@ def _show_all(
         measured = {run.measurement.measurement_id for run in runs[: len(documents)]}
         click.echo(stored_csv(store, measured), nl=False)
     elif len(runs) > 1 and form == "json":
-        click.echo(json_text(documents))
+        click.echo(json_text([level_json(document) for document in documents]))
     elif len(runs) > 1:
         echo("\n".join(runs_text(documents)))
 
@@ -464,20 +464,32 @@ def _measured(
     return attempt, failed
 
 
-def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, object]:
+def _document(
+    run: EndpointRun, clients: int, attempt: Attempt, notes: Sequence[str], results: str | None
+) -> LevelDocument:
     """What was measured at one level. The seed is the one to give again."""
-    from orchestrator.report.load_summary import limits_document, run_document
+    from orchestrator.report.documents.level import LevelSource, MeasuredLevel, level_document
 
     loaded = attempt.loaded
     assert loaded
-    # decoded each time it is asked for
-    point, token_events = loaded.cut(run.load), loaded.token_events
-    found = run_document(
-        point, clients, loaded.requests, token_events, loaded.stats, attempt.verdict
+    measured = MeasuredLevel(
+        point=loaded.cut(run.load),
+        clients=clients,
+        requests=loaded.requests,
+        token_events=loaded.token_events,
+        stats=loaded.stats,
+        verdict=attempt.verdict,
     )
-    found |= limits_document(point, loaded.requests, token_events, run.plan.slos)
-    found |= {"repeat": run.measurement.repeat}
-    return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
+    source = LevelSource(
+        seed=run.plan.seed,
+        repeat=run.measurement.repeat,
+        emulated=run.emulated,
+        cache_state=loaded.cache,
+        notes=tuple(notes),
+        results=results,
+        name=None if results is None else run.plan.name,
+    )
+    return level_document(measured, source, run.plan.slos)
 
 
 def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDialect]:

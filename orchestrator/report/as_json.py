@@ -15,9 +15,11 @@ from orchestrator.report.documents.answer import (
     RankedDocument,
 )
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
+from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
 from orchestrator.report.formats import Document, fields_of, metrics
+from orchestrator.spec.load import in_json
 
 _REPEAT_FIELDS = (
     "measurement_id",
@@ -292,4 +294,27 @@ def launch_json(launch: StoredLaunch) -> Document:
         **fields_of(row, *_LAUNCH_FIELDS),
         "figures": launch.figures,
         "reported": launch.reported,
+    }
+
+
+def level_json(document: LevelDocument) -> Document:
+    """One load level of ``orchestrator load``, as its ``--format json`` shows it."""
+    source, all_requests = document.source, document.all_requests
+    limits = {} if document.slo_result is None else {"slo": slo_json(document.slo_result)}
+    return {
+        **fields_of(document, "url", "model", "api", "path"),
+        "control": document.level.control,
+        "level": in_json(document.level.value),
+        **fields_of(document, "arrivals", "prompt_file"),
+        **fields_of(document, "warmup_s", "window_start_s", "duration_s"),
+        "seed": source.seed,
+        **fields_of(document, "max_in_flight", "clients"),
+        **metrics(document.figures),
+        "output_token_throughput_interval": document.output_token_throughput,
+        **fields_of(all_requests, "in_flight_mean", "token_count_sources"),
+        **fields_of(all_requests, "cached_tokens", "error_texts"),
+        "requests_all_phases": all_requests.totals,
+        **fields_of(document, "validity", "validity_reasons", "evidence", "clients_stats"),
+        **limits,
+        **fields_of(source, "repeat", "emulated", "cache_state", "notes", "results", "name"),
     }

@@ -1,0 +1,214 @@
+"""One load level that ``orchestrator load`` measured: the record that its text and JSON are made
+from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.analysis.intervals import Interval, rate_interval
+from orchestrator.analysis.metrics import figures, observe, steady_window_ns, validity_of
+from orchestrator.analysis.points import attained
+from orchestrator.analysis.requests import WindowNs
+from orchestrator.analysis.slo import judge, limit_values
+from orchestrator.report.documents.point import SloResult
+from orchestrator.results.lazy_rows import Rows, slices
+from orchestrator.results.outcomes import CacheState
+from orchestrator.results.records import Figures, RequestTotals
+from orchestrator.spec.load import Level, Slo
+
+if TYPE_CHECKING:
+    from orchestrator.load.point import ClientStats, LoadPoint
+    from orchestrator.load.validity import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class AllRequests:
+    """What is known of all requests of a level, those of its warm-up included.
+
+    ``in_flight_mean``: requests in flight on average in the window; None: the window is empty.
+    ``cached_tokens``: prompt tokens that the engine found in its prefix cache; None: it does not
+    report them. ``error_texts``: the commonest message of each class of error.
+    """
+
+    totals: RequestTotals
+    in_flight_mean: float | None
+    token_count_sources: tuple[str, ...]
+    cached_tokens: int | None
+    error_texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSource:
+    """Where a level comes from: the run that it belongs to, and what the command says of it.
+
+    ``seed``: of the run; with ``--seed`` it sends the same requests again. ``repeat``: from 0.
+    ``results`` and ``name``: where the run is stored, and as what; None: it is not stored.
+    """
+
+    seed: int
+    repeat: int
+    emulated: bool
+    cache_state: CacheState
+    notes: tuple[str, ...] = ()
+    results: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDocument:
+    """How a level was measured, its metrics (docs/metrics.md) and its verdict. It holds no secrets.
+
+    ``warmup_s`` None: the window begins where the run became steady. ``slo_result`` None: no
+    limits were given.
+    """
+
+    url: str
+    model: str
+    api: str
+    path: str
+    level: Level
+    arrivals: str
+    prompt_file: str | None
+    warmup_s: float | None
+    window_start_s: float
+    duration_s: float | None
+    max_in_flight: int | None
+    clients: int
+    figures: Figures
+    output_token_throughput: Interval | None
+    all_requests: AllRequests
+    validity: str
+    validity_reasons: tuple[str, ...]
+    evidence: Mapping[str, float]
+    clients_stats: tuple[ClientStats, ...]
+    slo_result: SloResult | None
+    source: LevelSource
+
+    @property
+    def window_was_found(self) -> bool:
+        """Whether the window begins later than the run, where requests in flight became steady."""
+        return self.warmup_s is None and self.window_start_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLevel:
+    """What the clients left behind of one level. ``point``: with the duration that it really had."""
+
+    point: LoadPoint
+    clients: int
+    requests: Rows
+    token_events: Rows | None
+    stats: Sequence[ClientStats]
+    verdict: Verdict
+
+
+def level_document(
+    measured: MeasuredLevel, source: LevelSource, slos: Sequence[Slo] = ()
+) -> LevelDocument:
+    """``slos``: the limits of ``--slo``, one at most."""
+    point, verdict = measured.point, measured.verdict
+    requests = measured.requests
+    window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
+    observed = observe(requests, measured.token_events, window_ns)
+    of_window = figures(observed)
+    target = point.targets[0]
+    return LevelDocument(
+        url=target.url,
+        model=target.model,
+        api=point.workload.api,
+        path=point.dialect.path,
+        level=point.level,
+        arrivals=point.arrivals.at(point.level),
+        prompt_file=getattr(point.workload, "prompts", None),
+        warmup_s=point.warmup_s,
+        window_start_s=window_ns[0] / 1e9,
+        duration_s=point.duration_s,
+        max_in_flight=point.max_in_flight,
+        clients=measured.clients,
+        figures=of_window,
+        output_token_throughput=rate_interval(observed.token_batches),
+        all_requests=_all_requests(requests, window_ns),
+        validity=validity_of(verdict.validity, [of_window.requests]),
+        validity_reasons=tuple(verdict.reasons),
+        evidence=verdict.evidence,
+        clients_stats=tuple(measured.stats),
+        slo_result=_slo_result(requests, measured.token_events, window_ns, slos),
+        source=source,
+    )
+
+
+def _slo_result(
+    requests: Rows, token_events: Rows | None, window_ns: WindowNs, slos: Sequence[Slo]
+) -> SloResult | None:
+    """How many requests met the limits."""
+    if not slos:
+        return None
+    (slo,) = slos
+    verdicts = judge(limit_values(requests, token_events, window_ns), slo)
+    window_s = (window_ns[1] - window_ns[0]) / 1e9
+    return SloResult(slo, attained([verdicts]), (verdicts,), window_s)
+
+
+def _all_requests(requests: Rows, window_ns: WindowNs) -> AllRequests:
+    ok = 0
+    in_flight_ns = 0.0
+    sources: set[str] = set()
+    cached_tokens: int | None = None
+    errors: Counter[_Error] = Counter()
+    for part in slices(requests):
+        ok += pc.sum(pc.equal(part["status"], "ok"), min_count=0).as_py()
+        in_flight_ns += _in_flight_ns(part, window_ns)
+        sources.update(part["token_count_source"].drop_null().unique().to_pylist())
+        cached_in_part: int | None = pc.sum(part["cached_tokens"]).as_py()
+        if cached_in_part is not None:
+            cached_tokens = (cached_tokens or 0) + cached_in_part
+        errors.update(_errors(part))
+    scheduled = len(requests)
+    window_start_ns, window_end_ns = window_ns
+    window_length_ns = window_end_ns - window_start_ns
+    return AllRequests(
+        totals=RequestTotals(scheduled=scheduled, ok=ok, failed=scheduled - ok),
+        in_flight_mean=in_flight_ns / window_length_ns if window_length_ns > 0 else None,
+        token_count_sources=tuple(sorted(sources)),
+        cached_tokens=cached_tokens,
+        error_texts=_commonest_texts(errors),
+    )
+
+
+def _in_flight_ns(requests: Rows, window_ns: WindowNs) -> float:
+    """The time that requests were sent and not done within the window, summed over them."""
+    start_ns, end_ns = window_ns
+    sent_ns = requests["sent_ns"].to_numpy().astype(np.float64)  # NaN: never sent
+    done_ns = requests["done_ns"].to_numpy().astype(np.float64)
+    overlap_ns = np.minimum(done_ns, end_ns) - np.maximum(sent_ns, start_ns)
+    return float(np.nansum(np.clip(overlap_ns, 0, None)))
+
+
+class _Error(NamedTuple):
+    """A class of error and one of its messages."""
+
+    error_class: str
+    text: str
+
+
+def _errors(requests: Rows) -> Iterator[_Error]:
+    columns = {name: requests[name] for name in ("error_class", "error")}
+    failed = pa.table(columns).drop_null()
+    return map(_Error, failed["error_class"].to_pylist(), failed["error"].to_pylist())
+
+
+def _commonest_texts(errors: Counter[_Error]) -> dict[str, str]:
+    """The commonest message of each class, the class of the rarest of them first."""
+    texts: dict[str, str] = {}
+    for error, _ in reversed(errors.most_common()):
+        if error.text:
+            texts[error.error_class] = error.text  # a commoner one replaces it
+    return texts
