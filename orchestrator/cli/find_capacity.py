@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.signals import INTERRUPTED, stops
+from orchestrator.report.as_json import search_json
+from orchestrator.report.documents.search import PlannedProbe, SearchedEndpoint, search_document
 from orchestrator.report.formats import json_text
 from orchestrator.report.live import live_load
 from orchestrator.report.load_runs import stored_csv
-from orchestrator.report.search_progress import search_document, search_text
+from orchestrator.report.search_progress import search_text
 from orchestrator.report.text import echo
 from orchestrator.results.store import Store
 from orchestrator.sweep.find_capacity import CapacitySearch
@@ -55,26 +57,24 @@ def show_capacity(
                 stopped=stop.is_set,
             )
             found = search.run()
-        about = {
-            "url": target.url,
-            "model": target.model,
-            "clients": clients,
-            "emulated": probed.emulated,
-        }
-        ahead = (
-            {"level": found.next.level.value, "seconds": found.next.seconds}
-            if found.next is not None
-            else None
+        endpoint = SearchedEndpoint(
+            url=target.url,
+            model=target.model,
+            clients=clients,
+            emulated=probed.emulated,
+            results=results,
+            name=None if results is None else plan.name,
         )
-        document = {**about, **search_document(plan, found.claim, found.probes), "next": ahead}
-        document |= {"notes": [*notes], "results": results}
-        document |= {"name": None if results is None else plan.name}
+        following = None
+        if found.next is not None:
+            following = PlannedProbe(found.next.level.value, found.next.seconds)
+        document = search_document(endpoint, plan, found.claim, found.probes, following, notes)
         if form == "csv":  # while the folder is there
             click.echo(stored_csv(store), nl=False)
     if found.failure is not None:
         echo(f"note: the search ended: {found.failure.sentence}", err=True)
     if form == "json":
-        click.echo(json_text(document))
+        click.echo(json_text(search_json(document)))
     elif form == "table":
         echo("\n".join(search_text(document)))
     if found.interrupted:

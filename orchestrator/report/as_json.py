@@ -18,6 +18,7 @@ from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocum
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
+from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.formats import Document, fields_of, metrics
 from orchestrator.spec.load import in_json
 
@@ -317,4 +318,30 @@ def level_json(document: LevelDocument) -> Document:
         **fields_of(document, "validity", "validity_reasons", "evidence", "clients_stats"),
         **limits,
         **fields_of(source, "repeat", "emulated", "cache_state", "notes", "results", "name"),
+    }
+
+
+def search_json(document: SearchDocument) -> Document:
+    """What ``load --find-capacity`` found: the claim, its bounds, and every probe."""
+    endpoint = document.endpoint
+    return {
+        **fields_of(endpoint, "url", "model", "clients", "emulated"),
+        "control": document.control,
+        "slo": format_slo(document.slo),
+        **claim_document(document.claim),
+        "passed": document.claim.passed,
+        **fields_of(document, "estimate", "seed"),
+        "probes": [_probe_json(probe) for probe in document.probes],
+        **fields_of(document, "next", "notes"),
+        **fields_of(endpoint, "results", "name"),
+    }
+
+
+def _probe_json(document: ProbeDocument) -> Document:
+    probe = document.probe
+    return {
+        **fields_of(probe.point, "level", "repeat", "seed", "ended_early"),
+        **fields_of(probe.point, "validity", "validity_reasons"),
+        **fields_of(probe.figures, "window_s", "requests"),
+        "tests": document.tests,
     }

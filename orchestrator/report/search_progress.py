@@ -1,159 +1,126 @@
-"""What a search for one capacity found: what ``orchestrator load --find-capacity`` shows."""
+"""What a search for one capacity found, for people: what ``load --find-capacity`` shows."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from orchestrator.analysis.slo import format_slo, stored_values, tests
-from orchestrator.capacity.claim import POINTLESS, claim_document
-from orchestrator.capacity.dominance import estimate
-from orchestrator.capacity.outcomes import targets
-from orchestrator.report.formats import Document, fields_of
+from orchestrator.analysis.slo import format_slo
+from orchestrator.base.text import grouped
+from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.text import EMULATED, Column, plain, say, table
+from orchestrator.report.words import search_status_text
+from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Slo, hours, load_text
+from orchestrator.spec.load import hours, load_text
 
-if TYPE_CHECKING:
-    from orchestrator.capacity.claim import Claim
-    from orchestrator.plan.model import Plan
-    from orchestrator.results.records import AttemptData
-
-_STATUS = {
-    "converged": (
-        "the claim is as near to the lowest level that fails as was asked for (--precision)"
-    ),
-    "cliff": "just above the claim hardly any request meets the limits",
-    "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
-    "nothing_holds": "the lowest level that gives a probe enough requests does not hold either",
-    "budget": "the search ended before it knew all it could",
-    "non_monotonic": (
-        "a level holds above one that fails: the engine does not behave the same all the time"
-    ),
-    "client_bound": "the client was too slow to tell: try more --clients",
-} | {one: Validity(one).remedy.format("the server") for one in POINTLESS}
 # how a probe ended before its time; that it is no claim yet is said below the table
-_ENDED = {"holds": "passed", "fails": "missed"}
+_EARLY_ENDS = {"holds": "passed", "fails": "missed"}
 
 
-def search_document(plan: Plan, claim: Claim, probes: Sequence[AttemptData]) -> Document:
-    """The claim, its bounds, and every probe that shows it."""
-    (slo,), (load,) = plan.slos, plan.loads
-    return {
-        "control": load.control,
-        "slo": format_slo(slo),
-        **claim_document(claim),
-        "passed": claim.passed,
-        "estimate": estimate(claim, targets([slo])[0][0]),
-        "seed": plan.seed,
-        "probes": [_probe(one, slo) for one in probes],
-    }
-
-
-def _probe(data: AttemptData, slo: Slo) -> Document:
-    held = [
-        {"name": one.name, "target": one.target, "share": _share(one.met)}
-        for one in tests(stored_values(data), slo)
-    ]
-    return {
-        **fields_of(
-            data.point, "level", "repeat", "seed", "ended_early", "validity", "validity_reasons"
-        ),
-        **fields_of(data.figures, "window_s", "requests"),
-        "tests": held,
-    }
-
-
-def _share(met: Any) -> float | None:
-    return float(met.mean()) if met.size else None
-
-
-def search_text(found: Document) -> Iterator[str]:
-    """The document for a person."""
-    one: dict[str, Any] = dict(found)
-    yield say(f"{one['model']} at {one['url']}: capacity under {one['slo']}", "bold")
-    titles = ["probe", "requests", "window s", "attained", "ended early", "validity"]
-    yield from table(
-        [Column(title, fold=title == "probe") for title in titles],
-        [_cells(one, at) for at in one["probes"]],
-    )
-    yield from _why_not_valid(one)
+def search_text(document: SearchDocument) -> Iterator[str]:
+    """A table of all probes; below it the claim, its bounds, and what would tell more."""
+    endpoint, status = document.endpoint, document.claim.status
+    limits = format_slo(document.slo)
+    yield say(f"{endpoint.model} at {endpoint.url}: capacity under {limits}", "bold")
+    titles = ["requests", "window s", "attained", "ended early", "validity"]
+    columns = [Column("probe", fold=True), *map(Column, titles)]
+    yield from table(columns, [_cells(document, probe) for probe in document.probes])
+    yield from _why_not_valid(document)
     yield ""
-    yield say(_answer(one), "green" if one["status"] == "converged" else "yellow")
-    goes_on = one["results"] and one["status"] == "budget"
-    yield f"{one['status']}: {_STATUS[one['status']]}" + (
-        ": the same command goes on" if goes_on else ""
-    )
-    yield from _run_on(one)
-    yield from (say(f"note: {plain(note)}", "yellow") for note in one["notes"])
-    if one["emulated"]:
+    yield say(_answer(document), "green" if status == "converged" else "yellow")
+    goes_on = endpoint.results is not None and status == "budget"
+    yield f"{search_status_text(status)}{': the same command goes on' if goes_on else ''}"
+    yield from _run_on(document)
+    for note in document.notes:
+        yield say(f"note: {plain(note)}", "yellow")
+    if endpoint.emulated:
         yield say(EMULATED, "yellow")
 
 
-def _answer(one: dict[str, Any]) -> str:
-    """``holds 16 req/s; 24 req/s passed once and is not confirmed; best estimate 28.4 req/s; ...``"""
-    control, claim, high = one["control"], one["claim"], one["high"]
-    words = []
-    if claim is not None:
-        words.append(f"holds {load_text(control, claim)}")
-    elif one["status"] not in POINTLESS:
-        words.append("no load is confirmed yet")
-    else:
-        words.append("no load can be judged")
-    if one["passed"] is not None and one["passed"] > (claim or 0.0):
-        words.append(f"{load_text(control, one['passed'])} passed and is not confirmed")
-    if one["estimate"] is not None:
-        words.append(f"best estimate {load_text(control, float(format(one['estimate'], '.3g')))}")
-    if high is not None:
-        words.append(f"fails {load_text(control, high)}")
-    if claim is not None or one["low"]:
-        bounds = f"between {one['low']:g} and {'more' if high is None else f'{high:g}'}"
-        words.append(f"95 % bounds {bounds}")
-    return f"{'; '.join(words)} ({one['status']})"
-
-
-def _why_not_valid(one: dict[str, Any]) -> Iterator[str]:
-    """A line for each verdict that is not ``valid``, with its reason and the probes that have it."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for probe in one["probes"]:
-        if probe["validity"] == Validity.VALID:
-            continue
-        reasons = "; ".join(probe["validity_reasons"]) or "no reason was stored"
-        # the same reason with other figures is not repeated
-        key = probe["validity"], re.sub(r"\d+([.,]\d+)*", "", reasons)
-        found.setdefault(key, [reasons]).append(load_text(one["control"], probe["level"]))
-    for (validity, _), (reasons, *levels) in found.items():
-        yield say(f"{validity} at {', '.join(dict.fromkeys(levels))}: {plain(reasons)}", "yellow")
-
-
-def _run_on(one: dict[str, Any]) -> Iterator[str]:
-    """What would be gained by running on."""
-    ahead, claim, high = one["next"], one["claim"], one["high"]
-    if ahead is not None:
-        level = load_text(one["control"], ahead["level"])
-        apart = (
-            f"; what fails lies {high / claim - 1:.0%} above the claim" if claim and high else ""
-        )
-        yield (
-            f"With as much time again it would probe {level} next, for about "
-            f"{hours(ahead['seconds'])}{apart}."
-        )
-    elif claim and high and one["status"] == "converged":
-        yield (
-            f"What fails lies {high / claim - 1:.0%} above the claim: a smaller --precision "
-            "brings them nearer."
-        )
-
-
-def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:
-    shares = [f"{at['share']:.3f}" for at in probe["tests"] if at["share"] is not None]
+def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]:
+    head, figures = probe_document.probe.point, probe_document.probe.figures
+    shares = [f"{test.share:.3f}" for test in probe_document.tests if test.share is not None]
+    level = load_text(document.control, head.level)
+    ended_early = head.ended_early or ""
     return [
-        load_text(one["control"], probe["level"])
-        + (f" #{probe['repeat'] + 1}" if probe["repeat"] else ""),
-        f"{probe['requests'].ok}/{probe['requests'].scheduled}",
-        f"{probe['window_s']:.1f}",
+        f"{level} #{head.repeat + 1}" if head.repeat else level,
+        f"{figures.requests.ok}/{figures.requests.scheduled}",
+        f"{figures.window_s:.1f}",
         ", ".join(shares) or "-",
-        _ENDED.get(probe["ended_early"], probe["ended_early"]) or "",
-        probe["validity"],
+        _EARLY_ENDS.get(ended_early, ended_early),
+        head.validity,
     ]
+
+
+class _Verdict(NamedTuple):
+    """A verdict that is not ``valid``, with the reason without its figures: the same reason with
+    other figures is not repeated.
+    """
+
+    validity: str
+    reason: str
+
+
+def _why_not_valid(document: SearchDocument) -> Iterator[str]:
+    """A line for each verdict that is not ``valid``, with its reason and the probes that have it."""
+    not_valid = [
+        probe.probe.point
+        for probe in document.probes
+        if probe.probe.point.validity != Validity.VALID
+    ]
+    by_verdict = grouped(
+        (_Verdict(head.validity, _without_figures(_reasons(head))), head) for head in not_valid
+    )
+    for verdict, heads in by_verdict.items():
+        levels = dict.fromkeys(load_text(document.control, head.level) for head in heads)
+        reasons = plain(_reasons(heads[0]))
+        yield say(f"{verdict.validity} at {', '.join(levels)}: {reasons}", "yellow")
+
+
+def _reasons(head: PointHead) -> str:
+    return "; ".join(head.validity_reasons) or "no reason was stored"
+
+
+def _without_figures(text: str) -> str:
+    return re.sub(r"\d+([.,]\d+)*", "", text)
+
+
+def _answer(document: SearchDocument) -> str:
+    """``holds 16 req/s; 24 req/s passed and is not confirmed; best estimate 28.4 req/s; ...``"""
+    control, claim = document.control, document.claim
+    has_upper_bound = math.isfinite(claim.high)
+    if claim.claim is not None:
+        parts = [f"holds {load_text(control, claim.claim)}"]
+    elif claim.pointless:
+        parts = ["no load can be judged"]
+    else:
+        parts = ["no load is confirmed yet"]
+    if claim.passed is not None and claim.passed > (claim.claim or 0.0):
+        parts.append(f"{load_text(control, claim.passed)} passed and is not confirmed")
+    if document.estimate is not None:
+        three_digits = float(f"{document.estimate:.3g}")
+        parts.append(f"best estimate {load_text(control, three_digits)}")
+    if has_upper_bound:
+        parts.append(f"fails {load_text(control, claim.high)}")
+    if claim.claim is not None or claim.low:
+        high = f"{claim.high:g}" if has_upper_bound else "more"
+        parts.append(f"95 % bounds between {claim.low:g} and {high}")
+    return f"{'; '.join(parts)} ({claim.status})"
+
+
+def _run_on(document: SearchDocument) -> Iterator[str]:
+    """What would be gained by running on."""
+    excess = document.excess_of_failing
+    if document.next is not None:
+        level = load_text(document.control, document.next.level)
+        length = hours(document.next.seconds)
+        apart = "" if excess is None else f"; what fails lies {excess:.0%} above the claim"
+        yield f"With as much time again it would probe {level} next, for about {length}{apart}."
+    elif excess is not None and document.claim.status == "converged":
+        yield (
+            f"What fails lies {excess:.0%} above the claim: a smaller --precision brings them"
+            " nearer."
+        )

@@ -19,7 +19,7 @@ from orchestrator.capacity.capacities import (
     SearchedClaim,
     Shortfall,
 )
-from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.claim import POINTLESS, Claim, Status
 from orchestrator.capacity.doubts import (
     GRID_STEP,
     DeploymentLevels,
@@ -28,6 +28,7 @@ from orchestrator.capacity.doubts import (
     Remedy,
 )
 from orchestrator.plan.current import RankedApart, StoredExperiment, UnansweredSlo
+from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, counted, format_duration, load_text
 
 
@@ -60,6 +61,28 @@ def claim_text(control: str, claim: Claim) -> str:
     if math.isinf(claim.high):
         return f"at least {load_text(control, claim.low)}" if claim.low else "unknown"
     return f"between {claim.low:g} and {load_text(control, claim.high)}"
+
+
+_SEARCH_STATUSES: Mapping[Status, str] = {
+    "converged": (
+        "the claim is as near to the lowest level that fails as was asked for (--precision)"
+    ),
+    "cliff": "just above the claim hardly any request meets the limits",
+    "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
+    "nothing_holds": "the lowest level that gives a probe enough requests does not hold either",
+    "budget": "the search ended before it knew all it could",
+    "non_monotonic": (
+        "a level holds above one that fails: the engine does not behave the same all the time"
+    ),
+    "client_bound": "the client was too slow to tell: try more --clients",
+}
+
+
+def search_status_text(status: Status) -> str:
+    """Why the search of one endpoint ended, after the word for it: ``cliff: just above ...``."""
+    if status in POINTLESS:
+        return f"{status}: {Validity(status).remedy.format('the server')}"
+    return f"{status}: {_SEARCH_STATUSES[status]}"
 
 
 # How certain the answer is

@@ -1,0 +1,118 @@
+"""What a search for one capacity found: the record that ``load --find-capacity`` shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.analysis.slo import stored_values, tests
+from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.dominance import estimate
+from orchestrator.capacity.outcomes import targets
+from orchestrator.results.records import AttemptData
+from orchestrator.spec.load import Slo
+
+if TYPE_CHECKING:
+    from orchestrator.plan.model import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedEndpoint:
+    """What was searched, by how many clients, and where its probes are stored; ``results`` and
+    ``name`` None: nowhere.
+    """
+
+    url: str
+    model: str
+    clients: int
+    emulated: bool
+    results: str | None
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProbe:
+    """What the search would probe with as much time again, and for about how many seconds."""
+
+    level: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitShare:
+    """The share of a probe's requests that met one test of the limits; None: none was due."""
+
+    name: str
+    target: float
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDocument:
+    """One probe, and what it shows of the limits."""
+
+    probe: AttemptData
+    tests: tuple[LimitShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchDocument:
+    """The claim, its bounds, and every probe that shows it.
+
+    ``estimate``: the level that all probes together expect to hold; None: they do not tell.
+    ``seed``: of the plan. ``next``: None where the search would go no further.
+    """
+
+    endpoint: SearchedEndpoint
+    control: str
+    slo: Slo
+    claim: Claim
+    estimate: float | None
+    seed: int
+    probes: tuple[ProbeDocument, ...]
+    next: PlannedProbe | None
+    notes: tuple[str, ...]
+
+    @property
+    def excess_of_failing(self) -> float | None:
+        """How far the lowest level that fails lies above the claim, as a share of the claim; None:
+        one of the two is not known.
+        """
+        claim, high = self.claim.claim, self.claim.high
+        if not claim or math.isinf(high):
+            return None
+        return high / claim - 1
+
+
+def search_document(
+    endpoint: SearchedEndpoint,
+    plan: Plan,
+    claim: Claim,
+    probes: Sequence[AttemptData],
+    following: PlannedProbe | None,
+    notes: Sequence[str],
+) -> SearchDocument:
+    """``plan``: of one load and one SLO. ``probes``: all that are stored, the oldest first."""
+    (slo,), (load,) = plan.slos, plan.loads
+    (targets_of_slo,) = targets([slo])
+    return SearchDocument(
+        endpoint=endpoint,
+        control=load.control,
+        slo=slo,
+        claim=claim,
+        estimate=estimate(claim, targets_of_slo[0]),
+        seed=plan.seed,
+        probes=tuple(_probe_document(probe, slo) for probe in probes),
+        next=following,
+        notes=tuple(notes),
+    )
+
+
+def _probe_document(probe: AttemptData, slo: Slo) -> ProbeDocument:
+    shares = []
+    for test in tests(stored_values(probe), slo):
+        share = float(test.met.mean()) if test.met.size else None
+        shares.append(LimitShare(test.name, test.target, share))
+    return ProbeDocument(probe, tuple(shares))
