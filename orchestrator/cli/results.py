@@ -174,14 +174,17 @@ def _documents(
         yield from capacity_documents(judged.experiment, points.current, judged.slos)
 
 
-def _launches(found: Iterable[StoredExperiment], form: str) -> Iterable[str]:
+def _launches(stored: Iterable[StoredExperiment], form: str) -> Iterable[str]:
     from orchestrator.analysis.launches import load_launches
     from orchestrator.report.as_json import launch_json
+    from orchestrator.report.documents.launch import launch_documents
     from orchestrator.report.formats import csv_text, json_list
     from orchestrator.report.launch_table import launches_text
 
-    launches = [launch for experiment in found for launch in load_launches(experiment.store)]
+    documents = []
+    for experiment in stored:
+        documents += launch_documents(load_launches(experiment.store))
     if form == "table":
-        return launches_text(launches)
-    documents = map(launch_json, launches)
-    return json_list(documents) if form == "json" else [csv_text(documents)]
+        return launches_text(documents)
+    as_json = map(launch_json, documents)
+    return json_list(as_json) if form == "json" else [csv_text(as_json)]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from orchestrator.analysis.launches import StoredLaunch
 from orchestrator.analysis.slo import format_slo
 from orchestrator.capacity.claim import claim_document
 from orchestrator.report.agreement import agreement_fields
@@ -15,6 +14,7 @@ from orchestrator.report.documents.answer import (
     RankedDocument,
 )
 from orchestrator.report.documents.capacity import CapacityBounds, CapacityDocument
+from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
@@ -281,20 +281,17 @@ def _excluded_json(document: ExcludedDocument) -> Document:
     }
 
 
-def launch_json(launch: StoredLaunch) -> Document:
+def launch_json(document: LaunchDocument) -> Document:
     """One launch, without its command line (which may hold secrets)."""
-    row, deployment = launch.row, launch.deployment
+    row, deployment = document.row, document.deployment
     return {
         **fields_of(row, "experiment", "deployment_id"),
-        "label": launch.label,
+        "label": document.label,
         **fields_of(deployment, "engine", "model", "hardware"),
-        "engine_version": {
-            "asked": deployment.engine_version if deployment else None,
-            "reported": row.engine_version,
-        },
+        "engine_version": {"asked": document.asked_version, "reported": row.engine_version},
         **fields_of(row, *_LAUNCH_FIELDS),
-        "figures": launch.figures,
-        "reported": launch.reported,
+        "figures": document.figures,
+        "reported": document.reported,
     }
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from orchestrator.analysis.launches import FIGURES, compared, load_launches
 from orchestrator.engines.registry import ENGINES
 from orchestrator.report.as_json import launch_json
+from orchestrator.report.documents.launch import launch_documents
 from orchestrator.report.formats import json_text
-from orchestrator.report.launch_table import launches_text
 from orchestrator.results.store import Manifest, Store
 from tests.unit.results.builders import deployment_row, table
 
@@ -25,7 +25,6 @@ PREDICTED = {
     "max_concurrency": 2.0,
 }
 REPORTED = {"weight_bytes": 1000, "kv_cache_tokens": 1000, "kv_cache_bytes": 5, "proofs": "key"}
-QUANTIZED = {"checkpoint_bytes": 32_212_255, "quantization_kernel": "CPUInt8ScaledMMLinearKernel"}
 EMULATOR_LOG = """\
 Model loading took 12.55 GiB
 GPU KV cache size: 100,000 tokens
@@ -65,7 +64,7 @@ def store(tmp_path: Path) -> Store:
 
 def loaded(tmp_path: Path) -> list[Any]:
     launches = load_launches(Store.open(str(tmp_path), "exp"))
-    return json.loads(json_text([launch_json(one) for one in launches]))
+    return json.loads(json_text([launch_json(launch) for launch in launch_documents(launches)]))
 
 
 def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Path) -> None:
@@ -88,19 +87,6 @@ def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Pa
         "difference_percent": None,
     }
     assert "secret-flag" not in json.dumps(one)
-
-
-def test_what_was_read_and_the_kernel_that_was_taken_are_shown_where_an_engine_says_it(
-    store: Store,
-) -> None:
-    commit(store, "L0", deployment_row())
-    assert "kernel" not in "\n".join(launches_text(load_launches(store)))
-    commit(store, "L1", deployment_row(), engine_reported_json=json.dumps(QUANTIZED))
-    launches = load_launches(store)
-    text = "\n".join(launches_text(launches))
-    assert "CPUInt8ScaledMM\n" in text + "\n"
-    assert "30.7 MiB" in text
-    assert launch_json(launches[1])["reported"] == QUANTIZED
 
 
 def test_failed_launches_and_ones_without_a_deployment_are_there_in_order_of_time(

@@ -1,0 +1,71 @@
+"""One start of an engine: the record that ``results --launches`` shows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.analysis.deployments import StoredDeployment
+from orchestrator.analysis.launches import Predicted, StoredLaunch
+from orchestrator.results.records import LaunchRow
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDocument:
+    """``deployment`` None: its row was not stored. ``figures``: predicted beside reported, by the
+    names of ``analysis.launches.FIGURES``.
+
+    ``reported``: all that the engine reported, as stored: each engine has names of its own. Of
+    these the following are shown; None: not reported. ``checkpoint_bytes``: read by all ranks
+    together. ``network``: what ranks on several nodes speak over; ``kv_transport``: what KV caches
+    are handed over by. ``flags_known_as_of``: the newest version of the engine whose flags are
+    known, where the one that started is newer.
+    """
+
+    row: LaunchRow
+    deployment: StoredDeployment | None
+    label: str
+    figures: Mapping[str, Predicted]
+    reported: Mapping[str, object]
+    checkpoint_bytes: float | None
+    quantization_kernel: str | None
+    network: str | None
+    kv_transport: str | None
+    flags_known_as_of: str | None
+
+    @property
+    def has_served(self) -> bool:
+        return self.row.status == "ok"
+
+    @property
+    def asked_version(self) -> str | None:
+        """The engine version that the experiment file asks for."""
+        return self.deployment.engine_version if self.deployment else None
+
+
+def launch_documents(launches: Iterable[StoredLaunch]) -> list[LaunchDocument]:
+    return [_launch_document(launch) for launch in launches]
+
+
+def _launch_document(launch: StoredLaunch) -> LaunchDocument:
+    reported = launch.reported
+    return LaunchDocument(
+        row=launch.row,
+        deployment=launch.deployment,
+        label=launch.label,
+        figures=launch.figures,
+        reported=reported,
+        checkpoint_bytes=_number(reported, "checkpoint_bytes"),
+        quantization_kernel=_text(reported, "quantization_kernel"),
+        network=_text(reported, "network"),
+        kv_transport=_text(reported, "kv_transport"),
+        flags_known_as_of=_text(reported, "flags_known_as_of"),
+    )
+
+
+def _number(reported: Mapping[str, object], name: str) -> float | None:
+    value = reported.get(name)
+    return value if isinstance(value, int | float) else None
+
+
+def _text(reported: Mapping[str, object], name: str) -> str | None:
+    value = reported.get(name)
+    return None if value is None else str(value)
