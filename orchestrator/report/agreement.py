@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.analysis.output_agreement import AgreementNote
 from orchestrator.analysis.points import Point
-from orchestrator.report.formats import Document
+from orchestrator.report.formats import JsonObject
 from orchestrator.report.text import Column, say
 from orchestrator.report.words import agreement_note_text
 
 
-def agreement_fields(point: Point) -> Document:
+def agreement_fields(point: Point) -> JsonObject:
     """The columns of one point: the share always comes with its n."""
     agreement = point.agreement
     return {

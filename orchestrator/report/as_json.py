@@ -19,7 +19,7 @@ from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
-from orchestrator.report.formats import Document, fields_of, metrics
+from orchestrator.report.formats import JsonObject, fields_of, metrics
 from orchestrator.spec.load import in_json
 
 _REPEAT_FIELDS = (
@@ -63,14 +63,14 @@ _LAUNCH_FIELDS = (
 )
 
 
-def row_json(document: PointDocument | CapacityDocument) -> Document:
+def row_json(document: PointDocument | CapacityDocument) -> JsonObject:
     """A row of ``orchestrator results``; its field ``row`` says which."""
     if isinstance(document, PointDocument):
         return point_json(document)
     return capacity_json(document)
 
 
-def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator[Document]:
+def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator[JsonObject]:
     """One line per point, per repeat (where a point has several) and per capacity. Column ``row``
     says which.
     """
@@ -89,11 +89,11 @@ def csv_lines(documents: Iterable[PointDocument | CapacityDocument]) -> Iterator
             yield {**of_repeat, **repeat}
 
 
-def _without(document: Document, name: str) -> Document:
+def _without(document: JsonObject, name: str) -> JsonObject:
     return {key: value for key, value in document.items() if key != name}
 
 
-def point_json(document: PointDocument) -> Document:
+def point_json(document: PointDocument) -> JsonObject:
     """One point: deployment, load, status, validity, the metrics over its repeats, each repeat
     alone.
 
@@ -129,7 +129,7 @@ def point_json(document: PointDocument) -> Document:
     }
 
 
-def _repeat_json(document: RepeatDocument) -> Document:
+def _repeat_json(document: RepeatDocument) -> JsonObject:
     repeat = document.repeat
     return {
         **fields_of(repeat.point, *_REPEAT_FIELDS),
@@ -140,7 +140,7 @@ def _repeat_json(document: RepeatDocument) -> Document:
     }
 
 
-def _slo_fields(results: Iterable[SloResult]) -> Document:
+def _slo_fields(results: Iterable[SloResult]) -> JsonObject:
     """``slos``: the result under each SLO; ``slo``: that under the first; neither without SLOs."""
     by_name = {result.slo.name: slo_json(result) for result in results}
     if not by_name:
@@ -149,7 +149,7 @@ def _slo_fields(results: Iterable[SloResult]) -> Document:
     return {"slo": first, "slos": by_name}
 
 
-def slo_json(result: SloResult) -> Document:
+def slo_json(result: SloResult) -> JsonObject:
     """``attainment`` is that of the first test, ``met`` whether all tests hold."""
     return {
         "text": format_slo(result.slo),
@@ -169,7 +169,7 @@ def slo_json(result: SloResult) -> Document:
     }
 
 
-def _prediction_fields(prediction: PredictionComparison | None) -> Document:
+def _prediction_fields(prediction: PredictionComparison | None) -> JsonObject:
     """The prediction, measured over predicted, whether the known error explains the gap."""
     if prediction is None:
         return {
@@ -184,7 +184,7 @@ def _prediction_fields(prediction: PredictionComparison | None) -> Document:
     }
 
 
-def capacity_json(document: CapacityDocument) -> Document:
+def capacity_json(document: CapacityDocument) -> JsonObject:
     """The claim, as in ``best``, what the plan predicts, and what the probes of each level showed."""
     probe = document.probe
     return {
@@ -207,7 +207,7 @@ def capacity_json(document: CapacityDocument) -> Document:
     }
 
 
-def _bounds_json(unit: str, bounds: CapacityBounds | None) -> Document:
+def _bounds_json(unit: str, bounds: CapacityBounds | None) -> JsonObject:
     """Of one unit; all null where the deployment has none of it. ``high`` is null if infinite."""
     claim = low = high = None
     if bounds is not None:
@@ -216,12 +216,12 @@ def _bounds_json(unit: str, bounds: CapacityBounds | None) -> Document:
     return {f"claim_per_{unit}": claim, f"low_per_{unit}": low, f"high_per_{unit}": high}
 
 
-def answer_json(document: AnswerDocument) -> Document:
+def answer_json(document: AnswerDocument) -> JsonObject:
     """Every comparison: what was compared, how sure the answer is, and the ranking, best first."""
     return {"comparisons": [comparison_json(one) for one in document.comparisons]}
 
 
-def comparison_json(document: ComparisonDocument) -> Document:
+def comparison_json(document: ComparisonDocument) -> JsonObject:
     return {
         **comparison_fields(document),
         "ranking": [ranked_json(ranked) for ranked in document.ranking],
@@ -229,7 +229,7 @@ def comparison_json(document: ComparisonDocument) -> Document:
     }
 
 
-def comparison_fields(document: ComparisonDocument) -> Document:
+def comparison_fields(document: ComparisonDocument) -> JsonObject:
     """What is said of all deployments of a comparison."""
     comparison = document.comparison
     return {
@@ -245,7 +245,7 @@ def comparison_fields(document: ComparisonDocument) -> Document:
     }
 
 
-def ranked_json(document: RankedDocument) -> Document:
+def ranked_json(document: RankedDocument) -> JsonObject:
     ranked = document.deployment
     point, deployment = ranked.point, ranked.point.deployment
     rate, share = ranked.throughput, ranked.attainment
@@ -270,7 +270,7 @@ def ranked_json(document: RankedDocument) -> Document:
     }
 
 
-def _excluded_json(document: ExcludedDocument) -> Document:
+def _excluded_json(document: ExcludedDocument) -> JsonObject:
     excluded = document.excluded
     head = excluded.level.head if excluded.level else None
     return {
@@ -281,7 +281,7 @@ def _excluded_json(document: ExcludedDocument) -> Document:
     }
 
 
-def launch_json(document: LaunchDocument) -> Document:
+def launch_json(document: LaunchDocument) -> JsonObject:
     """One launch, without its command line (which may hold secrets)."""
     row, deployment = document.row, document.deployment
     return {
@@ -295,7 +295,7 @@ def launch_json(document: LaunchDocument) -> Document:
     }
 
 
-def level_json(document: LevelDocument) -> Document:
+def level_json(document: LevelDocument) -> JsonObject:
     """One load level of ``orchestrator load``, as its ``--format json`` shows it."""
     source, all_requests = document.source, document.all_requests
     limits = {} if document.slo_result is None else {"slo": slo_json(document.slo_result)}
@@ -318,7 +318,7 @@ def level_json(document: LevelDocument) -> Document:
     }
 
 
-def search_json(document: SearchDocument) -> Document:
+def search_json(document: SearchDocument) -> JsonObject:
     """What ``load --find-capacity`` found: the claim, its bounds, and every probe."""
     endpoint = document.endpoint
     return {
@@ -334,7 +334,7 @@ def search_json(document: SearchDocument) -> Document:
     }
 
 
-def _probe_json(document: ProbeDocument) -> Document:
+def _probe_json(document: ProbeDocument) -> JsonObject:
     probe = document.probe
     return {
         **fields_of(probe.point, "level", "repeat", "seed", "ended_early"),

@@ -1,4 +1,4 @@
-"""Documents (records, dicts, lists, plain values) as JSON and CSV text. NaN becomes null."""
+"""JSON and CSV text of the objects that ``as_json`` makes. In JSON, NaN is null."""
 
 import csv
 import io
@@ -12,41 +12,45 @@ from orchestrator.report.text import plain
 from orchestrator.results.records import Figures
 from orchestrator.spec.load import in_json
 
-Document = Mapping[str, object]
+# A JSON object by its keys; its values may be records, which orjson writes as objects too.
+JsonObject = Mapping[str, object]
 
 
-def json_text(document: object) -> str:
-    """One JSON document."""
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+def json_text(value: object) -> str:
+    """One JSON text of an object, a list or a record."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def metrics(figures: Figures) -> Document:
-    """All figures by name, to be merged into a larger document."""
+def metrics(figures: Figures) -> JsonObject:
+    """All figures by name, to be merged into a larger object."""
     return fields_of(figures, *Figures.__slots__)
 
 
-def fields_of(record: object, *names: str) -> Document:
+def fields_of(record: object, *names: str) -> JsonObject:
     """Some fields of a record; all null where ``record`` is None."""
     return {name: in_json(getattr(record, name, None)) for name in names}
 
 
-def json_list(documents: Iterable[object]) -> Iterator[str]:
-    """The text of a JSON list in pieces, so that only one document is in memory at a time."""
+def json_list(objects: Iterable[JsonObject]) -> Iterator[str]:
+    """The text of a JSON list in pieces, so that only one object is in memory at a time."""
     before = "[\n"
-    for document in documents:
-        yield before + json_text(document)
+    for each in objects:
+        yield before + json_text(each)
         before = ",\n"
     yield "[]\n" if before == "[\n" else "\n]\n"
 
 
-def csv_text(lines: Iterable[Document]) -> str:
+def csv_text(lines: Iterable[JsonObject]) -> str:
     """CSV with a header of all columns; nested objects are flattened (see ``flat``)."""
     rows = [flat(line) for line in lines]
-    names = list(dict.fromkeys(name for line in rows for name in line))
+    names: dict[str, None] = {}  # in the order in which they first come
+    for row in rows:
+        names.update(dict.fromkeys(row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in line.items()} for line in rows)
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
     return text.getvalue()
 
 
@@ -59,18 +63,22 @@ def _cell(value: object) -> object:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, object]:
-    """Nested objects become dotted columns (``ttft_ms.p50``); a list becomes one cell."""
-    found: dict[str, object] = {}
-    items = (
-        value
-        if isinstance(value, Mapping)
-        else {one.name: getattr(value, one.name) for one in fields(value)}
-    )
-    for name, item in items.items():
+    """Nested objects and records become dotted columns (``ttft_ms.p50``), a list one cell."""
+    columns: dict[str, object] = {}
+    for name, item in _items(value):
         if isinstance(item, Mapping) or is_dataclass(item):
-            found |= flat(item, f"{prefix}{name}.")
+            columns |= flat(item, f"{prefix}{name}.")
+        elif isinstance(item, list | tuple):
+            columns[prefix + name] = "; ".join(map(str, item))
         else:
-            found[prefix + name] = (
-                "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
-            )
-    return found
+            columns[prefix + name] = item
+    return columns
+
+
+def _items(value: Any) -> Iterator[tuple[str, object]]:
+    """The names and values of an object or a record."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+        return
+    for field in fields(value):
+        yield field.name, getattr(value, field.name)

@@ -19,7 +19,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.report.as_json import comparison_fields, point_json, ranked_json
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import point_document
-from orchestrator.report.formats import Document, flat
+from orchestrator.report.formats import JsonObject, flat
 from orchestrator.report.selection import answers, experiments, limits, with_limits
 from orchestrator.results.records import Distribution, RequestTotals
 from orchestrator.results.root import open_results
@@ -172,7 +172,7 @@ def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
                 yield one.store.read_manifests("requests", [manifest], leave_out=True)
 
 
-def _frame(documents: Iterable[Document], library: Library, columns: Sequence[str] = ()) -> Frame:
+def _frame(documents: Iterable[JsonObject], library: Library, columns: Sequence[str] = ()) -> Frame:
     """``columns``: those that an empty frame has; one with rows has those of its rows."""
     rows = [flat(_with_defaults(one)) for one in documents]
     names = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(columns)
@@ -219,7 +219,7 @@ def _setting_kinds() -> dict[str, set[type]]:
     }
 
 
-def _with_defaults(document: Document) -> Document:
+def _with_defaults(document: JsonObject) -> JsonObject:
     given = document.get("settings")  # empty where the deployment's row was never stored
     return (
         {**document, "settings": _DEFAULTS | given}

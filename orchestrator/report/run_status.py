@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from orchestrator.base.redaction import redact
-from orchestrator.report.formats import Document
+from orchestrator.report.formats import JsonObject
 from orchestrator.results.runs import SILENT_S, RunRecord
 from orchestrator.spec.load import hours
 
@@ -22,7 +22,7 @@ def state_of(record: RunRecord, age_s: float) -> str:
     return "dead" if lives is False else "silent"
 
 
-def run_documents(records: Iterable[tuple[RunRecord, float]]) -> list[Document]:
+def run_documents(records: Iterable[tuple[RunRecord, float]]) -> list[JsonObject]:
     """Records with their state. ``records``: each with the age of its last heartbeat, s."""
     return [
         asdict(one) | {"state": state_of(one, age_s), "heartbeat_age_s": age_s}

@@ -1,0 +1,67 @@
+"""JSON and CSV text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from orchestrator.report.formats import csv_text, fields_of, flat, json_list, json_text
+
+
+@dataclass(frozen=True)
+class Latency:
+    p50: float
+    p99: float
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_records_are_objects_and_nan_is_null() -> None:
+    assert json.loads(json_text({"ttft_ms": Latency(5.0, math.nan)})) == {
+        "ttft_ms": {"p50": 5.0, "p99": None}
+    }
+
+
+def test_an_infinite_rate_is_the_word_for_it() -> None:
+    assert fields_of(Latency(math.inf, 1.0), "p50", "p99") == {"p50": "inf", "p99": 1.0}
+
+
+def test_fields_of_no_record_are_null() -> None:
+    assert fields_of(None, "label", "engine") == {"label": None, "engine": None}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_list_in_pieces_is_one_json_text(count: int) -> None:
+    objects = [{"at": at} for at in range(count)]
+    assert json.loads("".join(json_list(iter(objects)))) == objects
+
+
+def test_nested_objects_and_records_are_dotted_columns_and_lists_one_cell() -> None:
+    nested = {"slo": {"share": Latency(0.5, 0.9)}, "reasons": ["late", "lost"], "label": "tp=2"}
+    assert flat(nested) == {
+        "slo.share.p50": 0.5,
+        "slo.share.p99": 0.9,
+        "reasons": "late; lost",
+        "label": "tp=2",
+    }
+
+
+def test_csv_has_the_columns_of_all_lines_in_the_order_in_which_they_come() -> None:
+    text = csv_text([{"label": "a", "level": 4}, {"label": "b", "knee": True}])
+    assert text == "label,level,knee\na,4,\nb,,True\n"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@sum"])
+def test_no_spreadsheet_runs_text_as_a_formula(text: str) -> None:
+    assert rows(csv_text([{"label": text}])) == [{"label": f"'{text}"}]
+
+
+def test_no_terminal_obeys_text_of_a_server() -> None:
+    assert rows(csv_text([{"reason": "first\n\x1b[2Jlast"}])) == [{"reason": "first\n\\x1b[2Jlast"}]
