@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,38 +33,52 @@ __all__ = ["best", "metrics", "read", "requests"]
 
 Library = Literal["pandas", "polars"]
 Frame = Any  # pandas.DataFrame or polars.DataFrame
-_FIELDS = EngineSettings.model_fields.items()
-_KINDS: tuple[type, ...] = (bool, int, float, str)  # a bool is an int too
-_JSON_KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
-_TYPES: dict[type, tuple[str | None, str]] = {  # pandas', Polars'
-    bool: ("boolean", "Boolean"),
-    int: ("Int64", "Int64"),
-    float: ("float64", "Float64"),
-    str: ("object", "String"),
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnType:
+    """The names of a column's type; None: the library infers it."""
+
+    pandas: str | None
+    polars: str | None
+
+
+_KINDS: tuple[type, ...] = (bool, int, float, str)  # in this order: a bool is an int too
+_JSON_KINDS: dict[str, type] = {"boolean": bool, "integer": int, "number": float, "string": str}
+_TYPES: dict[type, _ColumnType] = {
+    bool: _ColumnType("boolean", "Boolean"),
+    int: _ColumnType("Int64", "Int64"),
+    float: _ColumnType("float64", "Float64"),
+    str: _ColumnType("object", "String"),
 }
+_SETTINGS = EngineSettings.model_fields
 _DEFAULTS = {
-    name: one.default
-    for name, one in _FIELDS
-    if not one.is_required() and one.default_factory is None
+    name: field.default
+    for name, field in _SETTINGS.items()
+    if not field.is_required() and field.default_factory is None
 }
 
 # of ``best``, where nothing is ranked
 NOTHING_TO_RANK = "no experiment there names limits, or has anything that could be ranked"
-_DISTRIBUTION = tuple(one.name for one in fields(Distribution))
+
+
+def _distribution_columns(latency: str) -> list[str]:
+    return [f"{latency}.{field.name}" for field in fields(Distribution)]
+
+
 BEST_COLUMNS = (
     *("experiment", "workload", "model", "hardware", "content", "slo", "slo_name", "per", "unit"),
     *("certain", "why", "decide", "emulated", "deployment", "deployment_id", "point_id"),
     *("control", "level", "value", "interval", "starts", "attainment", "attainment_interval"),
     *("censored", "capacity.claim", "capacity.low", "capacity.high", "capacity.status"),
     *("engine", "devices", "usd_per_hour"),
-    *(f"settings.{name}" for name, one in _FIELDS if one.default_factory is None),
-    *(f"requests.{one.name}" for one in fields(RequestTotals)),
+    *(f"settings.{name}" for name, field in _SETTINGS.items() if field.default_factory is None),
+    *(f"requests.{field.name}" for field in fields(RequestTotals)),
     *("request_throughput", "output_token_throughput"),
-    *(
-        f"{latency}.{figure}"
-        for latency in ("ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
-        for figure in _DISTRIBUTION
-    ),
+    *_distribution_columns("ttft_ms"),
+    *_distribution_columns("tpot_ms"),
+    *_distribution_columns("e2e_ms"),
+    *_distribution_columns("itl_ms"),
     *("agreement", "agreement_n", "agreement_unit", "agreement_reference", "agreement_note"),
     *("repeats", "notes"),
 )
@@ -90,22 +104,22 @@ def read(
     if library == "polars":
         frame = frames.from_arrow(rows)
     else:
-        types = {
+        nullable_types = {
             pa.int16(): "Int16",
             pa.int32(): "Int32",
             pa.int64(): "Int64",
             pa.bool_(): "boolean",
         }
-        kinds = {kind: frames.api.types.pandas_dtype(name) for kind, name in types.items()}
-        frame = rows.to_pandas(types_mapper=kinds.get)
+        pandas_dtype = frames.api.types.pandas_dtype
+        dtypes = {arrow: pandas_dtype(name) for arrow, name in nullable_types.items()}
+        frame = rows.to_pandas(types_mapper=dtypes.get)
     if "settings_json" not in rows.column_names:
         return frame
-    settings = _frame(
-        ({"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()), library
-    )
+    settings = [{"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()]
+    settings_frame = _frame(settings, library)
     if library == "polars":
-        return frames.concat([frame, settings], how="horizontal")
-    return frames.concat([frame, settings], axis=1)
+        return frames.concat([frame, settings_frame], how="horizontal")
+    return frames.concat([frame, settings_frame], axis=1)
 
 
 def metrics(
@@ -118,13 +132,13 @@ def metrics(
     ``slo``: limits, or the name of an SLO of the file. Without it all SLOs of the file are columns
     (``slos.interactive.goodput``), and ``slo.…`` is the first of them. Raises InputError.
     """
-    shown = with_limits(slo, experiments(open_results(uri), experiment))
     rows = []
-    for judged in shown:
-        bends = judged.experiment.knees(judged.points)
+    for judged in with_limits(slo, experiments(open_results(uri), experiment)):
+        knees = judged.experiment.knees(judged.points)
         for point in judged.points.current:
-            fields = point_json(point_document(point, judged.slos, knees=bends))
-            rows.append({name: value for name, value in fields.items() if name != "repeats"})
+            columns = dict(point_json(point_document(point, judged.slos, knees=knees)))
+            del columns["repeats"]
+            rows.append(columns)
     return _frame(rows, library)
 
 
@@ -144,8 +158,8 @@ def best(
     hour by hardware; they replace the file's. An empty frame has the columns too. A pandas frame's
     ``attrs["why"]`` says how certain each ranking is, or why there is none. Raises InputError.
     """
-    found = answers(limits(slo, experiments(open_results(uri), experiment, prices)), per)
-    answer = answer_document(found)
+    stored = experiments(open_results(uri), experiment, prices)
+    answer = answer_document(answers(limits(slo, stored), per))
     rows = [
         {**comparison_fields(document), **ranked_json(ranked)}
         for document in answer.comparisons
@@ -166,19 +180,25 @@ def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
     """The requests of every measurement that counts, one Arrow table each (columns:
     docs/data-format.md).
     """
-    for one in experiments(open_results(uri), experiment):
-        for attempt in one.store.winners().values():
-            if manifest := one.store.manifest(*attempt.ids):
-                yield one.store.read_manifests("requests", [manifest], leave_out=True)
+    for stored in experiments(open_results(uri), experiment):
+        store = stored.store
+        for attempt in store.winners().values():
+            manifest = store.manifest(*attempt.ids)
+            if manifest is not None:
+                yield store.read_manifests("requests", [manifest], leave_out=True)
 
 
-def _frame(documents: Iterable[JsonObject], library: Library, columns: Sequence[str] = ()) -> Frame:
+def _frame(objects: Iterable[JsonObject], library: Library, columns: Sequence[str] = ()) -> Frame:
     """``columns``: those that an empty frame has; one with rows has those of its rows."""
-    rows = [flat(_with_defaults(one)) for one in documents]
-    names = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(columns)
-    return _imported(library).DataFrame(
-        {name: _column(name, [row.get(name) for row in rows], library) for name in names}
-    )
+    rows = [flat(_with_defaults(each)) for each in objects]
+    names: dict[str, None] = {}  # in the order in which they first come
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    frame = {}
+    for name in names or columns:
+        values = [row.get(name) for row in rows]
+        frame[name] = _column(name, values, library)
+    return _imported(library).DataFrame(frame)
 
 
 def _column(name: str, values: Sequence[object], library: Library) -> Any:
@@ -186,22 +206,28 @@ def _column(name: str, values: Sequence[object], library: Library) -> Any:
     values become text.
     """
     if name == "level":
-        values = [math.inf if one == INFINITE else one for one in values]
-    found = {
-        next((kind for kind in _KINDS if isinstance(one, kind)), object)
-        for one in values
-        if one is not None
-    }
-    found |= _setting_kinds().get(name, set())
-    if found == {int, float}:
-        found = {float}
-    elif len(found) > 1:
-        found, values = {str}, [None if one is None else str(one) for one in values]
-    in_pandas, in_polars = _TYPES.get(next(iter(found), object), (None, ""))
+        values = [math.inf if value == INFINITE else value for value in values]
+    kinds = {_kind(value) for value in values if value is not None}
+    kinds |= _setting_kinds().get(name, set())
+    if kinds == {int, float}:
+        kinds = {float}
+    elif len(kinds) > 1:
+        kinds = {str}
+        values = [None if value is None else str(value) for value in values]
+    kind = next(iter(kinds), object)
+    column_type = _TYPES.get(kind, _ColumnType(None, None))
     frames = _imported(library)
     if library == "polars":
-        return frames.Series(name, values, dtype=getattr(frames, in_polars, None), strict=False)
-    return frames.Series(values, dtype=in_pandas)
+        dtype = None if column_type.polars is None else getattr(frames, column_type.polars)
+        return frames.Series(name, values, dtype=dtype, strict=False)
+    return frames.Series(values, dtype=column_type.pandas)
+
+
+def _kind(value: object) -> type:
+    for kind in _KINDS:
+        if isinstance(value, kind):
+            return kind
+    return object
 
 
 @cache
@@ -209,23 +235,22 @@ def _setting_kinds() -> dict[str, set[type]]:
     """The types that each setting's column may hold, also where no deployment gives it."""
     # recursive (roles hold settings): hence $defs
     schema = EngineSettings.model_json_schema(mode="serialization")
-    described = schema["$defs"][EngineSettings.__name__]["properties"]
-    said = {name: one.get("anyOf", [one]) for name, one in described.items()}
-    return {
-        f"settings.{name}": {
-            _JSON_KINDS[one["type"]] for one in some if one.get("type") in _JSON_KINDS
+    properties = schema["$defs"][EngineSettings.__name__]["properties"]
+    kinds: dict[str, set[type]] = {}
+    for name, described in properties.items():
+        alternatives = described.get("anyOf", [described])
+        json_types = [alternative.get("type") for alternative in alternatives]
+        kinds[f"settings.{name}"] = {
+            _JSON_KINDS[json_type] for json_type in json_types if json_type in _JSON_KINDS
         }
-        for name, some in said.items()
-    }
+    return kinds
 
 
-def _with_defaults(document: JsonObject) -> JsonObject:
-    given = document.get("settings")  # empty where the deployment's row was never stored
-    return (
-        {**document, "settings": _DEFAULTS | given}
-        if isinstance(given, dict) and given
-        else document
-    )
+def _with_defaults(columns: JsonObject) -> JsonObject:
+    settings = columns.get("settings")
+    if not isinstance(settings, dict) or not settings:
+        return columns  # the deployment's row was never stored
+    return {**columns, "settings": _DEFAULTS | settings}
 
 
 def _imported(library: Library) -> Any:
