@@ -1,91 +1,117 @@
 """What a plan predicts for its deployments, best first: ``orchestrator plan --predict``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from orchestrator.analysis.deployments import PredictedCapacity
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped, listed
 from orchestrator.plan.model import Plan
 from orchestrator.plan.order import predicted_share
 from orchestrator.plan.predictions import DEFAULT_SLO, limits_of
+from orchestrator.report.documents.predicted_deployment import (
+    PredictedDeployment,
+    PredictionError,
+    predicted_deployments,
+)
 from orchestrator.report.text import Column, figure, say, table
 from orchestrator.spec.load import Slo, load_text
 
 MOST_ROWS = 200
+MOST_LABELS = 8  # named with a reason; the others are counted
 
 
 def predictions_text(plan: Plan) -> Iterator[str]:
     """A table per workload and SLO; then how far off predictions are, and which deployments have
     none.
     """
+    deployments = predicted_deployments(plan)
     for slo in limits_of(plan):
         for load in plan.loads:
-            yield from _table(plan, load.workload.name, slo)
-    for error in {
-        str(found): found
-        for one in plan.deployments
-        if (found := (one.predicted or {}).get("error"))
-    }.values():
-        off = f"median error of predictions: {error['ttft']:.0%} (TTFT), {error['tpot']:.0%} (TPOT)"
-        held = (
-            "hold 9 in 10"
-            if error.get("counted")
-            else "would hold 9 in 10 if logarithms of errors were normal"
-        )
-        yield f"{off}, on {error['source']}; intervals {held}"
-    for key, said in (
-        ("no_row", "predicted by the formula, no tables"),
-        ("not_predicted", "not predicted"),
-    ):
-        found = (
-            (why, one.label) for one in plan.deployments if (why := (one.predicted or {}).get(key))
-        )
-        for why, labels in grouped(found).items():
-            yield f"{said}: {why}: {listed(labels, most=8)}"
+            yield from _table(deployments, load.workload.name, slo)
+    errors = dict.fromkeys(deployment.error for deployment in deployments)
+    for error in errors:
+        if error is not None:
+            yield _error_text(error)
+    yield from _reasons(deployments)
     if predicted_share(plan):
-        order = (
-            "'run' starts with those predicted best (predictions: {order: false}: with the longest)"
-        )
-        yield (
-            order
-            if plan.predictions.order
-            else "the longest are run first (predictions: {order: false})"
-        )
+        yield _order_text(plan)
     yield ""
 
 
-def _table(plan: Plan, workload: str, slo: Slo) -> Iterator[str]:
-    rows = []
-    for one in plan.deployments:
-        found = (one.predicted or {}).get("capacity", {}).get(slo.name, {}).get(workload)
-        if found is None:
-            continue
-        low, high = found["interval_per_gpu"]
-        usd, best = found["usd_per_million_tokens"], found["output_throughput_per_gpu"]
-        level = (
-            load_text(found["control"], float(f"{found['level']:.3g}"))
-            if found["level"]
-            else "none holds"
+def _error_text(error: PredictionError) -> str:
+    median = f"{error.ttft:.0%} (TTFT), {error.tpot:.0%} (TPOT)"
+    intervals = "would hold 9 in 10 if logarithms of errors were normal"
+    if error.is_counted:
+        intervals = "hold 9 in 10"
+    return f"median error of predictions: {median}, on {error.source}; intervals {intervals}"
+
+
+def _reasons(deployments: Sequence[PredictedDeployment]) -> Iterator[str]:
+    """Each reason once, with the deployments it is about."""
+    by_formula = grouped((deployment.missing_row, deployment.label) for deployment in deployments)
+    for reason, labels in by_formula.items():
+        if reason:
+            names = listed(labels, most=MOST_LABELS)
+            yield f"predicted by the formula, no tables: {reason}: {names}"
+    without = grouped((deployment.not_predicted, deployment.label) for deployment in deployments)
+    for reason, labels in without.items():
+        if reason:
+            yield f"not predicted: {reason}: {listed(labels, most=MOST_LABELS)}"
+
+
+def _order_text(plan: Plan) -> str:
+    if plan.predictions.order:
+        return (
+            "'run' starts with those predicted best (predictions: {order: false}: with the longest)"
         )
-        cells = [
-            one.label,
-            level,
-            figure(best),
-            f"{figure(low)}-{figure(high)}",
-            "-" if usd is None else f"{usd:.2f}",
-        ]
-        rows.append((-best, cells))
+    return "the longest are run first (predictions: {order: false})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    throughput_per_gpu: float
+    cells: list[str]
+
+
+def _table(
+    deployments: Sequence[PredictedDeployment], workload: str, slo: Slo
+) -> Iterator[str]:
+    rows = []
+    for deployment in deployments:
+        capacity = deployment.capacities.get(slo.name, {}).get(workload)
+        if capacity is not None:
+            cells = _cells(deployment.label, capacity)
+            rows.append(_Row(capacity.output_throughput_per_gpu, cells))
     if not rows:
         return
-    name = "default limits (MLPerf interactive): " if slo is DEFAULT_SLO else f"{slo.name}: "
-    yield say(f"predicted capacity of {workload} under {name}{format_slo(slo)}", "bold")
+    rows.sort(key=lambda row: (-row.throughput_per_gpu, row.cells))
+    name = "default limits (MLPerf interactive)" if slo is DEFAULT_SLO else slo.name
+    yield say(f"predicted capacity of {workload} under {name}: {format_slo(slo)}", "bold")
     titles = [
         "load",
         "output tokens/s\nper GPU",
         "9 in 10 within",
         "USD per million\noutput tokens",
     ]
-    shown = [cells for _, cells in sorted(rows)[:MOST_ROWS]]
-    yield from table([Column("deployment", fold=True), *map(Column, titles)], shown)
+    columns = [Column("deployment", fold=True), *map(Column, titles)]
+    yield from table(columns, [row.cells for row in rows[:MOST_ROWS]])
     if len(rows) > MOST_ROWS:
         yield f"… and {len(rows) - MOST_ROWS:,} more; --format json shows all"
     yield ""
+
+
+def _cells(label: str, capacity: PredictedCapacity) -> list[str]:
+    level = "none holds"
+    if capacity.level:
+        three_digits = float(f"{capacity.level:.3g}")
+        level = load_text(capacity.control, three_digits)
+    lowest, highest = capacity.interval_per_gpu
+    usd = capacity.usd_per_million_tokens
+    return [
+        label,
+        level,
+        figure(capacity.output_throughput_per_gpu),
+        f"{figure(lowest)}-{figure(highest)}",
+        "-" if usd is None else f"{usd:.2f}",
+    ]
