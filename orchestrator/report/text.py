@@ -6,7 +6,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TextIO
 
 import click
 
@@ -39,64 +40,150 @@ class Cell:
     style: str | None = None
 
 
+_Rows = Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The rows of a table, the title's first, with the width of each column."""
+
+    rows: _Rows
+    widths: Sequence[int]
+    gap: str  # between two columns
+
+    @property
+    def width(self) -> int:
+        return 1 + sum(self.widths) + len(self.gap) * (len(self.widths) - 1)
+
+
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None
 ) -> Iterator[str]:
     """A table line by line. ``rows``: one cell per column. On too narrow a terminal every cell gets
     its own line.
     """
-    cells = [
-        [one if isinstance(one, Cell) else Cell(one) for one in row]
-        for row in ([Cell(column.title, "bold") for column in columns], *rows)
-    ]
-    width = width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH)
-    narrower = ((_stacked(columns, cells, first), " ") for first in range(len(columns), -1, -1))
-    for shown, gap in ((cells, "  "), *narrower):
-        texts = [[cell.text for cell in column] for column in zip(*shown, strict=True)]
-        natural = [
-            max(len(line) for text in column for line in text.split("\n")) for column in texts
-        ]
-        words = [
-            max((len(word) for text in column for word in text.split()), default=0)
-            for column in texts
-        ]
-        widths = _widths(columns, natural, words, width - 1 - len(gap) * (len(columns) - 1))
-        if (whole := 1 + sum(widths) + len(gap) * (len(widths) - 1)) <= width:
-            break
-    else:
-        yield from _cell_by_cell(columns, cells[1:])
+    title_row = [Cell(column.title, "bold") for column in columns]
+    body = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    width = width or _terminal_width(sys.stdout) or WIDTH
+    layout = _layout(columns, [title_row, *body], width)
+    if layout is None:
+        yield from _cell_by_cell(columns, body)
         return
-    yield from _lines(shown[0], columns, widths, gap, bottom=True)
-    yield " " + _RULE * (whole - 1)
-    for row in shown[1:]:
-        yield from _lines(row, columns, widths, gap)
+    titles, *cells = layout.rows
+    yield from _lines(titles, columns, layout, at_bottom=True)
+    yield " " + _RULE * (layout.width - 1)
+    for row in cells:
+        yield from _lines(row, columns, layout)
 
 
-def _stacked(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], first: int
-) -> list[list[Cell]]:
-    """The same rows, with one word per line in the columns from the ``first`` on that do not fold."""
-    return [
-        [
-            one if column.fold or at < first else Cell(one.text.replace(" ", "\n"), one.style)
-            for at, (column, one) in enumerate(zip(columns, row, strict=True))
-        ]
-        for row in rows
-    ]
+def _terminal_width(stream: TextIO) -> int | None:
+    """Columns of the terminal that a stream is; None: it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def _cell_by_cell(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+def _layout(columns: Sequence[Column], rows: _Rows, width: int) -> _Layout | None:
+    """The widest layout that fits; None: not even one word per line does."""
+    for layout in _layouts(columns, rows, width):
+        if layout.width <= width:
+            return layout
+    return None
+
+
+def _layouts(columns: Sequence[Column], rows: _Rows, width: int) -> Iterator[_Layout]:
+    """As it is; with narrow gaps; then with more and more columns stacked, from the right."""
+    yield _measured(columns, rows, "  ", width)
+    for first_stacked in range(len(columns), -1, -1):
+        yield _measured(columns, _stacked(columns, rows, first_stacked), " ", width)
+
+
+def _stacked(columns: Sequence[Column], rows: _Rows, first_stacked: int) -> _Rows:
+    """The same rows, with one word per line in the columns from ``first_stacked`` on that do not
+    fold.
+    """
+    stacked_rows = []
+    for row in rows:
+        cells = list(row)
+        for at, column in enumerate(columns):
+            if at >= first_stacked and not column.fold:
+                cells[at] = replace(cells[at], text=cells[at].text.replace(" ", "\n"))
+        stacked_rows.append(cells)
+    return stacked_rows
+
+
+def _measured(columns: Sequence[Column], rows: _Rows, gap: str, width: int) -> _Layout:
+    """A layout with the width of each column. It may be wider than ``width``."""
+    natural_widths, longest_words = [], []
+    for cells in zip(*rows, strict=True):
+        lines: list[str] = []
+        for cell in cells:
+            lines += cell.text.split("\n")
+        natural_widths.append(max(len(line) for line in lines))
+        words = " ".join(lines).split()
+        longest_words.append(max((len(word) for word in words), default=0))
+    room = width - 1 - len(gap) * (len(columns) - 1)
+    return _Layout(rows, _widths(columns, natural_widths, longest_words, room), gap)
+
+
+def _widths(
+    columns: Sequence[Column],
+    natural_widths: Sequence[int],
+    longest_words: Sequence[int],
+    room: int,
+) -> list[int]:
+    """The width of each column: folding ones share what the others leave of ``room``, the narrow
+    ones first.
+
+    None gets less than 8, nor less than its longest word or LEAST_FOLDED, whichever is shorter.
+    """
+    widths = list(natural_widths)
+    folding = [at for at, column in enumerate(columns) if column.fold]
+    room -= sum(width for at, width in enumerate(widths) if at not in folding)
+    folding.sort(key=lambda at: natural_widths[at])
+    for index, at in enumerate(folding):
+        share = room // (len(folding) - index)
+        least = max(8, min(longest_words[at], LEAST_FOLDED))
+        widths[at] = max(least, min(natural_widths[at], share))
+        room -= widths[at]
+    return widths
+
+
+def _lines(
+    row: Sequence[Cell], columns: Sequence[Column], layout: _Layout, at_bottom: bool = False
+) -> Iterator[str]:
+    """The lines of one row. ``at_bottom``: short cells stand at its bottom, as titles do."""
+    texts = [_folded(cell.text, width) for cell, width in zip(row, layout.widths, strict=True)]
+    height = max(len(lines) for lines in texts)
+    for line in range(height):
+        parts = []
+        for cell, column, width, lines in zip(row, columns, layout.widths, texts, strict=True):
+            at = line - (height - len(lines)) if at_bottom else line
+            text = lines[at] if 0 <= at < len(lines) else ""
+            padded = text.ljust(width) if column.fold else text.rjust(width)
+            parts.append(say(padded, cell.style if text else None))
+        yield (" " + layout.gap.join(parts)).rstrip()
+
+
+def _folded(text: str, width: int) -> list[str]:
+    lines = text.split("\n")
+    if all(len(line) <= width for line in lines):
+        return lines
+    folded: list[str] = []
+    for line in lines:
+        folded += textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+    return folded
+
+
+def _cell_by_cell(columns: Sequence[Column], rows: _Rows) -> Iterator[str]:
     for row in rows:
         yield ""
         for column, cell in zip(columns, row, strict=True):
-            yield f" {plain(column.title)}: {say(', '.join(cell.text.split(chr(10))), cell.style)}"
+            text = ", ".join(cell.text.split("\n"))
+            yield f" {plain(column.title)}: {say(text, cell.style)}"
 
 
 def echo(lines: str, err: bool = False) -> None:
     """Print lines, wrapped between words on a terminal."""
-    width = (
-        shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else None
-    )
+    width = _terminal_width(sys.stderr if err else sys.stdout)
     for line in lines.split("\n"):
         click.echo(line if width is None else _between_words(line, width), err=err)
 
@@ -123,20 +210,14 @@ def say(text: str, style: str | None = None) -> str:
         return text
     words = style.split()
     colours = [word for word in words if word not in ("bold", "dim")]
-    return click.style(
-        text,
-        fg=colours[0] if colours else None,
-        bold="bold" in words or None,
-        dim="dim" in words or None,
-    )
+    colour = colours[0] if colours else None
+    return click.style(text, fg=colour, bold="bold" in words or None, dim="dim" in words or None)
 
 
 def plain(text: str) -> str:
     """Foreign text as one safe line: control characters are shown, not sent to the terminal."""
-    return "".join(
-        char if char.isprintable() else ascii(char)[1:-1]
-        for char in text.replace("\t", "    ").replace("\n", " ")
-    )
+    line = text.replace("\t", "    ").replace("\n", " ")
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 def figure(value: float | None) -> str:
@@ -165,11 +246,10 @@ def p50_p99(values: Distribution | None, count: int) -> str:
 
 def plus_minus(interval: Interval | None) -> str:
     """The estimate, below it half the width of its interval."""
-    return (
-        f"{figure(interval.estimate)}\n±{figure((interval.upper - interval.lower) / 2)}"
-        if interval
-        else "-"
-    )
+    if interval is None:
+        return "-"
+    half_width = (interval.upper - interval.lower) / 2
+    return f"{figure(interval.estimate)}\n±{figure(half_width)}"
 
 
 def share_text(share: Interval) -> str:
@@ -179,63 +259,10 @@ def share_text(share: Interval) -> str:
 
 def size_text(count: float) -> str:
     """Bytes in the unit that leaves about three digits: ``13.0 MiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB"):
         count /= 1024
-    return f"{count:,.1f} GiB"
-
-
-def _widths(
-    columns: Sequence[Column], natural: Sequence[int], words: Sequence[int], room: int
-) -> list[int]:
-    """The width of each column: folding ones share what the others leave of ``room``, the narrow
-    ones first.
-
-    None gets less than 8, nor less than its longest word or LEAST_FOLDED, whichever is shorter.
-    """
-    room -= sum(wide for column, wide in zip(columns, natural, strict=True) if not column.fold)
-    found = list(natural)
-    folding = sorted(
-        (wide, at)
-        for at, (column, wide) in enumerate(zip(columns, natural, strict=True))
-        if column.fold
-    )
-    for left, (wide, at) in zip(range(len(folding), 0, -1), folding, strict=True):
-        found[at] = max(8, min(words[at], LEAST_FOLDED), min(wide, room // left))
-        room -= found[at]
-    return found
-
-
-def _lines(
-    row: Sequence[Cell],
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    gap: str,
-    bottom: bool = False,
-) -> Iterator[str]:
-    texts = [_folded(cell.text, wide) for cell, wide in zip(row, widths, strict=True)]
-    height = max(map(len, texts))
-    for nth in range(height):
-        parts = []
-        for cell, column, wide, lines in zip(row, columns, widths, texts, strict=True):
-            at = nth - (height - len(lines) if bottom else 0)
-            text = lines[at] if 0 <= at < len(lines) else ""
-            parts.append(
-                say(
-                    text.ljust(wide) if column.fold else text.rjust(wide),
-                    cell.style if text else None,
-                )
-            )
-        yield (" " + gap.join(parts)).rstrip()
-
-
-def _folded(text: str, width: int) -> list[str]:
-    lines = text.split("\n")
-    if all(len(line) <= width for line in lines):
-        return lines
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
-    ]
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:,.1f} GiB"
