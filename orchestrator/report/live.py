@@ -7,6 +7,7 @@ from __future__ import annotations
 import textwrap
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -33,6 +34,7 @@ STYLES = {
     "measured": "green",
 }
 BAR = 24  # columns
+WIDEST_BAR = 60  # of the bar over all measurements
 # without a terminal: how often a phase that goes on is logged again
 STILL_S, LOAD_STILL_S = 60.0, 10.0
 MOST_LINES = 4  # of the terminal, for one sentence
@@ -45,7 +47,19 @@ class _Shown:
 
     phase: Phase
     since_s: float
-    said_s: float
+    printed_s: float
+
+    def is_same_as(self, phase: Phase) -> bool:
+        """Whether ``phase`` is this one again, with its progress."""
+        return (self.phase.name, self.phase.detail) == (phase.name, phase.detail)
+
+    @property
+    def is_occupied(self) -> bool:
+        """Whether others hold its host, and it waits for them."""
+        return self.phase.state is LaunchState.OCCUPIED
+
+    def elapsed_s(self, now_s: float) -> float:
+        return max(0.0, self.phase.elapsed_s or now_s - self.since_s)
 
 
 class LiveSweep:
@@ -54,10 +68,13 @@ class LiveSweep:
     """
 
     def __init__(self, console: Console, still_s: float | None = None) -> None:
-        self._console, self._still_s = console, still_s or STILL_S
+        self._console = console
+        self._still_s = still_s or STILL_S
         self._lock = threading.Lock()
-        self._phases: dict[str, _Shown] = {}
-        self._total = self._ended = self._failed = 0
+        self._phases: dict[str, _Shown] = {}  # by the deployment's label
+        self._total = 0  # measurements
+        self._ended = 0
+        self._failed = 0
         self._end_s: float | None = None  # when the sweep is expected to end
         self._idle_since_s: float | None = None  # since when all launches only wait
         self._over = threading.Event()
@@ -69,7 +86,7 @@ class LiveSweep:
         if self._console.is_terminal:
             self._live.start()
         else:
-            threading.Thread(target=self._keep_saying, daemon=True).start()
+            threading.Thread(target=self._keep_printing, daemon=True).start()
         return self
 
     def __exit__(
@@ -101,16 +118,14 @@ class LiveSweep:
         )
 
     def _phase(self, phase: Phase) -> Text | None:
-        now_s, before = time.monotonic(), self._phases.get(phase.deployment)
+        now_s = time.monotonic()
         if phase.is_over:
             self._phases.pop(phase.deployment, None)
             self._stop_or_start_countdown(now_s)
             return None
-        if before is not None and (before.phase.name, before.phase.detail) == (
-            phase.name,
-            phase.detail,
-        ):
-            before.phase = phase
+        shown = self._phases.get(phase.deployment)
+        if shown is not None and shown.is_same_as(phase):
+            shown.phase = phase
             return None
         self._phases[phase.deployment] = _Shown(phase, now_s, now_s)
         self._stop_or_start_countdown(now_s)
@@ -130,69 +145,69 @@ class LiveSweep:
             self._idle_since_s = None
 
     def _event(self, event: Event) -> Text | None:
+        is_outcome = event.kind in ("measured", "failed")
         if event.kind == "sweep":
             self._total = int(event.data.get("total", 0))
-        if event.kind in ("measured", "failed"):
-            self._ended += 1
-            self._failed += event.kind == "failed"
-            # a search asks for more
-            self._total = max(self._total, self._ended + int(event.data.get("left", 0)))
+        if is_outcome:
+            self._count_outcome(event)
         if "left_s" in event.data:
             self._end_s = time.monotonic() + float(event.data["left_s"])
         if event.kind in QUIET_KINDS or "told" in event.data:
             return None
         line = Text(f"{_clock()} ")
-        line.append(f"{event.deployment}: " if event.deployment else "", style="bold")
+        if event.deployment:
+            line.append(f"{event.deployment}: ", style="bold")
         line.append(event.text, style=STYLES.get(event.kind, ""))
-        if self._total and event.kind in ("measured", "failed"):
+        if self._total and is_outcome:
             line.append(f"  [{self._ended}/{self._total}{self._left()}]")
         return line
+
+    def _count_outcome(self, event: Event) -> None:
+        self._ended += 1
+        if event.kind == "failed":
+            self._failed += 1
+        # a search asks for more
+        self._total = max(self._total, self._ended + int(event.data.get("left", 0)))
 
     def _left(self) -> str:
         """The time that is left, where it is known and something is left to do."""
         if self._end_s is None or self._ended >= self._total:
             return ""
         if self._idle_since_s is None:
-            return f", ~{hours(max(0.0, self._end_s - time.monotonic()))} left"
-        return f", ~{hours(max(0.0, self._end_s - self._idle_since_s))} left after the wait"
+            left_s = max(0.0, self._end_s - time.monotonic())
+            return f", ~{hours(left_s)} left"
+        left_s = max(0.0, self._end_s - self._idle_since_s)
+        return f", ~{hours(left_s)} left after the wait"
 
-    def _keep_saying(self) -> None:
+    def _keep_printing(self) -> None:
         """A log never stands still for minutes: phases that go on are printed again, with their
         progress.
         """
         while not self._over.wait(min(1.0, self._still_s)):
-            now_s, lines = time.monotonic(), []
+            now_s = time.monotonic()
+            lines = []
             with self._lock:
                 for shown in self._phases.values():
-                    if now_s - shown.said_s >= self._still_s:
-                        shown.said_s = now_s
+                    if now_s - shown.printed_s >= self._still_s:
+                        shown.printed_s = now_s
                         lines.append(f"{_clock()} {_still(shown, now_s)}")
             for line in lines:
                 self.say(line)
 
     def _render(self) -> RenderableType:
-        now_s, width = time.monotonic(), self._console.width
+        now_s = time.monotonic()
+        width = self._console.width
+        lines: list[Text] = []
         with self._lock:
-            shown = list(self._phases.values())
-            lines = (
-                [self._head(), Text(_bar(self._ended / self._total, min(60, width)))]
-                if self._total
-                else []
-            )
-        waits = [one for one in shown if one.phase.state is LaunchState.OCCUPIED]
-        shown = [one for one in shown if one.phase.state is not LaunchState.OCCUPIED]
-        for one in waits:
-            lines += _wrapped(_still(one, now_s), len(one.phase.deployment), width)
-        firsts = [Text(_named(one.phase)) for one in shown]
-        longest = max((one.cell_len for one in firsts), default=0)
-        for first, one in zip(firsts, shown, strict=True):
-            first.stylize("bold", 0, len(one.phase.deployment))
-            second = Text(f"{_bar(_share(one, now_s), BAR)} {_progress(one, now_s)}")
-            if longest + 2 + second.cell_len <= width:
-                first.pad_right(longest - first.cell_len + 2)
-                lines.append(first + second)
-            else:
-                lines += [first, Text("  ") + second]
+            phases = list(self._phases.values())
+            if self._total:
+                share = self._ended / self._total
+                lines += [self._head(), Text(_bar(share, min(WIDEST_BAR, width)))]
+        for shown in phases:
+            if shown.is_occupied:
+                lines += _wrapped(_still(shown, now_s), len(shown.phase.deployment), width)
+        working = [shown for shown in phases if not shown.is_occupied]
+        lines += _phase_lines(working, now_s, width)
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Group(*lines)
@@ -216,49 +231,64 @@ def _named(phase: Phase) -> str:
     return f"{phase.deployment}: {name}" if phase.deployment else name
 
 
+def _phase_lines(phases: Sequence[_Shown], now_s: float, width: int) -> list[Text]:
+    """Each phase with its bar beside it, or below it where the line has no room for both."""
+    lines: list[Text] = []
+    names = [Text(_named(shown.phase)) for shown in phases]
+    longest = max((name.cell_len for name in names), default=0)
+    for name, shown in zip(names, phases, strict=True):
+        name.stylize("bold", 0, len(shown.phase.deployment))
+        progress = Text(f"{_bar(_share(shown, now_s), BAR)} {_progress(shown, now_s)}")
+        if longest + 2 + progress.cell_len <= width:
+            name.pad_right(longest - name.cell_len + 2)
+            lines.append(name + progress)
+        else:
+            lines += [name, Text("  ") + progress]
+    return lines
+
+
 def _still(shown: _Shown, now_s: float) -> str:
     """A phase that goes on, and how far it is."""
-    if shown.phase.state is LaunchState.OCCUPIED:
-        waited = hours(_elapsed_s(shown, now_s))
-        who = f"{shown.phase.deployment}: " if shown.phase.deployment else ""
-        return f"{who}waiting {waited}: {shown.phase.says}"
-    return f"{_named(shown.phase)}: {_progress(shown, now_s)}"
+    phase = shown.phase
+    if not shown.is_occupied:
+        return f"{_named(phase)}: {_progress(shown, now_s)}"
+    deployment = f"{phase.deployment}: " if phase.deployment else ""
+    return f"{deployment}waiting {hours(shown.elapsed_s(now_s))}: {phase.says}"
 
 
 def _wrapped(text: str, bold: int, width: int) -> list[Text]:
     """A sentence that is too important to be cut off; ``bold``: how much of it."""
-    lines = [
-        Text(line)
-        for line in textwrap.wrap(
-            text, width, subsequent_indent="  ", break_on_hyphens=False, max_lines=MOST_LINES
-        )
-    ]
+    parts = textwrap.wrap(
+        text, width, subsequent_indent="  ", break_on_hyphens=False, max_lines=MOST_LINES
+    )
+    lines = [Text(part) for part in parts]
     lines[0].stylize("bold", 0, bold)
     return lines
 
 
-def _elapsed_s(shown: _Shown, now_s: float) -> float:
-    return max(0.0, shown.phase.elapsed_s or now_s - shown.since_s)
-
-
 def _share(shown: _Shown, now_s: float) -> float | None:
     """How much of a phase is over, 0 to 1; None where that is not known."""
-    phase, counts = shown.phase, shown.phase.requests
+    phase = shown.phase
     if phase.total_s:
-        return _elapsed_s(shown, now_s) / phase.total_s
-    return counts.done / counts.total if counts and counts.total else None
+        return shown.elapsed_s(now_s) / phase.total_s
+    if phase.requests is None or not phase.requests.total:
+        return None
+    return phase.requests.done / phase.requests.total
 
 
 def _progress(shown: _Shown, now_s: float) -> str:
-    """Seconds, requests, and what the phase says of itself."""
-    phase, counts, elapsed_s = shown.phase, shown.phase.requests, _elapsed_s(shown, now_s)
-    parts = [f"{elapsed_s:.0f}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed_s:.0f} s"]
-    if counts:
-        of = f"/{counts.total}" if counts.total else ""
-        parts.append(f"{counts.done}{of} done, {counts.in_flight} in flight")
-        parts += [f"{counts.failed} failed"] if counts.failed else []
-    says = "".join(filter(str.isprintable, click.unstyle(phase.says)))
-    parts += [says[:MOST_DETAIL]] if says else []
+    """Seconds, requests, and the engine's last log line."""
+    phase, requests = shown.phase, shown.phase.requests
+    elapsed = f"{shown.elapsed_s(now_s):.0f}"
+    parts = [f"{elapsed}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed} s"]
+    if requests is not None:
+        done = f"{requests.done}/{requests.total}" if requests.total else f"{requests.done}"
+        parts.append(f"{done} done, {requests.in_flight} in flight")
+        if requests.failed:
+            parts.append(f"{requests.failed} failed")
+    log_line = "".join(filter(str.isprintable, click.unstyle(phase.says)))
+    if log_line:
+        parts.append(log_line[:MOST_DETAIL])
     return ", ".join(parts)
 
 
