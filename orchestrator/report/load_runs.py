@@ -2,47 +2,29 @@
 
 from collections.abc import Container, Iterator, Sequence
 
-from orchestrator.analysis.knee import knees
-from orchestrator.plan.current import StoredExperiment, differences
+from orchestrator.analysis.points import Point
+from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.as_json import csv_lines
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
+from orchestrator.report.documents.load_run import load_run_documents
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.formats import csv_text
-from orchestrator.report.point_table import LoadRunDocument, load_runs_text
+from orchestrator.report.point_table import load_runs_text
 from orchestrator.report.selection import JudgedExperiment
 from orchestrator.results.store import Store
 
 
 def load_runs_table(runs: Sequence[JudgedExperiment], profile: bool = False) -> Iterator[str]:
     """All runs in one table, and below it in what they differ and the capacities that were found."""
-    measured = [run for run in runs if run.points.current]
-    if not measured:
+    documents = load_run_documents(runs)
+    if not documents:
         return
-    measured.sort(key=_began_unix_ns)
-    first, *others = measured
-    remarks = []
-    for run in others:
-        # the levels stand in the table
-        names = [name for name in differences(first.experiment, run.experiment) if name != "levels"]
-        if names:
-            remarks.append(
-                f"{run.experiment.name} was asked otherwise than {first.experiment.name}:"
-                f" {', '.join(names)}"
-            )
-    yield from load_runs_text([_load_run(run) for run in measured], remarks, profile)
-    for run in measured:
+    yield from load_runs_text(documents, profile)
+    run_by_name = {run.experiment.name: run for run in runs}
+    for document in documents:
+        run = run_by_name[document.name]
         yield from capacities_text(capacity_documents(run.experiment, run.points.current, run.slos))
-
-
-def _began_unix_ns(run: JudgedExperiment) -> int:
-    return min(point.head.started_unix_ns for point in run.points.current)
-
-
-def _load_run(run: JudgedExperiment) -> LoadRunDocument:
-    bends = knees(run.points.current)
-    documents = [point_document(point, run.slos, knees=bends) for point in run.points.current]
-    return LoadRunDocument(tuple(documents), tuple(run.slos))
 
 
 def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> str:
@@ -52,12 +34,15 @@ def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> s
     experiment = StoredExperiment(store)
     slos = experiment.slos
     points = experiment.points(*slos)
-    bends = experiment.knees(points)
+    knees = experiment.knees(points)
     documents: list[PointDocument | CapacityDocument] = []
     for point in points.current:
-        ids = [repeat.point.measurement_id for repeat in point.repeats]
-        if measurement_ids is None or any(one in measurement_ids for one in ids):
-            documents.append(point_document(point, slos, knees=bends))
+        if measurement_ids is None or _is_any_of(point, measurement_ids):
+            documents.append(point_document(point, slos, knees=knees))
     if measurement_ids is None:
         documents += capacity_documents(experiment, points.current, slos)
     return csv_text(csv_lines(documents))
+
+
+def _is_any_of(point: Point, measurement_ids: Container[str]) -> bool:
+    return any(repeat.point.measurement_id in measurement_ids for repeat in point.repeats)

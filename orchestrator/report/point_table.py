@@ -1,40 +1,41 @@
 """What was measured, one row per point: the tables of ``orchestrator results``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from orchestrator.analysis.deployments import models_text
-from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.points import Attained, Point
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import grouped, listed
 from orchestrator.capacity.best import group_of
 from orchestrator.report.agreement import agreement_column, agreement_text
+from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.prediction_error import (
     predicted_vs_measured_column,
     predicted_vs_measured_text,
 )
 from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
+from orchestrator.report.words import load_run_difference_text, point_doubt_texts
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
 
 def points_text(
-    documents: Sequence[PointDocument], asked: str = "", profile: bool = False
+    documents: Sequence[PointDocument], content: str = "", profile: bool = False
 ) -> Iterator[str]:
     """One table of points per workload, model and hardware; below them what is in doubt and what
     failed.
 
-    ``asked``: what else the points of a workload have in common, for the heading. ``profile``:
+    ``content``: what else the points of a workload have in common, for the heading. ``profile``:
     columns for prefill and decode in place of those about limits.
     """
     measured = [document for document in documents if document.point.used]
-    for group in grouped((group_of(document.point), document) for document in measured).values():
+    groups = grouped((group_of(document.point), document) for document in measured)
+    for group in groups.values():
         limits = [slo_text(result.slo) for result in group[0].slo_results]
         under = f" under {limits[0]}" if len(limits) == 1 else ""
-        yield say(_heading(group[0].point, group) + asked + under, "bold")
+        yield say(_heading(group[0].point, group) + content + under, "bold")
         if len(limits) > 1:
             yield from (f"  {text}" for text in limits)
         yield from _profile(group) if profile else _table(group)
@@ -42,24 +43,17 @@ def points_text(
     yield from _remarks(documents)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRunDocument:
-    """One run of ``orchestrator load``: its points, with the limits that it was measured with."""
-
-    points: tuple[PointDocument, ...]
-    slos: tuple[Slo, ...]
-
-
-def load_runs_text(
-    runs: Sequence[LoadRunDocument], remarks: Sequence[str] = (), profile: bool = False
-) -> Iterator[str]:
-    """One table of several runs of ``orchestrator load``: a row per run and level. ``remarks``: in
-    what the runs differ.
+def load_runs_text(runs: Sequence[LoadRunDocument], profile: bool = False) -> Iterator[str]:
+    """One table of several runs of ``orchestrator load``: a row per run and level; below it in what
+    the runs differ.
     """
-    documents = [document for run in runs for document in run.points]
+    documents: list[PointDocument] = []
+    limits: dict[str, None] = {}  # in the order in which they first come
+    for run in runs:
+        documents += run.points
+        limits.update(dict.fromkeys(slo_text(slo) for slo in run.slos))
     measured = [document for document in documents if document.point.used]
     models = dict.fromkeys(document.point.deployment.model for document in documents)
-    limits = dict.fromkeys(slo_text(slo) for run in runs for slo in run.slos)
     under = f" under {next(iter(limits))}" if len(limits) == 1 else ""
     yield say(f"{counted(len(runs), 'load run')}: {listed(list(models))}{under}", "bold")
     for run in runs:
@@ -71,7 +65,9 @@ def load_runs_text(
     if measured:
         yield from _profile(measured) if profile else _table(measured, "name")
         yield ""
-    yield from (say(text, "yellow") for text in remarks)
+    for run in runs:
+        if run.differences:
+            yield say(load_run_difference_text(run.name, runs[0].name, run.differences), "yellow")
     yield from _remarks(documents)
 
 
@@ -83,7 +79,8 @@ def _remarks(documents: Sequence[PointDocument]) -> Iterator[str]:
         yield say(EMULATED, "yellow")
     for document in measured:
         name = _name(document.point)
-        yield from (say(f"{name}: {text}", "yellow") for text in _doubts(document))
+        for text in point_doubt_texts(document.point):
+            yield say(f"{name}: {text}", "yellow")
         note = _note(document.point)
         if note:
             yield say(f"* {name}: {note}", "dim")
@@ -156,6 +153,9 @@ def _label(point: Point) -> str:
 
 
 def _table(documents: Sequence[PointDocument], first_title: str = "deployment") -> Iterator[str]:
+    """Throughput, latencies and attainment, beside agreement and predictions where some point has
+    them.
+    """
     most_slos = max(len(document.slo_results) for document in documents)
     titles = [
         "load",
@@ -220,12 +220,13 @@ def _attainment_cell(document: PointDocument) -> Cell:
             if test.name != JOINT:
                 names.append(test.name)
             is_met = test.share.estimate >= test.target
-            lines.append(f"{test.share.estimate:.3f} {'✓' if is_met else '✗'} {' '.join(names)}")
+            mark = "✓" if is_met else "✗"
+            lines.append(" ".join([f"{test.share.estimate:.3f} {mark}", *names]))
             outcomes.add(is_met)
             tests.append(test)
     if len(tests) == 1:
         share = tests[0].share
-        lines = [lines[0].rstrip(), f"{share.lower:.3f}-{share.upper:.3f}"]
+        lines.append(f"{share.lower:.3f}-{share.upper:.3f}")
     return Cell("\n".join(lines) or "-", _style(outcomes))
 
 
@@ -236,28 +237,6 @@ def _style(outcomes: set[bool]) -> str | None:
     if len(outcomes) > 1:
         return "yellow"
     return "green" if True in outcomes else "red"
-
-
-def _doubts(document: PointDocument) -> Iterator[str]:
-    point = document.point
-    repeats = len(point.repeats)
-    if point.validity != "valid":
-        reasons = point.reasons
-        if point.validity == FAILING:
-            requests = point.figures.requests
-            kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
-            reasons = [f"{requests.failed} of {requests.scheduled} requests failed ({kinds})"]
-        yield f"{point.validity}: {'; '.join(reasons) or 'no reason was stored'}"
-    else:
-        doubtful = [
-            repeat.point.validity for repeat in point.repeats if repeat.ok and not repeat.valid
-        ]
-        if doubtful:
-            verdicts = ", ".join(dict.fromkeys(doubtful))
-            yield f"{len(doubtful)} of {repeats} repeats are {verdicts}"
-    failed = document.failed
-    if failed:
-        yield f"{len(failed)} of {repeats} repeats failed: {failed[0].reason}"
 
 
 def _note(point: Point) -> str:

@@ -11,7 +11,7 @@ from orchestrator.analysis.slo import format_slo
 from orchestrator.base.text import grouped
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.text import EMULATED, Column, plain, say, table
-from orchestrator.report.words import search_status_text
+from orchestrator.report.words import NO_REASON, search_status_text
 from orchestrator.results.records import PointHead
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import hours, load_text
@@ -81,7 +81,7 @@ def _why_not_valid(document: SearchDocument) -> Iterator[str]:
 
 
 def _reasons(head: PointHead) -> str:
-    return "; ".join(head.validity_reasons) or "no reason was stored"
+    return "; ".join(head.validity_reasons) or NO_REASON
 
 
 def _without_figures(text: str) -> str:

@@ -271,6 +271,44 @@ _REMEDIES: Mapping[Remedy, Callable[[Doubt], str]] = {
 }
 
 
+# What is in doubt about a point
+
+NO_REASON = "no reason was stored"
+
+
+def point_doubt_texts(point: Point) -> list[str]:
+    """Its verdict with the reasons, unless it is valid, and which of its repeats failed or have
+    another verdict.
+    """
+    texts = []
+    repeats = len(point.repeats)
+    if point.validity == FAILING:
+        kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
+        texts.append(f"{FAILING}: {_failed_requests_text(point)} ({kinds})")
+    elif point.validity != "valid":
+        texts.append(f"{point.validity}: {'; '.join(point.reasons) or NO_REASON}")
+    else:
+        verdicts = [
+            repeat.point.validity for repeat in point.repeats if repeat.ok and not repeat.valid
+        ]
+        if verdicts:
+            names = ", ".join(dict.fromkeys(verdicts))
+            texts.append(f"{len(verdicts)} of {repeats} repeats are {names}")
+    failed = [repeat for repeat in point.repeats if not repeat.ok]
+    if failed:
+        texts.append(_failed_repeats_text(len(failed), repeats, failed[0].point.reason))
+    return texts
+
+
+def _failed_requests_text(point: Point) -> str:
+    requests = point.figures.requests
+    return f"{requests.failed} of {requests.scheduled} requests failed"
+
+
+def _failed_repeats_text(failed: int, repeats: int, reason: str | None) -> str:
+    return f"{failed} of {repeats} repeats failed: {reason}"
+
+
 # Why something is not in the ranking
 
 _WITHOUT_DIVISOR = {
@@ -314,10 +352,10 @@ def exclusion_text(excluded: Excluded) -> str:
 def _failed_text(point: Point) -> str:
     failed = point.broken or point.repeats
     first = failed[0].point
-    reason = first.reason or first.failure_class or "no reason was stored"
+    reason = first.reason or first.failure_class or NO_REASON
     if len(failed) == len(point.repeats):
         return f"failed: {reason}"
-    return f"{len(failed)} of {len(point.repeats)} repeats failed: {reason}"
+    return _failed_repeats_text(len(failed), len(point.repeats), reason)
 
 
 def _no_level_holds(point: Point, shortfall: Shortfall) -> str:
@@ -345,9 +383,8 @@ def shortfall_text(point: Point, shortfall: Shortfall) -> str:
         " there"
         for missed in shortfall.missed
     ]
-    requests = point.figures.requests
-    if requests.failed:
-        texts.append(f"{requests.failed} of {requests.scheduled} requests failed there")
+    if point.figures.requests.failed:
+        texts.append(f"{_failed_requests_text(point)} there")
     return "; ".join(texts)
 
 
@@ -401,8 +438,7 @@ def _note_text(note: Note, point: Point) -> str:
             share, target = note.test.share.estimate, note.test.target
             return f"{test_text(note.test)} {share:.3f} is not certain to be at least {target:g}"
         case NoteKind.FAILING:
-            requests = point.figures.requests
-            return f"{FAILING}: {requests.failed} of {requests.scheduled} requests failed"
+            return f"{FAILING}: {_failed_requests_text(point)}"
         case NoteKind.REPEATS_LEFT_OUT:
             unused = repeats - len(point.used)
             return f"{unused} of {repeats} repeats are left out: failed or not valid"
@@ -464,6 +500,11 @@ def without_limits_text(experiment: StoredExperiment, asked: str | None) -> str:
 def unanswered_text(slo: UnansweredSlo) -> str:
     """``interactive: a limit on itl_p99 needs the table token_events, ...``."""
     return f"{slo.name}: {slo.reason}"
+
+
+def load_run_difference_text(run: str, first: str, options: Sequence[str]) -> str:
+    """In what a run of ``load`` differs from the first one that is shown with it."""
+    return f"{run} was asked otherwise than {first}: {', '.join(options)}"
 
 
 def _ranked_apart_text(apart: RankedApart) -> str:

@@ -1,0 +1,47 @@
+"""Runs of ``orchestrator load`` that one folder holds: the records of their common table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.knee import knees
+from orchestrator.plan.current import differences
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.selection import JudgedExperiment
+from orchestrator.spec.load import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRunDocument:
+    """One run: its points, with the limits that it was measured with.
+
+    ``differences``: in which options it differs from the first run that is shown with it; levels
+    are left out, since the table has them.
+    """
+
+    name: str
+    points: tuple[PointDocument, ...]
+    slos: tuple[Slo, ...]
+    differences: tuple[str, ...] = ()
+
+
+def load_run_documents(runs: Sequence[JudgedExperiment]) -> list[LoadRunDocument]:
+    """Those that have points, in the order in which they began."""
+    measured = sorted((run for run in runs if run.points.current), key=_began_unix_ns)
+    documents = []
+    for run in measured:
+        bends = knees(run.points.current)
+        points = [point_document(point, run.slos, knees=bends) for point in run.points.current]
+        options = differences(measured[0].experiment, run.experiment)
+        documents.append(
+            LoadRunDocument(
+                name=run.experiment.name,
+                points=tuple(points),
+                slos=tuple(run.slos),
+                differences=tuple(option for option in options if option != "levels"),
+            )
+        )
+    return documents
+
+
+def _began_unix_ns(run: JudgedExperiment) -> int:
+    return min(point.head.started_unix_ns for point in run.points.current)
