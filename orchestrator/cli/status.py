@@ -1,8 +1,16 @@
 """``orchestrator status``: what the active run of an experiment does, from its results alone."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from orchestrator.cli.results_uri import no_file
+
+if TYPE_CHECKING:
+    from orchestrator.report.documents.run import ExperimentRuns
+    from orchestrator.results.runs import Runs
 
 EXAMPLES = """
 \b
@@ -27,22 +35,32 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     """Show the runs at URI and their progress."""
     from orchestrator.base.redaction import redact_all
     from orchestrator.base.text import listed
+    from orchestrator.report.as_json import runs_json
     from orchestrator.report.formats import json_text
-    from orchestrator.report.run_status import run_documents, run_text
+    from orchestrator.report.run_status import run_text
     from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
 
-    found = []
-    for runs in runs_at(uri, experiment):
-        ages = runs.names()
-        records = [(record, ages.get(f"{record.run_id}.json", 0.0)) for record, _ in runs.all()]
-        found.append((runs.experiment, records))
+    documents = [_documents(runs) for runs in runs_at(uri, experiment)]
     if form == "json":
-        told = [{"experiment": name, "runs": run_documents(records)} for name, records in found]
-        click.echo(json_text(redact_all(told)))
+        objects = [runs_json(document) for document in documents]
+        click.echo(json_text(redact_all(objects)))
         return
-    for name, records in found:
-        for record, age_s in records:
-            echo(run_text(name, record, age_s))
-    if idle := [name for name, records in found if not records]:  # each `load --results` is one
+    for document in documents:
+        for run in document.runs:
+            echo(run_text(run))
+    # each run of `load --results` is an experiment without one
+    idle = [document.experiment for document in documents if not document.runs]
+    if idle:
         echo(f"no run on record: {listed(idle)}")
+
+
+def _documents(runs: Runs) -> ExperimentRuns:
+    from orchestrator.report.documents.run import ExperimentRuns, RunDocument
+
+    ages_s = runs.names()
+    documents = []
+    for record, _ in runs.all():
+        age_s = ages_s.get(f"{record.run_id}.json", 0.0)
+        documents.append(RunDocument(runs.experiment, record, age_s))
+    return ExperimentRuns(runs.experiment, tuple(documents))

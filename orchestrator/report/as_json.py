@@ -18,6 +18,7 @@ from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.documents.level import LevelDocument
 from orchestrator.report.documents.point import PointDocument, RepeatDocument, SloResult
 from orchestrator.report.documents.prediction import FIGURES, PredictionComparison
+from orchestrator.report.documents.run import ExperimentRuns, RunDocument
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.formats import JsonObject, fields_of, metrics
 from orchestrator.spec.load import in_json
@@ -341,4 +342,17 @@ def _probe_json(document: ProbeDocument) -> JsonObject:
         **fields_of(probe.point, "validity", "validity_reasons"),
         **fields_of(probe.figures, "window_s", "requests"),
         "tests": document.tests,
+    }
+
+
+def runs_json(document: ExperimentRuns) -> JsonObject:
+    """The runs of one experiment, each as its record has it, with its state."""
+    return {"experiment": document.experiment, "runs": [_run_json(run) for run in document.runs]}
+
+
+def _run_json(document: RunDocument) -> JsonObject:
+    return {
+        **asdict(document.record),
+        "state": document.state,
+        "heartbeat_age_s": document.age_s,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from orchestrator.report.run_status import state_of
+from orchestrator.report.documents.run import RunDocument
 from orchestrator.results.runs import runs_at
 from tests.harness import (
     assert_nothing_left,
@@ -40,7 +40,7 @@ def test_a_second_run_is_refused_a_killed_one_replaced_at_once_and_stop_ends_it_
 
     def state() -> list[str]:
         (runs,) = runs_at(str(results))
-        return [state_of(record, 0.0) for record, _ in runs.all()]
+        return [RunDocument("one", record, 0.0).state for record, _ in runs.all()]
 
     driver = start(*argv, log=log)
     try:

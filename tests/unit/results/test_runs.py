@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.base.errors import InputError, ResultsError
-from orchestrator.cli.main import cli
-from orchestrator.report.run_status import run_text, state_of
 from orchestrator.results import runs as module
 from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.runs import (
@@ -30,7 +27,6 @@ from orchestrator.results.runs import (
     Liveness,
     RunRecord,
     Runs,
-    runs_at,
 )
 
 
@@ -162,8 +158,6 @@ def test_a_damaged_record_is_that_of_an_unknown_run(runs: Runs, damaged: Any) ->
     runs.put("01X", json.dumps(damaged).encode())
     ((record, _),) = runs.all()
     assert record == RunRecord(run_id="01X")
-    status, said = invoke("status", runs.uri)
-    assert (status, "pid 0 of ? on ?" in said) == (0, True)
 
 
 class Interleaved(Runs):
@@ -253,10 +247,6 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
         )
         one = record.deployments["tp=2"]
         assert (one.doing, one.left, one.why) == ("measure chat 4 req/s", 0, "no kernel")
-        shown = run_text("x", record, 3.0)
-        assert "1 of 2 measured, 1 failed, 1 done before" in shown
-        assert "tp=2: 1 measured, 1 failed, 0 left; measure chat 4 req/s" in shown
-        assert "its last heartbeat was 3 s ago" in shown
     assert len(told) == 4
     ((ended, _),) = runs.all()
     assert (ended.state, ended.says) == ("ended", "")
@@ -343,80 +333,3 @@ def test_a_refused_run_leaves_no_record_and_a_failed_one_its_error(
     assert [(one.state, one.says) for one, _ in runs.all()] == [
         ("ended", "ZeroDivisionError: by zero")
     ]
-
-
-def test_a_runs_state_follows_from_its_process_or_its_age(runs: Runs) -> None:
-    assert state_of(written(runs), 1e9) == "running"
-    assert state_of(written(runs, pid_started=1), 1.0) == "dead"
-    elsewhere = written(runs, place="elsewhere")
-    assert (state_of(elsewhere, 5.0), state_of(elsewhere, 500.0)) == ("running", "silent")
-    assert "takes its place and continues" in run_text("x", elsewhere, 500.0)
-
-
-def invoke(*argv: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
-    return done.return_value or 0, done.stdout
-
-
-def test_status_shows_runs_as_text_and_json_and_obeys_no_terminal_sequence(runs: Runs) -> None:
-    event = {"unix_ns": 10**18, "kind": "failed", "deployment": "", "text": "\x1b[2Jhf_" + "a" * 30}
-    written(runs, events=[event])
-    _, said = invoke("status", runs.uri)
-    assert said.startswith("x: running, pid")
-    assert "\x1b" not in said
-    assert "hf_a" not in said
-    assert "hf_a" not in invoke("status", runs.uri, "--format", "json")[1]
-    (experiment,) = json.loads(invoke("status", f"{runs.uri}/x", "--format", "json")[1])
-    assert experiment["experiment"] == "x"
-    assert [(one["state"], one["pid"]) for one in experiment["runs"]] == [("running", os.getpid())]
-    assert experiment["runs"][0]["heartbeat_age_s"] < 60
-    with pytest.raises(InputError, match="no results"):
-        runs_at(f"{runs.uri}/nowhere")
-
-
-@pytest.mark.parametrize(
-    ("becomes", "status", "says"),
-    [
-        ({"state": "ended", "measured": 3, "total": 8}, 0, "x: ended: 3 of 8 measured"),
-        (None, 0, "ended before it measured anything"),
-        (
-            {
-                "state": "ended",
-                "events": [{"kind": "left_over", "text": "2 processes outlived their launch"}],
-            },
-            3,
-            "2 processes outlived their launch",
-        ),
-        ({"pid_started": 1}, 3, "its process is gone"),
-        ({}, 3, "does not answer"),
-    ],
-)
-def test_stop_asks_waits_and_says_what_became_of_it(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, becomes: dict | None, status: int, says: str
-) -> None:
-    record, time, asked = written(runs), Time(), []
-
-    def later() -> None:
-        asked.append(f"{record.run_id}.stop" in runs.names())
-        if becomes is None:
-            runs.remove(record.run_id)
-        elif becomes:
-            changed = replace(record, **becomes)
-            runs.put(changed.run_id, changed.to_json())
-
-    time.then = later
-    monkeypatch.setattr("orchestrator.cli.stop.time.sleep", time.sleep)
-    monkeypatch.setattr("orchestrator.cli.stop.time.monotonic", lambda: time.now_s)
-    monkeypatch.setattr("orchestrator.results.runs.time.monotonic", lambda: time.now_s)
-    monkeypatch.setattr(module, "Liveness", time.watch)
-    code, said = invoke("stop", runs.uri)
-    assert asked[0]
-    assert (code, says in said) == (status, True), said
-
-
-def test_stop_gives_up_after_its_time_and_reports_that_nothing_runs(runs: Runs) -> None:
-    assert written(runs, state="ended")
-    assert invoke("stop", runs.uri) == (0, f"no run is active at {runs.uri}\n")
-    written(runs)
-    code, said = invoke("stop", runs.uri, "--timeout", "0s")
-    assert (code, "it has not ended yet" in said) == (3, True)
