@@ -91,7 +91,7 @@ def measure(requests: int) -> None:
     )
     attempt = judged(run.load, loaded)
     peaks = [resident("VmHWM")]
-    _document(run, 1, attempt)
+    _document(run, 1, attempt, [], None)
     peaks.append(resident("VmHWM"))
     with tempfile.TemporaryDirectory() as folder:
         run.commit(Store.open(folder, "memory"), attempt)

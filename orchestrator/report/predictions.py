@@ -74,9 +74,7 @@ class _Row:
     cells: list[str]
 
 
-def _table(
-    deployments: Sequence[PredictedDeployment], workload: str, slo: Slo
-) -> Iterator[str]:
+def _table(deployments: Sequence[PredictedDeployment], workload: str, slo: Slo) -> Iterator[str]:
     rows = []
     for deployment in deployments:
         capacity = deployment.capacities.get(slo.name, {}).get(workload)

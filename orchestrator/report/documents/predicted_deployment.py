@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.analysis.deployments import PredictedCapacity, prediction_of
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Deployment, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,32 @@ class PredictedDeployment:
     error: PredictionError | None
     missing_row: str | None
     not_predicted: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedMemory:
+    """Of one device: bytes of weights and tokens of KV cache; and how many sequences of
+    ``max_model_len`` run at once. None: not known.
+    """
+
+    weight_bytes: float | None
+    kv_cache_tokens: int | None
+    sequences_at_once: float | None
+
+
+def predicted_memory(deployment: Deployment) -> PredictedMemory:
+    """Of replicas with roles, those that decode: they hold the KV cache of all that is answered."""
+    figures = dict(deployment.predicted or {})
+    for name, value in list(figures.items()):
+        figures[name.removeprefix("decode.")] = value
+    at_once = figures.get("max_concurrency")
+    if at_once:
+        at_once = min(at_once, figures["max_num_seqs"])
+    return PredictedMemory(
+        weight_bytes=figures.get("weight_bytes"),
+        kv_cache_tokens=figures.get("kv_cache_tokens"),
+        sequences_at_once=at_once,
+    )
 
 
 def predicted_deployments(plan: Plan) -> list[PredictedDeployment]:

@@ -97,6 +97,7 @@ def search_document(
     """``plan``: of one load and one SLO. ``probes``: all that are stored, the oldest first."""
     (slo,), (load,) = plan.slos, plan.loads
     (targets_of_slo,) = targets([slo])
+    assert load.control is not None  # a search has one
     return SearchDocument(
         endpoint=endpoint,
         control=load.control,

@@ -70,9 +70,7 @@ def test_better_figures_and_points_of_other_verdicts_are_no_reason_to_look() -> 
 
 
 @pytest.mark.parametrize(("level", "predicted"), [(6.0, 600), (9.0, 800)])
-def test_falling_behind_far_below_what_was_predicted_is_named(
-    level: float, predicted: int
-) -> None:
+def test_falling_behind_far_below_what_was_predicted_is_named(level: float, predicted: int) -> None:
     point = a_point(level=level, rate=200.0, used=used(None), **BEHIND)
     (line,) = predicted_vs_measured_text(documents([point]))
     amount = 200 / predicted

@@ -25,9 +25,7 @@ def test_a_run_whose_process_is_gone_is_dead_at_once() -> None:
     assert state(pid_started=1) == "dead"
 
 
-@pytest.mark.parametrize(
-    ("age_s", "expected"), [(SILENT_S - 1, "running"), (SILENT_S, "silent")]
-)
+@pytest.mark.parametrize(("age_s", "expected"), [(SILENT_S - 1, "running"), (SILENT_S, "silent")])
 def test_a_run_on_another_host_is_silent_after_a_while(age_s: float, expected: str) -> None:
     assert state(age_s, place="elsewhere") == expected
 

@@ -1,0 +1,33 @@
+"""What an experiment would measure, for other programs: ``orchestrator plan --format json``."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import orjson
+
+from orchestrator.plan.cost import Estimate
+from orchestrator.plan.model import Deployment
+
+
+def plan_json(estimate: Estimate) -> Iterator[bytes]:
+    """One JSON text in pieces: all settings of every deployment, counts and estimates.
+
+    A deployment at a time: all of a large plan at once would take twice the memory that planning
+    does.
+    """
+    plan = estimate.plan
+    yield b'{\n  "name": ' + orjson.dumps(plan.name) + b',\n  "deployments": ['
+    before = b"\n    "
+    for deployment in plan.deployments:
+        yield before + _deployment_json(estimate, deployment)
+        before = b",\n    "
+    totals = {**asdict(estimate.totals()), "notes": estimate.notes()}
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    yield b"\n  ]," + orjson.dumps(totals, option=options).removeprefix(b"{")
+
+
+def _deployment_json(estimate: Estimate, deployment: Deployment) -> bytes:
+    content = deployment.model_dump(mode="json")
+    content["points"] = len(estimate.plan.known_levels(deployment.id))
+    content["cost"] = asdict(estimate.cost(deployment)) if deployment.runs else None
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n    ")

@@ -1,0 +1,169 @@
+"""What an experiment would measure, for people: the table of ``orchestrator plan``."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from orchestrator.base.text import grouped
+from orchestrator.catalog.memory import memory_text
+from orchestrator.plan.cost import Estimate
+from orchestrator.plan.model import Deployment
+from orchestrator.report.documents.predicted_deployment import PredictedMemory, predicted_memory
+from orchestrator.spec.load import counted, hours, load_text
+from orchestrator.spec.settings import EngineSettings
+
+MOST_ROWS = 200
+COLUMNS = (
+    "deployment",
+    "status",
+    "footprint",
+    "points",
+    "weights",
+    "KV tokens",
+    "at once",
+    "time",
+)
+NUMBERS = frozenset({"points", "weights", "KV tokens", "at once", "time"})
+# Left out, one after the other, where a terminal has no room for them beside the labels.
+LEFT_OUT = ("at once", "KV tokens", "weights", "points")
+LABEL_WIDTH = 24  # that labels have at least, whatever is left out for it, if they need as much
+GAP = 2  # columns between two of the table
+MOST_LABELS = 8  # named with a reason; the others are counted
+STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
+
+
+def show(estimate: Estimate, console: Console) -> None:
+    """The table, the sums below it, and what is worth knowing."""
+    deployments = estimate.plan.deployments
+    rows = [_row(estimate, deployment) for deployment in deployments[:MOST_ROWS]]
+    console.print(_table(rows, console.width))
+    if len(deployments) > MOST_ROWS:
+        console.print(f"… and {len(deployments) - MOST_ROWS:,} more; --format json shows all")
+    for reason, labels in _labels_by_reason(deployments).items():
+        console.print(f"\n{reason}\n  {_some(labels)}", highlight=False, markup=False)
+    console.print()
+    console.print(
+        estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One deployment; ``cells``: by column."""
+
+    label: str
+    status: str
+    cells: dict[str, str]
+
+
+def _row(estimate: Estimate, deployment: Deployment) -> _Row:
+    cells = {
+        "deployment": deployment.label,
+        "status": deployment.status,
+        "footprint": footprint_text(deployment),
+        "points": str(len(estimate.plan.known_levels(deployment.id)) or ""),
+        "weights": "",
+        "KV tokens": "",
+        "at once": "",
+        "time": "",
+    }
+    if deployment.runs:
+        cells |= memory_cells(predicted_memory(deployment))
+        cells["time"] = hours(estimate.cost(deployment).seconds)
+    return _Row(deployment.label, deployment.status, cells)
+
+
+def memory_cells(memory: PredictedMemory) -> dict[str, str]:
+    """By column; empty: not known."""
+    weights, tokens, at_once = "", "", ""
+    if memory.weight_bytes is not None:
+        weights = memory_text(memory.weight_bytes)
+    if memory.kv_cache_tokens is not None:
+        tokens = f"{memory.kv_cache_tokens:,}"
+    if memory.sequences_at_once is not None:
+        at_once = f"{memory.sequences_at_once:,.1f}"
+    return {"weights": weights, "KV tokens": tokens, "at once": at_once}
+
+
+def _table(rows: Sequence[_Row], width: int) -> Table:
+    columns = _shown_columns(rows, width)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    for name in columns:
+        table.add_column(
+            name,
+            justify="right" if name in NUMBERS else "left",
+            overflow="fold",
+            no_wrap=name != "deployment",
+        )
+    for row in rows:
+        marked_up = row.cells | {
+            "deployment": escape(row.label),
+            "status": f"[{STYLES[row.status]}]{row.status}[/]",
+        }
+        table.add_row(*(marked_up[name] for name in columns))
+    return table
+
+
+def _shown_columns(rows: Sequence[_Row], width: int) -> list[str]:
+    """The columns for which ``width`` has room, so that labels break between words."""
+    shown = list(COLUMNS)
+    widths = {}
+    for name in COLUMNS:
+        widths[name] = max([len(name), *(len(row.cells[name]) for row in rows)])
+    longest_word = 0
+    for row in rows:
+        longest_word = max([longest_word, *map(len, row.label.split())])
+    label_width = min(widths["deployment"], max(longest_word, LABEL_WIDTH))
+    for name in LEFT_OUT:
+        others = sum(widths[column] + GAP for column in shown if column != "deployment")
+        if label_width + others <= width:
+            break
+        shown.remove(name)
+    return shown
+
+
+def _labels_by_reason(deployments: Iterable[Deployment]) -> dict[str, list[str]]:
+    """What is said of deployments, levels of their own too: each sentence once, with the labels of
+    those that it is about.
+    """
+    pairs = []
+    for deployment in deployments:
+        texts = [f"{deployment.status}: {reason}" for reason in deployment.reasons]
+        if deployment.levels:
+            levels = [load_text(level.control, level.value) for level in deployment.levels]
+            texts.append(f"levels: {', '.join(levels)}")
+        pairs += [(text, deployment.label) for text in texts]
+    return grouped(pairs)
+
+
+def _some(labels: Sequence[str]) -> str:
+    if len(labels) <= MOST_LABELS:
+        return ", ".join(labels)
+    return ", ".join([*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"])
+
+
+def footprint_text(deployment: Deployment) -> str:
+    """Replicas x nodes x devices, without the ones; of each role, where there are some."""
+    settings = deployment.settings
+    if settings.url:
+        if not settings.endpoint_gpus:
+            return "endpoint"
+        return f"endpoint of {counted(settings.endpoint_gpus, 'GPU')}"
+    unit = "core" if deployment.on_cpus else "GPU"
+    parts = [f"{role} {_replicas(part, unit)}".strip() for role, part in settings.engines.items()]
+    if settings.router:
+        parts.append(settings.router.engine)
+    return " + ".join(parts)
+
+
+def _replicas(settings: EngineSettings, unit: str) -> str:
+    parts = []
+    if settings.replicas > 1:
+        parts.append(f"{settings.replicas} replicas")
+    if settings.nnodes > 1:
+        parts.append(f"{settings.nnodes} nodes")
+    parts.append(counted(settings.devices_per_node, unit))
+    return " x ".join(parts)
