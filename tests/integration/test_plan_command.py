@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.plan import _predicted
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
@@ -99,12 +98,6 @@ def test_the_table_says_what_is_planned_what_is_not_and_why(working: Path) -> No
     )
 
 
-def test_no_more_sequences_run_at_once_than_there_are_slots() -> None:
-    figures = {"weight_bytes": 2**30, "kv_cache_tokens": 1024, "max_concurrency": 4.0}
-    assert _predicted(figures | {"max_num_seqs": 1}) == ("1.0 GiB", "1,024", "1.0")
-    assert _predicted(figures | {"max_num_seqs": 8}) == ("1.0 GiB", "1,024", "4.0")
-
-
 def test_the_table_holds_on_80_columns_with_a_reason_that_is_long(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(WORKING.replace("meta-llama/Llama-3.1-8B-Instruct", "acme/NoSuchModel-70B"))
@@ -124,11 +117,6 @@ def test_labels_break_between_words_and_figures_make_room(tmp_path: Path) -> Non
     assert max(map(len, table.splitlines())) <= 80
     assert {"tp=1", "tp=4", "kv=auto", "kv=fp8"} <= set(table.split())
     assert "time" in table.splitlines()[0].split()
-
-
-def test_a_tiny_model_has_weights() -> None:
-    figures = {"weight_bytes": 3 * 2**20, "kv_cache_tokens": None, "max_concurrency": None}
-    assert _predicted(figures)[0] == "3.0 MiB"
 
 
 def test_starts_of_earlier_runs_are_known(working: Path, tmp_path: Path) -> None:

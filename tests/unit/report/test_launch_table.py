@@ -63,7 +63,7 @@ def test_what_is_never_predicted_has_a_column_where_an_engine_reported_it(store:
 def test_the_version_that_was_asked_for_is_shown_where_another_one_ran(store: Store) -> None:
     commit(store, "L0", deployment_row(engine_version="0.32"))
     assert "asked" not in shown(store)
-    commit(store, "L1", deployment_row(engine_version="0.31"))
+    commit(store, "L1", deployment_row("d1", engine_version="0.31"), deployment_id="d1")
     assert "(asked 0.31)" in shown(store)
 
 
