@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from orchestrator.cli.main import cli
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan, Point
-from orchestrator.report.answer_table import answer_text
-from orchestrator.report.unmeasured import unmeasured
 from orchestrator.report.words import remedy_texts
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
@@ -333,33 +330,6 @@ def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
     assert found == {"renamed", "emulator seqs=16"}
 
 
-def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(store: Store) -> None:
-    run(store, planned())
-    text = "\n".join(answer_text(StoredExperiment(store)))
-    assert "under interactive (ttft<=150ms,attainment>=0.9)" in text
-    assert "best: emulator seqs=" in text
-    assert "runner-up: emulator seqs=" in text
-    assert "not certain: " in text
-    assert "under tight (ttft<=1ms,attainment>=0.9)" in text
-    assert "ttft p90 there: 100 ms, limit 1ms" in text
-    assert f"orchestrator best '{store.uri}' --experiment exp --slo interactive" in text
-
-
-@pytest.mark.parametrize("status", ["ok", "failed"])
-def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(
-    status: str, store: Store
-) -> None:
-    plan = planned()
-    store.write_plan(plan.to_json())
-    commit_launch(
-        store,
-        plan.deployments[0],
-        replace(launch_row(plan.deployments[0], plan.name, 1), status=status),
-    )
-    command = f"orchestrator logs '{store.uri}' --experiment exp"
-    assert (command in "\n".join(answer_text(StoredExperiment(store)))) == (status == "failed")
-
-
 def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(
     store: Store,
 ) -> None:
@@ -464,29 +434,6 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
     )
     assert found["ranking"][0]["capacity"]["high"] is None
     assert not found["certain"]
-
-
-@pytest.mark.parametrize(
-    ("validity", "lacks"),
-    [
-        ("valid", []),
-        ("engine_bound_backlog", []),
-        ("disturbed", ["2 disturbed"]),
-        ("broken_output", ["2 broken_output"]),
-    ],
-)
-def test_what_has_no_valid_measurement_is_counted_by_its_verdict(
-    store: Store, validity: str, lacks: list[str]
-) -> None:
-    run(store, planned(), validity=validity)
-    assert unmeasured(StoredExperiment(store)) == lacks
-
-
-def test_where_nothing_was_measured_nobody_is_sent_to_the_ranking(store: Store) -> None:
-    run(store, planned(), status="failed", reason="It died.", failure_class="engine_crash")
-    text = "\n".join(answer_text(StoredExperiment(store)))
-    assert "orchestrator best" not in text
-    assert f"next: orchestrator results '{store.uri}' --experiment exp" in text
 
 
 def test_the_advice_to_run_again_is_a_command_that_measures_what_was_spoilt(store: Store) -> None:

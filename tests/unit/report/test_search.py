@@ -1,0 +1,98 @@
+"""The record of a capacity search, and its JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.attempt_summary import attempt_data
+from orchestrator.capacity.claim import Claim
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.report.as_json import search_json
+from orchestrator.report.documents.search import (
+    PlannedProbe,
+    SearchDocument,
+    SearchedEndpoint,
+    search_document,
+)
+from orchestrator.report.formats import json_text
+from orchestrator.results.records import AttemptData
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
+from tests.unit.plan.test_current import FILE, VALUES, commit
+
+ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
+CLAIM = Claim(8.0, 8.0, 9.0, "cliff", (), passed=8.0)
+
+
+def plan_of_search() -> Plan:
+    text = FILE.format(**VALUES).replace(
+        "levels: {concurrency: [2]}", "search: capacity, control: concurrency"
+    )
+    return make_plan(parse_experiment(text.replace(", tight: {ttft: 1ms, attainment: 0.9}", "")))
+
+
+@pytest.fixture(scope="module")
+def probes(tmp_path_factory: pytest.TempPathFactory) -> list[AttemptData]:
+    """One probe that holds ``ttft<=150ms`` and one that does not."""
+    store = Store.open(str(tmp_path_factory.mktemp("search")), "exp")
+    plan = plan_of_search()
+    for value, ttft_ms in ((8, 100), (9, 300)):
+        level = Level(control="concurrency", value=value)
+        point = plan.point(plan.deployments[0].id, plan.loads[0], level)
+        commit(store, plan, point, ttft_ms=ttft_ms)
+    found = attempt_data(store, store.commits())
+    return sorted(found, key=lambda probe: probe.point.level)
+
+
+def document_of(
+    probes: list[AttemptData], claim: Claim = CLAIM, following: PlannedProbe | None = None
+) -> SearchDocument:
+    return search_document(ENDPOINT, plan_of_search(), claim, probes, following, ["a note"])
+
+
+def test_each_probe_has_the_share_of_requests_that_met_the_limits(
+    probes: list[AttemptData],
+) -> None:
+    document = document_of(probes)
+    shares = [probe.tests[0].share for probe in document.probes]
+    assert shares == [1.0, 0.0]
+    assert {probe.tests[0].target for probe in document.probes} == {0.9}
+
+
+@pytest.mark.parametrize(
+    ("claim", "high", "excess"), [(8.0, 9.0, 0.125), (8.0, math.inf, None), (None, 9.0, None)]
+)
+def test_the_failing_level_lies_above_the_claim_where_both_are_known(
+    claim: float | None, high: float, excess: float | None, probes: list[AttemptData]
+) -> None:
+    document = document_of(probes, Claim(claim, 0.0, high, "budget", ()))
+    assert document.excess_of_failing == excess
+
+
+def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[AttemptData]) -> None:
+    document = document_of(probes, following=PlannedProbe(8.5, 60.0))
+    found: dict[str, Any] = json.loads(json_text(search_json(document)))
+    assert list(found) == [
+        *("url", "model", "clients", "emulated", "control", "slo", "claim", "low", "high"),
+        *("status", "passed", "estimate", "seed", "probes", "next", "notes", "results", "name"),
+    ]
+    assert (found["claim"], found["high"], found["status"]) == (8, 9, "cliff")
+    assert found["next"] == {"level": 8.5, "seconds": 60}
+    first, second = found["probes"]
+    assert list(first) == [
+        *("level", "repeat", "seed", "ended_early", "validity", "validity_reasons"),
+        *("window_s", "requests", "tests"),
+    ]
+    assert first["tests"] == [{"name": "attainment", "target": 0.9, "share": 1}]
+    assert second["level"] == 9
+
+
+def test_an_unknown_upper_bound_is_null_in_json(probes: list[AttemptData]) -> None:
+    document = document_of(probes, Claim(8.0, 8.0, math.inf, "budget", ()))
+    assert search_json(document)["high"] is None

@@ -1,0 +1,144 @@
+"""What ``load --find-capacity`` prints in the end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.capacity.claim import Claim, Status
+from orchestrator.report.documents.search import (
+    LimitShare,
+    PlannedProbe,
+    ProbeDocument,
+    SearchDocument,
+    SearchedEndpoint,
+)
+from orchestrator.report.search_progress import search_text
+
+ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
+CLAIM = Claim(16.0, 16.0, 24.0, "budget", ())
+
+
+def probe(level: float, share: float | None = 1.0, repeat: int = 0, **head: Any) -> ProbeDocument:
+    fields: dict[str, Any] = {
+        "level": level,
+        "repeat": repeat,
+        "validity": "valid",
+        "validity_reasons": (),
+        "ended_early": None,
+    }
+    requests = SimpleNamespace(ok=9, scheduled=10)
+    data: Any = SimpleNamespace(
+        point=SimpleNamespace(**fields | head),
+        figures=SimpleNamespace(requests=requests, window_s=12.34),
+    )
+    return ProbeDocument(data, (LimitShare("attainment", 0.95, share),))
+
+
+SEARCH = SearchDocument(
+    endpoint=ENDPOINT,
+    control="request_rate",
+    slo=parse_slo("ttft<=500ms,attainment>=0.95"),
+    claim=CLAIM,
+    estimate=None,
+    seed=1,
+    probes=(probe(16.0),),
+    next=None,
+    notes=(),
+)
+
+
+def shown(**changes: Any) -> list[str]:
+    return [click.unstyle(line) for line in search_text(replace(SEARCH, **changes))]
+
+
+def test_a_probe_is_a_row_with_its_share_and_how_it_ended() -> None:
+    lines = shown(probes=(probe(16.0), probe(24.0, 0.5, repeat=1, ended_early="fails")))
+    assert lines[0] == "m at http://h:1: capacity under ttft<=500ms,attainment>=0.95"
+    first, second = (line.split() for line in lines if line.startswith((" 16 ", " 24 ")))
+    assert first == ["16", "req/s", "9/10", "12.3", "1.000", "valid"]
+    assert second == ["24", "req/s", "#2", "9/10", "12.3", "0.500", "missed", "valid"]
+
+
+def test_a_probe_without_requests_has_no_share() -> None:
+    (row,) = (line.split() for line in shown(probes=(probe(16.0, None),)) if line[:4] == " 16 ")
+    assert row == ["16", "req/s", "9/10", "12.3", "-", "valid"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "estimate", "answer"),
+    [
+        (
+            Claim(16.0, 16.0, 24.0, "converged", (), 16.0),
+            20.04,
+            "holds 16 req/s; best estimate 20 req/s; fails 24 req/s; 95 % bounds between 16 and 24"
+            " (converged)",
+        ),
+        (
+            Claim(None, 0.0, math.inf, "budget", (), 24.0),
+            None,
+            "no load is confirmed yet; 24 req/s passed and is not confirmed (budget)",
+        ),
+        (
+            Claim(16.0, 16.0, math.inf, "budget", ()),
+            None,
+            "holds 16 req/s; 95 % bounds between 16 and more (budget)",
+        ),
+        (
+            Claim(None, 0.0, math.inf, "broken_output", ()),
+            None,
+            "no load can be judged (broken_output)",
+        ),
+    ],
+)
+def test_the_answer_is_one_line(claim: Claim, estimate: float | None, answer: str) -> None:
+    assert answer in shown(claim=claim, estimate=estimate)
+
+
+@pytest.mark.parametrize(
+    ("status", "results", "goes_on"),
+    [("budget", "folder", True), ("budget", None, False), ("converged", "folder", False)],
+)
+def test_a_stored_search_that_ran_out_of_time_goes_on_with_the_same_command(
+    status: Status, results: str | None, goes_on: bool
+) -> None:
+    lines = shown(claim=replace(CLAIM, status=status), endpoint=replace(ENDPOINT, results=results))
+    (reason,) = [line for line in lines if line.startswith(f"{status}: ")]
+    assert reason.endswith(": the same command goes on") is goes_on
+
+
+def test_what_would_be_probed_next_is_said_with_its_length() -> None:
+    next_line = (
+        "With as much time again it would probe 20 req/s next, for about 5 min; what fails lies 50%"
+        " above the claim."
+    )
+    assert next_line in shown(next=PlannedProbe(20.0, 300.0))
+
+
+def test_a_converged_search_says_how_to_come_nearer() -> None:
+    line = "What fails lies 50% above the claim: a smaller --precision brings them nearer."
+    assert line in shown(claim=replace(CLAIM, status="converged"))
+    assert line not in shown()
+
+
+def test_the_same_reason_with_other_figures_is_said_once_with_all_levels() -> None:
+    probes = [
+        probe(8.0, validity="disturbed", validity_reasons=("others took 60 %",)),
+        probe(16.0, validity="disturbed", validity_reasons=("others took 70 %",)),
+        probe(24.0, validity="client_bound", validity_reasons=("it was late",)),
+    ]
+    lines = shown(probes=tuple(probes))
+    assert "disturbed at 8 req/s, 16 req/s: others took 60 %" in lines
+    assert "client_bound at 24 req/s: it was late" in lines
+
+
+def test_notes_and_that_an_emulator_answered_stand_at_the_end() -> None:
+    *_, note, emulated = shown(notes=("a note",), endpoint=replace(ENDPOINT, emulated=True))
+    assert note == "note: a note"
+    assert emulated.startswith("emulated: an emulator answered")
