@@ -19,7 +19,7 @@ from orchestrator.capacity.capacities import (
     SearchedClaim,
     Shortfall,
 )
-from orchestrator.capacity.claim import POINTLESS, Claim, Status
+from orchestrator.capacity.claim import POINTLESS, Claim, ClaimStatus
 from orchestrator.capacity.doubts import (
     GRID_STEP,
     DeploymentLevels,
@@ -63,7 +63,7 @@ def claim_text(control: str, claim: Claim) -> str:
     return f"between {claim.low:g} and {load_text(control, claim.high)}"
 
 
-_SEARCH_STATUSES: Mapping[Status, str] = {
+_SEARCH_STATUSES: Mapping[ClaimStatus, str] = {
     "converged": (
         "the claim is as near to the lowest level that fails as was asked for (--precision)"
     ),
@@ -78,7 +78,7 @@ _SEARCH_STATUSES: Mapping[Status, str] = {
 }
 
 
-def search_status_text(status: Status) -> str:
+def search_status_text(status: ClaimStatus) -> str:
     """Why the search of one endpoint ended, after the word for it: ``cliff: just above ...``."""
     if status in POINTLESS:
         return f"{status}: {Validity(status).remedy.format('the server')}"

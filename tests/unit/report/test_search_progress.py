@@ -11,7 +11,7 @@ import click
 import pytest
 
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.capacity.claim import Claim, Status
+from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.report.documents.search import (
     LimitShare,
     PlannedProbe,
@@ -106,7 +106,7 @@ def test_the_answer_is_one_line(claim: Claim, estimate: float | None, answer: st
     [("budget", "folder", True), ("budget", None, False), ("converged", "folder", False)],
 )
 def test_a_stored_search_that_ran_out_of_time_goes_on_with_the_same_command(
-    status: Status, results: str | None, goes_on: bool
+    status: ClaimStatus, results: str | None, goes_on: bool
 ) -> None:
     lines = shown(claim=replace(CLAIM, status=status), endpoint=replace(ENDPOINT, results=results))
     (reason,) = [line for line in lines if line.startswith(f"{status}: ")]
