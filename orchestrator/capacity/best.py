@@ -124,7 +124,7 @@ class _DeploymentKey:
 
 
 @dataclass(slots=True)
-class _Evidence:
+class _StoredAndMissing:
     """What is stored, and what is missing."""
 
     points: list[Point] = field(default_factory=list)
@@ -144,13 +144,13 @@ def best(
     same content.
     """
     rules = rules or ComparisonRules()
-    groups: dict[Group, _Evidence] = {}
+    groups: dict[Group, _StoredAndMissing] = {}
     for point in points:
         group = ranked_in(point, rules.per)
-        groups.setdefault(group, _Evidence()).points.append(point)
+        groups.setdefault(group, _StoredAndMissing()).points.append(point)
     for missing_level in missing:
         group = _ranked_group(missing_level.group, rules.per)
-        groups.setdefault(group, _Evidence()).missing.append(missing_level)
+        groups.setdefault(group, _StoredAndMissing()).missing.append(missing_level)
     return [_comparison(group, groups[group], slo, rules) for group in sorted(groups)]
 
 
@@ -171,7 +171,9 @@ def _ranked_group(group: Group, per: Per | None) -> Group:
     return replace(group, hardware="") if per == "usd" else group
 
 
-def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRules) -> Comparison:
+def _comparison(
+    group: Group, evidence: _StoredAndMissing, slo: Slo, rules: ComparisonRules
+) -> Comparison:
     points = evidence.points
     deployments = [point.deployment for point in points]
     per = per_or_default(rules.per, deployments)
@@ -224,19 +226,19 @@ def _comparison(group: Group, evidence: _Evidence, slo: Slo, rules: ComparisonRu
     )
 
 
-def _by_deployment(evidence: _Evidence) -> dict[_DeploymentKey, _Evidence]:
-    by_deployment: dict[_DeploymentKey, _Evidence] = {}
+def _by_deployment(evidence: _StoredAndMissing) -> dict[_DeploymentKey, _StoredAndMissing]:
+    by_deployment: dict[_DeploymentKey, _StoredAndMissing] = {}
     for point in evidence.points:
         key = _DeploymentKey(point.head.deployment_id, point.deployment.label)
-        by_deployment.setdefault(key, _Evidence()).points.append(point)
+        by_deployment.setdefault(key, _StoredAndMissing()).points.append(point)
     for missing_level in evidence.missing:
         key = _DeploymentKey(missing_level.deployment_id, missing_level.label)
-        by_deployment.setdefault(key, _Evidence()).missing.append(missing_level)
+        by_deployment.setdefault(key, _StoredAndMissing()).missing.append(missing_level)
     return by_deployment
 
 
 def _answer(
-    evidence: _Evidence, slo: Slo, per: Per, claims_by_control: Mapping[str, Claim] | None
+    evidence: _StoredAndMissing, slo: Slo, per: Per, claims_by_control: Mapping[str, Claim] | None
 ) -> DeploymentAnswer:
     if claims_by_control is None:
         return deployment_answer(evidence.points, evidence.missing, slo, per)
@@ -244,7 +246,7 @@ def _answer(
 
 
 def _claims(
-    by_deployment: Mapping[_DeploymentKey, _Evidence],
+    by_deployment: Mapping[_DeploymentKey, _StoredAndMissing],
     slo: Slo,
     rules: ComparisonRules,
     workload: str,
@@ -366,7 +368,7 @@ def _verdict_counts(points: Sequence[Point]) -> Counter[str]:
     return Counter(point.validity if point.repeats[0].ok else "failed" for point in points)
 
 
-def _run_again(evidence: _Evidence) -> int | None:
+def _run_again(evidence: _StoredAndMissing) -> int | None:
     """See ``Comparison.run_again``."""
     repeats = [repeat for point in evidence.points for repeat in point.repeats]
     spoilt = [repeat for repeat in repeats if repeat.ok and repeat.point.validity in SPOILT]

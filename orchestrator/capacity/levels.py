@@ -190,7 +190,7 @@ def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[
     the tier.
     """
     by_level = grouped((probe.level, probe) for probe in probes)
-    tier = _Tier(
+    judge = _LevelJudge(
         tests=_tier_tests(by_level, targets),
         second_start=any(probe.start for of_level in by_level.values() for probe in of_level),
         client_limit=_client_limit(by_level),
@@ -199,7 +199,7 @@ def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[
     # a lower level is far below the target, and none in between holds
     lower_far_below = False
     for level in sorted(by_level):
-        there = _evidence_on(level, by_level[level], tier, lower_far_below)
+        there = _evidence_on(level, by_level[level], judge, lower_far_below)
         levels.append(there)
         lower_far_below = there.verdict != "holds" and (lower_far_below or there.far_below)
     return levels
@@ -251,7 +251,7 @@ class _TierTest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tier:
+class _LevelJudge:
     """What the evidence on each level takes from all probes.
 
     ``second_start``: a second start of the engine was probed, at whatever level.
@@ -310,44 +310,44 @@ def _client_limit(by_level: Mapping[float, Sequence[ProbeOutcome]]) -> float:
 
 
 def _evidence_on(
-    level: float, probes: Sequence[ProbeOutcome], tier: _Tier, lower_far_below: bool
+    level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudge, lower_far_below: bool
 ) -> LevelEvidence:
     """What the ``probes`` of one level show. ``lower_far_below``: a lower level is far below the
     target, and none in between holds.
     """
     telling = [probe for probe in probes if probe.shows in EVIDENCE]
     able = _able_to_hold(telling)
-    tests = tier.evidence(telling)
+    tests = judge.evidence(telling)
     # as a share of its target, of the test that is worst off
-    worst = min(found.share / test.target for found, test in zip(tests, tier.tests, strict=True))
-    probes_far_below = sum(tier.is_far_below(probe) for probe in telling)
+    worst = min(found.share / test.target for found, test in zip(tests, judge.tests, strict=True))
+    probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
     is_far_below = probes_far_below > 0 and worst < FAR_BELOW
     borne_out = probes_far_below > 1 or lower_far_below
     verdict: LevelVerdict | None = None
     if (
         _fails_outright(probes, telling)
         or (is_far_below and borne_out)
-        or "fails" in (tier.verdict(telling), tier.verdict(able))
+        or "fails" in (judge.verdict(telling), judge.verdict(able))
     ):
         verdict = "fails"
-    elif tier.holds(telling):
+    elif judge.holds(telling):
         verdict = "holds"
-    proof = _proof(telling, tier)
+    proof = _proof(telling, judge)
     client_bound = any(probe.shows == "client_bound" for probe in probes)
-    requests, share = _share(probes, tier.tests)
+    requests, share = _share(probes, judge.tests)
     return LevelEvidence(
         level=level,
         probes=len(probes),
         verdict=verdict,
-        confirmed=verdict == "holds" and _is_confirmed(telling[proof:], tier),
+        confirmed=verdict == "holds" and _is_confirmed(telling[proof:], judge),
         share=share,
         requests=requests,
         tests=tests,
         whole=sum(probe.whole for probe in able),
         blocked=verdict is None
-        and (_has_most_invalid(probes) or (client_bound and level <= tier.client_limit)),
+        and (_has_most_invalid(probes) or (client_bound and level <= judge.client_limit)),
         client_bound=client_bound,
-        usual_effect=max(test.usual_effect for test in tier.tests),
+        usual_effect=max(test.usual_effect for test in judge.tests),
         proof=proof,
         start=max((probe.start for probe in able), default=0),
         collapsed=bool(requests) and worst < COLLAPSED,
@@ -371,20 +371,20 @@ def _fails_outright(probes: Sequence[ProbeOutcome], telling: Sequence[ProbeOutco
     return diverged > 1 or any(probe.shows == "fails" for probe in probes)
 
 
-def _proof(telling: Sequence[ProbeOutcome], tier: _Tier) -> int:
+def _proof(telling: Sequence[ProbeOutcome], judge: _LevelJudge) -> int:
     """How many probes, from the first, show that the level holds; all where no fewer do."""
     for count in range(1, len(telling)):
-        if tier.holds(telling[:count]):
+        if judge.holds(telling[:count]):
             return count
     return len(telling)
 
 
-def _is_confirmed(later: Sequence[ProbeOutcome], tier: _Tier) -> bool:
+def _is_confirmed(later: Sequence[ProbeOutcome], judge: _LevelJudge) -> bool:
     """Whether the probes after the proof show once more that the level holds: on the second start,
     where that was probed.
     """
-    confirming = [probe for probe in later if probe.start or not tier.second_start]
-    return tier.holds(confirming, CONFIRM_ALPHA)
+    confirming = [probe for probe in later if probe.start or not judge.second_start]
+    return judge.holds(confirming, CONFIRM_ALPHA)
 
 
 def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:

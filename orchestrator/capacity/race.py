@@ -58,7 +58,7 @@ class GroupClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class _SearchProgress:
     """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could
     hold, 0 once it is over; ``counts``: whether others look at that.
     """
@@ -80,7 +80,7 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Value:
+class _RivalValue:
     """What a deployment holds, over its divisor."""
 
     value: float
@@ -93,20 +93,20 @@ class _Field:
     """
 
     def __init__(self) -> None:
-        self.progress: dict[str, _Progress] = {}
+        self.progress: dict[str, _SearchProgress] = {}
         # the best two: one of them is another than the deployment that asks
-        self._leads: list[_Value] = []
-        self._estimates: list[_Value] = []
+        self._leads: list[_RivalValue] = []
+        self._estimates: list[_RivalValue] = []
 
-    def put(self, name: str, progress: _Progress, entrants: Mapping[str, Entrant]) -> None:
+    def put(self, name: str, progress: _SearchProgress, entrants: Mapping[str, Entrant]) -> None:
         """Note the progress of one search, and which two are the best now."""
         self.progress[name] = progress
-        leads: list[_Value] = []
-        estimates: list[_Value] = []
+        leads: list[_RivalValue] = []
+        estimates: list[_RivalValue] = []
         for other, other_progress in self.progress.items():
             divisor = entrants[other].divisor
-            leads.append(_Value(other_progress.lead / divisor, other))
-            estimates.append(_Value(other_progress.leader_estimate / divisor, other))
+            leads.append(_RivalValue(other_progress.lead / divisor, other))
+            estimates.append(_RivalValue(other_progress.leader_estimate / divisor, other))
         self._leads = nlargest(2, leads)
         self._estimates = nlargest(2, estimates)
 
@@ -161,7 +161,7 @@ class Race:
                     lead = before.lead
                 # it returned and has not been probed since
                 counts = before.counts or _bounds(before.claim) != _bounds(claim)
-            now = _Progress(claim, lead, reach, counts)
+            now = _SearchProgress(claim, lead, reach, counts)
             if before is None or replace(before, claim=claim) != now:
                 self.version += 1
                 rivals.put(name, now, self.entrants)
@@ -309,7 +309,7 @@ def _is_positive_number(value: Any) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-def _best_of_others(best: list[_Value], name: str) -> float:
+def _best_of_others(best: list[_RivalValue], name: str) -> float:
     return next((other.value for other in best if other.name != name), 0.0)
 
 

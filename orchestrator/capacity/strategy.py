@@ -92,7 +92,7 @@ class LevelsInOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ProbeWatch:
     """What a probe is watched for. ``before``, ``expected``: see ``capacity/sequential_test.py:
     Probe``. ``over``: whether its search ends now, whatever is known.
     """

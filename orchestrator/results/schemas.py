@@ -34,7 +34,7 @@ LARGE = 1 << 16  # values of one list: so many may be mapped from disk
 ROWS_PER_GROUP = {"token_events": 2_000}
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
-Record = TypeVar("Record")
+RecordT = TypeVar("RecordT")
 _PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 RECORDS: dict[str, type] = {
     "requests": records.RequestRow,
@@ -48,7 +48,7 @@ RECORDS: dict[str, type] = {
 }
 
 
-def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
+def table_of(rows: Iterable[RecordT], record: type[RecordT]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
     schema = arrow_schema(cast(type, record))
     plain = [_plain(row) for row in rows]
@@ -72,7 +72,7 @@ def _column(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.array([value], kind)
 
 
-def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
+def rows_of(table: pa.Table, record: type[RecordT]) -> list[RecordT]:
     """A table's rows as records; other columns are ignored. Raises KeyError when it lacks a column
     of the record.
 
@@ -121,7 +121,7 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
     return [texts[index] for index in encoded.indices.fill_null(-1).to_pylist()]
 
 
-class LazyRecords(Generic[Record]):
+class LazyRecords(Generic[RecordT]):
     """Records of a struct column, made in blocks when asked for: they take ten times the memory of
     the column.
     """
@@ -132,9 +132,9 @@ class LazyRecords(Generic[Record]):
         self._column = column
         self._record = record
         self._start = 0  # of the block that was made last
-        self._block: list[Record] = []
+        self._block: list[RecordT] = []
 
-    def __getitem__(self, index: int) -> Record:
+    def __getitem__(self, index: int) -> RecordT:
         if not self._start <= index < self._start + len(self._block):
             self._start = index // self._BLOCK * self._BLOCK
             self._block = _values(self._column.slice(self._start, self._BLOCK), self._record)

@@ -51,7 +51,7 @@ __all__ = ["FilePart", "Manifest", "Store", "best_ok", "first_ok"]
 
 A = TypeVar("A")
 B = TypeVar("B")
-Attempt = TypeVar("Attempt", bound=Committed)
+AttemptT = TypeVar("AttemptT", bound=Committed)
 _log = logging.getLogger(__name__)
 
 
@@ -560,16 +560,18 @@ class Store:
         return rows
 
 
-def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
+def first_ok(attempts: Iterable[AttemptT]) -> dict[str, AttemptT]:
     """Measurement id -> its oldest ok attempt (``Committed.age``), whatever order they come in."""
-    oldest: dict[str, Attempt] = {}
+    oldest: dict[str, AttemptT] = {}
     for attempt in sorted(attempts, key=lambda attempt: attempt.age):
         if attempt.status == "ok":
             oldest.setdefault(attempt.measurement_id, attempt)
     return oldest
 
 
-def best_ok(attempts: Sequence[Attempt], spoilt: Container[tuple[str, str]]) -> dict[str, Attempt]:
+def best_ok(
+    attempts: Sequence[AttemptT], spoilt: Container[tuple[str, str]]
+) -> dict[str, AttemptT]:
     """Measurement id -> the attempt that counts: its oldest ok one that is not spoilt; where there
     is none, its oldest ok one. Once one is not spoilt it counts for ever, whatever follows.
     ``spoilt``: ids.

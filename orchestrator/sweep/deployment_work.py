@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from orchestrator.base.errors import Failure, FailureClass, FailureKind, InputError
 from orchestrator.capacity.race import Race
 from orchestrator.capacity.search import Capacity
-from orchestrator.capacity.strategy import Strategy, Watch
+from orchestrator.capacity.strategy import ProbeWatch, Strategy
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.plan.order import QueueClass
@@ -174,12 +174,12 @@ class DeploymentWork:
         return frozenset(what.measurement.measurement_id for what in self._open)
 
     @property
-    def watch(self) -> Watch | None:
+    def watch(self) -> ProbeWatch | None:
         """If the next measurement is a probe: what it must find out, after which it may end early."""
         search = self._next.search.capacity if self._next is not None else None
         if search is None:
             return None
-        return Watch(self._plan.slos, search.before, search.expected)
+        return ProbeWatch(self._plan.slos, search.before, search.expected)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does

@@ -9,7 +9,7 @@ from orchestrator.analysis.slo import format_limits
 from orchestrator.capacity.outcomes import ClientReport, outcomes, targets
 from orchestrator.capacity.probe_outcome import SEPARATOR
 from orchestrator.capacity.sequential_test import Probe, next_look_s
-from orchestrator.capacity.strategy import Watch
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.rows import tables
 
@@ -35,7 +35,7 @@ class Early:
 class EarlyEnd:
     """Watches one probe."""
 
-    def __init__(self, point: LoadPoint, watch: Watch) -> None:
+    def __init__(self, point: LoadPoint, watch: ProbeWatch) -> None:
         self._point = point
         self._slos = watch.slos
         self._is_search_over = watch.over

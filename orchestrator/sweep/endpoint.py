@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 from orchestrator.base.errors import FailureKind, InputError, OrchestratorError
-from orchestrator.capacity.strategy import Watch
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.model import Measurement, Plan, Point
@@ -32,7 +32,7 @@ def measure_here(
     tell: Listener = lambda item: None,
     stopped: Callable[[], bool] = lambda: False,
     watched: bool = False,
-    watch: Watch | None = None,
+    watch: ProbeWatch | None = None,
 ) -> Attempt:
     """Load an endpoint once with ``clients`` clients of this machine; ``tell`` hears the progress.
 

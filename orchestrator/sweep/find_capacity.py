@@ -13,7 +13,7 @@ from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.strategy import Watch
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Plan, Point
@@ -164,7 +164,7 @@ class CapacitySearch:
         with_figures = attempt_data(self.store, committed.values())
         return _EarlierProbes({probe.measurement_id: probe for probe in with_figures}, tries)
 
-    def _measure(self, measurer: Measurer, run: EndpointRun, watch: Watch | None) -> Attempt:
+    def _measure(self, measurer: Measurer, run: EndpointRun, watch: ProbeWatch | None) -> Attempt:
         """Make one probe; it also ends once the search is over."""
         has_more_clients = len(measurer.clients.addresses) == self.clients
         if watch is not None:

@@ -27,7 +27,7 @@ from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import level_words
 
 if TYPE_CHECKING:
-    from orchestrator.capacity.strategy import Watch
+    from orchestrator.capacity.strategy import ProbeWatch
     from orchestrator.cluster.clients import BorrowedClients, ClientRun
     from orchestrator.results.lazy_rows import Rows
     from orchestrator.results.row_writer import RowFile
@@ -262,7 +262,7 @@ class Measurer:
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None
 
     def measure(
-        self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None
+        self, point: LoadPoint, more_clients: bool = False, watch: ProbeWatch | None = None
     ) -> Attempt:
         """Make one attempt; commits nothing. ``more_clients``: see ``judged``. ``watch``: it is a
         probe, which ends as soon as these SLOs are decided.

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.capacity.strategy import Watch
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.make import make_plan
 from orchestrator.results.store import Store
@@ -82,7 +82,7 @@ def probe(
             warmup_s=None,
             **{"duration_s": LENGTH_S} | given,
         )
-        return measure_here(point, watch=Watch(slos, over=over))
+        return measure_here(point, watch=ProbeWatch(slos, over=over))
 
 
 def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row() -> None:

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.strategy import Watch
+from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
 from orchestrator.load.request_record import EndedRequest
@@ -283,7 +283,7 @@ class BoundMeasurer:
         self.seeds: list[int] = []
         self.clients = SimpleNamespace(addresses=["a"], release=lambda: None)
 
-    def measure(self, load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+    def measure(self, load: LoadPoint, more_clients: bool, watch: ProbeWatch | None) -> Attempt:
         self.seeds.append(load.seed)
         if len(self.seeds) > 1:
             return Attempt()
@@ -337,7 +337,7 @@ class SlowMeasurer(BoundMeasurer):
         super().__init__()
         self.clock, self.over = clock, list[bool]()
 
-    def measure(self, load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+    def measure(self, load: LoadPoint, more_clients: bool, watch: ProbeWatch | None) -> Attempt:
         assert watch is not None
         self.clock.seconds += 100.0
         self.over.append(watch.over())
@@ -384,7 +384,7 @@ def test_what_it_would_probe_next_is_what_another_run_with_that_budget_probes_fi
     clock, levels = Hours(), list[float]()
     measurer = SlowMeasurer(clock)
 
-    def measure(load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+    def measure(load: LoadPoint, more_clients: bool, watch: ProbeWatch | None) -> Attempt:
         clock.seconds += 100.0
         levels.append(load.level.value)
         late = np.random.default_rng(load.seed).random(2000) < 0.2 * (levels[-1] / 20) ** 3
@@ -429,7 +429,7 @@ def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(
     measurer = SlowMeasurer(clock)
     whole = measurer.measure
 
-    def measure(load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+    def measure(load: LoadPoint, more_clients: bool, watch: ProbeWatch | None) -> Attempt:
         attempt = whole(load, more_clients, watch)
         return (
             attempt
@@ -533,7 +533,7 @@ class SpoiltMeasurer(BoundMeasurer):
         super().__init__()
         self.validity, self.probes = validity, 0
 
-    def measure(self, load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+    def measure(self, load: LoadPoint, more_clients: bool, watch: ProbeWatch | None) -> Attempt:
         self.probes += 1
         rows = requests(*(request(index, 100.0 * index) for index in range(400)))
         return Attempt(
