@@ -28,11 +28,11 @@ class AttainmentFit:
     def __init__(self, levels: Sequence[LevelEvidence], target: float) -> None:
         from scipy.special import logit  # imported late, here and below: most sweeps search nothing
 
-        known = [there for there in levels if is_known(there)]
-        shares = [_smoothed_share(there) for there in known]
-        weights = [max(there.effective, there.requests / PRIOR_EFFECT, 1.0) for there in known]
+        usable = [there for there in levels if is_known(there)]
+        shares = [_smoothed_share(there) for there in usable]
+        weights = [max(there.effective, there.requests / PRIOR_EFFECT, 1.0) for there in usable]
         logits = logit(isotonic(shares, weights))
-        log_levels = np.log([there.level for there in known])
+        log_levels = np.log([there.level for there in usable])
         self._log_levels = np.concatenate([[log_levels[0] - 1.0], log_levels])
         self._logits = np.concatenate([[logits[0] + LEAST_POWER], logits])
         self._target = target
@@ -50,13 +50,16 @@ class AttainmentFit:
         """The level at which this attainment is expected."""
         from scipy.special import logit
 
-        return float(np.exp(np.interp(-logit(share), -self._logits, self._log_levels)))
+        # np.interp wants rising values, and logits fall with the level
+        log_level = np.interp(-logit(share), -self._logits, self._log_levels)
+        return float(np.exp(log_level))
 
     def share(self, level: float) -> float:
         """Attainment that is expected at a level."""
         from scipy.special import expit
 
-        return float(expit(np.interp(math.log(level), self._log_levels, self._logits)))
+        log_odds = np.interp(math.log(level), self._log_levels, self._logits)
+        return float(expit(log_odds))
 
     def requests(self, level: float) -> float:
         """Requests that are expected to show on which side of the target a level is, beside those
@@ -96,8 +99,8 @@ def is_known(there: LevelEvidence) -> bool:
 
 
 def _smoothed_share(there: LevelEvidence) -> float:
-    """Its share with half a request more that met, and half a one that missed, so that its logit
-    is finite.
+    """The share at a level with half a request added that met the limits, and half a request that
+    missed them, so that its logit is finite.
     """
     met = (there.share or 0.0) * there.requests
     return (met + 0.5) / ((there.requests or FEWEST) + 1)

@@ -40,8 +40,10 @@ def design_effect(probes: Sequence[Bools]) -> float:
     The largest over batches of several sizes: runs of misses that are longer than a batch, or much
     shorter, would not be seen by one size alone.
     """
-    sums = [np.concatenate([[0], np.cumsum(probe)]) for probe in probes if len(probe)]
-    count = sum(cumulated.size - 1 for cumulated in sums)
+    with_requests = [probe for probe in probes if len(probe)]
+    # of each probe, how many of its first requests met the test
+    sums = [np.concatenate([[0], np.cumsum(probe)]) for probe in with_requests]
+    count = sum(len(probe) for probe in with_requests)
     met = sum(int(cumulated[-1]) for cumulated in sums)
     share = met / count
     if not 0 < share < 1:
@@ -87,8 +89,9 @@ def miss_runs(probes: Sequence[Bools], target: float) -> MissRuns | None:
 
 
 def _runs_begun(probe: Bools) -> int:
-    """Misses that come after a request that met the test."""
-    return int(np.count_nonzero(np.diff(np.asarray(probe, np.int8)) < 0))
+    """How many misses follow a request that met the test."""
+    changes = np.diff(np.asarray(probe, np.int8))
+    return int(np.count_nonzero(changes < 0))
 
 
 def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
@@ -108,7 +111,8 @@ def usual_effect(seen: Iterable[MissRuns], target: float) -> float:
         log_effects.append(math.log(mean))
     rising = isotonic(log_effects[::-1], weights[::-1])[::-1]
     log_missed = np.log([level.missed for level in levels])
-    return float(np.exp(np.interp(math.log(1 - target), log_missed, rising)))
+    log_effect = np.interp(math.log(1 - target), log_missed, rising)
+    return float(np.exp(log_effect))
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:

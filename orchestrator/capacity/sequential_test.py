@@ -6,15 +6,17 @@ that must meet it. A *tier* (an SLO) is one or more tests, and holds when all of
 that have not ended count as soon as they are certain misses.
 
 Evidence is a likelihood ratio mixed over all shares on one side of the target (Robbins 1970,
-"Statistical methods related to the law of the iterated logarithm"): where the truth is on the other
-side it passes 1/alpha with probability alpha at most, however often one looks (Ville 1939), so a
-probe may stop at any instant, and repeats of a level, each with a seed of its own, are simply taken
-together. That holds for independent requests. Failures come in runs, so counts are first divided by
-the design effect: how many times the variance of batch means (Schmeiser 1982) is above that of
-independent requests, the largest over batches of several sizes. A probe that was lucky sees fewer
-runs of misses than there are, and shorter ones, so the effect is never taken to be less than what
-other levels say of one at which just so many miss as may. Where no level tells it is
-``PRIOR_EFFECT``: no miss in 60 requests is no evidence for 95 % where misses come 20 at a time.
+"Statistical methods related to the law of the iterated logarithm"). Where the truth is on the other
+side, the ratio passes 1/alpha with probability alpha at most, however often it is looked at (Ville
+1939). So a probe may stop at any instant, and repeats of a level, each with a seed of its own, are
+simply taken together.
+
+That holds for independent requests, but failures come in runs. So counts are first divided by the
+design effect (``capacity/design_effect.py``): how many times the variance of batch means is above
+that of independent requests. A lucky probe sees fewer and shorter runs of misses than there are, so
+the effect is never taken to be less than what other levels say of a level that just meets the
+target. Where no level tells, it is ``PRIOR_EFFECT``: no miss in 60 requests is no evidence for 95 %
+where misses come 20 at a time.
 
 Used while a probe runs (``Probe``), and by ``capacity/levels.py`` over what is stored
 (``evidence``).
@@ -36,39 +38,40 @@ from orchestrator.capacity.design_effect import (
     usual_effect,
 )
 
-ALPHA = 0.05  # of one verdict: how often it may be wrong
-# of the probes that confirm a level: that it was shown to hold has been seen, and they say that
-# this was no luck
+ALPHA = 0.05  # how often one verdict may be wrong
+# the same for probes that confirm: their level was shown to hold before, and they only have to say
+# that this was no luck
 CONFIRM_ALPHA = 0.2
-# part of it, for a running probe: what is stored of it, cut a little differently, shall say the
-# same
+# a running probe gets this part of alpha: its stored rows are cut a little differently, and shall
+# lead to the same verdict
 LIVE = 0.6
-PRIOR_MISSES = 6  # independent ones, that weigh as much as what was assumed
+PRIOR_MISSES = 6  # independent misses that weigh as much as the design effect that was assumed
 # standard deviations by which a backlog grows, in each of the last two quarters of a run
 GROWTH = 3.0
-MOSTLY = 0.8  # of the requests of the last quarter, that miss
-SLOWER = 2.0  # times: what is due last takes longer than what was due first
+MOSTLY = 0.8  # share of the requests of the last quarter that miss
+SLOWER = 2.0  # times as long as the first requests take the last ones
 FEWEST = 30  # requests that a verdict rests on: two slow ones of a cold engine are none
-# independent ones that "fails" rests on: one long run of misses comes at good levels, too
+# independent requests that "fails" rests on: one long run of misses comes at good levels, too
 FEWEST_TO_FAIL = 20.0
 # times the target: two probes that began apart and fell so far show that a level fails
 FAR_BELOW = 0.7
-# between two looks at a running probe, or so much of how long it runs
-LOOK_S, LOOK_SHARE = 0.5, 0.1
-# evidence that is expected at the end of a probe; what the mixture costs is in it
+# between two looks at a running probe: the longer of this and this share of how long it has run
+LOOK_S = 0.5
+LOOK_SHARE = 0.1
+# evidence (a logarithm) that is expected at the end of a probe, with what the mixture costs
 NEEDED = -np.log(ALPHA) + 2.0
-# parts of the expected requests after which a probe may be found to take far more than expected
+# a probe may be found to take far more requests than expected after 1 / PATIENT of them
 PATIENT = 4.0
 FAR_MORE = 2.0  # times the expected requests
-FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before it is judged
+FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before they are judged
 LevelVerdict = Literal["holds", "fails"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Of one test at one level. ``holds``, ``fails``: logarithms of the evidence that the share of
-    requests that meet it is above, below the target. ``effective``: independent requests that would
-    say as much.
+    """The evidence on one test at one level. ``share``: of ``requests`` that met it. ``holds``,
+    ``fails``: logarithms of the evidence that the true share is above, below the target.
+    ``effective``: independent requests that would say as much.
     """
 
     requests: int
@@ -79,10 +82,11 @@ class Evidence:
     fails: float
 
     def verdict(self, alpha: float = ALPHA, to_hold: float | None = None) -> LevelVerdict | None:
-        """None: undecided, more requests would tell. ``to_hold``: ``alpha`` of "holds", where it is
-        another.
+        """What this evidence shows; None: undecided, more requests would tell. ``to_hold``:
+        ``alpha`` of "holds", where that is another one.
         """
-        if self.holds >= -np.log(alpha if to_hold is None else to_hold):
+        alpha_to_hold = alpha if to_hold is None else to_hold
+        if self.holds >= -np.log(alpha_to_hold):
             return "holds"
         # one long run of misses comes at good levels, too; where every request must meet the test,
         # one miss is enough
@@ -107,7 +111,9 @@ class EarlierProbes:
     quick: bool = False
 
     def evidence(self, met: Bools, target: float) -> Evidence:
-        """With what the running probe saw so far."""
+        """The evidence of earlier probes together with that of the running one. ``met``: whether
+        each of its requests so far met the test.
+        """
         runs = [*self.runs, met]
         if self.quick:
             return evidence(runs, target, 1.0)
@@ -177,10 +183,10 @@ def _effect_of(runs: Sequence[Bools], missed: int, prior_effect: float) -> float
     """The design effect that these probes show, and ``prior_effect`` with the weight of
     ``PRIOR_MISSES`` independent misses; never less than what they show.
     """
-    found = design_effect(runs)
-    weight = missed / prior_effect
-    mean = (weight * found + PRIOR_MISSES * prior_effect) / (weight + PRIOR_MISSES)
-    return max(found, mean)
+    shown = design_effect(runs)
+    independent_misses = missed / prior_effect
+    weighted = independent_misses * shown + PRIOR_MISSES * prior_effect
+    return max(shown, weighted / (independent_misses + PRIOR_MISSES))
 
 
 def far_below(met: Bools, target: float) -> bool:
@@ -191,10 +197,31 @@ def far_below(met: Bools, target: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class _EndedRequests:
+    """Requests that ended, in any order. ``met`` [n, tests]: which tests each of them met."""
+
+    due_s: Floats
+    done_s: Floats
+    met: Bools
+
+
+def _joined(parts: Sequence[_EndedRequests], tests: int) -> _EndedRequests:
+    """Several parts as one."""
+    if not parts:
+        return _EndedRequests(np.zeros(0), np.zeros(0), np.zeros((0, tests), bool))
+    return _EndedRequests(
+        np.concatenate([part.due_s for part in parts]),
+        np.concatenate([part.done_s for part in parts]),
+        np.concatenate([part.met for part in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class _Requests:
     """Requests that were due by an instant, in that order. Open ones are done at infinity.
 
-    ``known`` [n, tests]: whether it is certain what comes of each; ``met`` [n, tests]: what.
+    ``known`` [n, tests]: whether it is certain that each request meets or misses each test.
+    ``met`` [n, tests]: whether it meets it.
     """
 
     due_s: Floats
@@ -238,7 +265,7 @@ class Probe:
         if not self._before:
             self._before = [EarlierProbes()] * len(self._targets)
         self._alpha = LIVE / max(1, len(self._targets))  # times that of a verdict
-        self._ended: list[tuple[Floats, Floats, Bools]] = []
+        self._ended: list[_EndedRequests] = []
         # the first one of a tier stays
         self.verdicts: tuple[LevelVerdict | None, ...] = (None,) * len(tiers)
         # at the last look: to a verdict it would take far more requests than expected
@@ -247,7 +274,7 @@ class Probe:
 
     def tell(self, due_s: Floats, done_s: Floats, met: Bools) -> None:
         """Requests that ended since the last call: [n], [n], [n, tests]."""
-        self._ended.append((due_s, done_s, met))
+        self._ended.append(_EndedRequests(due_s, done_s, met))
 
     def look(
         self, now_s: float, open_due_s: Floats, open_missed: Bools, saturated: bool = False
@@ -284,28 +311,27 @@ class Probe:
 
     def _requests(self, now_s: float, open_due_s: Floats, open_missed: Bools) -> _Requests:
         """All requests that were due until now."""
-        nothing = (np.zeros(0), np.zeros(0), np.zeros((0, len(self._targets)), bool))
-        parts = self._ended or [nothing]
-        due_s, done_s, met = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        self._ended = [(due_s, done_s, met)]
-        due_s = np.concatenate([due_s, open_due_s])
-        done_s = np.concatenate([done_s, np.full(len(open_due_s), np.inf)])
-        known = np.concatenate([np.ones_like(met), open_missed])
-        met = np.concatenate([met, np.zeros_like(open_missed)])
+        ended = _joined(self._ended, len(self._targets))
+        self._ended = [ended]
+        due_s = np.concatenate([ended.due_s, open_due_s])
+        done_s = np.concatenate([ended.done_s, np.full(len(open_due_s), np.inf)])
+        known = np.concatenate([np.ones_like(ended.met), open_missed])
+        met = np.concatenate([ended.met, np.zeros_like(open_missed)])
         order = np.argsort(due_s, kind="stable")
-        order = order[: np.searchsorted(due_s[order], now_s, "right")]
+        due_by_now = int(np.searchsorted(due_s[order], now_s, "right"))
+        order = order[:due_by_now]
         return _Requests(due_s[order], done_s[order], known[order], met[order])
 
     def _look_at(
         self, column: int, requests: _Requests, begin_s: float | None, saturated: bool
     ) -> _TestLook:
-        """``begin_s``: when cold starts and the burst that begins a closed loop were over, which are
-        not the level; None: they are not yet.
+        """Look at one test. ``begin_s``: when cold starts and the burst that begins a closed loop
+        were over, which do not belong to the level; None: they are not over yet.
         """
         target = self._targets[column]
         before = self._before[column]
-        # the first whose fate is unknown ends what may be judged: those that ended early are the
-        # fast ones
+        # requests are judged up to the first one whose fate is unknown: of those due later only
+        # the fast ones have ended
         unknown = np.flatnonzero(~requests.known[:, column])
         until_s = requests.due_s[unknown[0]] if unknown.size else np.inf
         from_s = 0.0 if begin_s is None else begin_s
@@ -336,7 +362,7 @@ class Probe:
 
 
 def together(verdicts: Sequence[LevelVerdict | None]) -> LevelVerdict | None:
-    """Of a tier: it fails with one of its tests and holds with all of them."""
+    """The verdict on a tier: it fails with one of its tests and holds with all of them."""
     if "fails" in verdicts:
         return "fails"
     return None if None in verdicts else "holds"
