@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.catalog import memory, models
-from orchestrator.catalog.gguf import parts_of
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_config, model_facts
 from orchestrator.catalog.parameters import Shape
-from orchestrator.catalog.quantization import EXPERTS, Quantization, quantization_from_config
 from orchestrator.plan.feasibility import assess
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.unit.catalog.configs import SMALL_LLAMA
 
-BASE: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 12,
-    "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 4096, "intermediate_size": 512,
-}  # fmt: skip
 NAMES = [
     *Shape.__dataclass_fields__,
     *models._ALIASES["num_experts"],
@@ -54,7 +47,7 @@ NAMES = [
 
 def facts(**changes: Any) -> ModelFacts:
     found = facts_from_config(
-        "m", {key: value for key, value in (BASE | changes).items() if value is not ...}
+        "m", {key: value for key, value in (SMALL_LLAMA | changes).items() if value is not ...}
     )
     assert found is not None
     return found
@@ -95,7 +88,7 @@ def test_figures_an_author_left_to_the_class_come_from_transformers() -> None:
 
 def test_the_text_part_of_a_multimodal_model_is_read_and_marked_as_inexact() -> None:
     found = facts_from_config(
-        "m", {"model_type": "llava", "text_config": BASE, "vision_config": {}}
+        "m", {"model_type": "llava", "text_config": SMALL_LLAMA, "vision_config": {}}
     )
     assert found is not None
     assert (found.shape.hidden_size, found.counted, found.exact) == (256, True, False)
@@ -183,167 +176,6 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None
     assert facts(**moe, **changes).shape.num_moe_layers == layers
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (None, None),
-        (
-            {"quant_method": "awq", "bits": 4, "group_size": 128},
-            Quantization("awq", 4 + 20 / 128, group_size=128, scheme="int4 weights"),
-        ),
-        (
-            {"quant_method": "gptq", "bits": 8, "group_size": -1},
-            Quantization("gptq", 8, scheme="int8 weights"),
-        ),
-        ({"quant_method": "fp8"}, Quantization("fp8", 8, scheme="fp8 per tensor")),
-        (
-            {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            Quantization("fp8", 8 + 32 / 16384, block=(128, 128), scheme="fp8 per block"),
-        ),
-        (
-            {"quant_method": "mxfp4"},
-            Quantization("mxfp4", 4.25, group_size=32, scheme="mxfp4", shares=EXPERTS),
-        ),
-        (
-            {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
-            Quantization("modelopt_fp4", 4.5, group_size=16, scheme="fp4", kv_cache_dtype="fp8"),
-        ),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True},
-            Quantization("bitsandbytes", 4.13),
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 128}}
-                },
-            },
-            Quantization("compressed-tensors", 4 + 20 / 128, group_size=128, scheme="int4 weights"),
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {
-                        "targets": ["LlamaAttention"],
-                        "weights": None,
-                        "input_activations": {"num_bits": 8},
-                    },
-                    "group_1": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel"}},
-                },
-            },
-            Quantization("compressed-tensors", 4, scheme="int4 weights"),
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "kv_cache_scheme": {"num_bits": 8, "type": "float"},
-            },
-            Quantization("compressed-tensors", 16, kv_cache_dtype="fp8"),
-        ),
-        ({"quant_method": "something_new"}, Quantization("something_new", 8)),
-        ({"quant_method": "fbgemm_fp8"}, Quantization("fbgemm_fp8", 8, scheme="fp8 per channel")),
-        # as ModelOpt writes it
-        ({"quant_algo": "FP8"}, Quantization("modelopt", 8, scheme="fp8 per tensor")),
-        (
-            {"quant_method": "modelopt_fp4"},
-            Quantization("modelopt_fp4", 4.5, group_size=16, scheme="fp4"),
-        ),
-        (
-            {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"},
-            Quantization("modelopt_fp4", 4.5, group_size=16, scheme="fp4 weights"),
-        ),
-        (
-            {
-                "quant_method": "quark",
-                "global_quant_config": {
-                    "weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
-                    "input_tensors": {"a": 1},
-                },
-            },
-            Quantization("quark", 8, scheme="fp8 per tensor"),
-        ),
-        (
-            {
-                "quant_method": "quark",
-                "global_quant_config": {
-                    "weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
-                },
-            },
-            Quantization("quark", 4.25, group_size=32, scheme="mxfp4"),
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {
-                        "weights": {
-                            "num_bits": 4,
-                            "type": "float",
-                            "strategy": "tensor_group",
-                            "group_size": 16,
-                        },
-                        "input_activations": {"num_bits": 4},
-                    }
-                },
-            },
-            Quantization("compressed-tensors", 4.5, group_size=16, scheme="fp4"),
-        ),
-    ],
-)
-def test_every_kind_of_quantized_checkpoint(
-    config: dict[str, Any] | None, expected: Quantization | None
-) -> None:
-    assert quantization_from_config(config) == expected
-
-
-@pytest.mark.parametrize(
-    ("named", "shares"),
-    [
-        ({"modules_to_not_convert": ["lm_head"]}, {"attention": 1, "mlp": 1}),
-        ({"modules_to_not_convert": ["self_attn"]}, {"attention": 0, "mlp": 1}),
-        (
-            {"ignore": ["re:.*self_attn.*", "re:.*mlp\\.(gate|up)_proj"]},
-            {"attention": 0, "mlp": 1 / 3},
-        ),
-        (
-            {"exclude_modules": ["model.layers.0*", "model.layers.1.*"]},
-            {"attention": 10 / 12, "mlp": 10 / 12},
-        ),
-        ({"ignore": ["model.language_model.layers.3.mlp*"]}, {"attention": 1, "mlp": 11 / 12}),
-        (
-            {"modules_to_not_convert": ["gate", "model.layers.{}.input_layernorm"]},
-            {"attention": 1, "mlp": 1},
-        ),
-        ({"ignore": ["re:*("]}, {"attention": 1, "mlp": 1}),  # no pattern at all
-    ],
-)
-def test_what_a_checkpoint_left_alone_is_not_counted_as_quantized(
-    named: dict[str, Any], shares: dict[str, float]
-) -> None:
-    found = facts_from_config("m", BASE | {"quantization_config": {"quant_method": "fp8", **named}})
-    assert found is not None
-    assert found.quantization is not None
-    assert {part: found.quantization.share(part) for part in shares} == pytest.approx(shares)
-
-
-def test_a_mixed_checkpoint_has_the_bits_of_each_part() -> None:
-    layers = {f"model.layers.{layer}.self_attn": {"quant_algo": "FP8"} for layer in range(12)}
-    layers |= {f"model.layers.{layer}.mlp": {"quant_algo": "NVFP4"} for layer in range(6)}
-    mixed = {
-        "quant_method": "modelopt",
-        "quant_algo": "MIXED_PRECISION",
-        "quantized_layers": layers,
-    }
-    found = facts_from_config("m", BASE | {"quantization_config": mixed})
-    assert found is not None
-    assert found.quantization is not None
-    assert found.quantization.bytes_of("attention", 2) == 1
-    assert found.quantization.bytes_of("mlp", 2) == pytest.approx((4.5 / 8 + 2) / 2)
-    assert found.quantization.bytes_of("lm_head", 2) == 2
-
-
 ODD = st.recursive(
     st.none()
     | st.booleans()
@@ -367,8 +199,8 @@ def test_odd_values_of_a_config_are_facts_and_a_verdict_or_nothing(
 ) -> None:
     """Lists, nulls, texts, zeros and nested configs where nobody expects them: never a traceback."""
     for config in (
-        BASE | {"model_type": model_type} | changes,
-        {"text_config": BASE | changes},
+        SMALL_LLAMA | {"model_type": model_type} | changes,
+        {"text_config": SMALL_LLAMA | changes},
         changes,
     ):
         found = facts_from_config("m", config)
@@ -381,7 +213,7 @@ def test_odd_values_of_a_config_are_facts_and_a_verdict_or_nothing(
 
 
 def test_a_folder_gives_its_config_and_size(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(BASE | {"dtype": "float32"}))
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA | {"dtype": "float32"}))
     (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 123456}}')
     found = model_facts(str(tmp_path))
     assert found is not None
@@ -389,7 +221,7 @@ def test_a_folder_gives_its_config_and_size(tmp_path: Path) -> None:
 
 
 def test_without_an_index_the_files_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
     for number in range(2):
         (tmp_path / f"model-{number}.safetensors").write_bytes(b"x" * 1000)
     found = model_facts(str(tmp_path))
@@ -398,7 +230,7 @@ def test_without_an_index_the_files_are_counted(tmp_path: Path) -> None:
 
 
 def test_overrides_change_what_is_read(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
     found = model_facts(str(tmp_path), overrides={"max_position_embeddings": 77})
     assert found is not None
     assert found.max_model_len == 77
@@ -419,7 +251,7 @@ def test_a_config_that_is_too_large_to_be_one_is_no_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps(BASE))
+    config.write_text(json.dumps(SMALL_LLAMA))
     assert model_facts(str(tmp_path)) is not None
     models._facts_cached.cache_clear()
     monkeypatch.setattr(models, "MOST_BYTES", config.stat().st_size - 1)
@@ -482,133 +314,10 @@ def test_names_nobody_knows_are_not_guessed() -> None:
     assert known_config("Llama-3.1") is None
 
 
-def gguf_text(text: str) -> bytes:
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def gguf_file(path: Path, weights: int, version: int = 3, **more: Any) -> bytes:
-    """A GGUF file of a Llama: its header by the format's description, then so many bytes of
-    weights.
-    """
-    keys: dict[str, Any] = {
-        "general.architecture": "llama", "llama.embedding_length": 256, "llama.block_count": 12,
-        "llama.attention.head_count": 8, "llama.attention.head_count_kv": [4, 2], "llama.context_length": 4096,
-        "llama.feed_forward_length": 512, "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "tokenizer.ggml.tokens": ["a", "\u20ac", ""], "tokenizer.ggml.scores": [0.5, 1.5, 2.5],
-    } | more  # fmt: skip
-    kinds: dict[type, tuple[int, str]] = {int: (4, "<I"), float: (6, "<f")}
-
-    def value(one: Any) -> tuple[int, bytes]:
-        if isinstance(one, str):
-            return 8, gguf_text(one)
-        if isinstance(one, list):
-            kind = value(one[0])[0]
-            return 9, struct.pack("<IQ", kind, len(one)) + b"".join(value(each)[1] for each in one)
-        kind, code = kinds[type(one)]
-        return kind, struct.pack(code, one)
-
-    header = struct.pack("<4sIQQ", b"GGUF", version, 1, len(keys))
-    for name, one in keys.items():
-        kind, data = value(one)
-        header += gguf_text(name) + struct.pack("<I", kind) + data
-    header += gguf_text("token_embd.weight") + struct.pack("<IQQIQ", 2, 256, 3, 8, 0)
-    path.write_bytes(header + bytes(weights))
-    return header
-
-
-def test_a_gguf_files_header_has_all_that_a_config_has(tmp_path: Path) -> None:
-    gguf_file(tmp_path / "x.gguf", weights=4_000_000)
-    found = model_facts(str(tmp_path / "x.gguf"))
-    assert found is not None
-    assert (found.model_type, found.exact, found.max_model_len) == ("llama", True, 4096)
-    shape = found.shape
-    assert (
-        shape.hidden_size,
-        shape.num_hidden_layers,
-        shape.num_key_value_heads,
-        shape.vocab_size,
-    ) == (256, 12, 4, 3)
-    assert shape.tie_word_embeddings, "it has no output.weight"
-    assert memory.weights(found).total == pytest.approx(4_000_000)
-    settings = EngineSettings(
-        engine="llama_cpp", model="x", max_model_len=1000, kv_cache_dtype="q4_0"
-    )
-    assert memory.kv_bytes_per_token(found, settings, 1) == 12 * 2 * 4 * 32 * 18 / 32
-
-
-def test_the_weights_of_a_gguf_model_in_parts_are_those_of_all_parts(tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        gguf_file(tmp_path / f"x-{number:05}-of-00003.gguf", weights=1_000_000)
-    found = model_facts(str(tmp_path / "x-00001-of-00003.gguf"))
-    assert found is not None
-    assert found.checkpoint_bytes == pytest.approx(3_000_000, rel=0.01)
-
-
-@pytest.mark.parametrize("stem", ["x", "x[1]", "x*", "x-00001-of-00002"])
-def test_the_parts_of_a_model_are_its_own(tmp_path: Path, stem: str) -> None:
-    own = [tmp_path / f"{stem}-0000{number}-of-00002.gguf" for number in (1, 2)]
-    for name in (
-        *(part.name for part in own),
-        "x-large-00001-of-00002.gguf",
-        "x1-00001-of-00002.gguf",
-        "x-1-of-00002.gguf",
-    ):
-        (tmp_path / name).touch()
-    assert [parts_of(part) for part in own] == [own, own]
-    assert parts_of(tmp_path / "no-00001-of-00002.gguf") == [tmp_path / "no-00001-of-00002.gguf"]
-
-
-def test_of_a_long_array_no_number_is_kept_and_of_a_huge_file_no_more_is_read_than_a_header_takes(
-    tmp_path: Path,
-) -> None:
-    path, scores = tmp_path / "x.gguf", [0.5] * 20_000
-    gguf_file(
-        path,
-        weights=4_000_000,
-        **{"tokenizer.ggml.scores": scores, "tokenizer.ggml.tokens": ["a"] * 20_000},
-    )
-    found = model_facts(str(path))
-    assert found is not None
-    assert (found.shape.vocab_size, found.shape.hidden_size) == (20_000, 256)
-    # bytes, and empty texts, all in the file, which is sparse
-    for kind, count in ((0, 30 << 30), (8, 3 << 30)):
-        huge = tmp_path / f"huge-{kind}.gguf"
-        huge.write_bytes(
-            struct.pack("<4sIQQ", b"GGUF", 3, 0, 1)
-            + gguf_text("a")
-            + struct.pack("<IIQ", 9, kind, count)
-        )
-        os.truncate(huge, 40 << 30)
-        assert model_facts(str(huge)) is None
-
-
-@given(st.data())
-def test_whatever_else_a_file_is_its_facts_are_none_or_facts(
-    tmp_path_factory: Any, data: st.DataObject
-) -> None:
-    """Cut off anywhere, and any few bytes of its header changed: never a traceback, never a long
-    wait.
-    """
-    path = tmp_path_factory.getbasetemp() / "odd.gguf"
-    header = bytearray(gguf_file(path, weights=64))
-    for at in data.draw(st.lists(st.integers(0, len(header) - 1), max_size=4)):
-        header[at] = data.draw(st.integers(0, 255))
-    path.write_bytes(header[: data.draw(st.integers(0, len(header)))])
-    models._facts_cached.cache_clear()
-    model_facts(str(path))
-    assert model_facts("/nowhere/x.gguf") is None
-
-
-@pytest.mark.parametrize("version", [1, 4])
-def test_other_versions_of_the_format_are_not_guessed_at(tmp_path: Path, version: int) -> None:
-    gguf_file(tmp_path / "x.gguf", 64, version=version)
-    assert model_facts(str(tmp_path / "x.gguf")) is None
-
-
 def test_a_folder_is_read_with_its_index_and_with_what_modelopt_wrote_beside_it(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
     (tmp_path / "hf_quant_config.json").write_text(
         json.dumps(
             {
@@ -649,7 +358,7 @@ def test_the_hub_is_asked_for_what_says_the_size_once(
         if name not in ("config.json", models.INDEX):
             remembered[name] = _CACHED_NO_EXIST
             raise FileNotFoundError(name)
-        content = BASE if name == "config.json" else {"metadata": {"total_size": 9_000_000}}
+        content = SMALL_LLAMA if name == "config.json" else {"metadata": {"total_size": 9_000_000}}
         (tmp_path / name).write_text(json.dumps(content))
         remembered[name] = str(tmp_path / name)
         return str(tmp_path / name)

@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import Measurement, Plan
+from orchestrator.plan.model import Measurement, Plan, Point
 from orchestrator.spec.experiment import Experiment, parse_experiment
 from tests.unit.spec.files import GOOD
+
+H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
 
 
 def experiment(file: Path | str = "x.yaml", **changes: Any) -> Experiment:
@@ -22,23 +27,33 @@ def planned(
     return make_plan(experiment(file, **changes), cluster_nodes=cluster_nodes)
 
 
+def only_problem(**changes: Any) -> tuple[int | None, str, str | None]:
+    """Line, message and hint of the one problem that keeps an experiment from being planned."""
+    with pytest.raises(ProblemsError) as caught:
+        planned(**changes)
+    (problem,) = caught.value.problems
+    return problem.line, problem.message, problem.hint
+
+
 def grid(**axes: list[Any]) -> dict[str, Any]:
     """Deployments of vLLM over a grid."""
     return {"engine": "vllm", "vary": [{"grid": axes}]}
 
 
 def statuses(plan: Plan) -> dict[str, str]:
-    return {one.label: one.status for one in plan.deployments}
+    return {deployment.label: deployment.status for deployment in plan.deployments}
 
 
 def measurements(plan: Plan) -> list[Measurement]:
     """All that are known beforehand: the first repeat of every point, then the second, and so on."""
-    counted = [(one.id, *known) for one in plan.deployments for known in plan.known_levels(one.id)]
-    known = [(plan.point(name, load, level), times) for name, load, level, times in counted]
-    most = max((times for _, times in known), default=0)
+    points: list[tuple[Point, int]] = []
+    for deployment in plan.deployments:
+        for known in plan.known_levels(deployment.id):
+            points.append((plan.point(deployment.id, known.load, known.level), known.repeats))
+    most = max((repeats for _, repeats in points), default=0)
     return [
         plan.measurement(point, repeat)
         for repeat in range(most)
-        for point, times in known
-        if repeat < times
+        for point, repeats in points
+        if repeat < repeats
     ]

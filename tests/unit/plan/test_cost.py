@@ -14,13 +14,11 @@ from orchestrator.plan.cost import (
     estimated_start_s,
 )
 from orchestrator.plan.model import Plan
-from orchestrator.plan.planned_settings import DOWNLOAD_BYTES_S
 from tests.unit.plan.conftest import verdict
-from tests.unit.plan.files import grid, planned
+from tests.unit.plan.files import H100, grid, planned
 
 pytestmark = pytest.mark.usefixtures("judged")
 
-H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
 MINUTE = {"levels": {"concurrency": [1]}, "duration": "50s", "warmup": "10s"}  # of load
 
 
@@ -39,27 +37,6 @@ def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> Non
     assert estimated_start_s(one) == START_S + 40.0
     spread = sized([4], nnodes=2).deployments[0]
     assert estimated_start_s(spread) == START_S + 20.0
-
-
-def test_an_engine_whose_node_has_no_weights_yet_is_given_time_to_download_them(
-    judged: Callable[..., None],
-) -> None:
-    def limits(**more: Any) -> set[float]:
-        return {
-            part.startup_timeout_s
-            for one in sized([8], **more).deployments
-            for part in one.settings.parts.values()
-        }
-
-    judged(lambda settings: verdict("fits", weight_bytes=84e9))
-    assert limits() == {START_S + 8 * 84e9 / DOWNLOAD_BYTES_S}
-    assert limits(startup_timeout_s=600) == {600}
-    before = {one.id for one in sized([8]).deployments}
-    judged(lambda settings: verdict("fits", weight_bytes=2e9))
-    assert limits() == {1800}
-    assert {one.id for one in sized([8]).deployments} == before, (
-        "it has no influence on measurements"
-    )
 
 
 def test_what_is_not_launched_needs_no_start_and_an_emulator_little() -> None:

@@ -13,7 +13,6 @@ import pytest
 from orchestrator.base.errors import ProblemsError
 from orchestrator.base.registry import MOST_COMPARED, did_you_mean
 from orchestrator.catalog.models import model_facts
-from orchestrator.plan import make
 from orchestrator.plan.identity import file_digest, sampled_digest
 from orchestrator.plan.make import make_plan
 from orchestrator.results.ids import content_digest
@@ -173,14 +172,6 @@ def test_a_file_is_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file_digest(str(tmp_path / "some.txt")) == content_digest(data)
     monkeypatch.setattr("orchestrator.plan.identity.MOST_FILE_BYTES", len(data) - 1)
     assert file_digest(str(tmp_path / "some.txt")) is None
-
-
-def test_levels_of_too_many_deployments_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make, "levels_of", None)
-    levels = {"concurrency": [f"1 * {level}" for level in range(1, 1002)]}
-    deployments = {"engine": "vllm", "vary": [{"grid": {"max_num_seqs": list(range(1, 1001))}}]}
-    said = refused(deployments=deployments, load={"levels": levels})
-    assert said.startswith("1,000 deployments x 1,001 levels x 1 repeat are 1,001,000 measurements")
 
 
 def test_an_expression_of_a_level_is_parsed_once_for_deployments_with_the_same_names(

@@ -16,9 +16,7 @@ import orchestrator.plan.identity as identity
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
-from orchestrator.plan.paths import Paths
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.spec.settings import EngineSettings
 from orchestrator.workloads.file import FileWorkload
 from tests.unit.plan.files import grid, measurements, planned
 
@@ -419,13 +417,3 @@ def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path:
             ids(planned(tmp_path / name / "x.yaml", model={"id": "."}, deployments=deployments))
         )
     assert found[0] == found[1]
-
-
-def test_settings_without_paths_are_shared_and_not_copied(tmp_path: Path) -> None:
-    """A plan of 100,000 deployments holds each of them once."""
-    settings = EngineSettings(engine="vllm", model="org/model")
-    assert Paths(tmp_path).absolute(settings) is settings
-    assert (
-        Paths(tmp_path).absolute(settings.model_copy(update={"executable": "./venv"})).executable
-        != "./venv"
-    )

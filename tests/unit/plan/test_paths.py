@@ -128,3 +128,13 @@ def test_a_variable_that_is_not_set_is_named(
     monkeypatch.delenv("MODELS", raising=False)
     with pytest.raises(ValueError, match="'MODELS' is not set"):
         resolved(tmp_path, model="${MODELS}/llama")
+
+
+def test_settings_without_paths_are_shared(tmp_path: Path) -> None:
+    """A plan of 100,000 deployments holds each of them once."""
+    settings = EngineSettings(engine="vllm", model="org/model")
+    assert Paths(tmp_path).absolute(settings) is settings
+    assert (
+        Paths(tmp_path).absolute(settings.model_copy(update={"executable": "./venv"})).executable
+        != "./venv"
+    )

@@ -1,8 +1,7 @@
-"""Placement and lengths, as far as numbers alone tell."""
+"""Placement: which replicas nodes hold, and how large ones are spread."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -10,19 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.plan.placement import placement_problems, spread
-from orchestrator.plan.verdict import workload_mismatch
-from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.unit.plan.files import H100, planned
 
 
 def settings(**fields: Any) -> EngineSettings:
     return EngineSettings.model_validate({"engine": "vllm", "model": "m", **fields})
-
-
-def workload(**fields: Any) -> Workload:
-    return Workload.model_validate(
-        {"name": "w", "input_tokens": 100, "output_tokens": 50, **fields}
-    )
 
 
 @given(
@@ -104,49 +96,25 @@ def test_nodes_that_are_given_win() -> None:
     )
 
 
-@pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])
-def test_the_model_length_is_prompt_and_answer_together(limit: int | None, wrong: bool) -> None:
-    assert (workload_mismatch(workload(), settings(), limit, ["completions"]) is not None) == wrong
-
-
 @pytest.mark.parametrize(
-    ("limit", "lengths", "found"),
+    ("settings", "nodes", "reason"),
     [
-        (99, {}, ("impossible", "every prompt of workload 'w' is longer, max_input_len is 99")),
-        (100, {}, None),
-        (100, {"shared_prefix_tokens": 1}, ("impossible", "every prompt")),
         (
-            768,
-            {"input_tokens": {"uniform": {"min": 700, "max": 900}}},
-            ("risky", "about 6[4-8]% of the prompts of"),
+            {"tensor_parallel_size": 16},
+            None,
+            "needs 16 GPUs on one node; a node of 'h100' has 8 (nnodes: 2 would spread it)",
         ),
-        (900, {"input_tokens": {"uniform": {"min": 700, "max": 900}}}, None),
-        (
-            4000,
-            {"input_tokens": {"lognormal": {"mean": 100, "sigma": 0.5}}},
-            ("risky", "about 1% of the prompts"),
-        ),
-        (250, {"kind": "conversations", "turns": 2}, None),  # 100 + 50 + 100
-        (
-            249,
-            {"kind": "conversations", "turns": 2},
-            ("risky", "about 50% of the prompts of workload 'w' are longer"),
-        ),
-        # nobody counted them
-        (1, {"kind": "file", "prompts": "nowhere.txt", "input_tokens": None}, None),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 1, "needs 2 nodes; the cluster has 1"),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 2, None),
+        ({"tensor_parallel_size": 8}, None, None),
+        ({"tensor_parallel_size": 4, "nnodes": 3}, None, "3"),
     ],
 )
-def test_a_limit_on_prompts_is_held_against_their_lengths(
-    limit: int, lengths: dict[str, Any], found: tuple[str, str] | None
+def test_what_no_node_holds_is_impossible(
+    settings: dict[str, Any], nodes: int | None, reason: str | None
 ) -> None:
-    fields = {
-        name: value
-        for name, value in ({"input_tokens": 100} | lengths).items()
-        if value is not None
-    }
-    asked = Workload.model_validate({"name": "w", "output_tokens": 50} | fields)
-    told = workload_mismatch(
-        asked, settings(engine="tgi", max_input_len=limit), None, ["completions"]
-    )
-    assert (told and told.status) == (found and found[0])
-    assert told is None or found is None or re.search(found[1], told.sentence)
+    deployments = {"engine": "vllm", "hardware": "h100", **settings}
+    (one,) = planned(hardware=H100, deployments=deployments, cluster_nodes=nodes).deployments
+    assert one.status == ("impossible" if reason else "planned")
+    if reason:
+        assert reason in one.reasons[0]

@@ -1,0 +1,82 @@
+"""Workloads, arrivals and searches, as a plan has them; what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from tests.unit.plan.files import only_problem, planned
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+
+def test_workloads_that_differ_in_name_alone_are_a_problem() -> None:
+    workloads = [
+        {"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")
+    ]
+    assert only_problem(workloads=workloads)[1] == "'other' asks for the same as 'short'"
+
+
+def test_a_point_holds_all_that_the_load_says() -> None:
+    load = {
+        "levels": {"concurrency": [4]}, "requests": 50, "warmup": "2s", "max_in_flight": 3, "request_timeout": "9s",
+        "drain_timeout": "8s",
+    }  # fmt: skip
+    (point,) = planned(load=load).points
+    assert (point.load.requests, point.load.duration_s, point.load.warmup_s) == (50, None, 2.0)
+    limits = point.load.max_in_flight, point.load.request_timeout_s, point.load.drain_timeout_s
+    assert limits == (3, 9.0, 8.0)
+
+
+def test_an_unknown_search_is_a_problem_with_the_nearest_name() -> None:
+    with pytest.raises(
+        ProblemsError, match=r"x.yaml:\d+: unknown search 'level' \(did you mean 'levels'"
+    ) as error:
+        planned(load={"levels": {"concurrency": [4]}, "search": "level"})
+    assert len(error.value.problems) == 1
+
+
+def test_without_duration_or_requests_a_point_lasts_a_minute() -> None:
+    assert {point.load.duration_s for point in planned().points} == {60.0}
+
+
+def test_arrivals_that_lack_a_field_are_a_problem() -> None:
+    assert "'to'" in only_problem(load={"levels": {"request_rate": [1]}, "arrivals": "ramp"})[1]
+
+
+def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
+    (tmp_path / "arrivals.txt").write_text("0.0\n0.5\n1.25\n")
+    load = {"arrivals": {"process": "trace", "trace": "arrivals.txt"}}
+    (point,) = planned(tmp_path / "x.yaml", load=load).points
+    assert point.load.arrivals.trace == str(tmp_path / "arrivals.txt")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"levels": {"concurrency": [1]}},
+        {"levels": {"concurrency_per_gpu": [1]}},
+        {"search": "capacity", "control": "concurrency"},
+    ],
+)
+def test_arrivals_are_refused_where_no_level_has_a_rate(load: dict[str, Any]) -> None:
+    slos = {"x": {"ttft": "1s", "attainment": 0.9}}
+    assert only_problem(load={**load, "arrivals": "constant"}, slos=slos)[1] == (
+        "'arrivals' is for request_rate, and here all levels are concurrency"
+    )
+
+
+def test_prompts_that_cannot_be_read_are_a_problem() -> None:
+    workload = {"name": "a", "kind": "file", "prompts": "nowhere.txt", "output_tokens": 1}
+    assert "nowhere.txt' cannot be read: No such file" in only_problem(workloads=[workload])[1]
+    unset = workload | {"prompts": "${NO_SUCH_FOLDER_AT_ALL}/p"}
+    assert "NO_SUCH_FOLDER_AT_ALL" in only_problem(workloads=[unset])[1]
+
+
+def test_the_drain_timeout_is_that_of_requests_unless_given() -> None:
+    load = {"levels": {"concurrency": [4]}, "request_timeout": "9s"}
+    assert planned(load=load).points[0].load.drain_timeout_s == 9.0
+    assert planned(load=load | {"drain_timeout": "2s"}).points[0].load.drain_timeout_s == 2.0

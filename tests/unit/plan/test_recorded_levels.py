@@ -1,0 +1,83 @@
+"""Levels of recorded arrivals: their own rate, and what cannot be true of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.plan.files import only_problem, planned
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+
+@pytest.mark.parametrize(
+    ("load", "turns", "rate"),
+    [
+        ({}, 1, 2 / 1.25),
+        ({}, 3, 3 * 2 / 1.25),
+        ({"levels": {"request_rate": [1.6]}}, 1, 1.6),
+        ({"levels": {"request_rate": [1.59]}, "requests": 3}, 1, 1.59),
+        ({"requests": 2}, 1, 2.0),
+        ({"duration": "1s"}, 1, 2.0),
+    ],
+)
+def test_the_level_of_a_trace_is_the_mean_rate_of_what_is_sent(
+    load: dict[str, Any], turns: int, rate: float, tmp_path: Path
+) -> None:
+    (tmp_path / "t.txt").write_text("0.0\n0.5\n1.25\n")
+    load = {**load, "arrivals": {"process": "trace", "trace": "t.txt"}}
+    workload = {"name": "w", "input_tokens": 1, "output_tokens": 1}
+    if turns > 1:
+        workload |= {"kind": "conversations", "turns": turns}
+    (point,) = planned(tmp_path / "x.yaml", load=load, workloads=[workload]).points
+    assert point.level.control == "request_rate"
+    assert point.level.value == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        (
+            {"levels": {"request_rate": [5]}},
+            "recorded arrivals have one rate, their own: 'chat' gets 1.6 requests/s on average",
+        ),
+        ({"search": "curve"}, "search 'curve' cannot change the rate of recorded arrivals"),
+        (
+            {"levels": {"concurrency": [1, 2], "request_rate": [1.6]}},
+            "recorded arrivals are not used where requests are kept in flight",
+        ),
+        (
+            {"levels": {"concurrency": [1, 2]}},
+            "'arrivals' is for request_rate, and here all levels are concurrency",
+        ),
+    ],
+)
+def test_levels_that_recorded_arrivals_cannot_have_are_a_problem(
+    load: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.txt").write_text("0.0\n0.5\n1.25\n")
+    load |= {"arrivals": {"process": "trace", "trace": str(tmp_path / "t.txt")}}
+    assert only_problem(load=load)[1] == message
+
+
+MOONCAKE = "".join(
+    f'{{"timestamp": {27 * at}, "input_length": 700, "output_length": 5, "hash_ids": [0, {at}]}}\n'
+    for at in range(1, 5)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MOONCAKE, "looks like Mooncake's, whose times are milliseconds: give 'speed_up' 1000"),
+        ("0\n90000\n180000\n", "would last 50.0 h for 3 requests; are its times milliseconds?"),
+    ],
+)
+def test_milliseconds_are_not_taken_for_seconds(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(text)
+    arrivals = {"process": "trace", "trace": str(tmp_path / "t.jsonl")}
+    assert said in only_problem(load={"arrivals": arrivals})[1]
+    for speed_up in (1, 1000):
+        planned(load={"arrivals": {**arrivals, "speed_up": speed_up}, "requests": 3})

@@ -1,0 +1,278 @@
+"""What deployments are predicted to hold, what is not predicted and why, and the known error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import yaml
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.catalog.accelerators import find
+from orchestrator.emulator.profile import typical
+from orchestrator.plan.order import predicted_share
+from orchestrator.plan.predictions import with_predictions
+from orchestrator.predict import predictor
+from orchestrator.predict.predictor import LADDER, Error
+from orchestrator.report.predictions import predictions_text
+from tests.unit.emulator.test_tables import Kernels
+from tests.unit.plan.files import planned
+from tests.unit.plan.predicted import (
+    EXPERIMENT,
+    capacity,
+    deployments,
+    predicted_plan,
+    prediction_of,
+    reasons_not_predicted,
+)
+
+PUBLISHED_MODELS = Path(__file__).parents[1] / "plan" / "published_models.json"
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_deployments_that_differ_in_the_longest_request_alone_are_predicted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Mock(wraps=predictor.Rank)
+    monkeypatch.setattr(predictor, "Rank", made)
+    lengths = {
+        "vary": [{"grid": {"max_model_len": [4096, 8192, 16384], "max_num_seqs": [64, 128]}}]
+    }
+    plan = predicted_plan(deployments=deployments(**lengths))
+    assert made.call_count == 2
+    capacities = {one.settings.max_num_seqs: capacity(one) for one in plan.deployments}
+    assert all(capacity(one) == capacities[one.settings.max_num_seqs] for one in plan.deployments)
+
+
+def test_a_price_makes_dollars_of_it_and_none_makes_none() -> None:
+    free, priced = (
+        predicted_plan(),
+        predicted_plan(
+            hardware={
+                "h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 3.0}
+            }
+        ),
+    )
+    assert {capacity(one)["usd_per_million_tokens"] for one in free.deployments} == {None}
+    for one in priced.deployments:
+        found = capacity(one)
+        assert found["usd_per_million_tokens"] == pytest.approx(
+            3.0 / 3600 / found["output_throughput_per_gpu"] * 1e6
+        )
+
+
+def test_a_closed_loop_and_a_search_are_predicted_in_their_own_unit() -> None:
+    (one, *_) = predicted_plan(load={"levels": {"concurrency": [1, 8]}}).deployments
+    found = capacity(one)
+    assert found["control"] == "concurrency" and found["level"] == int(found["level"]) > 8
+    assert [row["level"] for row in prediction_of(one)["levels"]] == [1, 8]
+
+
+def test_twice_the_replicas_hold_twice_as_much() -> None:
+    one, two = predicted_plan(
+        deployments=deployments(vary=[{"grid": {"replicas": [1, 2]}}])
+    ).deployments
+    assert capacity(two)["level"] == pytest.approx(2 * capacity(one)["level"], rel=1e-6)
+    assert capacity(two)["output_throughput_per_gpu"] == pytest.approx(
+        capacity(one)["output_throughput_per_gpu"]
+    )
+
+
+def test_a_shared_prefix_is_computed_once_where_prefixes_are_cached() -> None:
+    shared = [{**EXPERIMENT["workloads"][0], "shared_prefix_tokens": 3000}]
+    vary = [{"grid": {"enable_prefix_caching": [True, False]}}]
+    cached, plain = predicted_plan(workloads=shared, deployments=deployments(vary=vary)).deployments
+    assert capacity(cached)["level"] > 1.5 * capacity(plain)["level"]
+
+
+def test_limits_on_percentiles_and_on_prompt_tokens_are_held_against_too() -> None:
+    limits = {
+        "joint": {"ttft": "60ms"},
+        "share": {"ttft_p50": "60ms"},
+        "token": {"normalized_ttft": "100us"},
+    }
+    (one, *_) = predicted_plan(slos=limits).deployments
+    joint, share, token = (capacity(one, name)["level"] for name in limits)
+    assert share > joint > 0  # half of the requests, where 95 % must be
+    assert token == pytest.approx(joint, rel=0.05)  # all prompts have 600 tokens
+
+
+def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
+    plan = predicted_plan(slos={"never": {"ttft": "1us"}})
+    assert {capacity(one, "never")["level"] for one in plan.deployments} == {0.0}
+    assert "none holds" in "\n".join(predictions_text(plan))
+    assert set(predicted_share(plan).values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"deployments": {"engine": "endpoint", "url": "http://127.0.0.1:1"}}, "it runs already"),
+        ({"model": "nobody/knows-this"}, "nothing is known of nobody/knows-this"),
+        ({"deployments": deployments(extra_args={"-dcp": 2})}, "the model has no term for -dcp"),
+        (
+            {"hardware": {"h100": {"accelerator": "Abacus 9000"}}},
+            "the catalogue has no accelerator 'Abacus 9000'",
+        ),
+        ({"deployments": {"engine": "vllm", "hardware": "cpu"}}, "no figures of this CPU"),
+        (
+            {"deployments": deployments(engine="tgi", vary=[])},
+            "the model was never compared with tgi on H100-80GB",
+        ),
+        (
+            {
+                "deployments": deployments(
+                    speculative={"method": "ngram", "num_speculative_tokens": 3}
+                )
+            },
+            "speculative",
+        ),
+        (
+            {"load": {"levels": {"request_rate": [1]}, "arrivals": {"process": "ramp", "to": 5}}},
+            "ramp arrivals",
+        ),
+    ],
+)
+def test_what_the_model_knows_nothing_of_is_not_predicted_and_says_why(
+    changes: dict[str, Any], reason: str
+) -> None:
+    plan = predicted_plan(**changes)
+    (found,) = reasons_not_predicted(plan)
+    assert reason in found
+    assert predicted_share(plan) == {}
+    assert f"not predicted: {found}" in "\n".join(predictions_text(plan))
+
+
+@pytest.mark.parametrize(
+    ("model", "lacking"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "sparse attention"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "layers without attention"),
+    ],
+)
+def test_models_with_parts_that_the_formulas_have_no_term_for_are_not_predicted(
+    tmp_path: Path, model: str, lacking: str
+) -> None:
+    published = json.loads(PUBLISHED_MODELS.read_text(encoding="utf-8"))[model]
+    (tmp_path / "config.json").write_text(json.dumps(published["config"]))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    plan = predicted_plan(model=str(tmp_path)).allowing()
+    (found,) = reasons_not_predicted(with_predictions(plan))
+    assert f"no term for {lacking}" in found
+
+
+def test_prompts_of_unknown_length_are_not_predicted(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("How long is this?\n")
+    workload = {
+        "name": "texts",
+        "kind": "file",
+        "prompts": str(tmp_path / "prompts.txt"),
+        "output_tokens": 9,
+    }
+    assert reasons_not_predicted(predicted_plan(workloads=[workload])) == {
+        "it is not known how many tokens the prompts of 'texts' have"
+    }
+
+
+def test_an_emulator_is_predicted_by_its_own_profile(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(
+        yaml.safe_dump({"accelerator": "H100-80GB", "constants": {"step_overhead_s": 0.03}})
+    )
+    plan = predicted_plan(
+        deployments=deployments(engine="emulator", vary=[{"cases": [{}, {"profile": str(slow)}]}])
+    )
+    fast, late = (prediction_of(one)["levels"][0]["tpot_ms"] for one in plan.deployments)
+    assert late == pytest.approx(fast + 29.5, rel=0.05)
+    assert prediction_of(plan.deployments[0])["error"]["source"] == "emulators on this machine"
+
+
+def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path: Path) -> None:
+    fitted = {"error": {"ttft_p50": 0.2, "tpot_p50": 0.05}, "held_out_error": None}
+    mine = {"accelerator": "H100-80GB", "constants": {"step_overhead_s": 0.01}, "fitted": fitted}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
+    plan = predicted_plan(tmp_path / "x.yaml", predictions={"profile": "./mine.yaml"})
+    assert plan.predictions.profile == str(tmp_path / "mine.yaml")
+    assert (
+        prediction_of(plan.deployments[0])["error"].items()
+        >= {"ttft": 0.2, "tpot": 0.05, "source": "the profile's own fit"}.items()
+    )
+    with pytest.raises(ProblemsError, match=r"x.yaml:\d+.*no.yaml"):
+        planned(tmp_path / "x.yaml", **EXPERIMENT, predictions={"profile": "./no.yaml"})
+
+
+def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiled(config: str, system: str, backend: str, words: tuple[tuple[str, Any], ...]) -> Any:
+        return "no row for TP=4" if ("tp_size", 4) in words else Kernels(most=10**6)
+
+    formula = predicted_plan()
+    monkeypatch.setattr("orchestrator.emulator.tables._compiled", compiled)
+    monkeypatch.setattr("orchestrator.plan.checks.find_spec", lambda name: name)
+    plan = predicted_plan(predictions={"tables": True})
+    for one, by_formula in zip(plan.deployments, formula.deployments, strict=True):
+        if one.settings.tensor_parallel_size == 4:
+            assert prediction_of(one) == prediction_of(by_formula) | {"no_row": "no row for TP=4"}
+        else:
+            assert prediction_of(one)["levels"] != prediction_of(by_formula)["levels"]
+            assert "tables of kernels" in prediction_of(one)["error"]["source"]
+    text = "\n".join(predictions_text(plan))
+    assert "predicted by the formula, no tables: no row for TP=4" in text
+
+
+def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_takes() -> None:
+    names = {"h100": "H100-80GB", "b200": "B200-180GB", "a100": "A100-80GB"}
+    hardware = {
+        name: {"accelerator": accelerator, "gpus_per_node": 8}
+        for name, accelerator in names.items()
+    }
+    vary = [{"grid": {"hardware": list(names)}}]
+    h100, b200, a100 = predicted_plan(
+        hardware=hardware, deployments=deployments(vary=vary)
+    ).deployments
+    fitted, inherited = prediction_of(h100)["error"], prediction_of(b200)["error"]
+    assert (
+        "blackwell" in inherited["source"] and "constants fitted on hopper" in inherited["source"]
+    )
+    assert "hopper" in fitted["source"] and "constants" not in fitted["source"]
+    assert inherited["tpot"] > fitted["tpot"] and inherited["ttft"] > fitted["ttft"]
+    assert (
+        "the model was never compared with vllm on A100-80GB"
+        in prediction_of(a100)["not_predicted"]
+    )
+
+
+def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() -> None:
+    """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
+    ttft, tpot = Error(0.5, 0.1, "").factors
+    assert tpot == pytest.approx(1.1 ** (1.645 / 0.674)) and ttft == pytest.approx(
+        1.5 ** (1.645 / 0.674)
+    )
+    assert Error(0.5, 0.1, "", (7.0, 1.2)).factors == (7.0, 1.2)  # somebody counted
+
+
+def test_nine_in_ten_published_points_lie_within_the_stated_factors() -> None:
+    """They have fatter tails than a normal distribution of their median has."""
+    found = prediction_of(predicted_plan().deployments[0])["error"]
+    h100 = find("H100-80GB")
+    assert h100 and (stated := typical("vllm", h100).error)
+    assert found["within"] == {"ttft": stated["ttft_within"], "tpot": stated["tpot_within"]}
+    assert found["within"]["tpot"] > (1 + stated["tpot"]) ** (1.645 / 0.674)
+
+
+def test_levels_of_a_search_are_a_ladder_up_to_all_it_can_do() -> None:
+    plan = planned(**EXPERIMENT)
+    bare = plan.model_copy(
+        update={"loads": tuple(one.model_copy(update={"levels": ()}) for one in plan.loads)}
+    )
+    rows = prediction_of(with_predictions(bare).deployments[0])["levels"]
+    assert [row["level"] / rows[-1]["level"] for row in rows] == pytest.approx(list(LADDER))
+    assert rows[0]["tpot_ms"] < rows[-2]["tpot_ms"]
