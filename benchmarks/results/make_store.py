@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.attempt_summary import Attempt, pool_key
+from orchestrator.analysis.attempt_summary import CommittedAttempt, pool_key
 from orchestrator.analysis.metrics import figures, merge, observe
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.make import make_plan
@@ -41,7 +41,7 @@ from orchestrator.results.schemas import (
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import AttemptRecord, deployment_row
-from orchestrator.sweep.measure import Attempt as Tried
+from orchestrator.sweep.measure import CommittedAttempt as Tried
 from orchestrator.sweep.measure import Loaded
 
 EXPERIMENT = """
@@ -189,7 +189,7 @@ class Writer:
         if self._computed:
             if number not in self._data_of:
                 tables = used.requests, used.token_events, ENGINE_METRICS.empty_table()
-                self._data_of[number] = Attempt(manifest, point, described, *tables).data()
+                self._data_of[number] = CommittedAttempt(manifest, point, described, *tables).data()
             ids = {
                 "measurement_id": point.measurement_id,
                 "attempt_id": attempt_id,

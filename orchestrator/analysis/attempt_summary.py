@@ -42,7 +42,7 @@ Record = TypeVar("Record", AttemptData, PooledFigures)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class CommittedAttempt:
     """One committed attempt as it was measured. Each table has the schema of its name."""
 
     manifest: Manifest
@@ -95,7 +95,7 @@ class Attempt:
         )
 
 
-def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
+def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
     """A committed attempt from its files; None where its commit holds no row of ``points``."""
     points = rows_of(store.read_manifests("points", [manifest]), PointHead)
     if not points:
@@ -121,7 +121,7 @@ def with_parts(
     requests: Rows,
     engine_metrics: pa.Table,
     token_events: Rows | None = None,
-) -> Attempt:
+) -> CommittedAttempt:
     """A committed attempt of which these rows are at hand; without ``token_events`` those are read."""
     token_events = (
         store.lazy_rows("token_events", manifest) if token_events is None else token_events
@@ -129,7 +129,7 @@ def with_parts(
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     whole = token_events.num_rows == committed  # a part of them would mislead
     whole = whole and (committed > 0 or requests["first_token_ns"].null_count == requests.num_rows)
-    return Attempt(
+    return CommittedAttempt(
         manifest=manifest,
         point=point,
         deployment=deployment,
@@ -203,7 +203,7 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
         raise DamagedError(f"repeats of {counted(len(wanted) - found, 'point')} cannot be read")
 
 
-def _whole(store: Store, ids: tuple[str, str]) -> Attempt | None:
+def _whole(store: Store, ids: tuple[str, str]) -> CommittedAttempt | None:
     """An attempt from its files; where they cannot be read None, and the store leaves it out from
     then on.
     """

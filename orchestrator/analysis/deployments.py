@@ -52,7 +52,7 @@ class PredictedCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class StoredPrediction:
     """What the plan predicts of a deployment.
 
     ``parameters``: of the model. ``memory``: figures of the engine's start, as
@@ -83,7 +83,7 @@ class StoredDeployment:
     kv_cache_dtype: str | None
     usd_per_hour: float | None
     settings: Mapping[str, object]
-    prediction: Prediction
+    prediction: StoredPrediction
 
     @property
     def launched(self) -> bool:
@@ -151,11 +151,11 @@ def unknown_deployment(deployment_id: str) -> StoredDeployment:
     )
 
 
-def prediction_of(predicted: Mapping[str, Any]) -> Prediction:
+def prediction_of(predicted: Mapping[str, Any]) -> StoredPrediction:
     """``predicted``: as plan.json and ``predicted_json`` have it."""
     factors = predicted.get("error", {}).get("within")
     capacities = predicted.get("capacity", {})
-    return Prediction(
+    return StoredPrediction(
         parameters=predicted.get("parameters"),
         checkpoint_quantization=predicted.get("checkpoint_quantization"),
         memory={name: predicted[name] for name in _MEMORY_FIGURES if name in predicted},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.analysis.requests import Block, Bools, Floats, Ints
+from orchestrator.analysis.requests import Bools, Floats, Ints, TokenEventBlock
 
 # gaps below about one second are counted in an array, the few longer ones by sorting
 _DENSE_US = 1 << 20
@@ -57,7 +57,7 @@ def merge_gaps(parts: Iterable[GapCounts]) -> GapCounts:
     return _grouped([part.us for part in found], [part.counts for part in found])
 
 
-def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
+def count_gaps(blocks: Iterable[TokenEventBlock], chosen: Bools) -> GapCounts:
     """Inter-token gaps of the chosen requests (a mask over RequestArrays).
 
     A gap before a chunk of k tokens counts as k gaps in whole microseconds that add up to it.
@@ -81,7 +81,7 @@ def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
     return _grouped([us, *large], [dense[us], *weights])
 
 
-def token_gaps(block: Block) -> tuple[Ints, Ints]:
+def token_gaps(block: TokenEventBlock) -> tuple[Ints, Ints]:
     """Every inter-token gap of a block in us, and the row of the block it belongs to."""
     if block.tokens is None:
         return block.gaps_us.astype(np.int64), block.row_of_gap
@@ -92,7 +92,7 @@ def token_gaps(block: Block) -> tuple[Ints, Ints]:
 
 
 def _token_gaps(
-    block: Block, rows: Bools
+    block: TokenEventBlock, rows: Bools
 ) -> Iterable[tuple[npt.NDArray[np.integer[Any]], Ints | None]]:
     """(gaps in us, how often each) of the chosen rows."""
     gaps, tokens = block.gaps_us, block.tokens

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from orchestrator.analysis.metrics import BACKLOG, FAILING
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 
 FEWEST = 4  # levels
 LEAST = 0.1  # distance from the straight line (both axes scaled to 0..1); less is noise
@@ -27,7 +27,7 @@ def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
     return at if above[at] >= LEAST else None
 
 
-def knees(points: Iterable[Point]) -> frozenset[str]:
+def knees(points: Iterable[StoredPoint]) -> frozenset[str]:
     """Ids of the points that are the knee of a curve: one workload on one deployment, under one
     control.
     """

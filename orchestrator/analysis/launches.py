@@ -10,7 +10,7 @@ from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# a figure's name in engine_reported_json (of Engine.reported): its name in Prediction.memory
+# a figure's name in engine_reported_json (of Engine.reported): its name in StoredPrediction.memory
 FIGURES = {
     "weight_bytes": "weight_bytes",  # on the fullest rank
     "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
@@ -75,7 +75,7 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
-    """All figures of FIGURES, from ``Prediction.memory`` and the content of
+    """All figures of FIGURES, from ``StoredPrediction.memory`` and the content of
     ``engine_reported_json``.
     """
     found = {}

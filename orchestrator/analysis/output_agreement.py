@@ -77,7 +77,7 @@ def disagreement(agreement: Agreement, limit: float) -> Disagreement | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class AnswerFamily:
     """Answers are compared within a family: one model, in any checkpoint, asked through one API."""
 
     model: str
@@ -93,8 +93,8 @@ class AnsweredLaunch:
     answers: Sequence[AnswerRow]
 
     @property
-    def family(self) -> Family:
-        return Family(self.deployment.one_model, self.answers[0].api)
+    def family(self) -> AnswerFamily:
+        return AnswerFamily(self.deployment.one_model, self.answers[0].api)
 
 
 def agreements(

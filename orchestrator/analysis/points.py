@@ -53,7 +53,7 @@ _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Repeat:
     """One repeat of a point: the attempt of it that counts."""
 
     point: PointHead
@@ -119,11 +119,11 @@ def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[
 
 
 @dataclass(frozen=True)
-class Point:
+class StoredPoint:
     """One load level of one workload on one deployment, over all its repeats."""
 
     deployment: StoredDeployment
-    repeats: tuple[Measurement, ...]
+    repeats: tuple[Repeat, ...]
     _figures: Callable[[], Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
 
@@ -133,11 +133,11 @@ class Point:
         return self.repeats[0].point
 
     @cached_property
-    def used(self) -> tuple[Measurement, ...]:
+    def used(self) -> tuple[Repeat, ...]:
         """The repeats that its answers come from."""
         return _used(self.repeats)
 
-    def named(self, workload: str | None) -> Point:
+    def named(self, workload: str | None) -> StoredPoint:
         """The point under the name that its workload has now: renaming changes no measurement."""
         if workload is None or workload == self.head.workload:
             return self
@@ -148,7 +148,7 @@ class Point:
             ),
         )
 
-    def of_experiment(self, name: str) -> Point:
+    def of_experiment(self, name: str) -> StoredPoint:
         """The point as one of another experiment, which it is shown in."""
         return replace(
             self,
@@ -188,11 +188,11 @@ class Point:
         return reasons
 
     @property
-    def _noise(self) -> tuple[Measurement, ...]:
+    def _noise(self) -> tuple[Repeat, ...]:
         return tuple(one for one in self.repeats if one.ok and one.point.validity == BROKEN)
 
     @property
-    def broken(self) -> tuple[Measurement, ...]:
+    def broken(self) -> tuple[Repeat, ...]:
         """Its repeats that the engine failed. A level with such a repeat does not hold."""
         return tuple(one for one in self.repeats if one.broken)
 
@@ -231,7 +231,7 @@ class Point:
         return rate_interval([one.output_tokens for one in self.used], self.starts)
 
 
-def load_points(store: Store, *slos: Slo) -> list[Point]:
+def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
     """Every point of an experiment, judged by these SLOs, sorted by deployment, workload and level.
 
     Of each measurement the first ok attempt that nothing spoilt counts, else the first ok one, else
@@ -260,12 +260,12 @@ def complete(store: Store) -> None:
         _log.warning("not everything that answers need was computed: %s", error)
 
 
-def _order(point: Point) -> tuple[str, str, str, float]:
+def _order(point: StoredPoint) -> tuple[str, str, str, float]:
     head = point.head
     return point.deployment.label, head.workload, head.control, head.level
 
 
-def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
+def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
     counting, tries = _counting(store)
     attempts = _Attempts(slos, tries)
     for rows in computed(store, counting, attempts.columns):
@@ -283,7 +283,7 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
     groups = grouped((one.point.point_id, one) for one in attempts.measurements())
     together = _together(store, [_used(group) or group for group in groups.values()])
     return [
-        Point(attempts.deployment(group[0].point), tuple(group), figures)
+        StoredPoint(attempts.deployment(group[0].point), tuple(group), figures)
         for group, figures in zip(groups.values(), together, strict=True)
     ]
 
@@ -358,7 +358,7 @@ class _Attempts:
         known = self.deployments.get(point.deployment_id)
         return known or unknown_deployment(point.deployment_id)
 
-    def measurements(self) -> list[Measurement]:
+    def measurements(self) -> list[Repeat]:
         """Sorted by deployment, load and repeat."""
         chosen = sorted(range(len(self._rows)), key=self._order)
         columns = pa.concat_tables(self._figures)
@@ -373,9 +373,7 @@ class _Attempts:
         counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
         rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
         return [
-            Measurement(
-                point, batches, verdicts, self._tries[point.measurement_id], count, made, side
-            )
+            Repeat(point, batches, verdicts, self._tries[point.measurement_id], count, made, side)
             for (point, batches, verdicts), count, made, side in rows
         ]
 
@@ -407,7 +405,7 @@ class _Attempts:
         return [next(each) if one else () for one in ok]
 
 
-def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:
+def _together(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[Callable[[], Figures]]:
     """The pooled figures of each group; those that are not stored yet are computed."""
     ids = [
         [(one.point.measurement_id, one.point.attempt_id) for one in group]
@@ -429,7 +427,7 @@ def _handles(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], An
     return [partial(records.__getitem__, at) for at in range(len(column))]
 
 
-def _used(repeats: Sequence[Measurement]) -> tuple[Measurement, ...]:
+def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
     """The repeats that count; without any, those that ran at all."""
     counting = tuple(one for one in repeats if one.counts)
     return counting or tuple(one for one in repeats if one.ok)

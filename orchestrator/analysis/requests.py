@@ -76,7 +76,7 @@ class RequestArrays:
         """Measured requests that were due in the window: latencies and attainment are theirs."""
         return self.measured & within(self.scheduled_ns, window_ns)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[TokenEventBlock]:
         """``token_events`` in blocks of bounded size."""
         start = 0
         for batch in (
@@ -225,7 +225,7 @@ def _floats(table: Rows, name: str) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TokenEventBlock:
     """Some rows of ``token_events``.
 
     ``request``: the index of each row's request in RequestArrays. ``gaps_us``: the gaps of all
@@ -262,7 +262,9 @@ def _positions(
     return position
 
 
-def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArray) -> Block:
+def _block(
+    total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArray
+) -> TokenEventBlock:
     """``total``: the streamed output tokens of each row's request."""
     offsets = gaps.offsets.to_numpy().astype(np.int64)
     values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
@@ -273,13 +275,13 @@ def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArra
     several = ~given & (total > chunks) & (chunks > 1)
     first = np.where(~given & (total > chunks) & (chunks == 1), total, 1.0).astype(np.int64)
     if not given.any() and not several.any():
-        return Block(request, values, starts, None, first)
+        return TokenEventBlock(request, values, starts, None, first)
     after = np.ones(values.size, np.int64)
     if several.any():
         _spread_evenly(after, starts, several, total)
     if given.any():
         _take_given(after, first, starts, given, tokens)
-    return Block(request, values, starts, after, first)
+    return TokenEventBlock(request, values, starts, after, first)
 
 
 def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from orchestrator.analysis.gaps import token_gaps
 from orchestrator.analysis.requests import (
-    Block,
     Bools,
     Floats,
     RequestArrays,
+    TokenEventBlock,
     WindowNs,
     request_arrays,
 )
@@ -302,7 +302,7 @@ def _itl_p99(arrays: RequestArrays) -> Floats:
     return found
 
 
-def _p99_of_rows(block: Block) -> Floats:
+def _p99_of_rows(block: TokenEventBlock) -> Floats:
     """99th percentile (linear) of each row's own gaps in us; -inf for a row without gaps."""
     gaps, row = token_gaps(block)
     ordered = np.sort((row << 32) | gaps) & 0xFFFFFFFF  # gaps sorted within their row

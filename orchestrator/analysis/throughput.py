@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.analysis.requests import Block, Bools, Floats, Ints, RequestArrays, WindowNs
+from orchestrator.analysis.requests import (
+    Bools,
+    Floats,
+    Ints,
+    RequestArrays,
+    TokenEventBlock,
+    WindowNs,
+)
 from orchestrator.results.columns import or_zero
 
 BATCHES = 10  # parts of each repeat, for intervals.py
@@ -79,7 +86,9 @@ def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
     return found
 
 
-def _timed_before(columns: RequestArrays, block: Block, known: Bools, edges: Floats) -> Floats:
+def _timed_before(
+    columns: RequestArrays, block: TokenEventBlock, known: Bools, edges: Floats
+) -> Floats:
     """Tokens of a block before each edge: requests under way there are counted by their gaps,
     others whole or not.
 

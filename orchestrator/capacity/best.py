@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from orchestrator.analysis.deployments import models_text
 from orchestrator.analysis.output_agreement import NEAR_CHANCE, disagreement
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
@@ -127,12 +127,12 @@ class _DeploymentKey:
 class _StoredAndMissing:
     """What is stored, and what is missing."""
 
-    points: list[Point] = field(default_factory=list)
+    points: list[StoredPoint] = field(default_factory=list)
     missing: list[MissingLevel] = field(default_factory=list)
 
 
 def best(
-    points: Sequence[Point],
+    points: Sequence[StoredPoint],
     slo: Slo,
     rules: ComparisonRules | None = None,
     missing: Sequence[MissingLevel] = (),
@@ -154,7 +154,7 @@ def best(
     return [_comparison(group, groups[group], slo, rules) for group in sorted(groups)]
 
 
-def group_of(point: Point) -> Group:
+def group_of(point: StoredPoint) -> Group:
     """The group that a point is shown in: all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
     return Group(
@@ -162,7 +162,7 @@ def group_of(point: Point) -> Group:
     )
 
 
-def ranked_in(point: Point, per: Per | None) -> Group:
+def ranked_in(point: StoredPoint, per: Per | None) -> Group:
     """The group that a point is ranked in."""
     return _ranked_group(group_of(point), per)
 
@@ -271,7 +271,7 @@ def _claims(
 
 
 def _ranking(
-    answers: Sequence[DeploymentAnswer], points: Sequence[Point]
+    answers: Sequence[DeploymentAnswer], points: Sequence[StoredPoint]
 ) -> list[RankedDeployment]:
     notes = _notes_on_answers(points)
     ranking = []
@@ -308,11 +308,11 @@ def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer
     )
 
 
-def _notes_on_answers(points: Sequence[Point]) -> dict[str, Note]:
+def _notes_on_answers(points: Sequence[StoredPoint]) -> dict[str, Note]:
     """By deployment id, a note on outputs that hardly equal the reference's, where those of others
     of the model do.
     """
-    agreement_known: dict[str, Point] = {}
+    agreement_known: dict[str, StoredPoint] = {}
     for point in points:
         if point.agreement.share is not None:
             agreement_known[point.head.deployment_id] = point
@@ -329,7 +329,7 @@ def _notes_on_answers(points: Sequence[Point]) -> dict[str, Note]:
     }
 
 
-def _is_near_chance(point: Point) -> bool:
+def _is_near_chance(point: StoredPoint) -> bool:
     return (point.agreement.share or 0.0) < NEAR_CHANCE
 
 
@@ -349,7 +349,7 @@ def _certainty_of(
 
 
 def _certainty_without_ranking(
-    points: Sequence[Point], answers: Sequence[DeploymentAnswer]
+    points: Sequence[StoredPoint], answers: Sequence[DeploymentAnswer]
 ) -> Certainty:
     if not points:
         return Certainty.NOT_MEASURED
@@ -360,11 +360,11 @@ def _certainty_without_ranking(
     return Certainty.NOTHING_HOLDS
 
 
-def _has_valid_measurement(points: Sequence[Point]) -> bool:
+def _has_valid_measurement(points: Sequence[StoredPoint]) -> bool:
     return any(repeat.counts for point in points for repeat in point.repeats)
 
 
-def _verdict_counts(points: Sequence[Point]) -> Counter[str]:
+def _verdict_counts(points: Sequence[StoredPoint]) -> Counter[str]:
     return Counter(point.validity if point.repeats[0].ok else "failed" for point in points)
 
 

@@ -19,7 +19,7 @@ from orchestrator.analysis.deployments import StoredDeployment
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
 from orchestrator.analysis.output_agreement import Disagreement
-from orchestrator.analysis.points import Attained, Point
+from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import shares
 from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
@@ -141,8 +141,8 @@ class Excluded:
 
     deployment: StoredDeployment
     reason: Exclusion
-    level: Point | None = None
-    evidence: Point | None = None
+    level: StoredPoint | None = None
+    evidence: StoredPoint | None = None
     shortfall: Shortfall | None = None  # with NO_LEVEL_HOLDS
     claims: tuple[SearchedClaim, ...] = ()  # with SEARCH_FOUND_NO_LEVEL
     disagreement: Disagreement | None = None  # with DISAGREES
@@ -191,7 +191,7 @@ class RankedDeployment:
     divides loads by.
     """
 
-    point: Point
+    point: StoredPoint
     attainment: Interval
     throughput: Interval  # in the comparison's unit
     lower_bound_only: bool
@@ -252,7 +252,7 @@ class DeploymentAnswer:
     unsettled: tuple[SearchedClaim, ...] = ()
 
 
-def level_of(point: Point) -> Level:
+def level_of(point: StoredPoint) -> Level:
     """The load level of a point."""
     return _level(point.head.control, point.head.level)
 
@@ -262,11 +262,11 @@ def _level(control: str, value: float) -> Level:
 
 
 def deployment_answer(
-    points: Sequence[Point], missing: Sequence[MissingLevel], slo: Slo, per: Per
+    points: Sequence[StoredPoint], missing: Sequence[MissingLevel], slo: Slo, per: Per
 ) -> DeploymentAnswer:
     """The deployment's best level, what was excluded and why, and what could be better still."""
     excluded: list[Excluded] = []
-    usable: list[Point] = []
+    usable: list[StoredPoint] = []
     for point in points:
         reason = reason_to_exclude(point)
         if reason is None:
@@ -306,7 +306,7 @@ def deployment_answer(
 
 
 def claims(
-    points: Sequence[Point], slo: Slo, rules: SearchRules, slo_index: int = 0
+    points: Sequence[StoredPoint], slo: Slo, rules: SearchRules, slo_index: int = 0
 ) -> dict[str, Claim]:
     """What probes of one workload on one deployment show, by control.
 
@@ -361,7 +361,7 @@ def claims_among_rivals(
 
 
 def searched_answer(
-    points: Sequence[Point], slo: Slo, per: Per, claims_by_control: Mapping[str, Claim]
+    points: Sequence[StoredPoint], slo: Slo, per: Per, claims_by_control: Mapping[str, Claim]
 ) -> DeploymentAnswer:
     """A deployment whose capacity was searched: what holds is what is claimed."""
     deployment = points[0].deployment
@@ -390,7 +390,9 @@ def _is_unsettled(claim: Claim) -> bool:
     return claim.status not in (*SETTLED, "outraced") and not claim.pointless
 
 
-def _search_found_no_level(points: Sequence[Point], searched: Sequence[SearchedClaim]) -> Excluded:
+def _search_found_no_level(
+    points: Sequence[StoredPoint], searched: Sequence[SearchedClaim]
+) -> Excluded:
     """If the probes are such that no other load would tell more, that is the reason."""
     deployment = points[0].deployment
     statuses = {search.claim.status for search in searched}
@@ -404,7 +406,7 @@ def _search_found_no_level(points: Sequence[Point], searched: Sequence[SearchedC
 
 
 def _ranked_by_claim(
-    points: Sequence[Point], searched: SearchedClaim, divisor: float, slo: Slo
+    points: Sequence[StoredPoint], searched: SearchedClaim, divisor: float, slo: Slo
 ) -> RankedDeployment:
     claim = searched.claim
     point = next(
@@ -428,9 +430,9 @@ class _LevelsAbove:
 
 def _levels_above(
     control: str,
-    points: Sequence[Point],
+    points: Sequence[StoredPoint],
     missing: Sequence[MissingLevel],
-    best_point: Point | None,
+    best_point: StoredPoint | None,
 ) -> _LevelsAbove:
     """What is known above ``best_point`` (None: no level holds), up to the first level that is
     shown to fail.
@@ -469,7 +471,7 @@ def _levels(control: str, values: Iterable[float]) -> list[Level]:
     return [_level(control, value) for value in sorted(values)]
 
 
-def _is_shown_to_fail(point: Point) -> bool:
+def _is_shown_to_fail(point: StoredPoint) -> bool:
     """Whether such a level is too much: the engine broke, fell behind or answered noise, or too
     many requests missed a limit for chance.
     """
@@ -480,7 +482,7 @@ def _is_shown_to_fail(point: Point) -> bool:
     return any(test.share.upper < test.target for test in point.tests)
 
 
-def holds(point: Point) -> bool:
+def holds(point: StoredPoint) -> bool:
     """Whether all tests of the SLO hold at it, as far as its requests say."""
     return bool(point.tests) and all(test.share.estimate >= test.target for test in point.tests)
 
@@ -490,12 +492,12 @@ def _margin(test: Attained) -> float:
     return test.share.estimate - test.target
 
 
-def _weakest_test(point: Point) -> Attained:
+def _weakest_test(point: StoredPoint) -> Attained:
     """The test that is furthest below its target, or least above it."""
     return min(point.tests, key=_margin)
 
 
-def reason_to_exclude(point: Point) -> Exclusion | None:
+def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
     """Why a point cannot win; None if it can. One with many failed requests can win if the SLO
     allows as many.
     """
@@ -520,8 +522,8 @@ def divisor_of_capacity(deployment: StoredDeployment, per: Per, control: str) ->
 
 
 def _ranked(
-    point: Point,
-    usable: Sequence[Point],
+    point: StoredPoint,
+    usable: Sequence[StoredPoint],
     divisor: float,
     lower_bound_only: bool,
     claim: Claim | None = None,
@@ -547,7 +549,7 @@ def _ranked(
 
 
 def _notes(
-    point: Point, usable: Sequence[Point], lower_bound_only: bool, is_claimed: bool
+    point: StoredPoint, usable: Sequence[StoredPoint], lower_bound_only: bool, is_claimed: bool
 ) -> list[Note]:
     notes: list[Note] = []
     if lower_bound_only:
@@ -572,7 +574,7 @@ def _notes(
     return notes
 
 
-def tests_that_may_miss(point: Point) -> list[Attained]:
+def tests_that_may_miss(point: StoredPoint) -> list[Attained]:
     """The tests whose interval reaches below the target."""
     return [test for test in point.tests if test.share.lower < test.target]
 
@@ -597,7 +599,7 @@ def _reason_without_divisor(deployment: StoredDeployment) -> Exclusion:
     return Exclusion.PRICE_UNKNOWN if deployment.devices else Exclusion.GPUS_UNKNOWN
 
 
-def _no_level_holds(usable: Sequence[Point], slo: Slo) -> Excluded:
+def _no_level_holds(usable: Sequence[StoredPoint], slo: Slo) -> Excluded:
     """The reason is told by the point that comes nearest."""
     nearest = max(usable, key=lambda point: _margin(_weakest_test(point)))
     return Excluded(
@@ -608,7 +610,7 @@ def _no_level_holds(usable: Sequence[Point], slo: Slo) -> Excluded:
     )
 
 
-def shortfall_of(point: Point, slo: Slo) -> Shortfall:
+def shortfall_of(point: StoredPoint, slo: Slo) -> Shortfall:
     """What keeps a point from holding the limits."""
     share_by_name = shares([repeat.verdicts[0] for repeat in point.used])
     met = {limit: share_by_name[limit.name] for limit in slo.limits}
@@ -626,7 +628,7 @@ def shortfall_of(point: Point, slo: Slo) -> Shortfall:
 
 
 def _exceeded_percentile(
-    point: Point, slo: Slo, met: Mapping[Limit, float]
+    point: StoredPoint, slo: Slo, met: Mapping[Limit, float]
 ) -> ExceededPercentile | None:
     """The percentile of the worst limit that belongs to the share that must meet it."""
     worst = min(met, key=lambda limit: met[limit] - (limit.share or slo.attainment))

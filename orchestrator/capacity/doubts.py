@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
-from orchestrator.analysis.points import Attained, Point
+from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
     RankedDeployment,
@@ -231,7 +231,7 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     yield from _order_doubts(first, others, bool(with_one_start))
 
 
-def no_level_doubts(points: Sequence[Point]) -> Iterator[Doubt]:
+def no_level_doubts(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
     """What to do where no level holds."""
     yield from _lower_levels(points)
     verdicts = lasting_verdicts(points)
@@ -241,7 +241,7 @@ def no_level_doubts(points: Sequence[Point]) -> Iterator[Doubt]:
             yield Doubt(DoubtKind.NO_LOAD_HELPS, labels, Remedy.REPAIR, validity=validity)
 
 
-def lasting_verdicts(points: Sequence[Point]) -> dict[str, str]:
+def lasting_verdicts(points: Sequence[StoredPoint]) -> dict[str, str]:
     """Deployments, by label, all of whose points have the same verdict that no other load or
     repeat changes, with that verdict.
     """
@@ -356,7 +356,7 @@ def _is_outraced(deployment: RankedDeployment) -> bool:
     return deployment.capacity is not None and deployment.capacity.status == "outraced"
 
 
-def _lower_levels(points: Sequence[Point]) -> Iterator[Doubt]:
+def _lower_levels(points: Sequence[StoredPoint]) -> Iterator[Doubt]:
     """Below the lowest level that failed, if there is anything below."""
     failing = [
         point for point in points if point.tests and not holds(point) and _tells_of_load(point)
@@ -375,7 +375,7 @@ def _lower_levels(points: Sequence[Point]) -> Iterator[Doubt]:
     )
 
 
-def _tells_of_load(point: Point) -> bool:
+def _tells_of_load(point: StoredPoint) -> bool:
     """Whether its requests show how the engine did, and another load could change that."""
     return point.validity not in LASTING_VERDICTS and any(repeat.counts for repeat in point.repeats)
 

@@ -10,7 +10,7 @@ import click
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.points import Point
+    from orchestrator.analysis.points import StoredPoint
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.documents.capacity import CapacityDocument
     from orchestrator.report.documents.point import PointDocument
@@ -144,7 +144,7 @@ def _tables(shown: Iterable[JudgedExperiment], superseded: bool, profile: bool) 
 
 
 def _table(
-    judged: JudgedExperiment, points: Sequence[Point], heading: str, profile: bool
+    judged: JudgedExperiment, points: Sequence[StoredPoint], heading: str, profile: bool
 ) -> Iterator[str]:
     from orchestrator.analysis.knee import knees
     from orchestrator.report.documents.point import point_document

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from orchestrator import __version__
-from orchestrator.analysis.deployments import Prediction, StoredDeployment, prediction_of
+from orchestrator.analysis.deployments import StoredDeployment, StoredPrediction, prediction_of
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.output_agreement import MADE_UP, UNKNOWN, Agreement, agreements
-from orchestrator.analysis.points import Point, load_points
+from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.base.errors import InputError
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
@@ -37,8 +37,8 @@ class Points:
     the file.
     """
 
-    current: tuple[Point, ...]
-    superseded: tuple[Point, ...]
+    current: tuple[StoredPoint, ...]
+    superseded: tuple[StoredPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class StoredExperiment:
 
     def points(self, *slos: Slo) -> Points:
         """All points, judged by these SLOs, with the labels and prices of the plan."""
-        current: list[Point] = []
-        superseded: list[Point] = []
+        current: list[StoredPoint] = []
+        superseded: list[StoredPoint] = []
         for point in load_points(self.store, *slos):
             described = replace(
                 point,
@@ -172,7 +172,7 @@ class StoredExperiment:
         """What the plan asks for and nobody measured; ``points``: all of the experiment."""
         return [] if self.plan is None else list(self._missing(self.plan, points.current))
 
-    def _startable_deployments(self, plan: Plan, current: Sequence[Point]) -> int | None:
+    def _startable_deployments(self, plan: Plan, current: Sequence[StoredPoint]) -> int | None:
         """How many deployments that were not measured yet may be started; None: all."""
         if plan.most_started == len(plan.runnable()):
             return None
@@ -216,7 +216,7 @@ class StoredExperiment:
         """Whether the file wants every deployment's search finished, without a race."""
         return self.plan is not None and any(load.full_grid for load in self.plan.loads)
 
-    def alike(self, points: Points) -> Mapping[str, Sequence[Point]]:
+    def alike(self, points: Points) -> Mapping[str, Sequence[StoredPoint]]:
         """Current points in groups that may share a table, by a text that tells the groups apart.
 
         A single group "" where there is a plan, or where all points asked for the same.
@@ -237,7 +237,7 @@ class StoredExperiment:
             return {deployment.hardware.name for deployment in self.plan.deployments}
         return {point.deployment.hardware for point in self.points().current}
 
-    def by_content(self, points: Sequence[Point]) -> dict[str, list[Point]]:
+    def by_content(self, points: Sequence[StoredPoint]) -> dict[str, list[StoredPoint]]:
         """Points by workload, load and program version, as far as their rows tell."""
         manifests = []
         for point in points:
@@ -255,7 +255,7 @@ class StoredExperiment:
 
         return grouped((content(point.head), point) for point in points)
 
-    def _agreement(self, point: Point) -> Agreement:
+    def _agreement(self, point: StoredPoint) -> Agreement:
         if point.emulated:
             return MADE_UP
         return self._agreements.get(point.head.deployment_id, UNKNOWN)
@@ -281,7 +281,7 @@ class StoredExperiment:
             return True
         return level in self.plan.levels_of(load, deployment_id)
 
-    def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[MissingLevel]:
+    def _missing(self, plan: Plan, current: Sequence[StoredPoint]) -> Iterator[MissingLevel]:
         """Points of the plan that were never measured. Of a search that has not begun these are its
         first levels.
         """
@@ -337,7 +337,7 @@ class StoredExperiment:
         }
 
     @cached_property
-    def _predictions(self) -> dict[str, Prediction]:
+    def _predictions(self) -> dict[str, StoredPrediction]:
         """What the plan predicts now, by deployment id."""
         return {
             deployment_id: prediction_of(deployment.predicted)

@@ -5,13 +5,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.analysis.output_agreement import AgreementNote
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.formats import JsonObject
 from orchestrator.report.text import Column, say
 from orchestrator.report.words import agreement_note_text
 
 
-def agreement_fields(point: Point) -> JsonObject:
+def agreement_fields(point: StoredPoint) -> JsonObject:
     """The columns of one point: the share always comes with its n."""
     agreement = point.agreement
     return {
@@ -23,21 +23,21 @@ def agreement_fields(point: Point) -> JsonObject:
     }
 
 
-def agreement_column(points: Sequence[Point]) -> tuple[list[Column], list[list[str]]]:
+def agreement_column(points: Sequence[StoredPoint]) -> tuple[list[Column], list[list[str]]]:
     """A table column and its cell for every point; empty where no point has a share."""
     if all(point.agreement.share is None for point in points):
         return [], [[] for _ in points]
     return [Column("agree-\nment")], [[_cell(point)] for point in points]
 
 
-def _cell(point: Point) -> str:
+def _cell(point: StoredPoint) -> str:
     agreement = point.agreement
     if agreement.share is not None:
         return f"{agreement.share:.3f}\nn={agreement.n}"
     return "ref." if agreement.note is AgreementNote.IS_REFERENCE else "-"
 
 
-def agreement_text(points: Iterable[Point]) -> Iterator[str]:
+def agreement_text(points: Iterable[StoredPoint]) -> Iterator[str]:
     """One line for each reference that a table's answers were compared with."""
     units_by_reference: dict[tuple[str | None, str], set[str]] = {}
     for point in points:

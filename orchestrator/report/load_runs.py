@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterator, Sequence
 
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.as_json import csv_lines
 from orchestrator.report.capacity_table import capacities_text
@@ -44,5 +44,5 @@ def stored_csv(store: Store, measurement_ids: Container[str] | None = None) -> s
     return csv_text(csv_lines(documents))
 
 
-def _is_any_of(point: Point, measurement_ids: Container[str]) -> bool:
+def _is_any_of(point: StoredPoint, measurement_ids: Container[str]) -> bool:
     return any(repeat.point.measurement_id in measurement_ids for repeat in point.repeats)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from orchestrator.analysis.deployments import models_text
-from orchestrator.analysis.points import Attained, Point
+from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import grouped, listed
 from orchestrator.capacity.best import group_of
@@ -102,7 +102,7 @@ def slo_text(slo: Slo) -> str:
     return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
 
 
-def _heading(point: Point, group: Sequence[PointDocument]) -> str:
+def _heading(point: StoredPoint, group: Sequence[PointDocument]) -> str:
     """``chat of quickstart: some-org/model on h100``."""
     model = models_text([document.point.deployment for document in group])
     badge = " (emulated)" if point.emulated else ""
@@ -132,7 +132,7 @@ def _profile(documents: Sequence[PointDocument]) -> Iterator[str]:
     yield from table(columns, [_profile_cells(document.point) for document in documents])
 
 
-def _profile_cells(point: Point) -> list[str]:
+def _profile_cells(point: StoredPoint) -> list[str]:
     figures = point.figures
     ok = figures.requests.ok
     prefill, decode = figures.prefill_throughput, figures.decode_throughput
@@ -148,7 +148,7 @@ def _profile_cells(point: Point) -> list[str]:
     ]
 
 
-def _label(point: Point) -> str:
+def _label(point: StoredPoint) -> str:
     return point.deployment.label + ("\nemulated" if point.emulated else "")
 
 
@@ -239,7 +239,7 @@ def _style(outcomes: set[bool]) -> str | None:
     return "green" if True in outcomes else "red"
 
 
-def _note(point: Point) -> str:
+def _note(point: StoredPoint) -> str:
     """What a reader must know although the point is valid: the notes of its first repeat that has
     any.
     """
@@ -258,7 +258,7 @@ def _note(point: Point) -> str:
     return f"{note} ({len(noted)} of {len(point.used)} repeats)"
 
 
-def _name(point: Point) -> str:
+def _name(point: StoredPoint) -> str:
     head = point.head
     badge = " (emulated)" if point.emulated else ""
     level = load_text(head.control, head.level)

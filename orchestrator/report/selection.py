@@ -5,7 +5,7 @@ which of them share a ranking.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
@@ -143,7 +143,7 @@ def _comparisons(
     if len(ranked_together) == 1:
         return ranked_together[0].comparisons(slo, per)
     names = listed([experiment.name for experiment in ranked_together])
-    every: list[Point] = []
+    every: list[StoredPoint] = []
     missing: list[MissingLevel] = []
     for experiment in ranked_together:
         points = experiment.points(slo)

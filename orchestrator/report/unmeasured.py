@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from orchestrator.analysis.points import Measurement, Point
+from orchestrator.analysis.points import Repeat, StoredPoint
 from orchestrator.base.text import grouped
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.validity import EndsSearch, Validity
@@ -16,8 +16,8 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
     asks for a capacity, and one probe that tells of its level is enough.
     """
     searches = experiment.searched
-    missing: list[Measurement] = []
-    probes: list[Point] = []
+    missing: list[Repeat] = []
+    probes: list[StoredPoint] = []
     for point in experiment.points().current:
         if point.head.workload in searches:
             probes.append(point)
@@ -32,7 +32,7 @@ def unmeasured(experiment: StoredExperiment) -> list[str]:
     return [f"{count} {verdict}" for verdict, count in counts.items()]
 
 
-def _without_answer(probes: Sequence[Point]) -> list[Measurement]:
+def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
     """The probes of one search, if none of them tells of its level."""
     repeats = [repeat for point in probes for repeat in point.repeats]
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]
@@ -43,7 +43,7 @@ def _without_answer(probes: Sequence[Point]) -> list[Measurement]:
     return repeats
 
 
-def _no_load_changes(repeat: Measurement) -> bool:
+def _no_load_changes(repeat: Repeat) -> bool:
     """Whether a probe of any other load would have the same verdict."""
     validity = repeat.point.validity
     if validity not in list(Validity) or repeat.point.ended_early == "fails":

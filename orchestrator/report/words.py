@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator import __version__
 from orchestrator.analysis.metrics import BACKLOG, FAILING
 from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
-from orchestrator.analysis.points import Attained, Point
+from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import listed
 from orchestrator.capacity.best import Certainty, Comparison
@@ -276,7 +276,7 @@ _REMEDIES: Mapping[Remedy, Callable[[Doubt], str]] = {
 NO_REASON = "no reason was stored"
 
 
-def point_doubt_texts(point: Point) -> list[str]:
+def point_doubt_texts(point: StoredPoint) -> list[str]:
     """Its verdict with the reasons, unless it is valid, and which of its repeats failed or have
     another verdict.
     """
@@ -300,7 +300,7 @@ def point_doubt_texts(point: Point) -> list[str]:
     return texts
 
 
-def _failed_requests_text(point: Point) -> str:
+def _failed_requests_text(point: StoredPoint) -> str:
     requests = point.figures.requests
     return f"{requests.failed} of {requests.scheduled} requests failed"
 
@@ -349,7 +349,7 @@ def exclusion_text(excluded: Excluded) -> str:
     return _no_level_holds(point, excluded.shortfall)
 
 
-def _failed_text(point: Point) -> str:
+def _failed_text(point: StoredPoint) -> str:
     failed = point.broken or point.repeats
     first = failed[0].point
     reason = first.reason or first.failure_class or NO_REASON
@@ -358,7 +358,7 @@ def _failed_text(point: Point) -> str:
     return _failed_repeats_text(len(failed), len(point.repeats), reason)
 
 
-def _no_level_holds(point: Point, shortfall: Shortfall) -> str:
+def _no_level_holds(point: StoredPoint, shortfall: Shortfall) -> str:
     test = shortfall.test
     level = load_text(point.head.control, point.head.level)
     share = (
@@ -367,7 +367,7 @@ def _no_level_holds(point: Point, shortfall: Shortfall) -> str:
     return f"no level holds the limits: {share}; {shortfall_text(point, shortfall)}"
 
 
-def shortfall_text(point: Point, shortfall: Shortfall) -> str:
+def shortfall_text(point: StoredPoint, shortfall: Shortfall) -> str:
     """What keeps a point from holding the limits.
 
     ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the
@@ -426,7 +426,7 @@ def note_texts(ranked: RankedDeployment) -> list[str]:
     return [_note_text(note, ranked.point) for note in ranked.notes]
 
 
-def _note_text(note: Note, point: Point) -> str:
+def _note_text(note: Note, point: StoredPoint) -> str:
     repeats = len(point.repeats)
     match note.kind:
         case NoteKind.NO_LEVEL_FAILED:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.deployments import PredictedCapacity
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_limits
 from orchestrator.base.text import grouped
 from orchestrator.capacity.best import ranked_in
@@ -37,7 +37,7 @@ class CapacityDocument:
     deployment has no such unit.
     """
 
-    probe: Point
+    probe: StoredPoint
     slo: Slo
     control: str
     claim: Claim
@@ -73,7 +73,7 @@ class _SearchKey:
 
 
 def capacity_documents(
-    experiment: StoredExperiment, points: Sequence[Point], slos: Sequence[Slo]
+    experiment: StoredExperiment, points: Sequence[StoredPoint], slos: Sequence[Slo]
 ) -> Iterator[CapacityDocument]:
     """The capacity of every searched deployment, under each of the SLOs that the points were judged
     by.
@@ -98,7 +98,7 @@ def capacity_documents(
 
 
 def _document(
-    experiment: StoredExperiment, probe: Point, slo: Slo, control: str, claim: Claim
+    experiment: StoredExperiment, probe: StoredPoint, slo: Slo, control: str, claim: Claim
 ) -> CapacityDocument:
     return CapacityDocument(
         probe=probe,
@@ -111,7 +111,7 @@ def _document(
     )
 
 
-def _bounds(probe: Point, claim: Claim, per: Per, control: str) -> CapacityBounds | None:
+def _bounds(probe: StoredPoint, claim: Claim, per: Per, control: str) -> CapacityBounds | None:
     divisor = divisor_of_capacity(probe.deployment, per, control)
     if divisor is None:
         return None
@@ -123,7 +123,7 @@ def _bounds(probe: Point, claim: Claim, per: Per, control: str) -> CapacityBound
 
 
 def _predicted(
-    experiment: StoredExperiment, probe: Point, slo: Slo, control: str
+    experiment: StoredExperiment, probe: StoredPoint, slo: Slo, control: str
 ) -> PredictedCapacity | None:
     """What the plan predicts under the same limits, whatever they are called."""
     capacities = probe.deployment.prediction.capacities
@@ -136,7 +136,7 @@ def _predicted(
 
 
 def _among_rivals(
-    probe_of: Mapping[_SearchKey, Point],
+    probe_of: Mapping[_SearchKey, StoredPoint],
     found: Mapping[_SearchKey, dict[str, Claim]],
     per: Per | None,
 ) -> dict[_SearchKey, dict[str, Claim]]:

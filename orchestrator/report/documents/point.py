@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.points import Attained, Measurement, Point, attained
+from orchestrator.analysis.points import Attained, Repeat, StoredPoint, attained
 from orchestrator.analysis.slo import JOINT, Verdicts, shares
 from orchestrator.report.documents.prediction import PredictionComparison, compare_with_prediction
 from orchestrator.results.records import LaunchRow, PointHead
@@ -53,7 +53,7 @@ class SloResult:
 class RepeatDocument:
     """One repeat of a point."""
 
-    repeat: Measurement
+    repeat: Repeat
     slo_results: tuple[SloResult, ...]
 
 
@@ -65,7 +65,7 @@ class PointDocument:
     repeats that failed. ``launch``: the engine start on which the first of these failed.
     """
 
-    point: Point
+    point: StoredPoint
     slo_results: tuple[SloResult, ...]
     is_current: bool
     is_knee: bool
@@ -87,7 +87,7 @@ class PointDocument:
 
 
 def point_document(
-    point: Point,
+    point: StoredPoint,
     slos: Sequence[Slo] = (),
     launches: Mapping[str, LaunchRow] | None = None,
     is_current: bool = True,
@@ -111,7 +111,7 @@ def point_document(
     )
 
 
-def _results(point: Point, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
+def _results(point: StoredPoint, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
     window_s = sum(_window_s(repeat) for repeat in point.used)
     results = []
     for index, slo in enumerate(slos):
@@ -121,7 +121,7 @@ def _results(point: Point, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
     return tuple(results)
 
 
-def _results_of_repeat(repeat: Measurement, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
+def _results_of_repeat(repeat: Repeat, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
     if not repeat.verdicts:
         return tuple(SloResult(slo, (), (), 0.0) for slo in slos)
     window_s = _window_s(repeat)
@@ -131,5 +131,5 @@ def _results_of_repeat(repeat: Measurement, slos: Sequence[Slo]) -> tuple[SloRes
     )
 
 
-def _window_s(repeat: Measurement) -> float:
+def _window_s(repeat: Repeat) -> float:
     return (repeat.point.window_end_ns - repeat.point.window_start_ns) / 1e9

@@ -7,7 +7,7 @@ import numpy as np
 
 from orchestrator.analysis.deployments import PredictedLevel
 from orchestrator.analysis.metrics import BACKLOG
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 
 FIGURES = ("ttft_ms", "tpot_ms", "output_throughput")  # predicted for each level
 Values = Mapping[str, float | None]
@@ -28,7 +28,7 @@ class PredictionComparison:
     error_factors: Mapping[str, float]
 
 
-def compare_with_prediction(point: Point) -> PredictionComparison | None:
+def compare_with_prediction(point: StoredPoint) -> PredictionComparison | None:
     """None if the plan predicted nothing for this level, or nothing was measured."""
     factors = point.deployment.prediction.error_factors
     if not point.used or factors is None:
@@ -67,7 +67,7 @@ def _times_worse(name: str, ratio: float | None) -> float | None:
     return 1 / ratio if name == "output_throughput" else ratio
 
 
-def _telling_figures(point: Point, predicted: Values) -> tuple[str, ...]:
+def _telling_figures(point: StoredPoint, predicted: Values) -> tuple[str, ...]:
     """The figures that tell something of the engine."""
     if point.validity == BACKLOG:
         # latencies grow with the run; one that ended early left its open answers out
@@ -79,7 +79,7 @@ def _telling_figures(point: Point, predicted: Values) -> tuple[str, ...]:
     return FIGURES
 
 
-def _predicted_at(point: Point, levels: Sequence[PredictedLevel]) -> Values | None:
+def _predicted_at(point: StoredPoint, levels: Sequence[PredictedLevel]) -> Values | None:
     """What was predicted at the point's level, interpolated over the logarithm of the level; None
     outside the range.
     """

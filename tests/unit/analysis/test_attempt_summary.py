@@ -21,7 +21,7 @@ from orchestrator.analysis import attempt_summary
 from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.analysis.intervals import rate_interval, share_interval
 from orchestrator.analysis.metrics import figures, merge, observe
-from orchestrator.analysis.points import Point, complete, load_points
+from orchestrator.analysis.points import StoredPoint, complete, load_points
 from orchestrator.analysis.slo import judge, limit_values, parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.report.as_json import point_json
@@ -237,7 +237,7 @@ def test_many_attempts_are_a_few_files_and_resume_opens_no_manifest(
             "status": "ok" if number % 2 else "failed",
         }
         commit_measurement(store, f"m{number}", rows, **ids)
-    points: list[Point] = load_points(Store.open(str(tmp_path), "exp"))
+    points: list[StoredPoint] = load_points(Store.open(str(tmp_path), "exp"))
     assert len(points) == 70
     assert len(computed(str(tmp_path))) <= 2
     monkeypatch.setattr(Store, "_read_manifest", lambda *_: pytest.fail("a manifest was opened"))

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.output_agreement import Agreement, AgreementNote
-from orchestrator.analysis.points import Point, load_points
+from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
 from orchestrator.capacity.best import ComparisonRules, best
@@ -974,7 +974,7 @@ def test_a_failed_probe_tells_nothing_of_other_limits(
     assert sweep.best()["ranking"][0]["capacity"] is None, "a list of levels claims nothing"
 
 
-def agreeing(sweep: Sweep, shares: dict[str, float | None]) -> list[Point]:
+def agreeing(sweep: Sweep, shares: dict[str, float | None]) -> list[StoredPoint]:
     """One point of each deployment, the higher the load the lower in the alphabet."""
     for at, name in enumerate(shares):
         sweep.deployment(name)

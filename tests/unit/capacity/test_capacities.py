@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.points import Point, load_points
+from orchestrator.analysis.points import StoredPoint, load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.capacity.capacities import (
     DeploymentAnswer,
@@ -36,7 +36,7 @@ def stored(tmp_path: Path) -> StoredLevels:
     return levels
 
 
-def points_of(stored: StoredLevels) -> list[Point]:
+def points_of(stored: StoredLevels) -> list[StoredPoint]:
     return load_points(stored.store, SLO)
 
 

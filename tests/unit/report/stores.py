@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.analysis.points import Point
+from orchestrator.analysis.points import StoredPoint
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
@@ -10,7 +10,7 @@ from orchestrator.sweep.commit import commit_launch, launch_row
 from tests.unit.plan.test_current import planned
 
 
-def points_of(store: Store) -> list[Point]:
+def points_of(store: Store) -> list[StoredPoint]:
     """The current points, judged by the limits of the file."""
     experiment = StoredExperiment(store)
     return list(experiment.points(*experiment.slos).current)
