@@ -24,15 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from silicon import ENGINES, Point, read
 
+from orchestrator.base.arrays import Floats
 from orchestrator.emulator import profile
 from orchestrator.emulator.profile import Constants
 from orchestrator.emulator.tables import NoRow
 
-Floats = NDArray[np.float64]
 SHIPPED = Path(profile.__file__).with_name("constants.json")
 FOLDS = Path(__file__).with_name("folds.json")
 SOURCE = "aiconfigurator-core 0.12.0, systems/silicon_sample.csv (Apache-2.0)"

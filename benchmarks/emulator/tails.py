@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 from silicon import recv_interval
 
+from orchestrator.base.arrays import Floats
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import facts_from_config, known_config
 from orchestrator.emulator.model import replica
@@ -33,7 +33,6 @@ from orchestrator.emulator.profile import Constants
 from orchestrator.predict.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
-Floats = NDArray[np.float64]
 JITTERS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 SHIPPED = 0.02
 FIGURES = ("TTFT", "TPOT")

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from orchestrator.base.arrays import Bools, Floats
+
 TARGET = 0.95
 LONG = 200_000  # requests of the simulation that says what the truth is
 

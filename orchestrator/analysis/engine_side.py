@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from orchestrator.analysis.requests import Floats, Ints
+from orchestrator.base.arrays import Floats, Ints
 from orchestrator.results.records import EngineSide
 
 

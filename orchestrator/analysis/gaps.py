@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.analysis.requests import Bools, Floats, Ints, TokenEventBlock
+from orchestrator.analysis.requests import TokenEventBlock
+from orchestrator.base.arrays import Bools, Floats, Ints
 
 # gaps below about one second are counted in an array, the few longer ones by sorting
 _DENSE_US = 1 << 20

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.throughput import BATCHES, Batches
+from orchestrator.base.arrays import Bools, Floats
 
 CONFIDENCE = 0.95
 MOST_STARTS = 20  # more than this nobody is advised to make

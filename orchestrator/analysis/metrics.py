@@ -18,15 +18,9 @@ import pyarrow.compute as pc
 
 from orchestrator.analysis import throughput
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
-from orchestrator.analysis.requests import (
-    Bools,
-    Floats,
-    RequestArrays,
-    WindowNs,
-    request_arrays,
-    within,
-)
+from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays, within
 from orchestrator.analysis.steady import steady_from_ns
+from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Distribution, Figures, RequestTotals

@@ -26,9 +26,9 @@ from orchestrator.analysis.deployments import (
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
-from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
 from orchestrator.analysis.throughput import Batches
+from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.text import grouped
 from orchestrator.results.records import (

@@ -11,13 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.results.columns import AT_ONCE, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import BUFFERED_SHARE, EXACT_SOURCES, RequestStatus
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 WindowNs = tuple[int, int]  # [start, end) in ns since the point's start
 
 ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay below 50 MB

@@ -10,14 +10,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from orchestrator.analysis.gaps import token_gaps
-from orchestrator.analysis.requests import (
-    Bools,
-    Floats,
-    RequestArrays,
-    TokenEventBlock,
-    WindowNs,
-    request_arrays,
-)
+from orchestrator.analysis.requests import RequestArrays, TokenEventBlock, WindowNs, request_arrays
+from orchestrator.base.arrays import Bools, Floats
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.registry import unknown_name
 from orchestrator.results.columns import NumberColumn

@@ -10,11 +10,9 @@ instant, and without noise it looks steady before the first answers come.
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from orchestrator.base.arrays import Floats
 from orchestrator.results.lazy_rows import Rows, slices
-
-Floats = npt.NDArray[np.float64]
 
 PARTS = 64  # the run is cut into so many parts, each with its mean number in flight
 # the first cut within so many times the least error counts: in a flat run the least lies anywhere

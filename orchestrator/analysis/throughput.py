@@ -9,14 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.analysis.requests import (
-    Bools,
-    Floats,
-    Ints,
-    RequestArrays,
-    TokenEventBlock,
-    WindowNs,
-)
+from orchestrator.analysis.requests import RequestArrays, TokenEventBlock, WindowNs
+from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.results.columns import or_zero
 
 BATCHES = 10  # parts of each repeat, for intervals.py

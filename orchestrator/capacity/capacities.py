@@ -20,8 +20,8 @@ from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
 from orchestrator.analysis.output_agreement import Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
-from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import shares
+from orchestrator.base.arrays import Bools
 from orchestrator.capacity.claim import POINTLESS, Claim, claim_of
 from orchestrator.capacity.dominance import SETTLED, among_rivals, lead_of, worth
 from orchestrator.capacity.levels import PRECISION, at_levels

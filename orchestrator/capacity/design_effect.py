@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.analysis.requests import Bools, Ints
+from orchestrator.base.arrays import Bools, Ints
 
 PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
 PRIOR_RUNS = 4  # of misses, that weigh as much as what is assumed of a design effect

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.slo import LimitValues, limit_values, tests
+from orchestrator.base.arrays import Bools, Floats
 from orchestrator.spec.load import LIMITS, Slo
 
 ALL_NS = (0, 2**62)  # a window without end

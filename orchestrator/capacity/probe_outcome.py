@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.analysis.metrics import BACKLOG
-from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import format_limits, stored_values, tests
+from orchestrator.base.arrays import Bools
 from orchestrator.base.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.results.validity import EndsSearch, Validity

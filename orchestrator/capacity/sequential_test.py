@@ -28,8 +28,8 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.steady import steady_from
+from orchestrator.base.arrays import Bools, Floats
 from orchestrator.capacity.design_effect import (
     PRIOR_EFFECT,
     MissRuns,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import ArrivalRequest, recorded
 from orchestrator.spec.load import ARRIVALS, Arrivals
@@ -23,7 +23,6 @@ EXAMPLES = {
     "steps": Arrivals(process="steps", steps=[(0.5, 3.0), (2.0, 1.0), (0.0, 1.0)]),
 }
 PROCESSES = sorted(EXAMPLES)
-Floats = NDArray[np.float64]
 
 
 def draw(

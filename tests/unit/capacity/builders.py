@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search.servers import TARGET
-from orchestrator.analysis.requests import Bools
+from orchestrator.base.arrays import Bools
 from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.levels import LevelEvidence

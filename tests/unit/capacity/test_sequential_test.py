@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.requests import Bools, Floats
+from orchestrator.base.arrays import Bools, Floats
 from orchestrator.capacity.design_effect import MissRuns
 from orchestrator.capacity.sequential_test import (
     ALPHA,

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 
+from orchestrator.base.arrays import Floats
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.results.schemas import REQUESTS
 from tests.unit.load.test_schedule import point
-
-Floats = NDArray[np.float64]
 
 CALM = ClientStats(
     client=0, wall_s=70.0, cpu_s=20.0, cpu_share=0.3, loop_lag_p99_ms=0.3, loop_lag_max_ms=2.0, send_lag_p50_ms=0.1,
