@@ -3,42 +3,75 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from orchestrator.base.text import grouped
 from orchestrator.results.records import AnswerRow
 
-FEW = 4  # fewer answers or tokens than this may be alike by chance
+ENOUGH = 4  # fewer answers, or fewer tokens of an answer, may be alike by chance
 # one piece again and again; more often where a first token comes before it, since words may end in
 # "...."
 _REPEATED = re.compile(r"(.+?)\1{3,}|.{1,32}?(.+?)\2{5,}", re.DOTALL)
 
 
-def broken(answers: Sequence[AnswerRow]) -> list[str]:
-    """Why the answers are no output: a sentence per broken replica, empty where all is well or
-    answers are too few.
+class Sign(Enum):
+    """What shows that answers are no output."""
+
+    NAN = auto()  # some answers have a log-probability that is not a number
+    EMPTY = auto()  # all answers
+    SAME_TOKEN = auto()  # all tokens of all answers are the same one
+    SAME_TOKEN_AFTER_FIRST = auto()  # the first token of each answer may still be right
+    SAME_TEXT = auto()  # all answers repeat the same piece of text
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenOutput:
+    """Answers of one replica that are no output.
+
+    ``answers``: how many were looked at. ``replica``: None: the answers of all replicas show it
+    together. ``answers_with_nan``: with NAN. ``tokens``: how many tokens are the same one, which
+    has the id ``token_id``: with SAME_TOKEN and SAME_TOKEN_AFTER_FIRST. ``piece``: with SAME_TEXT.
+    """
+
+    sign: Sign
+    answers: int
+    replica: int | None = None
+    answers_with_nan: int = 0
+    tokens: int = 0
+    token_id: int | None = None
+    piece: str = ""
+
+
+def broken_output(answers: Sequence[AnswerRow]) -> list[BrokenOutput]:
+    """One record for each replica whose answers are no output; empty where the answers are output
+    or are too few to tell.
     """
     by_replica = grouped((answer.replica, answer) for answer in answers)
-    reasons = []
+    broken_replicas = []
     for replica, replica_answers in sorted(by_replica.items()):
-        reason = _reason(replica_answers)
-        if reason is not None:
-            reasons.append(f"replica {replica}: {reason}")
-    if reasons and len(by_replica) > 1:
-        return reasons
-    reason = _reason(answers)  # of all together: each replica may have few
-    return [] if reason is None else [reason]
+        broken = _broken(replica_answers)
+        if broken is not None:
+            broken_replicas.append(replace(broken, replica=replica))
+    if broken_replicas and len(by_replica) > 1:
+        return broken_replicas
+    broken = _broken(answers)  # of all together: each replica may have answered too few prompts
+    return [] if broken is None else [broken]
 
 
-def _reason(answers: Sequence[AnswerRow]) -> str | None:
-    number = len(answers)
+def _broken(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
     with_nan = _answers_with_nan(answers)
     if with_nan:
-        return f"in {with_nan} of {number} answers to fixed prompts a log-probability is NaN"
-    if number < FEW:
+        return BrokenOutput(Sign.NAN, len(answers), answers_with_nan=with_nan)
+    if len(answers) < ENOUGH:
         return None
     if not any(answer.text or answer.token_ids for answer in answers):
-        return f"all {number} answers to fixed prompts are empty"
-    return _same_token(answers) or _same_text(answers)
+        return BrokenOutput(Sign.EMPTY, len(answers))
+    return (
+        _same_token(answers, Sign.SAME_TOKEN)
+        or _same_token(answers, Sign.SAME_TOKEN_AFTER_FIRST)
+        or _same_text(answers)
+    )
 
 
 def _answers_with_nan(answers: Sequence[AnswerRow]) -> int:
@@ -47,35 +80,34 @@ def _answers_with_nan(answers: Sequence[AnswerRow]) -> int:
     """
     is_nan = [[math.isnan(value) for value in answer.logprobs or ()] for answer in answers]
     with_nan = sum(any(flags) for flags in is_nan)
-    some_are_all_nan = any(len(flags) > 1 and all(flags) for flags in is_nan)
-    return with_nan if with_nan >= FEW or some_are_all_nan else 0
+    has_answer_of_nan = any(len(flags) > 1 and all(flags) for flags in is_nan)
+    return with_nan if with_nan >= ENOUGH or has_answer_of_nan else 0
 
 
-def _same_token(answers: Sequence[AnswerRow]) -> str | None:
-    # the first token of each answer may still be right
-    for skipped, tokens in ((0, "tokens"), (1, "tokens after the first")):
-        ids = [token for answer in answers for token in (answer.token_ids or ())[skipped:]]
-        if len(set(ids)) == 1 and len(ids) >= FEW * len(answers):
-            return (
-                f"all {len(ids)} {tokens} of {len(answers)} answers to different prompts are the"
-                f" same (id {ids[0]})"
-            )
-    return None
+def _same_token(answers: Sequence[AnswerRow], sign: Sign) -> BrokenOutput | None:
+    first = 1 if sign is Sign.SAME_TOKEN_AFTER_FIRST else 0
+    ids: list[int] = []
+    for answer in answers:
+        ids += (answer.token_ids or ())[first:]
+    if len(set(ids)) != 1 or len(ids) < ENOUGH * len(answers):
+        return None
+    return BrokenOutput(sign, len(answers), tokens=len(ids), token_id=ids[0])
 
 
-def _same_text(answers: Sequence[AnswerRow]) -> str | None:
-    """Of answers without token ids."""
+def _same_text(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
+    """Judges answers without token ids by their text."""
     if any(answer.token_ids for answer in answers):
         return None
     pieces = {_repeated_piece(answer.text) for answer in answers}
-    if len(pieces) > 1 or None in pieces:
+    if len(pieces) > 1:
         return None
-    return f"all {len(answers)} answers to different prompts repeat {pieces.pop()!r}"
+    (piece,) = pieces
+    return None if piece is None else BrokenOutput(Sign.SAME_TEXT, len(answers), piece=piece)
 
 
 def _repeated_piece(text: str) -> str | None:
-    """The piece that a text repeats, perhaps after a first token; None where it does not only
-    repeat.
+    """The piece that a text repeats, perhaps after a first token; None where the text does anything
+    else.
     """
     match = _REPEATED.fullmatch(text)
     return (match[1] or match[2]) if match else None

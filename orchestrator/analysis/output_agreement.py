@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import takewhile
 
-from orchestrator.analysis.broken_output import broken
+from orchestrator.analysis.broken_output import broken_output
 from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
 from orchestrator.base.text import grouped
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
@@ -174,7 +174,7 @@ def reference(
     deployment is taken only where the plan asks for no unquantized one; where all are quantized,
     the first launch of all. ``family``: in the order of the file, then of time.
     """
-    with_output = [launch for launch in family if not broken(launch.answers)]
+    with_output = [launch for launch in family if not broken_output(launch.answers)]
     unquantized = [launch for launch in with_output if not launch.deployment.is_quantized]
     current = [launch for launch in unquantized if launch.deployment.deployment_id in planned]
     candidates = current or unquantized

@@ -4,7 +4,7 @@ compared.
 
 from dataclasses import replace
 
-from orchestrator.analysis.broken_output import FEW
+from orchestrator.analysis.broken_output import ENOUGH
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
@@ -22,7 +22,7 @@ def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
     They are text, so that engines that take no token ids get the same. More replicas get more
     prompts, so that each answers a few.
     """
-    prompts = max(PROMPTS, FEW * len(point.targets))
+    prompts = max(PROMPTS, ENOUGH * len(point.targets))
     workload = RandomWorkload(
         name="answers",
         api=point.workload.api,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.analysis.broken_output import broken
+from orchestrator.analysis.broken_output import broken_output
 from orchestrator.base.errors import (
     Failure,
     FailureClass,
@@ -34,7 +34,12 @@ from orchestrator.sweep.engine_start import EngineStart, LaunchHooks
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import OF_THE_POINT, Attempt, Loaded, Measurer
 from orchestrator.sweep.outlook import Outlook
-from orchestrator.sweep.words import claim_words, level_words, measured_words
+from orchestrator.sweep.words import (
+    broken_output_text,
+    claim_words,
+    level_words,
+    measured_words,
+)
 from orchestrator.workloads.content import ids_within
 
 NOT_KNOWN = (
@@ -275,7 +280,9 @@ class LaunchLifecycle:
         if transport is not None:
             self._launch.note_transport(transport)
         self._launch.answers = self._answers(answers.replies, asked) if answers is not None else []
-        measurer.broken = broken(self._launch.answers)
+        measurer.broken = [
+            broken_output_text(broken) for broken in broken_output(self._launch.answers)
+        ]
         measurer.notes = () if self._launch.answers else (NOT_KNOWN,)
         return None
 

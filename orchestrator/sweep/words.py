@@ -1,4 +1,6 @@
-"""Short descriptions of a point and its outcome for the live view and events."""
+"""Short descriptions of a point and its outcome, for the live view, for events and for the reasons
+of a verdict.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.results.records import AttemptData, Committed
@@ -23,6 +26,37 @@ def level_words(point: LoadPoint | Point) -> str:
     workload: Workload = point.workload
     level: Level = point.level
     return f"{workload.name} {load_text(level.control, level.value)}"
+
+
+def broken_output_text(broken: BrokenOutput) -> str:
+    """``replica 0: all 8 answers to fixed prompts are empty``."""
+    sentence = _broken_output_text(broken)
+    return sentence if broken.replica is None else f"replica {broken.replica}: {sentence}"
+
+
+def _broken_output_text(broken: BrokenOutput) -> str:
+    number = broken.answers
+    match broken.sign:
+        case Sign.NAN:
+            return (
+                f"in {broken.answers_with_nan} of {number} answers to fixed prompts a"
+                " log-probability is NaN"
+            )
+        case Sign.EMPTY:
+            return f"all {number} answers to fixed prompts are empty"
+        case Sign.SAME_TOKEN:
+            return _same_token_text(broken, "tokens")
+        case Sign.SAME_TOKEN_AFTER_FIRST:
+            return _same_token_text(broken, "tokens after the first")
+        case Sign.SAME_TEXT:
+            return f"all {number} answers to different prompts repeat {broken.piece!r}"
+
+
+def _same_token_text(broken: BrokenOutput, tokens: str) -> str:
+    return (
+        f"all {broken.tokens} {tokens} of {broken.answers} answers to different prompts are the"
+        f" same (id {broken.token_id})"
+    )
 
 
 def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
