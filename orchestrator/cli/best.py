@@ -89,8 +89,8 @@ def best(
         raise click.UsageError(
             'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'
         )
-    comparisons = answers(asked, per)
-    answer = answer_document(comparisons)
+    ranked = answers(asked, per)
+    answer = answer_document(ranked.comparisons)
     if form == "json":
         click.echo(json_text(answer_json(answer)))
     else:
@@ -98,10 +98,10 @@ def best(
     notes = [
         without_limits_text(judged.experiment, slo_text) for judged in asked if not judged.slos
     ]
-    for stored in found:
-        notes += experiment_notes(stored)
+    for each in ranked.experiments:
+        notes += experiment_notes(each.experiment, each.points, each.unanswered, each.ranked_apart)
     for note in notes:
         echo(f"note: {note}", err=True)
     damaged = any(stored.damaged for stored in found)
-    answered = bool(comparisons) and all(comparison.measured for comparison in comparisons)
-    return 0 if answered and not damaged else 3
+    measured = [comparison.measured for comparison in ranked.comparisons]
+    return 0 if measured and all(measured) and not damaged else 3

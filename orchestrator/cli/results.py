@@ -93,16 +93,18 @@ def results(
             "--profile is a table of points: json and csv hold the same figures of each"
         )
     found = experiments(open_results(uri), experiment)
-    texts = (
-        _launches(found, form)
-        if launches
-        else _points(with_limits(slo_text, found), superseded, form, profile)
-    )
+    judged = [] if launches else list(with_limits(slo_text, found))
+    texts = _launches(found, form) if launches else _points(judged, superseded, form, profile)
     for text in texts:
         echo(text) if form == "table" else click.echo(text, nl=False)
-    for stored in found:
-        for note in experiment_notes(stored):
-            echo(f"note: {note}", err=True)
+    notes: list[str] = []
+    if launches:
+        for stored in found:
+            notes += experiment_notes(stored)
+    for each in judged:
+        notes += experiment_notes(each.experiment, each.points, each.unanswered)
+    for note in notes:
+        echo(f"note: {note}", err=True)
     return 3 if any(stored.damaged for stored in found) else 0
 
 

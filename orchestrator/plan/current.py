@@ -41,40 +41,15 @@ class Points:
     superseded: tuple[StoredPoint, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnansweredSlo:
-    """An SLO that could not be checked, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RankedApart:
-    """Runs of ``load`` that are not ranked with others, which asked for something else.
-
-    ``differences``: the names of what they asked otherwise.
-    """
-
-    runs: tuple[str, ...]
-    others: tuple[str, ...]
-    differences: tuple[str, ...]
-
-
 class StoredExperiment:
     """One experiment of a results root.
 
-    ``prices``: USD per GPU hour by hardware; they replace the file's. ``unanswered`` and
-    ``ranked_apart`` are filled while the experiment is judged; ``last_points`` are those that were
-    read last.
+    ``prices``: USD per GPU hour by hardware; they replace the file's.
     """
 
     def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
         self.store = store
         self.name = store.experiment
-        self.unanswered: list[UnansweredSlo] = []
-        self.ranked_apart: list[RankedApart] = []
-        self.last_points: Points | None = None
         self._prices = prices or {}
         self._plan_text = store.plan()
 
@@ -131,7 +106,9 @@ class StoredExperiment:
             return ()
 
     def points(self, *slos: Slo) -> Points:
-        """All points, judged by these SLOs, with the labels and prices of the plan."""
+        """All points, judged by these SLOs, with the labels and prices of the plan. Raises
+        InputError where an SLO needs a table that was deleted.
+        """
         current: list[StoredPoint] = []
         superseded: list[StoredPoint] = []
         for point in load_points(self.store, *slos):
@@ -147,12 +124,10 @@ class StoredExperiment:
                 # what the plan predicts now is of what it asks for now
                 deployment = _without_predicted_levels(described.deployment)
                 superseded.append(replace(described, deployment=deployment))
-        self.last_points = Points(tuple(current), tuple(superseded))
-        return self.last_points
+        return Points(tuple(current), tuple(superseded))
 
-    def comparisons(self, slo: Slo, per: Per | None = None) -> list[Comparison]:
-        """The rankings under one SLO. Raises InputError where it needs a table that was deleted."""
-        points = self.points(slo)
+    def comparisons(self, points: Points, slo: Slo, per: Per | None = None) -> list[Comparison]:
+        """The rankings under one SLO. ``points``: all of the experiment, judged by this SLO."""
         if self.plan is None:
             return [
                 replace(comparison, content=content)

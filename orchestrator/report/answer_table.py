@@ -44,12 +44,12 @@ def answer_text(experiment: StoredExperiment) -> Iterator[str]:
     """How a sweep ends: best configuration and runner-up under each of the file's limits, and the
     next commands.
     """
-    answer = answer_document(answers([ExperimentLimits(experiment, experiment.slos)]))
-    for document in answer.comparisons:
+    found = answers([ExperimentLimits(experiment, experiment.slos)])
+    for document in answer_document(found.comparisons).comparisons:
         yield from _answer_lines(document)
-    yield from (
-        f"note: no answer under {text}" for text in map(unanswered_text, experiment.unanswered)
-    )
+    for answered in found.experiments:
+        for slo in answered.unanswered:
+            yield f"note: no answer under {unanswered_text(slo)}"
     before = "next: "
     for command in _next_commands(experiment):
         yield before + command

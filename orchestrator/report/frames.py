@@ -159,7 +159,7 @@ def best(
     ``attrs["why"]`` says how certain each ranking is, or why there is none. Raises InputError.
     """
     stored = experiments(open_results(uri), experiment, prices)
-    answer = answer_document(answers(limits(slo, stored), per))
+    answer = answer_document(answers(limits(slo, stored), per).comparisons)
     rows = [
         {**comparison_fields(document), **ranked_json(ranked)}
         for document in answer.comparisons

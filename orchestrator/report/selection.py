@@ -12,24 +12,61 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
 from orchestrator.capacity.capacities import MissingLevel
-from orchestrator.plan.current import (
-    Points,
-    RankedApart,
-    StoredExperiment,
-    UnansweredSlo,
-    differences,
-)
+from orchestrator.plan.current import Points, StoredExperiment, differences
 from orchestrator.results.root import Results
 from orchestrator.spec.load import Per, Slo
 
 
 @dataclass(frozen=True, slots=True)
+class UnansweredSlo:
+    """An SLO that could not be checked, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedExperiment:
-    """An experiment's points, and the SLOs that they were judged by."""
+    """An experiment's points, the SLOs that they were judged by, and those that could not be
+    checked.
+    """
 
     experiment: StoredExperiment
     slos: Sequence[Slo]
     points: Points
+    unanswered: tuple[UnansweredSlo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankedApart:
+    """Runs of ``load`` that are not ranked with others, which asked for something else.
+
+    ``differences``: the names of what they asked otherwise.
+    """
+
+    runs: tuple[str, ...]
+    others: tuple[str, ...]
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredExperiment:
+    """An experiment whose deployments were ranked. ``points``: those that were read for it; None
+    where it has no limits, or none that could be checked.
+    """
+
+    experiment: StoredExperiment
+    points: Points | None
+    unanswered: tuple[UnansweredSlo, ...]
+    ranked_apart: tuple[RankedApart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The rankings of some experiments, and what is worth knowing of each experiment."""
+
+    comparisons: tuple[Comparison, ...]
+    experiments: tuple[AnsweredExperiment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +83,7 @@ class _SharedRanking:
 
     experiments: list[StoredExperiment]
     slos: Sequence[Slo]
+    is_of_load_runs: bool = False
 
 
 def experiments(
@@ -79,31 +117,52 @@ def limits(asked: str | None, stored: Iterable[StoredExperiment]) -> list[Experi
     return named
 
 
-def answers(judged: Iterable[ExperimentLimits], per: Per | None = None) -> list[Comparison]:
+def answers(judged: Iterable[ExperimentLimits], per: Per | None = None) -> Answers:
     """Each experiment's rankings under its SLOs. ``judged``: from ``limits``; ``per``: see
     ``ComparisonRules``.
 
-    An SLO that needs a deleted table is left out, with a note. Raises InputError where that leaves
-    none.
+    An SLO that needs a deleted table is left out, and said to be unanswered. Raises InputError
+    where that leaves none.
     """
+    every = list(judged)
+    rankings = _ranked_together(every)
     comparisons: list[Comparison] = []
+    latest_points: dict[str, Points] = {}
+    unanswered: dict[str, list[UnansweredSlo]] = {}
     problem: InputError | None = None
-    for ranking in _ranked_together(judged):
+    for ranking in rankings:
+        names = [experiment.name for experiment in ranking.experiments]
         for slo in ranking.slos:
             try:
-                comparisons += _comparisons(ranking.experiments, slo, per)
+                for experiment in ranking.experiments:
+                    latest_points[experiment.name] = experiment.points(slo)
             except InputError as error:
                 problem = error
-                for experiment in ranking.experiments:
-                    experiment.unanswered.append(UnansweredSlo(slo.name, str(error)))
+                for name in names:
+                    unanswered.setdefault(name, []).append(UnansweredSlo(slo.name, str(error)))
+            else:
+                points = [latest_points[name] for name in names]
+                comparisons += _comparisons(ranking.experiments, points, slo, per)
     if problem is not None and not comparisons:
         raise problem
-    return comparisons
+    apart = _ranked_apart([ranking for ranking in rankings if ranking.is_of_load_runs])
+    return Answers(
+        comparisons=tuple(comparisons),
+        experiments=tuple(
+            AnsweredExperiment(
+                each.experiment,
+                latest_points.get(each.experiment.name),
+                tuple(unanswered.get(each.experiment.name, ())),
+                apart.get(each.experiment.name, ()),
+            )
+            for each in every
+        ),
+    )
 
 
 def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]:
     """A file's experiment stands alone; runs of ``load`` that asked for the same at the same levels
-    under the same limits stand together. Others get a note that says in what they differ.
+    under the same limits stand together, after the files' experiments.
     """
     alone: list[_SharedRanking] = []
     load_runs: list[_SharedRanking] = []
@@ -117,36 +176,42 @@ def _ranked_together(judged: Iterable[ExperimentLimits]) -> list[_SharedRanking]
                 ranking.experiments.append(each.experiment)
                 break
         else:
-            load_runs.append(_SharedRanking([each.experiment], each.slos))
-    for ranking in load_runs[1:]:
-        _note_ranked_apart(ranking, load_runs[0])
+            load_runs.append(_SharedRanking([each.experiment], each.slos, is_of_load_runs=True))
     return alone + load_runs
 
 
-def _note_ranked_apart(ranking: _SharedRanking, first: _SharedRanking) -> None:
-    names = differences(first.experiments[0], ranking.experiments[0])
-    if [*first.slos] != [*ranking.slos]:
-        names.append("limits")
-    ranking.experiments[0].ranked_apart.append(
-        RankedApart(
+def _ranked_apart(load_runs: Sequence[_SharedRanking]) -> dict[str, tuple[RankedApart, ...]]:
+    """How each ranking of runs of ``load`` differs from the first one, by the name of its first
+    run.
+    """
+    apart: dict[str, tuple[RankedApart, ...]] = {}
+    for ranking in load_runs[1:]:
+        first = load_runs[0]
+        names = differences(first.experiments[0], ranking.experiments[0])
+        if [*first.slos] != [*ranking.slos]:
+            names.append("limits")
+        ranked_apart = RankedApart(
             runs=tuple(experiment.name for experiment in ranking.experiments),
             others=tuple(experiment.name for experiment in first.experiments),
             differences=tuple(names),
         )
-    )
+        apart[ranking.experiments[0].name] = (ranked_apart,)
+    return apart
 
 
 def _comparisons(
-    ranked_together: Sequence[StoredExperiment], slo: Slo, per: Per | None
+    ranked_together: Sequence[StoredExperiment],
+    points_of_each: Sequence[Points],
+    slo: Slo,
+    per: Per | None,
 ) -> list[Comparison]:
     """Several runs of ``load`` are compared as if they were deployments of one experiment."""
     if len(ranked_together) == 1:
-        return ranked_together[0].comparisons(slo, per)
+        return ranked_together[0].comparisons(points_of_each[0], slo, per)
     names = listed([experiment.name for experiment in ranked_together])
     every: list[StoredPoint] = []
     missing: list[MissingLevel] = []
-    for experiment in ranked_together:
-        points = experiment.points(slo)
+    for experiment, points in zip(ranked_together, points_of_each, strict=True):
         every += [point.of_experiment(names) for point in points.current]
         for level in experiment.missing(points):
             missing.append(replace(level, group=replace(level.group, experiment=names)))
@@ -163,17 +228,16 @@ def with_limits(
     """
     for judged in limits(asked, stored):
         experiment, slos = judged.experiment, judged.slos
+        unanswered: list[UnansweredSlo] = []
         try:
             points = experiment.points(*slos)
         except InputError as error:  # limits on single gaps need token_events, which was deleted
             if asked is not None:
                 raise
-            experiment.unanswered += [
-                UnansweredSlo(slo.name, str(error)) for slo in slos if _limits_gaps(slo)
-            ]
+            unanswered = [UnansweredSlo(slo.name, str(error)) for slo in slos if _limits_gaps(slo)]
             slos = tuple(slo for slo in slos if not _limits_gaps(slo))
             points = experiment.points(*slos)
-        yield JudgedExperiment(experiment, slos, points)
+        yield JudgedExperiment(experiment, slos, points, tuple(unanswered))
 
 
 def _limits_gaps(slo: Slo) -> bool:

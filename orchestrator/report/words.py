@@ -27,7 +27,8 @@ from orchestrator.capacity.doubts import (
     DoubtKind,
     Remedy,
 )
-from orchestrator.plan.current import RankedApart, StoredExperiment, UnansweredSlo
+from orchestrator.plan.current import Points, StoredExperiment
+from orchestrator.report.selection import RankedApart, UnansweredSlo
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, counted, format_duration, load_text
 
@@ -457,11 +458,16 @@ def _note_text(note: Note, point: StoredPoint) -> str:
 # Notes on an experiment
 
 
-def experiment_notes(experiment: StoredExperiment) -> list[str]:
-    """What a reader should know. Complete once the points were read."""
+def experiment_notes(
+    experiment: StoredExperiment,
+    points: Points | None = None,
+    unanswered: Sequence[UnansweredSlo] = (),
+    ranked_apart: Sequence[RankedApart] = (),
+) -> list[str]:
+    """What a reader should know of an experiment. ``points``: all of it; None: none were read."""
     name, plan, store = experiment.name, experiment.plan, experiment.store
-    notes = [f"{name}: no answer under {unanswered_text(slo)}" for slo in experiment.unanswered]
-    notes += [_ranked_apart_text(apart) for apart in experiment.ranked_apart]
+    notes = [f"{name}: no answer under {unanswered_text(slo)}" for slo in unanswered]
+    notes += [_ranked_apart_text(apart) for apart in ranked_apart]
     if plan is None:
         reason = "it has no plan.json"
         if experiment.has_plan_file:
@@ -474,7 +480,6 @@ def experiment_notes(experiment: StoredExperiment) -> list[str]:
         notes.append(
             f"{name}: version {plan.program_version} wrote its plan.json, this is {__version__}"
         )
-    points = experiment.last_points
     if points is not None and points.superseded:
         number = counted(len(points.superseded), "point")
         notes.append(

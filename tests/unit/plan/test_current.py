@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.analysis.output_agreement import MADE_UP
+from orchestrator.capacity.best import Comparison
 from orchestrator.cli.main import cli
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
@@ -436,13 +437,20 @@ def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(
     assert not found["certain"]
 
 
+def first_answer(store: Store) -> list[Comparison]:
+    """The rankings under the first SLO of the file."""
+    experiment = StoredExperiment(store)
+    slo = experiment.slos[0]
+    return experiment.comparisons(experiment.points(slo), slo)
+
+
 def test_the_advice_to_run_again_is_a_command_that_measures_what_was_spoilt(store: Store) -> None:
     run(store, planned(), validity="disturbed")
-    (comparison, *_) = StoredExperiment(store).comparisons(StoredExperiment(store).slos[0])
+    (comparison, *_) = first_answer(store)
     command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"
     assert any(text.endswith(command) for text in remedy_texts(comparison))
     for attempt_id in ("b", "c"):
         for point in planned().points:
             commit(store, planned(), point, validity="disturbed", attempt_id=attempt_id)
-    (comparison, *_) = StoredExperiment(store).comparisons(StoredExperiment(store).slos[0])
+    (comparison, *_) = first_answer(store)
     assert any(text.endswith(f"{command} --again 3") for text in remedy_texts(comparison))

@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def comparison(store: Store, slo: str) -> ComparisonDocument:
-    (document,) = answer_document(answers(limits(slo, [StoredExperiment(store)]))).comparisons
+    (document,) = answer_document(answers(limits(slo, [StoredExperiment(store)])).comparisons).comparisons
     return document
 
 
@@ -54,6 +54,6 @@ def test_what_is_left_out_has_its_reason(store: Store) -> None:
 
 
 def test_each_limit_of_the_file_is_a_comparison(store: Store) -> None:
-    document = answer_document(answers(limits(None, [StoredExperiment(store)])))
+    document = answer_document(answers(limits(None, [StoredExperiment(store)])).comparisons)
     names = [comparison.comparison.slo.name for comparison in document.comparisons]
     assert names == ["interactive", "tight"]

@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def best_of(store: Store, slo: str) -> str:
-    answer = answer_document(answers(limits(slo, [StoredExperiment(store)])))
+    answer = answer_document(answers(limits(slo, [StoredExperiment(store)])).comparisons)
     return click.unstyle("\n".join(best_text(answer)))
 
 

@@ -64,7 +64,7 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
     else:
         text = path.read_text().replace('"program_version": "', '"program_version": "0.')
         store.write_plan(text.replace('"id": "', '"id": "0'))
-    found = answers(limits("ttft<=150ms", [StoredExperiment(store)]))
+    found = answers(limits("ttft<=150ms", [StoredExperiment(store)])).comparisons
     assert [len(one.ranking) for one in found] == [2, 2]
     assert sorted('"output_tokens":{"fixed":64}' in one.content for one in found) == [False, True]
     shown = invoke("results", store.uri)
@@ -75,7 +75,7 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(
 def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_path: Path) -> None:
     run(store, planned(levels=[2, 4]))
     (tmp_path / "exp" / "plan.json").unlink()
-    (found,) = answers(limits("ttft<=150ms", [StoredExperiment(store)]))
+    (found,) = answers(limits("ttft<=150ms", [StoredExperiment(store)])).comparisons
     assert (len(found.ranking), found.content) == (2, "")
     assert "exp: it has no plan.json" in invoke("results", store.uri).stderr
 
@@ -92,14 +92,14 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(
 
 def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> None:
     store.write_plan(planned(levels=[2, 4]).to_json())
-    (nothing, _) = answers(limits(None, [StoredExperiment(store)]))
+    (nothing, _) = answers(limits(None, [StoredExperiment(store)])).comparisons
     assert verdict_text(nothing) == "nothing that the plan asks for here is measured yet"
     (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8, emulator seqs=16: "
     assert advice.startswith(f"{again}orchestrator run ")
     run(store, planned(levels=[2, 4]))
     assert "measured yet" not in " ".join(
-        verdict_text(one) for one in answers(limits(None, [StoredExperiment(store)]))
+        verdict_text(one) for one in answers(limits(None, [StoredExperiment(store)])).comparisons
     )
 
 
@@ -125,7 +125,7 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
     )
     decide = [
         text
-        for one in answers(limits(None, [StoredExperiment(store)]))
+        for one in answers(limits(None, [StoredExperiment(store)])).comparisons
         for text in remedy_texts(one)
     ]
     assert [text for text in decide if text.startswith(advice)]
@@ -134,7 +134,7 @@ def test_deployments_that_are_not_started_are_no_reason_to_run_again(
 def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> None:
     plan = changed(planned(), "emulator seqs=16", status="excluded")
     store.write_plan(plan.to_json())
-    (nothing, _) = answers(limits(None, [StoredExperiment(store)]))
+    (nothing, _) = answers(limits(None, [StoredExperiment(store)])).comparisons
     (advice,) = remedy_texts(nothing)
     again = "run the experiment again: it goes on with emulator seqs=8: "
     assert advice.startswith(f"{again}orchestrator run ")

@@ -583,13 +583,11 @@ def test_a_sweep_whose_engine_answers_noise_probes_once_per_start(tmp_path: Path
     world, store = world_of(replies=[noise] * 4), Store.open(str(tmp_path), "x")
     report = sweep(world, searching(), store)
     assert (report.counts.measured, len(world.loads)) == (1, 1)
-    (one,) = capacity_documents(
-        (experiment := StoredExperiment(store)),
-        experiment.points(*experiment.slos).current,
-        experiment.slos,
-    )
-    assert (one.claim.status, one.claim.claim) == ("broken_output", None)
-    (comparison,) = experiment.comparisons(experiment.slos[0])
+    experiment = StoredExperiment(store)
+    points = experiment.points(*experiment.slos)
+    (capacity,) = capacity_documents(experiment, points.current, experiment.slos)
+    assert (capacity.claim.status, capacity.claim.claim) == ("broken_output", None)
+    (comparison,) = experiment.comparisons(points, experiment.slos[0])
     remedies = remedy_texts(comparison)
     assert "change " in remedies[-1]
     assert "search" not in " ".join(remedies), "no further search tells anything"

@@ -104,6 +104,13 @@ def last_claims(world: World) -> dict[str, dict[str, Any]]:
     return {one.deployment: dict(one.data)["fast"] for one in found}
 
 
+def answer_of(experiment: StoredExperiment) -> Any:
+    """The JSON of its only comparison."""
+    rankings = answers([ExperimentLimits(experiment, experiment.slos)])
+    (answer,) = cast("list[Any]", answer_json(answer_document(rankings.comparisons))["comparisons"])
+    return answer
+
+
 def capacities(store: Store) -> str:
     experiment = StoredExperiment(store)
     return "\n".join(
@@ -130,13 +137,7 @@ def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: 
     }
     assert sum(losers.values()) < counted[next(name for name in counted if WINNER in labels[name])]
     experiment = StoredExperiment(store)
-    answer: Any
-    (answer,) = cast(
-        "list[Any]",
-        answer_json(answer_document(answers([ExperimentLimits(experiment, experiment.slos)])))[
-            "comparisons"
-        ],
-    )
+    answer = answer_of(experiment)
     assert WINNER in answer["ranking"][0]["deployment"]
     assert capacities(store).count("outraced") == 2
     assert sum("outraced" in one["reason"] for one in answer["left_out"]) == 2
@@ -342,14 +343,7 @@ def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_pat
     assert [
         one.data for one in later.told if isinstance(one, Event) and one.kind == "not_started"
     ] == [{"deployments": 1}]
-    (answer,) = cast(
-        "list[Any]",
-        answer_json(
-            answer_document(
-                answers([ExperimentLimits(StoredExperiment(store), StoredExperiment(store).slos)])
-            )
-        )["comparisons"],
-    )
+    answer = answer_of(StoredExperiment(store))
     assert "not measured" in answer["why"]
 
 
