@@ -101,17 +101,21 @@ class StoredDeployment:
         return bool(self.quantization or self.prediction.checkpoint_quantization)
 
 
-def models_text(deployments: Sequence[StoredDeployment]) -> str:
-    """One model in a few words: its unquantized checkpoint, and how many other checkpoints there
-    are.
+@dataclass(frozen=True, slots=True)
+class ComparedModel:
+    """One model in the checkpoints that are compared. ``checkpoint``: an unquantized one where there
+    is one; ``other_checkpoints``: how many more there are.
     """
+
+    checkpoint: str
+    other_checkpoints: int = 0
+
+
+def compared_model(deployments: Sequence[StoredDeployment]) -> ComparedModel:
+    """The model of these deployments, which serve checkpoints of one model."""
     names = {deployment.model for deployment in deployments}
     unquantized = {deployment.model for deployment in deployments if not deployment.is_quantized}
-    first = min(unquantized or names)
-    others = len(names) - 1
-    if not others:
-        return first
-    return f"{first} and {others} more checkpoint{'' if others == 1 else 's'} of it"
+    return ComparedModel(min(unquantized or names), len(names) - 1)
 
 
 def stored_deployment(row: DeploymentRow) -> StoredDeployment:

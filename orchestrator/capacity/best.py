@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
-from orchestrator.analysis.deployments import models_text
+from orchestrator.analysis.deployments import ComparedModel, compared_model
 from orchestrator.analysis.output_agreement import NEAR_CHANCE, disagreement
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.errors import FailureClass
@@ -89,7 +89,7 @@ class Comparison:
 
     experiment: str
     workload: str
-    model: str
+    model: ComparedModel
     hardware: str
     slo: Slo
     per: Per
@@ -204,12 +204,16 @@ def _comparison(
         doubts = unsettled
         if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
             doubts += no_level_doubts(points)
+    if points:
+        model = compared_model(deployments)
+    else:
+        model = ComparedModel(evidence.missing[0].model)
     hardware = {deployment.hardware for deployment in deployments}
     hardware |= {missing_level.group.hardware for missing_level in evidence.missing}
     return Comparison(
         experiment=group.experiment,
         workload=group.workload,
-        model=models_text(deployments) if points else evidence.missing[0].model,
+        model=model,
         hardware=", ".join(sorted(hardware)),
         slo=slo,
         per=per,

@@ -98,7 +98,7 @@ def _title(document: ComparisonDocument) -> str:
     comparison = document.comparison
     content = f", {comparison.content}" if comparison.content else ""
     badge = " (emulated)" if comparison.emulated else ""
-    model = f"{comparison.model}{on_hardware(comparison.hardware)}{badge}"
+    model = f"{document.model}{on_hardware(comparison.hardware)}{badge}"
     name = f"{comparison.workload} of {comparison.experiment}: {model}{content}"
     return f"{name} under {slo_text(comparison.slo)}"
 

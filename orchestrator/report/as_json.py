@@ -234,7 +234,9 @@ def comparison_fields(document: ComparisonDocument) -> JsonObject:
     """What is said of all deployments of a comparison."""
     comparison = document.comparison
     return {
-        **fields_of(comparison, "experiment", "workload", "model", "hardware", "content"),
+        **fields_of(comparison, "experiment", "workload"),
+        "model": document.model,
+        **fields_of(comparison, "hardware", "content"),
         "slo": format_slo(comparison.slo),
         "slo_name": comparison.slo.name,
         "per": comparison.per,

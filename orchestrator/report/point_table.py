@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.analysis.deployments import models_text
+from orchestrator.analysis.deployments import compared_model
 from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.slo import JOINT, format_slo
 from orchestrator.base.text import grouped, listed
@@ -15,7 +15,7 @@ from orchestrator.report.prediction_error import (
     predicted_vs_measured_text,
 )
 from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
-from orchestrator.report.words import load_run_difference_text, point_doubt_texts
+from orchestrator.report.words import load_run_difference_text, model_text, point_doubt_texts
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
@@ -104,7 +104,7 @@ def slo_text(slo: Slo) -> str:
 
 def _heading(point: StoredPoint, group: Sequence[PointDocument]) -> str:
     """``chat of quickstart: some-org/model on h100``."""
-    model = models_text([document.point.deployment for document in group])
+    model = model_text(compared_model([document.point.deployment for document in group]))
     badge = " (emulated)" if point.emulated else ""
     hardware = on_hardware(point.deployment.hardware)
     return f"{point.head.workload} of {point.head.experiment}: {model}{hardware}{badge}"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator import __version__
+from orchestrator.analysis.deployments import ComparedModel
 from orchestrator.analysis.metrics import BACKLOG, FAILING
 from orchestrator.analysis.output_agreement import AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained, StoredPoint
@@ -41,6 +42,13 @@ def level_text(level: Level) -> str:
 def name_at_level(deployment: RankedDeployment) -> str:
     """``tp=2 at 8 req/s``."""
     return f"{deployment.label} at {level_text(deployment.level)}"
+
+
+def model_text(model: ComparedModel) -> str:
+    """``org/m and 2 more checkpoints of it``."""
+    if not model.other_checkpoints:
+        return model.checkpoint
+    return f"{model.checkpoint} and {counted(model.other_checkpoints, 'more checkpoint')} of it"
 
 
 def unit_text(comparison: Comparison) -> str:

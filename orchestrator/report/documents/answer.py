@@ -9,6 +9,7 @@ from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.capacities import Excluded, RankedDeployment
 from orchestrator.report.words import (
     exclusion_text,
+    model_text,
     note_texts,
     remedy_texts,
     unit_text,
@@ -41,6 +42,7 @@ class ComparisonDocument:
     """
 
     comparison: Comparison
+    model: str
     unit: str
     verdict: str
     remedies: tuple[str, ...]
@@ -62,6 +64,7 @@ def answer_document(comparisons: Iterable[Comparison]) -> AnswerDocument:
 def _comparison_document(comparison: Comparison) -> ComparisonDocument:
     return ComparisonDocument(
         comparison=comparison,
+        model=model_text(comparison.model),
         unit=unit_text(comparison),
         verdict=verdict_text(comparison),
         remedies=tuple(remedy_texts(comparison)),

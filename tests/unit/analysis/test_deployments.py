@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.analysis.deployments import (
+    ComparedModel,
     ErrorFactors,
+    compared_model,
     prediction_of,
     stored_deployment,
     unknown_deployment,
@@ -58,6 +60,18 @@ def test_a_deployment_is_quantized_by_its_settings_or_its_checkpoint() -> None:
     assert not deployment().is_quantized
     assert deployment(quantization="fp8").is_quantized
     assert deployment(predicted_json='{"checkpoint_quantization": "awq"}').is_quantized
+
+
+def test_a_compared_model_is_named_by_its_unquantized_checkpoint() -> None:
+    quantized = deployment(model="a/m-fp8", quantization="fp8")
+    plain = deployment(model="org/m")
+    assert compared_model([quantized, plain]) == ComparedModel("org/m", 1)
+    assert compared_model([plain, plain]) == ComparedModel("org/m", 0)
+
+
+def test_without_an_unquantized_checkpoint_the_first_by_name_stands_for_the_model() -> None:
+    awq, fp8 = (deployment(model=f"a/m-{kind}", quantization=kind) for kind in ("awq", "fp8"))
+    assert compared_model([fp8, awq]) == ComparedModel("a/m-awq", 1)
 
 
 def test_of_an_unknown_deployment_only_the_id_is_known() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.deployments import ComparedModel
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.output_agreement import Agreement, AgreementNote, Disagreement
 from orchestrator.analysis.points import Attained
@@ -27,6 +28,7 @@ from orchestrator.report.words import (
     claim_text,
     disagreement_text,
     doubt_text,
+    model_text,
     note_texts,
     remedy_texts,
     shortfall_text,
@@ -44,7 +46,7 @@ def comparison(certainty: Certainty = Certainty.DOUBTED, **changes: Any) -> Comp
     fields: dict[str, Any] = {
         "experiment": "exp",
         "workload": "chat",
-        "model": "m",
+        "model": ComparedModel("m"),
         "hardware": "h100",
         "slo": SLO,
         "per": "gpu",
@@ -58,6 +60,20 @@ def comparison(certainty: Certainty = Certainty.DOUBTED, **changes: Any) -> Comp
         "run_again": None,
     }
     return Comparison(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (ComparedModel("org/m"), "org/m"),
+        (ComparedModel("org/m", 1), "org/m and 1 more checkpoint of it"),
+        (ComparedModel("org/m", 2), "org/m and 2 more checkpoints of it"),
+    ],
+)
+def test_a_model_is_named_with_the_number_of_its_other_checkpoints(
+    model: ComparedModel, text: str
+) -> None:
+    assert model_text(model) == text
 
 
 @pytest.mark.parametrize("certainty", list(Certainty))
