@@ -8,6 +8,7 @@ instant, and without noise it looks steady before the first answers come.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,66 +18,103 @@ from orchestrator.results.lazy_rows import Rows, slices
 PARTS = 64  # the run is cut into so many parts, each with its mean number in flight
 # the first cut within so many times the least error counts: in a flat run the least lies anywhere
 NEARLY = 1.25
-FIRST = 8  # at least so many requests give the end-to-end time of an empty engine
+FIRST_REQUESTS = 8  # at least so many requests give the end-to-end time of an empty engine
 # share of the run in which more may be in flight than later (a cold engine); after it that is
 # chance
-COLD = 0.1
-MOST = 0.5  # share of the run: where it became steady later than that, no part is taken for steady
+COLD_SHARE = 0.1
+# share of the run: where it became steady later than that, no part is taken for steady
+LATEST_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """When some requests were due and when they were done, in one unit of time from the begin of
+    the run.
+
+    ``done``: infinity where a request has not ended. A request is in flight from when it was due
+    until it was done.
+    """
+
+    due: Floats
+    done: Floats
 
 
 def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
     """When the steady part of a run begins, ns; None: there is none. ``duration_ns``: how long
     requests were due.
     """
-
-    def part(rows: Rows) -> tuple[Floats, Floats]:
-        due, done = (
-            rows[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns")
-        )
-        return due, done
-
-    begin = steady_from(lambda: map(part, slices(requests)), float(duration_ns))
+    begin = steady_from(lambda: map(_times_ns, slices(requests)), float(duration_ns))
     return None if begin is None else round(begin)
 
 
-def steady_from(parts: Callable[[], Iterable[tuple[Floats, Floats]]], until: float) -> float | None:
-    """As ``steady_from_ns``, for a run until now and in any unit.
+def _times_ns(requests: Rows) -> RequestTimes:
+    return RequestTimes(
+        requests["scheduled_ns"].to_numpy().astype(np.float64),
+        requests["done_ns"].to_numpy().astype(np.float64),
+    )
 
-    ``parts``: when requests were due and when they were done, some after the others; infinity if
-    they have not ended. A request is in flight from when it was due until it was done.
+
+def steady_from(parts: Callable[[], Iterable[RequestTimes]], now: float) -> float | None:
+    """When the steady part of a run begins that has gone on until ``now``; None: there is none.
+
+    ``parts``: the requests of the run, in the unit of ``now``; it is called twice, so that not all
+    requests need be in memory.
     """
-    edges = np.linspace(0, max(until, 0), PARTS + 1)
-    waited, earliest = np.zeros(PARTS + 1), np.zeros(0)
-    for due, done in parts():
-        waited += _waited(np.sort(due), edges) - _waited(np.sort(done), edges)
-        earliest = np.sort(np.concatenate([earliest, due]))[:FIRST]
-    if not earliest.size or until <= 0:
+    edges = np.linspace(0, max(now, 0), PARTS + 1)
+    time_in_flight = np.zeros(PARTS + 1)
+    earliest_due = np.zeros(0)
+    for times in parts():
+        since_due = _time_since(np.sort(times.due), edges)
+        since_done = _time_since(np.sort(times.done), edges)
+        time_in_flight += since_due - since_done
+        earliest_due = np.sort(np.concatenate([earliest_due, times.due]))[:FIRST_REQUESTS]
+    if not earliest_due.size or now <= 0:
         return None
-    in_flight = np.diff(waited) * PARTS / until
-    cuts = np.arange(int(PARTS * MOST) + 1)
-    until_cut = np.concatenate([[0.0], np.cumsum(in_flight)])[cuts]
+    in_flight = np.diff(time_in_flight) * PARTS / now
+    # those that were due first, at least FIRST_REQUESTS of them, met an empty engine
+    first_until = max(float(edges[1]), float(earliest_due[-1]))
+    end_to_end = [
+        (np.minimum(times.done, now) - times.due)[times.due <= first_until] for times in parts()
+    ]
+    median_end_to_end = float(np.median(np.concatenate(end_to_end)))
+    begin = max(float(edges[_cut(in_flight)]), median_end_to_end)
+    return begin if begin <= LATEST_SHARE * now else None
+
+
+def _cut(in_flight: Floats) -> int:
+    """How many parts to cut off: the first cut whose error is close to the least (MSER).
+    ``in_flight``: the mean number in flight in each of PARTS parts.
+    """
+    cuts = np.arange(int(PARTS * LATEST_SHARE) + 1)
+    sum_before_cut = np.concatenate([[0.0], np.cumsum(in_flight)])[cuts]
     # only a cold start, or less in flight than later, is a warm-up
-    warming = (cuts <= PARTS * COLD) | (until_cut < in_flight.mean() * cuts)
-    errors = np.where(warming, _variances(in_flight)[cuts] / (PARTS - cuts), np.inf)
+    is_cold_start = cuts <= PARTS * COLD_SHARE
+    is_below_mean = sum_before_cut < in_flight.mean() * cuts
+    squared_errors = _variances_from(in_flight)[cuts] / (PARTS - cuts)
+    errors = np.where(is_cold_start | is_below_mean, squared_errors, np.inf)
     negligible = (1e-3 * in_flight.mean()) ** 2 / PARTS
-    cut = int(np.argmax(errors <= NEARLY * errors.min() + negligible))
-    # those that were due first, at least FIRST of them, met an empty engine
-    first = max(float(edges[1]), float(earliest[-1]))
-    stays = [(np.minimum(done, until) - due)[due <= first] for due, done in parts()]
-    begin = max(float(edges[cut]), float(np.median(np.concatenate(stays))))
-    return begin if begin <= MOST * until else None
+    return int(np.argmax(errors <= NEARLY * errors.min() + negligible))
 
 
-def _variances(values: Floats) -> Floats:
+def _variances_from(values: Floats) -> Floats:
     """The variance of ``values[i:]``, for each i."""
-    off, counts = values - values.mean(), np.arange(len(values), 0, -1)
-    means, squares = (np.cumsum(one[::-1])[::-1] / counts for one in (off, off**2))
-    variances: Floats = np.maximum(squares - means**2, 0.0)
+    deviations = values - values.mean()
+    counts = np.arange(len(values), 0, -1)
+    means = _sums_from(deviations) / counts
+    mean_squares = _sums_from(deviations**2) / counts
+    variances: Floats = np.maximum(mean_squares - means**2, 0.0)
     return variances
 
 
-def _waited(since: Floats, edges: Floats) -> Floats:
-    """For each edge, the sum of the times since all instants before it. ``since``: sorted."""
-    count = np.searchsorted(since, edges)
-    waited: Floats = count * edges - np.concatenate([[0.0], np.cumsum(since)])[count]
-    return waited
+def _sums_from(values: Floats) -> Floats:
+    """The sum of ``values[i:]``, for each i."""
+    sums: Floats = np.cumsum(values[::-1])[::-1]
+    return sums
+
+
+def _time_since(instants: Floats, edges: Floats) -> Floats:
+    """For each edge, the sum of the times since all instants before it. ``instants``: sorted."""
+    count = np.searchsorted(instants, edges)
+    sum_of_instants = np.concatenate([[0.0], np.cumsum(instants)])[count]
+    elapsed: Floats = count * edges - sum_of_instants
+    return elapsed

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from orchestrator.analysis.metrics import steady_window_ns
-from tests.unit.load.test_validity import Floats, poisson, processor_sharing, slots, table
+from orchestrator.base.arrays import Floats
+from tests.unit.load.test_validity import poisson, processor_sharing, slots, table
 
 Run = Callable[[float, int], tuple[Floats, Floats]]
 
