@@ -2,6 +2,8 @@
 little memory.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +35,8 @@ class GapCounts:
 
     def std_us(self) -> float:
         """The standard deviation of the gaps; there must be one."""
-        return float(np.sqrt(((self.us - self.mean_us()) ** 2 @ self.counts) / self.total))
+        squares = (self.us - self.mean_us()) ** 2
+        return float(np.sqrt((squares @ self.counts) / self.total))
 
     def quantiles_us(self, probabilities: Iterable[float]) -> Floats:
         """What ``numpy.quantile`` gives for the single gaps (linear interpolation, Hyndman and
@@ -50,12 +53,37 @@ class GapCounts:
 NO_GAPS = GapCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class TokenGaps:
+    """Every gap between two tokens of a block, in us, and the row of the block that it belongs
+    to.
+    """
+
+    us: Ints
+    row: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _WeightedGaps:
+    """Gaps in us, and how many tokens have each; ``counts`` None: one token each."""
+
+    us: npt.NDArray[np.integer[Any]]
+    counts: Ints | None
+
+    def chosen(self, mask: Bools) -> _WeightedGaps:
+        counts = None if self.counts is None else self.counts[mask]
+        return _WeightedGaps(self.us[mask], counts)
+
+    def count_each(self) -> Ints:
+        return np.ones(self.us.size, np.int64) if self.counts is None else self.counts
+
+
 def merge_gaps(parts: Iterable[GapCounts]) -> GapCounts:
     """The gaps of several measurements pooled."""
-    found = list(parts)
-    if len(found) == 1:
-        return found[0]
-    return _grouped([part.us for part in found], [part.counts for part in found])
+    measurements = list(parts)
+    if len(measurements) == 1:
+        return measurements[0]
+    return _grouped([part.us for part in measurements], [part.counts for part in measurements])
 
 
 def count_gaps(blocks: Iterable[TokenEventBlock], chosen: Bools) -> GapCounts:
@@ -63,53 +91,58 @@ def count_gaps(blocks: Iterable[TokenEventBlock], chosen: Bools) -> GapCounts:
 
     A gap before a chunk of k tokens counts as k gaps in whole microseconds that add up to it.
     """
-    dense = np.zeros(0, np.int64)
-    large: list[Ints] = []
-    weights: list[Ints] = []
+    dense_counts = np.zeros(0, np.int64)  # how often each gap below _DENSE_US occurred
+    long_us: list[Ints] = []
+    long_counts: list[Ints] = []
     for block in blocks:
-        for us, weight in _token_gaps(block, chosen[block.request]):
-            above = us >= _DENSE_US
-            if above.any():
-                large.append(us[above].astype(np.int64))
-                weights.append(np.ones(above.sum(), np.int64) if weight is None else weight[above])
-                us, weight = us[~above], None if weight is None else weight[~above]
-            counts = np.bincount(us, weights=weight, minlength=dense.size).astype(
-                np.int64, copy=False
-            )
-            counts[: dense.size] += dense
-            dense = counts
-    us = np.flatnonzero(dense)
-    return _grouped([us, *large], [dense[us], *weights])
+        for gaps in _weighted_gaps(block, chosen[block.request]):
+            is_long = gaps.us >= _DENSE_US
+            if is_long.any():
+                long_gaps = gaps.chosen(is_long)
+                long_us.append(long_gaps.us.astype(np.int64))
+                long_counts.append(long_gaps.count_each())
+                short_gaps = gaps.chosen(~is_long)
+            else:
+                short_gaps = gaps
+            counts = np.bincount(
+                short_gaps.us, weights=short_gaps.counts, minlength=dense_counts.size
+            ).astype(np.int64, copy=False)
+            counts[: dense_counts.size] += dense_counts
+            dense_counts = counts
+    us = np.flatnonzero(dense_counts)
+    return _grouped([us, *long_us], [dense_counts[us], *long_counts])
 
 
-def token_gaps(block: TokenEventBlock) -> tuple[Ints, Ints]:
-    """Every inter-token gap of a block in us, and the row of the block it belongs to."""
+def token_gaps(block: TokenEventBlock) -> TokenGaps:
+    """Every inter-token gap of a block. A gap before a chunk of k tokens is split into k."""
     if block.tokens is None:
-        return block.gaps_us.astype(np.int64), block.row_of_gap
-    whole, rest = np.divmod(block.gaps_us.astype(np.int64), block.tokens)
+        return TokenGaps(block.gaps_us.astype(np.int64), block.row_of_gap)
+    whole_us, left_us = np.divmod(block.gaps_us.astype(np.int64), block.tokens)
     row = np.repeat(block.row_of_gap, block.tokens)
-    nth = np.arange(row.size) - np.repeat(np.cumsum(block.tokens) - block.tokens, block.tokens)
-    return np.repeat(whole, block.tokens) + (nth < np.repeat(rest, block.tokens)), row
+    first_of_chunk = np.cumsum(block.tokens) - block.tokens
+    nth_of_chunk = np.arange(row.size) - np.repeat(first_of_chunk, block.tokens)
+    is_one_longer = nth_of_chunk < np.repeat(left_us, block.tokens)
+    return TokenGaps(np.repeat(whole_us, block.tokens) + is_one_longer, row)
 
 
-def _token_gaps(
-    block: TokenEventBlock, rows: Bools
-) -> Iterable[tuple[npt.NDArray[np.integer[Any]], Ints | None]]:
-    """(gaps in us, how often each) of the chosen rows."""
-    gaps, tokens = block.gaps_us, block.tokens
+def _weighted_gaps(block: TokenEventBlock, rows: Bools) -> list[_WeightedGaps]:
+    """The gaps of the chosen rows. A gap before a chunk of k tokens is split into k, which differ
+    by at most 1 us.
+    """
+    gaps_us, tokens = block.gaps_us, block.tokens
     if not rows.all():
-        keep = np.repeat(rows, block.lengths)
-        gaps, tokens = gaps[keep], None if tokens is None else tokens[keep]
+        is_chosen = np.repeat(rows, block.lengths)
+        gaps_us = gaps_us[is_chosen]
+        tokens = None if tokens is None else tokens[is_chosen]
     if tokens is None:
-        return [(gaps, None)]
-    whole, rest = np.divmod(gaps.astype(np.int64), tokens)
-    return [(whole, tokens - rest), (whole + 1, rest)]
+        return [_WeightedGaps(gaps_us, None)]
+    whole_us, left_us = np.divmod(gaps_us.astype(np.int64), tokens)
+    return [_WeightedGaps(whole_us, tokens - left_us), _WeightedGaps(whole_us + 1, left_us)]
 
 
 def _grouped(us: list[Ints], counts: list[Ints]) -> GapCounts:
     distinct, place = np.unique(np.concatenate([NO_GAPS.us, *us]), return_inverse=True)
-    summed = np.bincount(
-        place, weights=np.concatenate([NO_GAPS.counts, *counts]), minlength=distinct.size
-    )
-    found = summed > 0
-    return GapCounts(distinct[found].astype(np.int64), summed[found].astype(np.int64))
+    all_counts = np.concatenate([NO_GAPS.counts, *counts])
+    sums = np.bincount(place, weights=all_counts, minlength=distinct.size)
+    occurred = sums > 0
+    return GapCounts(distinct[occurred].astype(np.int64), sums[occurred].astype(np.int64))

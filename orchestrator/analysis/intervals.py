@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from orchestrator.analysis.throughput import BATCHES, Batches
-from orchestrator.base.arrays import Bools, Floats
+from orchestrator.base.arrays import Bools, Ints
 
 CONFIDENCE = 0.95
-MOST_STARTS = 20  # more than this nobody is advised to make
+MOST_STARTS = 20  # nobody is advised to make more starts than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,18 @@ class Interval:
 
     def scaled(self, factor: float) -> Interval:
         """The same in another unit."""
-        names = ("estimate", "lower", "upper", "standard_error")
-        return replace(self, **{name: getattr(self, name) * factor for name in names})
+        return replace(
+            self,
+            estimate=self.estimate * factor,
+            lower=self.lower * factor,
+            upper=self.upper * factor,
+            standard_error=self.standard_error * factor,
+        )
+
+    @property
+    def variance(self) -> float:
+        """Of the estimate."""
+        return self.standard_error**2
 
 
 def exceeds(first: Interval, second: Interval) -> bool:
@@ -59,15 +69,14 @@ def exceeds(first: Interval, second: Interval) -> bool:
     """
     if min(first.starts, second.starts) < 2:
         return False
-    variances = [one.standard_error**2 for one in (first, second)]
-    difference, total = first.estimate - second.estimate, sum(variances)
-    if total == 0:
+    difference = first.estimate - second.estimate
+    variance = first.variance + second.variance
+    if variance == 0:
         return difference > 0
-    freedom = total**2 / sum(
-        variance**2 / (one.starts - 1)
-        for variance, one in zip(variances, (first, second), strict=True)
+    freedom = variance**2 / (
+        first.variance**2 / (first.starts - 1) + second.variance**2 / (second.starts - 1)
     )
-    return bool(difference > _t(freedom) * np.sqrt(total))
+    return bool(difference > _t(freedom) * np.sqrt(variance))
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
@@ -80,11 +89,10 @@ def starts_to_decide(first: Interval, second: Interval) -> int | None:
     return None
 
 
-def _of_starts(one: Interval, starts: int) -> Interval:
+def _of_starts(interval: Interval, starts: int) -> Interval:
     """The interval expected from ``starts`` starts that differ as those seen do."""
-    return replace(
-        one, starts=starts, standard_error=one.standard_error * float(np.sqrt(one.starts / starts))
-    )
+    standard_error = interval.standard_error * float(np.sqrt(interval.starts / starts))
+    return replace(interval, starts=starts, standard_error=standard_error)
 
 
 NO_BATCHES = Batches(np.zeros(0), np.zeros(0))
@@ -96,8 +104,8 @@ def batches_of(flags: Bools) -> Batches:
     """
     sizes = np.full(min(BATCHES, flags.size), flags.size // BATCHES)
     sizes[: flags.size - int(sizes.sum())] += 1
-    starts = np.cumsum(sizes) - sizes
-    return Batches(np.add.reduceat(flags, starts, dtype=np.float64), sizes.astype(np.float64))
+    begins = np.cumsum(sizes) - sizes
+    return Batches(np.add.reduceat(flags, begins, dtype=np.float64), sizes.astype(np.float64))
 
 
 def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Interval | None:
@@ -109,23 +117,31 @@ def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Inte
     with the degrees of freedom of the batches or starts. Where all flags are equal there is no
     spread to see: the design effect is 1.
     """
-    cut = [batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES for flags in repeats]
-    ratio = _ratio(cut, starts)
+    batches = []
+    for flags in repeats:
+        batches.append(batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES)
+    ratio = _ratio(batches, starts)
     if ratio is None:
         return None
     share, n = ratio.estimate, ratio.size
-    binomial = share * (1 - share) / n
-    effect = max(ratio.variance / binomial, 1.0) if binomial > 0 else 1.0
+    binomial_variance = share * (1 - share) / n
+    effect = 1.0
+    if binomial_variance > 0:
+        effect = max(ratio.variance / binomial_variance, 1.0)
     t2 = ratio.t**2
     n_effective = n / effect
-    centre = (share + t2 / (2 * n_effective)) / (1 + t2 / n_effective)
-    half = np.sqrt(t2 * (share * (1 - share) / n_effective + t2 / (4 * n_effective**2))) / (
-        1 + t2 / n_effective
-    )
-    lower, upper = max(float(centre - half), 0.0), min(float(centre + half), 1.0)
-    error = float(np.sqrt(ratio.variance))
+    denominator = 1 + t2 / n_effective
+    centre = (share + t2 / (2 * n_effective)) / denominator
+    spread = share * (1 - share) / n_effective + t2 / (4 * n_effective**2)
+    half = np.sqrt(t2 * spread) / denominator
     return Interval(
-        share, lower, upper, CONFIDENCE, ratio.batches, float(effect), ratio.starts, error
+        estimate=share,
+        lower=max(float(centre - half), 0.0),
+        upper=min(float(centre + half), 1.0),
+        batches=ratio.batches,
+        design_effect=float(effect),
+        starts=ratio.starts,
+        standard_error=ratio.standard_error,
     )
 
 
@@ -137,17 +153,14 @@ def rate_interval(repeats: Sequence[Batches], starts: Sequence[int] = ()) -> Int
     ratio = _ratio(repeats, starts)
     if ratio is None:
         return None
-    rate, error = ratio.estimate, float(np.sqrt(ratio.variance))
-    half = ratio.t * error
+    half = ratio.t * ratio.standard_error
     return Interval(
-        rate,
-        max(rate - half, 0.0),
-        rate + half,
-        CONFIDENCE,
-        ratio.batches,
-        None,
-        ratio.starts,
-        error,
+        estimate=ratio.estimate,
+        lower=max(ratio.estimate - half, 0.0),
+        upper=ratio.estimate + half,
+        batches=ratio.batches,
+        starts=ratio.starts,
+        standard_error=ratio.standard_error,
     )
 
 
@@ -164,33 +177,72 @@ class _Ratio:
     batches: int
     starts: int
 
+    @property
+    def standard_error(self) -> float:
+        return float(np.sqrt(self.variance))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The variance of a ratio as some of its parts show it, and Student's t for as many parts."""
+
+    variance: float
+    t: float
+
 
 def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
     """None where the size is 0. The variance is that of batches, repeats or starts, whichever
     differ most.
     """
-    measured = list(zip(repeats, starts or [0] * len(repeats), strict=True))
-    measured = [(one, start) for one, start in measured if one.sizes.sum() > 0]
+    start_of_repeat = list(starts) or [0] * len(repeats)
+    measured: list[Batches] = []
+    start_of_measured: list[int] = []
+    for repeat, start in zip(repeats, start_of_repeat, strict=True):
+        if repeat.sizes.sum() > 0:
+            measured.append(repeat)
+            start_of_measured.append(start)
     if not measured:
         return None
-    amounts, sizes = (
-        np.concatenate([getattr(one, name) for one, _ in measured]) for name in ("amounts", "sizes")
+    batches = Batches(
+        np.concatenate([repeat.amounts for repeat in measured]),
+        np.concatenate([repeat.sizes for repeat in measured]),
     )
-    ratio, groups = float(amounts.sum() / sizes.sum()), sorted({start for _, start in measured})
-    sums = np.array([(one.amounts.sum(), one.sizes.sum()) for one, _ in measured])
-    within = max(_variance(amounts, sizes, ratio), _variance(sums[:, 0], sums[:, 1], ratio))
-    spreads = [(within, _t(amounts.size - 1))]
+    ratio = float(batches.amounts.sum() / batches.sizes.sum())
+    totals = Batches(
+        np.array([repeat.amounts.sum() for repeat in measured]),
+        np.array([repeat.sizes.sum() for repeat in measured]),
+    )
+    within_start = max(_variance(batches, ratio), _variance(totals, ratio))
+    spreads = [_Spread(within_start, _t(batches.amounts.size - 1))]
+    groups = sorted(set(start_of_measured))
     if len(groups) > 1:
-        of_start = np.array([start for _, start in measured])
-        sums = np.array([sums[of_start == start].sum(0) for start in groups])
-        spreads.append((_variance(sums[:, 0], sums[:, 1], ratio), _t(len(groups) - 1)))
-    variance = max(of for of, _ in spreads)
-    t = max(t * np.sqrt(of / variance) for of, t in spreads) if variance > 0 else spreads[0][1]
-    return _Ratio(ratio, float(sizes.sum()), variance, float(t), amounts.size, len(groups))
+        of_starts = _totals_of_starts(totals, np.array(start_of_measured), groups)
+        spreads.append(_Spread(_variance(of_starts, ratio), _t(len(groups) - 1)))
+    variance = max(spread.variance for spread in spreads)
+    if variance > 0:
+        t = max(spread.t * np.sqrt(spread.variance / variance) for spread in spreads)
+    else:
+        t = spreads[0].t
+    return _Ratio(
+        estimate=ratio,
+        size=float(batches.sizes.sum()),
+        variance=variance,
+        t=float(t),
+        batches=batches.amounts.size,
+        starts=len(groups),
+    )
 
 
-def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
+def _totals_of_starts(totals: Batches, start_of_repeat: Ints, groups: Sequence[int]) -> Batches:
+    """The amount and the size of all repeats of each start."""
+    rows = np.column_stack([totals.amounts, totals.sizes])
+    sums = np.array([rows[start_of_repeat == start].sum(axis=0) for start in groups])
+    return Batches(sums[:, 0], sums[:, 1])
+
+
+def _variance(parts: Batches, ratio: float) -> float:
     """Variance of the ratio estimator: B/(B-1) * sum((a - ratio * s)^2) / sum(s)^2."""
+    amounts, sizes = parts.amounts, parts.sizes
     count = amounts.size
     if count < 2:
         return 0.0
@@ -198,6 +250,7 @@ def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
 
 
 def _t(freedom: float) -> float:
+    """Student's t of CONFIDENCE, two-sided."""
     from scipy.special import stdtrit  # imported late: `load` starts without scipy
 
     return float(stdtrit(max(freedom, 1), (1 + CONFIDENCE) / 2))

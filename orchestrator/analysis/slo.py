@@ -298,14 +298,15 @@ def _itl_p99(arrays: RequestArrays) -> Floats:
 
 def _p99_of_rows(block: TokenEventBlock) -> Floats:
     """99th percentile (linear) of each row's own gaps in us; -inf for a row without gaps."""
-    gaps, row = token_gaps(block)
-    ordered = np.sort((row << 32) | gaps) & 0xFFFFFFFF  # gaps sorted within their row
-    lengths = np.bincount(row, minlength=block.request.size)
-    some = lengths > 0
-    rank = 0.99 * (lengths[some] - 1)
+    gaps = token_gaps(block)
+    sorted_us = np.sort((gaps.row << 32) | gaps.us) & 0xFFFFFFFF  # sorted within their row
+    lengths = np.bincount(gaps.row, minlength=block.request.size)
+    has_gaps = lengths > 0
+    rank = 0.99 * (lengths[has_gaps] - 1)
     low = np.floor(rank).astype(np.int64)
-    start = (np.cumsum(lengths) - lengths)[some]
-    below, above = ordered[start + low], ordered[start + np.ceil(rank).astype(np.int64)]
-    result = np.full(block.request.size, -np.inf)
-    result[some] = below + (above - below) * (rank - low)
-    return result
+    high = np.ceil(rank).astype(np.int64)
+    start = (np.cumsum(lengths) - lengths)[has_gaps]
+    below, above = sorted_us[start + low], sorted_us[start + high]
+    p99_us = np.full(block.request.size, -np.inf)
+    p99_us[has_gaps] = below + (above - below) * (rank - low)
+    return p99_us

@@ -34,15 +34,12 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
     first to last. They add up to N in any case.
     """
     edges = np.asarray(edges_ns, dtype=np.float64)
-    known = (
-        columns.ok
-        & (or_zero(columns.output_tokens) > 0)
-        & ~np.isnan(columns.first_ns + columns.last_ns)
-    )
+    has_output = columns.ok & (or_zero(columns.output_tokens) > 0)
+    is_counted = has_output & ~np.isnan(columns.first_ns + columns.last_ns)
     came = np.zeros(edges.size)
     for block in columns.blocks():
-        came += _timed_before(columns, block, known, edges)
-    return came + _evenly_before(columns, np.flatnonzero(known & ~_timed(columns)), edges)
+        came += _timed_before(columns, block, is_counted, edges)
+    return came + _evenly_before(columns, np.flatnonzero(is_counted & ~_timed(columns)), edges)
 
 
 def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
@@ -55,33 +52,43 @@ def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
 
 def basis(columns: RequestArrays) -> frozenset[str]:
     """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or both."""
-    timed = _timed(columns)[columns.ok & (or_zero(columns.output_tokens) > 1)]
-    return frozenset("chunk_times" if one else "interpolated" for one in np.unique(timed))
+    is_timed = _timed(columns)[columns.ok & (or_zero(columns.output_tokens) > 1)]
+    names = set()
+    if is_timed.any():
+        names.add("chunk_times")
+    if not is_timed.all():
+        names.add("interpolated")
+    return frozenset(names)
 
 
 def _timed(columns: RequestArrays) -> Bools:
     """Which requests have a row in ``token_events``."""
-    found = np.zeros(columns.ok.size, np.bool_)
-    found[columns.position] = True
-    return found
+    is_timed = np.zeros(columns.ok.size, np.bool_)
+    is_timed[columns.position] = True
+    return is_timed
 
 
-def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
-    """Tokens before each edge, with token j of N at first + j (last - first) / (N - 1)."""
-    if not at.size:
+def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Floats:
+    """Tokens of these requests before each edge, with token j of N at
+    first + j (last - first) / (N - 1).
+    """
+    if not requests.size:
         return np.zeros(edges.size)
-    tokens, first, last = columns.output_tokens[at], columns.first_ns[at], columns.last_ns[at]
-    step = (last - first) / np.maximum(tokens - 1, 1)
-    step = np.where(step > 0, step, np.inf)
-    found = np.empty(edges.size)
-    for place, edge in enumerate(edges):
-        count = np.clip(np.ceil((edge - first) / step), 1, tokens)
-        found[place] = np.where(first >= edge, 0, np.where(last < edge, tokens, count)).sum()
-    return found
+    tokens = columns.output_tokens[requests]
+    first_ns = columns.first_ns[requests]
+    last_ns = columns.last_ns[requests]
+    step_ns = (last_ns - first_ns) / np.maximum(tokens - 1, 1)
+    step_ns = np.where(step_ns > 0, step_ns, np.inf)
+    came = np.empty(edges.size)
+    for place, edge_ns in enumerate(edges):
+        under_way = np.clip(np.ceil((edge_ns - first_ns) / step_ns), 1, tokens)
+        not_over = np.where(last_ns < edge_ns, tokens, under_way)
+        came[place] = np.where(first_ns >= edge_ns, 0, not_over).sum()
+    return came
 
 
 def _timed_before(
-    columns: RequestArrays, block: TokenEventBlock, known: Bools, edges: Floats
+    columns: RequestArrays, block: TokenEventBlock, is_counted: Bools, edges: Floats
 ) -> Floats:
     """Tokens of a block before each edge: requests under way there are counted by their gaps,
     others whole or not.
@@ -89,30 +96,39 @@ def _timed_before(
     The running sums over all gaps of the block are sorted, so a request's place in them is found by
     bisection.
     """
-    rows = np.flatnonzero(known[block.request])
-    request = block.request[rows]
-    first, last, output = (
-        columns.first_ns[request],
-        columns.last_ns[request],
-        columns.output_tokens[request],
-    )
-    elapsed_us = _running(block.gaps_us)
-    tokens = np.arange(elapsed_us.size) if block.tokens is None else _running(block.tokens)
-    over = last < edges[:, None]
-    edge, at = np.nonzero((first < edges[:, None]) & ~over)
-    start, end = block.starts[rows[at]], block.starts[rows[at] + 1]
-    limit_us = np.ceil((edges[edge] - first[at]) / 1e3).astype(np.int64) + elapsed_us[start]
+    rows = np.flatnonzero(is_counted[block.request])
+    requests = block.request[rows]
+    first_ns = columns.first_ns[requests]
+    last_ns = columns.last_ns[requests]
+    output_tokens = columns.output_tokens[requests]
+    is_over = last_ns < edges[:, None]
+    came: Floats = is_over @ output_tokens  # whole numbers: exact in any order
+
+    # one entry for each pair of an edge and a request that is under way there
+    edge, request = np.nonzero((first_ns < edges[:, None]) & ~is_over)
+    row = rows[request]
+    start, end = block.starts[row], block.starts[row + 1]
+    elapsed_us = _running_sum(block.gaps_us)
+    since_first_us = np.ceil((edges[edge] - first_ns[request]) / 1e3).astype(np.int64)
+    limit_us = since_first_us + elapsed_us[start]
     chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
-    in_first = block.first_tokens[rows[at]]
-    share = (in_first + tokens[chunk] - tokens[start]) / (in_first + tokens[end] - tokens[start])
-    came, ends = share * output[at], np.searchsorted(edge, np.arange(edges.size + 1))
-    found: Floats = over @ output  # whole numbers: exact in any order
+
+    if block.tokens is None:
+        tokens = np.arange(elapsed_us.size)
+    else:
+        tokens = _running_sum(block.tokens)
+    in_first_chunk = block.first_tokens[row]
+    shown_by_edge = in_first_chunk + tokens[chunk] - tokens[start]
+    shown_in_all = in_first_chunk + tokens[end] - tokens[start]
+    under_way = shown_by_edge / shown_in_all * output_tokens[request]
+    ends = np.searchsorted(edge, np.arange(edges.size + 1))
     for place in np.flatnonzero(np.diff(ends)):
-        found[place] += came[ends[place] : ends[place + 1]].sum()
-    return found
+        came[place] += under_way[ends[place] : ends[place + 1]].sum()
+    return came
 
 
-def _running(values: npt.NDArray[np.integer[Any]]) -> Ints:
-    summed = np.zeros(values.size + 1, np.int64)
-    np.cumsum(values, out=summed[1:])
-    return summed
+def _running_sum(values: npt.NDArray[np.integer[Any]]) -> Ints:
+    """The sum of ``values[:i]``, for each i up to the length."""
+    sums = np.zeros(values.size + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
