@@ -23,11 +23,11 @@ ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay belo
 
 @dataclass(frozen=True, slots=True)
 class RequestArrays:
-    """One entry for each of some requests of one attempt. Times in ns since the point's start; NaN
-    where a value is unknown.
+    """Some requests of one attempt; every array has one entry for each. Times in ns since the
+    point's start; NaN where a value is unknown.
 
-    ``rows``: their rows. ``position``: for each row of ``token_events`` the index of its request in
-    the other arrays.
+    ``rows``: the rows of the requests. ``position``: for each row of ``token_events`` the index of
+    its request in the other arrays.
     """
 
     rows: Rows
@@ -40,11 +40,12 @@ class RequestArrays:
     answer_ns: Floats  # first token after the reasoning, where that was streamed
     last_ns: Floats
     done_ns: Floats
-    # as the engine counted them, else as asked for (of a prompt file nobody knows it)
+    # as the engine counted them, else as asked for; NaN for a prompt from a file that the engine
+    # did not count
     input_tokens: Floats
     output_tokens: Floats  # N of throughput
     shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
-    first_tokens: Floats  # tokens of the first chunk; 1 where nobody knows
+    first_tokens: Floats  # tokens of the first chunk; 1 where that is not known
     in_lumps: Bools  # the answer came whole, or in a few lumps: no time between tokens is seen
     # most of the attempt came in lumps: the times of its events say nothing of tokens
     buffered: bool
@@ -76,12 +77,10 @@ class RequestArrays:
 
     def blocks(self) -> Iterator[TokenEventBlock]:
         """``token_events`` in blocks of bounded size."""
+        if self.token_events is None:
+            return
         start = 0
-        for batch in (
-            ()
-            if self.token_events is None
-            else self.token_events.to_batches(max_chunksize=ROWS_PER_BLOCK)
-        ):
+        for batch in self.token_events.to_batches(max_chunksize=ROWS_PER_BLOCK):
             request = self.position[start : start + batch.num_rows].astype(np.int64)
             start += batch.num_rows
             yield _block(
@@ -99,17 +98,20 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
     index = _index(requests)
     if (np.diff(np.sort(index)) == 0).any():
         raise ValueError("requests of more than one attempt: the same request_index occurs twice")
-    lumps = np.sum([_lumps(part) for part in slices(requests)], axis=0)
-    is_buffered = any(lumps[1::2] > BUFFERED_SHARE * lumps[::2])
-    wanted = None if token_events is None else _index(token_events)
-    ends = [0] if wanted is None else _ends(index, wanted)
-    step = AT_ONCE if wanted is None or len(ends) > 1 else max(index.size, 1)
-    before = 0
-    del index, wanted
-    for start, end in zip_longest(range(0, max(requests.num_rows, 1), step), ends, fillvalue=0):
-        gaps = None if token_events is None else token_events.slice(before, end - before)
-        yield _arrays(requests.slice(start, step), gaps, is_buffered)
-        before = end
+    is_buffered = _is_buffered(requests)
+    step = AT_ONCE
+    ends = [0]
+    if token_events is not None:
+        ends = _ends(index, _index(token_events))
+        if len(ends) == 1:
+            step = max(index.size, 1)
+    del index
+    begin = 0
+    starts = range(0, max(requests.num_rows, 1), step)
+    for start, end in zip_longest(starts, ends, fillvalue=0):
+        events = None if token_events is None else token_events.slice(begin, end - begin)
+        yield _arrays(requests.slice(start, step), events, is_buffered)
+        begin = end
         # Arrow keeps what decoding took, and numpy never uses it. For few rows it is not worth it:
         # the whole heap is walked.
         if requests.num_rows > AT_ONCE:
@@ -117,8 +119,11 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
 
 
 def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> RequestArrays:
-    index, output_tokens = _index(requests), _floats(requests, "output_tokens")
+    index = _index(requests)
     first_tokens = _floats(requests, "first_chunk_tokens")
+    position = np.zeros(0, np.int32)
+    if token_events is not None:
+        position = _positions(index, _index(token_events))
     return RequestArrays(
         rows=requests,
         index=index,
@@ -131,15 +136,13 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         last_ns=_floats(requests, "last_token_ns"),
         done_ns=_floats(requests, "done_ns"),
         input_tokens=_input_tokens(requests),
-        output_tokens=output_tokens,
+        output_tokens=_floats(requests, "output_tokens"),
         shown_tokens=_shown_tokens(requests),
         first_tokens=np.where(np.isnan(first_tokens), 1, first_tokens),
         in_lumps=_in_lumps(requests),
         buffered=buffered,
         token_events=token_events,
-        position=np.zeros(0, np.int32)
-        if token_events is None
-        else _positions(index, _index(token_events)),
+        position=position,
     )
 
 
@@ -147,17 +150,24 @@ def _index(rows: Rows) -> npt.NDArray[np.int32]:
     return np.asarray(rows["request_index"].to_numpy(), np.int32)
 
 
-def _lumps(requests: Rows) -> tuple[float, float, float, float]:
-    """Of measured requests: chunks, and how many of them came together with the one before; ok
-    answers that could come in several events, and how many of them came in lumps.
+def _is_buffered(requests: Rows) -> bool:
+    """Whether most chunks of measured requests came together with the one before, or most ok
+    answers that could come in several events came in lumps.
     """
-    measured = equals(requests, "phase", "measure")
-    chunks, coalesced = (
-        _floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks")
+    chunks = coalesced_chunks = 0.0
+    divisible_answers = answers_in_lumps = 0
+    for part in slices(requests):
+        is_measured = equals(part, "phase", "measure")
+        chunks += _floats(part, "chunks")[is_measured].sum()
+        coalesced_chunks += _floats(part, "coalesced_chunks")[is_measured].sum()
+        is_ok = equals(part, "status", RequestStatus.OK)
+        is_divisible = is_measured & is_ok & _of_several_tokens(part)
+        divisible_answers += int(is_divisible.sum())
+        answers_in_lumps += int((is_divisible & _in_lumps(part)).sum())
+    return bool(
+        coalesced_chunks > BUFFERED_SHARE * chunks
+        or answers_in_lumps > BUFFERED_SHARE * divisible_answers
     )
-    answers = measured & equals(requests, "status", RequestStatus.OK) & _of_several_tokens(requests)
-    lumps = answers & _in_lumps(requests)
-    return chunks, coalesced, float(answers.sum()), float(lumps.sum())
 
 
 def _shown_tokens(requests: Rows) -> Floats:
@@ -183,20 +193,26 @@ def _in_lumps(requests: Rows) -> Bools:
     )
 
 
-def _ends(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> list[int]:
+def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> list[int]:
     """Where in token_events the rows of each AT_ONCE requests end, if both are in the same order;
     else one end.
 
-    Clients write both in one order, that in which requests end.
+    Clients write both in one order, that in which requests end. ``index`` and ``event_index``: the
+    request_index of both tables.
     """
     if index.size <= AT_ONCE:
-        return [wanted.size]
-    ends = list[int]()
+        return [event_index.size]
+    ends: list[int] = []
+    begin = 0
     for start in range(0, index.size, AT_ONCE):
-        mine, at = index[start : start + AT_ONCE], ends[-1] if ends else 0
-        others = np.flatnonzero(~np.isin(wanted[at : at + mine.size], mine))
-        ends.append(at + int(others[0]) if others.size else min(at + mine.size, wanted.size))
-    return ends if ends[-1] == wanted.size else [wanted.size]
+        requests = index[start : start + AT_ONCE]
+        is_of_another = ~np.isin(event_index[begin : begin + requests.size], requests)
+        if is_of_another.any():
+            begin += int(is_of_another.argmax())
+        else:
+            begin = min(begin + requests.size, event_index.size)
+        ends.append(begin)
+    return ends if ends[-1] == event_index.size else [event_index.size]
 
 
 def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
@@ -206,15 +222,17 @@ def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
 
 def equals(table: Rows, name: str, value: str) -> Bools:
     """Where a string column holds ``value``; False where it is null."""
-    found = pc.equal(table[name], value)
-    return np.asarray(
-        (found.fill_null(False) if found.null_count else found).to_numpy(), dtype=np.bool_
-    )
+    is_equal = pc.equal(table[name], value)
+    if is_equal.null_count:
+        is_equal = is_equal.fill_null(False)
+    return np.asarray(is_equal.to_numpy(), dtype=np.bool_)
 
 
 def _input_tokens(requests: Rows) -> Floats:
-    asked, reported = _floats(requests, "input_tokens_asked"), _floats(requests, "input_tokens")
-    return np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported)
+    asked = _floats(requests, "input_tokens_asked")
+    reported = _floats(requests, "input_tokens")
+    asked_or_unknown = np.where(asked > 0, asked, np.nan)
+    return np.where(np.isnan(reported), asked_or_unknown, reported)
 
 
 def _floats(table: Rows, name: str) -> Floats:
@@ -248,15 +266,19 @@ class TokenEventBlock:
 
 
 def _positions(
-    index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]
+    index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
+    """For each row of token_events the place of its request in ``index``."""
+    problem = "token_events holds a request_index that requests does not"
+    if not index.size:
+        if event_index.size:
+            raise ValueError(problem)
+        return np.zeros(0, np.int32)
     order = np.argsort(index, kind="stable").astype(np.int32)
-    found = np.searchsorted(index, wanted, sorter=order)
-    position = (
-        order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int32)
-    )
-    if wanted.size and (not order.size or (index[position] != wanted).any()):
-        raise ValueError("token_events holds a request_index that requests does not")
+    place_in_order = np.searchsorted(index, event_index, sorter=order)
+    position = order[np.minimum(place_in_order, order.size - 1)]
+    if (index[position] != event_index).any():
+        raise ValueError(problem)
     return position
 
 
@@ -268,35 +290,39 @@ def _block(
     values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
     starts = offsets - offsets[0]
     chunks = np.diff(starts) + 1
-    given = tokens.is_valid().to_numpy(zero_copy_only=False)
-    # more tokens than chunks, and nobody said which held how many
-    several = ~given & (total > chunks) & (chunks > 1)
-    first = np.where(~given & (total > chunks) & (chunks == 1), total, 1.0).astype(np.int64)
-    if not given.any() and not several.any():
+    has_counts = tokens.is_valid().to_numpy(zero_copy_only=False)
+    # more tokens than chunks, and it is not known which chunk held how many
+    is_uncounted = ~has_counts & (total > chunks)
+    in_several_chunks = is_uncounted & (chunks > 1)
+    in_one_chunk = is_uncounted & (chunks == 1)
+    first = np.where(in_one_chunk, total, 1.0).astype(np.int64)
+    if not has_counts.any() and not in_several_chunks.any():
         return TokenEventBlock(request, values, starts, None, first)
     after = np.ones(values.size, np.int64)
-    if several.any():
-        _spread_evenly(after, starts, several, total)
-    if given.any():
-        _take_given(after, first, starts, given, tokens)
+    if in_several_chunks.any():
+        _spread_evenly(after, starts, in_several_chunks, total)
+    if has_counts.any():
+        _take_counts(after, first, starts, has_counts, tokens)
     return TokenEventBlock(request, values, starts, after, first)
 
 
 def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:
-    """Spread N - 1 whole tokens as evenly as possible over the gaps of a row: then mean ITL equals
-    TPOT.
+    """Spread N - 1 whole tokens as evenly as possible over the gaps of each of these rows: then
+    mean ITL equals TPOT. ``after``: tokens after each gap, which is written to.
     """
     lengths = np.where(rows, np.diff(starts), 0)
-    at = np.repeat(starts[:-1], lengths) + _counting(lengths)
-    gaps, tokens = (
-        np.repeat(lengths, lengths),
-        np.repeat(np.where(rows, total - 1, 0).astype(np.int64), lengths),
-    )
     nth = _counting(lengths)
-    after[at] = (nth + 1) * tokens // gaps - nth * tokens // gaps
+    gaps = np.repeat(lengths, lengths)
+    tokens = np.repeat(np.where(rows, total - 1, 0).astype(np.int64), lengths)
+    place = np.repeat(starts[:-1], lengths) + nth
+    after[place] = (nth + 1) * tokens // gaps - nth * tokens // gaps
 
 
-def _take_given(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.ListArray) -> None:
+def _take_counts(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.ListArray) -> None:
+    """Write the counts of ``tokens_per_chunk`` of these rows to ``first`` (tokens of each row's
+    first chunk) and ``after`` (tokens after each gap). Raises ValueError where a row has other than
+    one count for each chunk.
+    """
     lengths = tokens.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     expected = np.diff(starts) + 1
     wrong = rows & (lengths != expected) & (lengths > 0)
@@ -311,8 +337,9 @@ def _take_given(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.
     values = np.maximum(tokens.flatten().to_numpy().astype(np.int64), 1)
     nth = _counting(lengths)
     first[rows] = values[nth == 0]
-    later = nth > 0
-    after[(np.repeat(starts[:-1], lengths) + nth - 1)[later]] = values[later]
+    is_later = nth > 0
+    gap_before = np.repeat(starts[:-1], lengths) + nth - 1
+    after[gap_before[is_later]] = values[is_later]
 
 
 def _counting(lengths: Ints) -> Ints:
