@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +35,26 @@ BROKEN = Validity.BROKEN_OUTPUT
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """What ok requests got inside a window.
+
+    ``requests``: how many were completed. ``input_tokens``: of the requests whose first token came;
+    NaN where those of any request are unknown, since a part of the sum would be taken for the
+    whole. ``output_tokens``: those that came.
+    """
+
+    requests: float
+    input_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What the metrics of one attempt, or of several pooled, are computed from.
 
     ``samples``: per attempt, by the names of Figures, the values of the requests that have one.
-    ``delivered``: requests, input and output tokens that were completed in ``window_s`` seconds.
-    ``token_batches``: output tokens over time, one entry per attempt.
+    ``delivered``: in windows of ``window_s`` seconds in all. ``token_batches``: output tokens over
+    time, one entry per attempt.
     """
 
     scheduled: int
@@ -48,7 +62,7 @@ class Observed:
     errors: Counter[str]
     samples: tuple[Mapping[str, NumberColumn], ...]
     gaps: GapCounts
-    delivered: dict[str, float]
+    delivered: Delivered
     token_batches: tuple[throughput.Batches, ...]
     window_s: float
     basis: frozenset[str]
@@ -64,18 +78,25 @@ def steady_window_ns(
     ``warmup_s`` None: from where the run became steady; the whole run where it never did.
     """
     start_ns = round((warmup_s or 0.0) * 1e9)
-    if duration_s is not None:
-        end_ns = start_ns + round(duration_s * 1e9)
-        found_ns = (
-            steady_from_ns(requests, end_ns) if warmup_s is None and requests is not None else None
-        )
-        return found_ns or start_ns, end_ns
-    ends = (
-        (pc.max(part["done_ns"]).as_py() for part in slices(requests))
-        if requests is not None
-        else ()
-    )
-    return start_ns, max([start_ns, *(last_ns + 1 for last_ns in ends if last_ns is not None)])
+    if duration_s is None:
+        return start_ns, max(start_ns, _end_of_last_ns(requests))
+    end_ns = start_ns + round(duration_s * 1e9)
+    if warmup_s is None and requests is not None:
+        steady_ns = steady_from_ns(requests, end_ns)
+        return steady_ns or start_ns, end_ns
+    return start_ns, end_ns
+
+
+def _end_of_last_ns(requests: Rows | None) -> int:
+    """The instant after the last request ended; 0 where none did."""
+    if requests is None:
+        return 0
+    end_ns = 0
+    for part in slices(requests):
+        last_ns = pc.max(part["done_ns"]).as_py()
+        if last_ns is not None:
+            end_ns = max(end_ns, last_ns + 1)
+    return end_ns
 
 
 def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> Observed:
@@ -87,7 +108,11 @@ def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> O
 
 def observe_arrays(arrays: Iterable[RequestArrays], window_ns: WindowNs) -> Observed:
     """As ``observe``, of requests that are read already."""
-    return reduce(_joined, (_observed(columns, window_ns) for columns in arrays))
+    parts = (_observed(columns, window_ns) for columns in arrays)
+    observed = next(parts)
+    for part in parts:
+        observed = _joined(observed, part)
+    return observed
 
 
 def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
@@ -97,52 +122,54 @@ def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
     samples = defaultdict[str, NumberColumn](NumberColumn)
     for name, values in _samples(columns, chosen):
         samples[name].add(values[~np.isnan(values)])
+    gaps = NO_GAPS
+    if not columns.buffered:
+        gaps = count_gaps(columns.blocks(), chosen & columns.has_token_times)
+    itl_kinds = columns.rows["itl_kind"].filter(pa.array(chosen)).drop_null().unique()
     return Observed(
         scheduled=int(due.sum()),
         ok=int(chosen.sum()),
         errors=_errors(columns.rows, due & ~columns.ok),
         samples=(samples,),
-        gaps=NO_GAPS
-        if columns.buffered
-        else count_gaps(columns.blocks(), chosen & columns.has_token_times),
+        gaps=gaps,
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
         window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
         basis=throughput.basis(columns),
-        itl_kind=frozenset(
-            columns.rows["itl_kind"].filter(pa.array(chosen)).drop_null().unique().to_pylist()
-        ),
+        itl_kind=frozenset(itl_kinds.to_pylist()),
     )
 
 
-def _joined(some: Observed, more: Observed) -> Observed:
-    """Requests of one attempt and more of them. The samples of ``some`` grow."""
+def _joined(first: Observed, more: Observed) -> Observed:
+    """Requests of one attempt and more of them. The samples of ``first`` grow."""
     for name, column in more.samples[0].items():
-        some.samples[0][name].add(column.values())
-    amounts = some.token_batches[0].amounts + more.token_batches[0].amounts
-    batches = throughput.Batches(amounts, some.token_batches[0].sizes)
-    both = merge([some, more])
-    return replace(both, samples=some.samples, token_batches=(batches,), window_s=some.window_s)
+        first.samples[0][name].add(column.values())
+    amounts = first.token_batches[0].amounts + more.token_batches[0].amounts
+    batches = throughput.Batches(amounts, first.token_batches[0].sizes)
+    both = merge([first, more])
+    return replace(both, samples=first.samples, token_batches=(batches,), window_s=first.window_s)
 
 
 def merge(parts: Iterable[Observed]) -> Observed:
     """Several attempts as one: samples are pooled (percentiles are never averaged), windows are
     added.
     """
-    found = list(parts)
+    attempts = list(parts)
     return Observed(
-        scheduled=sum(part.scheduled for part in found),
-        ok=sum(part.ok for part in found),
-        errors=sum((part.errors for part in found), Counter()),
-        samples=tuple(one for part in found for one in part.samples),
-        gaps=merge_gaps(part.gaps for part in found),
-        delivered={
-            name: sum(part.delivered[name] for part in found) for name in found[0].delivered
-        },
-        token_batches=tuple(batches for part in found for batches in part.token_batches),
-        window_s=sum(part.window_s for part in found),
-        basis=frozenset().union(*(part.basis for part in found)),
-        itl_kind=frozenset().union(*(part.itl_kind for part in found)),
+        scheduled=sum(attempt.scheduled for attempt in attempts),
+        ok=sum(attempt.ok for attempt in attempts),
+        errors=sum((attempt.errors for attempt in attempts), Counter()),
+        samples=tuple(chain.from_iterable(attempt.samples for attempt in attempts)),
+        gaps=merge_gaps(attempt.gaps for attempt in attempts),
+        delivered=Delivered(
+            requests=sum(attempt.delivered.requests for attempt in attempts),
+            input_tokens=sum(attempt.delivered.input_tokens for attempt in attempts),
+            output_tokens=sum(attempt.delivered.output_tokens for attempt in attempts),
+        ),
+        token_batches=tuple(chain.from_iterable(attempt.token_batches for attempt in attempts)),
+        window_s=sum(attempt.window_s for attempt in attempts),
+        basis=frozenset().union(*(attempt.basis for attempt in attempts)),
+        itl_kind=frozenset().union(*(attempt.itl_kind for attempt in attempts)),
     )
 
 
@@ -154,23 +181,22 @@ def figures(observed: Observed) -> Figures:
     total_token_throughput is their sum. The last two are None where nobody counted the prompts.
     """
     delivered, window_s = observed.delivered, observed.window_s
+    total_tokens = delivered.output_tokens + delivered.input_tokens
     return Figures(
         requests=RequestTotals(
             scheduled=observed.scheduled, ok=observed.ok, failed=observed.scheduled - observed.ok
         ),
         errors=dict(sorted(observed.errors.items())),
         window_s=window_s,
-        request_throughput=_rate(delivered["requests"], window_s),
-        requests_per_minute=_rate(delivered["requests"] * 60, window_s),
-        output_token_throughput=_rate(delivered["output_tokens"], window_s),
-        input_token_throughput=_rate(delivered["input_tokens"], window_s),
-        total_token_throughput=_rate(
-            delivered["output_tokens"] + delivered["input_tokens"], window_s
-        ),
-        throughput_basis=_one(observed.basis) or "interpolated",
+        request_throughput=_rate(delivered.requests, window_s),
+        requests_per_minute=_rate(delivered.requests * 60, window_s),
+        output_token_throughput=_rate(delivered.output_tokens, window_s),
+        input_token_throughput=_rate(delivered.input_tokens, window_s),
+        total_token_throughput=_rate(total_tokens, window_s),
+        throughput_basis=_only_or_mixed(observed.basis) or "interpolated",
         **_distributions(observed),
         itl_ms=_gap_distribution(observed.gaps),
-        itl_kind=_one(observed.itl_kind),
+        itl_kind=_only_or_mixed(observed.itl_kind),
     )
 
 
@@ -178,10 +204,10 @@ def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
     """The verdict; ``failing`` in place of valid where more than FAILING_SHARE of the requests
     failed, since the latencies of the others are then no answer.
     """
-    failed, scheduled = (
-        sum(getattr(one, name) for one in requests) for name in ("failed", "scheduled")
-    )
-    return FAILING if measured == "valid" and failed > FAILING_SHARE * scheduled else measured
+    failed = sum(totals.failed for totals in requests)
+    scheduled = sum(totals.scheduled for totals in requests)
+    is_failing = failed > FAILING_SHARE * scheduled
+    return FAILING if measured == "valid" and is_failing else measured
 
 
 def few(count: int, quantile: float) -> bool:
@@ -192,33 +218,44 @@ def few(count: int, quantile: float) -> bool:
 
 
 def distribution(values: Floats) -> Distribution | None:
-    """None without values. Percentiles interpolate linearly (numpy's default). ``values`` are
-    sorted where they lie: so sums of the same ones are the same to the last digit.
+    """Mean, spread and percentiles of ``values``; None without values. Percentiles interpolate
+    linearly (numpy's default). ``values`` are sorted where they lie, so that the sum of the same
+    values is the same to the last digit.
     """
     if not values.size:
         return None
     values.sort()
     # as values.mean() and values.std() do, which take four times as long
     mean = np.add.reduce(values) / values.size
-    off = values - mean
-    std = np.sqrt(np.add.reduce(np.multiply(off, off, out=off)) / values.size)
-    return _distribution((mean, std, values[0], values[-1]), quantiles(values, QUANTILES))
+    deviations = values - mean
+    squares = np.multiply(deviations, deviations, out=deviations)
+    std = np.sqrt(np.add.reduce(squares) / values.size)
+    return _distribution(mean, std, values[0], values[-1], quantiles(values, QUANTILES))
 
 
 def _distributions(observed: Observed) -> dict[str, Distribution | None]:
-    first, *others = observed.samples
-    return {
-        name: distribution(
-            np.concatenate([column.values(), *(one[name].values() for one in others)])
-        )
-        for name, column in first.items()
-    }
+    distributions = {}
+    for name in observed.samples[0]:
+        values = [samples[name].values() for samples in observed.samples]
+        distributions[name] = distribution(np.concatenate(values))
+    return distributions
 
 
-def _distribution(moments: Sequence[float], quantiles: Floats) -> Distribution:
-    mean, std, least, most = map(float, moments)
-    p50, p90, p95, p99 = map(float, quantiles)
-    return Distribution(mean=mean, std=std, min=least, max=most, p50=p50, p90=p90, p95=p95, p99=p99)
+def _distribution(
+    mean: float, std: float, least: float, most: float, at_quantiles: Floats
+) -> Distribution:
+    """``at_quantiles``: the values at QUANTILES."""
+    p50, p90, p95, p99 = map(float, at_quantiles)
+    return Distribution(
+        mean=float(mean),
+        std=float(std),
+        min=float(least),
+        max=float(most),
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+    )
 
 
 def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Floats]]:
@@ -241,54 +278,43 @@ def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Float
     def positive(values: Floats) -> Floats:
         return np.where(values > 0, values, np.nan)
 
-    scheduled_ns, sent_ns, first_ns, last_ns = (
-        columns.scheduled_ns,
-        columns.sent_ns,
-        columns.first_ns,
-        columns.last_ns,
-    )
+    scheduled_ns, sent_ns = columns.scheduled_ns, columns.sent_ns
+    first_ns, last_ns = columns.first_ns, columns.last_ns
+    prompt_tokens = positive(columns.input_tokens[chosen])
+    intervals = positive(columns.intervals[chosen])
     yield "ttft_ms", between(scheduled_ns, first_ns) / 1e6
     yield "ttfo_ms", between(scheduled_ns, columns.answer_ns) / 1e6
     yield "e2e_ms", between(scheduled_ns, last_ns) / 1e6
     yield "ttft_from_sent_ms", between(sent_ns, first_ns) / 1e6
     yield "e2e_from_sent_ms", between(sent_ns, last_ns) / 1e6
-    yield "tpot_ms", between(first_ns, last_ns) / positive(columns.intervals[chosen]) / 1e6
-    prompt = positive(columns.input_tokens[chosen])
-    yield "prefill_throughput", prompt / positive(between(sent_ns, first_ns)) * 1e9
-    yield "normalized_ttft_ms", between(scheduled_ns, first_ns) / prompt / 1e6
-    yield (
-        "decode_throughput",
-        positive(columns.intervals[chosen]) / positive(between(first_ns, last_ns)) * 1e9,
-    )
+    yield "tpot_ms", between(first_ns, last_ns) / intervals / 1e6
+    yield "prefill_throughput", prompt_tokens / positive(between(sent_ns, first_ns)) * 1e9
+    yield "normalized_ttft_ms", between(scheduled_ns, first_ns) / prompt_tokens / 1e6
+    yield "decode_throughput", intervals / positive(between(first_ns, last_ns)) * 1e9
     yield "input_tokens", columns.input_tokens[chosen]
     yield "output_tokens", columns.output_tokens[chosen]
 
 
 def _delivered(
     columns: RequestArrays, batches: throughput.Batches, window_ns: WindowNs
-) -> dict[str, float]:
-    """Ok requests completed in the window, input tokens of those whose first token came in it,
-    output tokens in it.
-
-    Input tokens are NaN where those of any request are unknown: a part of the sum would be taken
-    for the whole.
-    """
-    return {
-        "requests": float((columns.ok & within(columns.finished_ns, window_ns)).sum()),
-        "input_tokens": float(
-            columns.input_tokens[columns.ok & within(columns.first_ns, window_ns)].sum()
-        ),
-        "output_tokens": float(batches.amounts.sum()),
-    }
+) -> Delivered:
+    is_finished = columns.ok & within(columns.finished_ns, window_ns)
+    has_begun = columns.ok & within(columns.first_ns, window_ns)
+    return Delivered(
+        requests=float(is_finished.sum()),
+        input_tokens=float(columns.input_tokens[has_begun].sum()),
+        output_tokens=float(batches.amounts.sum()),
+    )
 
 
 def _errors(requests: Rows, failed: Bools) -> Counter[str]:
     if not failed.any():
         return Counter()
-    kinds, statuses = (
-        requests[name].filter(pa.array(failed)).to_pylist() for name in ("error_class", "status")
+    error_classes = requests["error_class"].filter(pa.array(failed)).to_pylist()
+    statuses = requests["status"].filter(pa.array(failed)).to_pylist()
+    return Counter(
+        error_class or status for error_class, status in zip(error_classes, statuses, strict=True)
     )
-    return Counter(kind or status for kind, status in zip(kinds, statuses, strict=True))
 
 
 def _rate(amount: float, window_s: float) -> float | None:
@@ -299,9 +325,17 @@ def _gap_distribution(gaps: GapCounts) -> Distribution | None:
     """ITL in ms: the gap before each output token, except those of the first chunk."""
     if not gaps.total:
         return None
-    moments = (gaps.mean_us(), gaps.std_us(), gaps.us[0], gaps.us[-1])
-    return _distribution([one / 1e3 for one in moments], gaps.quantiles_us(QUANTILES) / 1e3)
+    return _distribution(
+        gaps.mean_us() / 1e3,
+        gaps.std_us() / 1e3,
+        gaps.us[0] / 1e3,
+        gaps.us[-1] / 1e3,
+        gaps.quantiles_us(QUANTILES) / 1e3,
+    )
 
 
-def _one(values: frozenset[str]) -> str | None:
-    return None if not values else next(iter(values)) if len(values) == 1 else "mixed"
+def _only_or_mixed(values: frozenset[str]) -> str | None:
+    """The only one of the values, ``mixed`` where there are several, None without values."""
+    if len(values) > 1:
+        return "mixed"
+    return next(iter(values), None)
