@@ -2,9 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -79,29 +79,22 @@ def parse_slo(text: str) -> Slo:
 
     Raises ProblemsError with everything that is wrong at once.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, str | float] = {}
     problems: list[str] = []
     for term in text.split(","):
         match = _TERM.fullmatch(term)
-        name, operator, value = (match[1].lower(), match[2], match[3]) if match else ("", "", "")
-        wanted = {"attainment": ">=", "agreement": ">=", "reader": "="}.get(name, "<=")
         if match is None:
             problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
-        elif name not in _WORDS and percentile_limit(name) is None:
-            percentile, _, latency = name.partition("_")
-            turned = f"{latency}_{percentile}"
-            if latency and percentile_limit(turned) is not None:
-                problems.append(f"unknown limit {name!r}; did you mean {turned!r}?")
-            else:
-                known = (*_WORDS, *(f"{one}_p95" for one in LIMITS))
-                problems.append(unknown_name("limit", name, known))
-        elif operator != wanted:
-            problems.append(f"{name}{operator}{value}: write {name}{wanted}{value}")
+            continue
+        name, operator, value = match[1].lower(), match[2], match[3]
+        problem = _problem_of_name(name) or _problem_of_operator(name, operator, value)
+        if problem is not None:
+            problems.append(problem)
         elif name in values:
             problems.append(f"{name} is given twice")
         else:
             try:
-                values[name] = _WORDS.get(name, parse_duration)(value)
+                values[name] = _PARSERS.get(name, parse_duration)(value)
             except ValueError as error:
                 problems.append(f"{name}: {error}")
     if not problems:
@@ -111,14 +104,33 @@ def parse_slo(text: str) -> Slo:
     return Slo.model_validate(values).resolved()
 
 
-def _unfit(values: dict[str, Any]) -> list[str]:
+def _problem_of_name(name: str) -> str | None:
+    if name in _PARSERS or percentile_limit(name) is not None:
+        return None
+    percentile, _, latency = name.partition("_")
+    turned = f"{latency}_{percentile}"
+    if latency and percentile_limit(turned) is not None:
+        return f"unknown limit {name!r}; did you mean {turned!r}?"
+    percentile_names = [f"{limit}_p95" for limit in LIMITS]
+    return unknown_name("limit", name, (*_PARSERS, *percentile_names))
+
+
+def _problem_of_operator(name: str, operator: str, value: str) -> str | None:
+    expected = {"attainment": ">=", "agreement": ">=", "reader": "="}.get(name, "<=")
+    if operator == expected:
+        return None
+    return f"{name}{operator}{value}: write {name}{expected}{value}"
+
+
+def _unfit(values: Mapping[str, str | float]) -> list[str]:
+    """Why these limits do not fit together."""
     """What is wrong with terms that are each right by themselves."""
     if not values.keys() - {"attainment", "agreement"}:
         return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
     try:
         Slo.model_validate(values)
     except ValidationError as error:
-        return [str(one["ctx"]["text"]) for one in error.errors()]
+        return [str(details["ctx"]["text"]) for details in error.errors()]
     return []
 
 
@@ -138,7 +150,8 @@ def _share(text: str) -> float:
     return share
 
 
-_WORDS: dict[str, Any] = {
+# how the value behind each word is read
+_PARSERS: dict[str, Callable[[str], str | float]] = {
     **dict.fromkeys(LIMITS, parse_duration),
     "reader": _reader,
     "attainment": _share,
@@ -148,19 +161,25 @@ _WORDS: dict[str, Any] = {
 
 def format_slo(slo: Slo) -> str:
     """The text that ``parse_slo`` reads."""
-    agreement = [f"agreement>={slo.agreement:g}"] if slo.agreement is not None else []
-    return ",".join([format_limits(slo), *agreement])
+    limits = format_limits(slo)
+    if slo.agreement is None:
+        return limits
+    return f"{limits},agreement>={slo.agreement:g}"
 
 
 def format_limits(slo: Slo) -> str:
-    """``format_slo`` without what limits no request: by that a running probe is judged."""
-    terms = [f"{one.name}<={format_duration(one.seconds)}" for one in slo.limits]
-    return ",".join([*terms, *([f"attainment>={slo.attainment:g}"] if is_joint(slo) else [])])
+    """``format_slo`` without the agreement, which limits no request: a running probe is judged by
+    these limits.
+    """
+    terms = [f"{limit.name}<={format_duration(limit.seconds)}" for limit in slo.limits]
+    if is_joint(slo):
+        terms.append(f"attainment>={slo.attainment:g}")
+    return ",".join(terms)
 
 
 def is_joint(slo: Slo) -> bool:
     """Whether it has limits on single requests, not only on percentiles."""
-    return any(one.share is None for one in slo.limits)
+    return any(limit.share is None for limit in slo.limits)
 
 
 class LimitColumns:
@@ -170,22 +189,25 @@ class LimitColumns:
 
     def __init__(self, window_ns: WindowNs) -> None:
         self._window_ns = window_ns
-        self._found = defaultdict[str, NumberColumn](NumberColumn)
-        self._index, self._ok = NumberColumn(np.int32), NumberColumn(np.bool_)
+        self._index = NumberColumn(np.int32)
+        self._scheduled_ns = NumberColumn()
+        self._ok = NumberColumn(np.bool_)
+        self._seconds = defaultdict[str, NumberColumn](NumberColumn)
 
     def add(self, columns: RequestArrays) -> None:
+        """Append further requests."""
         due = columns.scheduled_in(self._window_ns)
         self._index.add(columns.index[due])
+        self._scheduled_ns.add(columns.scheduled_ns[due])
         self._ok.add(columns.ok[due])
-        for name, values in _values(columns):
-            self._found[name].add(values[due])
+        for name, seconds in _seconds(columns):
+            self._seconds[name].add(seconds[due])
 
     def values(self) -> LimitValues:
-        order = np.lexsort((self._index.values(), self._found["scheduled"].values()))
-        found = {
-            name: column.taken(order) for name, column in self._found.items() if name != "scheduled"
-        }
-        return LimitValues(self._ok.taken(order), found)
+        """All of them, in order of schedule."""
+        order = np.lexsort((self._index.values(), self._scheduled_ns.values()))
+        seconds = {name: column.taken(order) for name, column in self._seconds.items()}
+        return LimitValues(self._ok.taken(order), seconds)
 
 
 def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
@@ -197,35 +219,40 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
     came in lumps, and for an answer of several tokens that came in one event; ``normalized_ttft``
     (per prompt token) is unknown where nobody counted the prompt.
     """
-    found = LimitColumns(window_ns)
+    limit_columns = LimitColumns(window_ns)
     for columns in request_arrays(requests, token_events):
-        found.add(columns)
-    return found.values()
+        limit_columns.add(columns)
+    return limit_columns.values()
 
 
-def _values(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
-    """Also ``scheduled``, ns, by which they are ordered."""
-    intervals, prompt = arrays.intervals, arrays.input_tokens
+def _seconds(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
+    """One value per request for each of LIMITS; see ``limit_values``."""
+    intervals = arrays.intervals
+    known_intervals = np.where(intervals > 0, intervals, np.nan)
+    prompt_tokens = np.where(arrays.input_tokens > 0, arrays.input_tokens, np.nan)
     ttft_ns = arrays.first_ns - arrays.scheduled_ns
-    tpot_s = (arrays.last_ns - arrays.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
-    yield "scheduled", arrays.scheduled_ns
+    tpot_s = (arrays.last_ns - arrays.first_ns) / known_intervals / 1e9
     yield "ttft", ttft_ns / 1e9
     yield "tpot", np.where(intervals <= 0, -np.inf, tpot_s)
     yield "e2e", (arrays.last_ns - arrays.scheduled_ns) / 1e9
-    yield "normalized_ttft", ttft_ns / np.where(prompt > 0, prompt, np.nan) / 1e9
+    yield "normalized_ttft", ttft_ns / prompt_tokens / 1e9
     if arrays.token_events is not None:
         yield "itl_p99", _itl_p99(arrays)
 
 
 def stored_values(data: AttemptData) -> LimitValues:
     """The values of a stored attempt."""
-    known = {
-        name: values
-        for name in LIMITS
-        if (values := getattr(data, f"request_{name}_s")) is not None
+    stored = {
+        "ttft": data.request_ttft_s,
+        "tpot": data.request_tpot_s,
+        "e2e": data.request_e2e_s,
+        "normalized_ttft": data.request_normalized_ttft_s,
+        "itl_p99": data.request_itl_p99_s,
     }
-    # stored as tuples
-    seconds = {name: np.asarray(values, np.float64) for name, values in known.items()}
+    seconds = {}
+    for name, values in stored.items():
+        if values is not None:
+            seconds[name] = np.asarray(values, np.float64)  # stored as tuples
     return LimitValues(np.asarray(data.request_ok, np.bool_), seconds)
 
 
@@ -237,48 +264,54 @@ def judge(values: LimitValues, slo: Slo) -> Verdicts:
 
 
 def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[Verdicts]:
-    """As ``judge``, attempts whose requests come one attempt after the other. ``ends``: where those
-    of each end.
+    """As ``judge``, for several attempts whose requests come one attempt after the other. ``ends``:
+    where those of each attempt end.
     """
-    by_limit, begin = _met(values, slo), 0
-    every = _tests(by_limit, slo)
+    by_limit = _met(values, slo)
+    tests_of_all = _tests(by_limit, slo)
+    begin = 0
     for end in ends:
-        counted = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
-        yield Verdicts(
-            tuple(Test(one.name, one.met[begin:end], one.target) for one in every), counted
-        )
+        counts = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
+        tests_of_attempt = [
+            Test(test.name, test.met[begin:end], test.target) for test in tests_of_all
+        ]
+        yield Verdicts(tuple(tests_of_attempt), counts)
         begin = end
 
 
 def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
-    """Who met each limit alone."""
+    """Which requests met each limit alone, by the limit's name."""
     by_limit = {}
-    for one in slo.limits:
-        if one.of not in values.seconds:
+    for limit in slo.limits:
+        if limit.of not in values.seconds:
             raise InputError(
-                f"a limit on {one.of} needs the table token_events, which these results do not hold"
+                f"a limit on {limit.of} needs the table token_events, which these results do not"
+                " hold"
             )
-        by_limit[one.name] = values.ok & (values.seconds[one.of] <= one.seconds)
+        by_limit[limit.name] = values.ok & (values.seconds[limit.of] <= limit.seconds)
     return by_limit
 
 
 def _tests(by_limit: Mapping[str, Bools], slo: Slo) -> tuple[Test, ...]:
-    together = [by_limit[one.name] for one in slo.limits if one.share is None]
-    joint = [Test(JOINT, np.logical_and.reduce(together), slo.attainment)] if together else []
-    return (
-        *joint,
-        *(
-            Test(one.name, by_limit[one.name], one.share)
-            for one in slo.limits
-            if one.share is not None
-        ),
-    )
+    tests_of_slo: list[Test] = []
+    of_each_request = [by_limit[limit.name] for limit in slo.limits if limit.share is None]
+    if of_each_request:
+        met = np.logical_and.reduce(of_each_request)
+        tests_of_slo.append(Test(JOINT, met, slo.attainment))
+    for limit in slo.limits:
+        if limit.share is not None:
+            tests_of_slo.append(Test(limit.name, by_limit[limit.name], limit.share))
+    return tuple(tests_of_slo)
 
 
 def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
     """The share of the requests of some attempts that met each limit alone."""
-    of = sum(one.met.size for one in verdicts)
-    return {name: sum(one.by_limit[name] for one in verdicts) / of for name in verdicts[0].by_limit}
+    requests = sum(attempt.met.size for attempt in verdicts)
+    met_by_limit = {}
+    for name in verdicts[0].by_limit:
+        met = sum(attempt.by_limit[name] for attempt in verdicts)
+        met_by_limit[name] = met / requests
+    return met_by_limit
 
 
 def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
@@ -289,11 +322,14 @@ def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
 
 
 def _itl_p99(arrays: RequestArrays) -> Floats:
-    found = np.full(arrays.ok.size, np.nan)
-    for block in () if arrays.buffered else arrays.blocks():
-        found[block.request] = _p99_of_rows(block) / 1e6
-    found[~arrays.has_token_times] = np.nan
-    return found
+    """99th percentile of each request's own gaps in seconds; -inf for a request without gaps."""
+    p99_s = np.full(arrays.ok.size, np.nan)
+    if arrays.buffered:
+        return p99_s
+    for block in arrays.blocks():
+        p99_s[block.request] = _p99_of_rows(block) / 1e6
+    p99_s[~arrays.has_token_times] = np.nan
+    return p99_s
 
 
 def _p99_of_rows(block: TokenEventBlock) -> Floats:
