@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from orchestrator.analysis.metrics import BACKLOG, FAILING
 from orchestrator.analysis.points import StoredPoint
 
-FEWEST = 4  # levels
-LEAST = 0.1  # distance from the straight line (both axes scaled to 0..1); less is noise
+LEAST_LEVELS = 4
+LEAST_DISTANCE = 0.1  # from the straight line (both axes scaled to 0..1); less is noise
 
 
 def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
@@ -20,29 +21,44 @@ def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
     smoothing.
     """
     x, y = np.asarray(levels, float), np.asarray(throughputs, float)
-    if x.size < FEWEST or np.ptp(y) <= 0:
+    if x.size < LEAST_LEVELS or np.ptp(y) <= 0:
         return None
-    above = (y - y.min()) / np.ptp(y) - (x - x[0]) / (x[-1] - x[0])
-    at = int(above.argmax())
-    return at if above[at] >= LEAST else None
+    distances = (y - y.min()) / np.ptp(y) - (x - x[0]) / (x[-1] - x[0])
+    furthest = int(distances.argmax())
+    return furthest if distances[furthest] >= LEAST_DISTANCE else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Level:
+    """One load level of a curve, with the output tokens/s of its point."""
+
+    level: float
+    throughput: float
+    point_id: str
 
 
 def knees(points: Iterable[StoredPoint]) -> frozenset[str]:
     """Ids of the points that are the knee of a curve: one workload on one deployment, under one
     control.
     """
-    curves: dict[tuple[str, str, str], list[tuple[float, float, str]]] = {}
+    curves: dict[tuple[str, str, str], list[_Level]] = {}
     for point in points:
-        head, rate = point.head, point.figures.output_token_throughput
-        usable = (
-            point.used and point.validity in ("valid", FAILING, BACKLOG) and head.level < math.inf
-        )
-        if usable and rate is not None:
+        head, throughput = point.head, point.figures.output_token_throughput
+        if throughput is not None and _shows_throughput(point):
             curve = curves.setdefault((head.deployment_id, head.workload, head.control), [])
-            curve.append((head.level, rate, head.point_id))
-    found = set()
+            curve.append(_Level(head.level, throughput, head.point_id))
+    point_ids = set()
     for curve in curves.values():
-        levels, rates, ids = zip(*sorted(curve), strict=True)
-        if (at := knee(levels, rates)) is not None:
-            found.add(ids[at])
-    return frozenset(found)
+        curve.sort()
+        index = knee([level.level for level in curve], [level.throughput for level in curve])
+        if index is not None:
+            point_ids.add(curve[index].point_id)
+    return frozenset(point_ids)
+
+
+def _shows_throughput(point: StoredPoint) -> bool:
+    """Whether a point belongs to the curve: the engine was measured, at a level that has a place on
+    the axis.
+    """
+    is_measured = point.validity in ("valid", FAILING, BACKLOG)
+    return bool(point.used) and is_measured and point.head.level < math.inf

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
 from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
@@ -21,7 +20,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedFigure:
     """One figure as predicted and as reported, each None where unknown.
 
     ``difference_percent``: predicted minus reported, in per cent of reported: above 0 the
@@ -43,8 +42,8 @@ class StoredLaunch:
 
     row: LaunchRow
     deployment: StoredDeployment | None
-    figures: dict[str, Predicted]
-    reported: dict[str, Any]
+    figures: Mapping[str, PredictedFigure]
+    reported: Mapping[str, object]
 
     @property
     def label(self) -> str:
@@ -54,33 +53,48 @@ class StoredLaunch:
 def load_launches(store: Store) -> list[StoredLaunch]:
     """All launches of an experiment, failed ones included, sorted by deployment and time."""
     committed = store.manifests("launch")
-    described = rows_of(
+    deployment_rows = rows_of(
         store.read_manifests("deployments", committed, leave_out=True), DeploymentRow
     )
-    deployments = {row.deployment_id: stored_deployment(row) for row in described}
-    found = []
+    deployments = {row.deployment_id: stored_deployment(row) for row in deployment_rows}
+    launches = []
     for row in rows_of(store.read_manifests("launches", committed, leave_out=True), LaunchRow):
         deployment = deployments.get(row.deployment_id)
         predicted = deployment.prediction.memory if deployment else {}
         reported = json.loads(row.engine_reported_json or "{}")
-        found.append(StoredLaunch(row, deployment, compared(predicted, reported), reported))
-    return sorted(found, key=lambda one: (one.label, one.row.started_unix_ns))
+        launches.append(StoredLaunch(row, deployment, compared(predicted, reported), reported))
+    return sorted(launches, key=lambda launch: (launch.label, launch.row.started_unix_ns))
 
 
 def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, LaunchRow]:
     """The committed launches that attempts ran on, by id."""
-    committed = store.launches(sorted({one.launch_id for one in attempts if one.launch_id}))
+    launch_ids = {attempt.launch_id for attempt in attempts if attempt.launch_id}
+    committed = store.launches(sorted(launch_ids))
     rows = store.read_manifests("launches", committed, leave_out=True)
     return {row.launch_id: row for row in rows_of(rows, LaunchRow)}
 
 
-def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
+def compared(
+    predicted: Mapping[str, float], reported: Mapping[str, object]
+) -> dict[str, PredictedFigure]:
     """All figures of FIGURES, from ``StoredPrediction.memory`` and the content of
     ``engine_reported_json``.
     """
-    found = {}
-    for name, in_prediction in FIGURES.items():
-        promised, told = predicted.get(in_prediction), reported.get(name)
-        difference = (promised - told) / told * 100 if promised is not None and told else None
-        found[name] = Predicted(promised, told, difference)
-    return found
+    figures = {}
+    for name, name_in_prediction in FIGURES.items():
+        predicted_value = predicted.get(name_in_prediction)
+        reported_value = _number(reported.get(name))
+        figures[name] = PredictedFigure(
+            predicted_value, reported_value, _difference_percent(predicted_value, reported_value)
+        )
+    return figures
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _difference_percent(predicted: float | None, reported: float | None) -> float | None:
+    if predicted is None or not reported:
+        return None
+    return (predicted - reported) / reported * 100

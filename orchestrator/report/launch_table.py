@@ -5,7 +5,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.launches import Predicted, StoredLaunch, load_launches
+from orchestrator.analysis.launches import PredictedFigure, StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
 from orchestrator.report.point_table import failure_text
 from orchestrator.report.text import Column, plain, say, size_text, table
@@ -131,7 +131,7 @@ def _version_cell(document: LaunchDocument) -> str:
     return "\n".join(lines)
 
 
-def _figure_cell(figure: Predicted, format_figure: Callable[[float], str]) -> str:
+def _figure_cell(figure: PredictedFigure, format_figure: Callable[[float], str]) -> str:
     """Predicted, reported, and how far off the prediction was."""
     predicted, reported = figure.predicted, figure.reported
     if predicted is None and reported is None:
