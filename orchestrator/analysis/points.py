@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
 from orchestrator.analysis.throughput import Batches
-from orchestrator.base.arrays import Floats
+from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.text import grouped
 from orchestrator.results.records import (
@@ -46,8 +47,8 @@ from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
-# a replica's number is its name
-_without_figures = partial(re.compile(r"(?<!replica )\b\d+([.,]\d+)*").sub, "")
+# the figures in a reason; a replica's number is its name
+_FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
 # failures that say nothing of a deployment
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
 
@@ -96,9 +97,10 @@ class Repeat:
         return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
 
 
-class Attained(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Attained:
     """The result of one test of an SLO at a load: the share of requests that met it, and the share
-    that must.
+    that must meet it.
     """
 
     name: str
@@ -141,21 +143,20 @@ class StoredPoint:
         """The point under the name that its workload has now: renaming changes no measurement."""
         if workload is None or workload == self.head.workload:
             return self
-        return replace(
-            self,
-            repeats=tuple(
-                replace(one, point=replace(one.point, workload=workload)) for one in self.repeats
-            ),
+        return self._with_heads(
+            [replace(repeat.point, workload=workload) for repeat in self.repeats]
         )
 
     def of_experiment(self, name: str) -> StoredPoint:
         """The point as one of another experiment, which it is shown in."""
-        return replace(
-            self,
-            repeats=tuple(
-                replace(one, point=replace(one.point, experiment=name)) for one in self.repeats
-            ),
-        )
+        return self._with_heads([replace(repeat.point, experiment=name) for repeat in self.repeats])
+
+    def _with_heads(self, heads: Sequence[PointHead]) -> StoredPoint:
+        """The point with another row of ``points`` for each of its repeats."""
+        repeats = [
+            replace(repeat, point=head) for repeat, head in zip(self.repeats, heads, strict=True)
+        ]
+        return replace(self, repeats=tuple(repeats))
 
     @property
     def validity(self) -> str:
@@ -164,7 +165,7 @@ class StoredPoint:
 
         ``broken_output`` where any repeat is: the prompts of the others may just not have shown it.
         """
-        if self._noise:
+        if self._broken_output:
             return BROKEN
         repeats = self.used or self.repeats
         valid = [repeat for repeat in repeats if repeat.valid]
@@ -174,36 +175,37 @@ class StoredPoint:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for its validity, from every repeat that decides it. What repeats say alike
-        but for its figures is said once, with the first one's.
+        """The reasons for its validity, from every repeat that decides it. Of reasons of several
+        repeats that differ in their figures only, the first repeat's is taken.
         """
         reasons: list[str] = []
-        for repeat in self._noise or self.used or self.repeats:
-            known = {_without_figures(reason) for reason in reasons}
-            reasons += [
-                reason
-                for reason in repeat.point.validity_reasons
-                if _without_figures(reason) not in known
-            ]
+        for repeat in self._broken_output or self.used or self.repeats:
+            earlier = {_without_figures(reason) for reason in reasons}
+            for reason in repeat.point.validity_reasons:
+                if _without_figures(reason) not in earlier:
+                    reasons.append(reason)
         return reasons
 
     @property
-    def _noise(self) -> tuple[Repeat, ...]:
-        return tuple(one for one in self.repeats if one.ok and one.point.validity == BROKEN)
+    def _broken_output(self) -> tuple[Repeat, ...]:
+        """The repeats whose engine answered what is no output."""
+        return tuple(
+            repeat for repeat in self.repeats if repeat.ok and repeat.point.validity == BROKEN
+        )
 
     @property
     def broken(self) -> tuple[Repeat, ...]:
         """Its repeats that the engine failed. A level with such a repeat does not hold."""
-        return tuple(one for one in self.repeats if one.broken)
+        return tuple(repeat for repeat in self.repeats if repeat.broken)
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The start of its deployment that each used repeat was measured on."""
-        return tuple(one.point.start for one in self.used)
+        return tuple(repeat.point.start for repeat in self.used)
 
     @property
     def emulated(self) -> bool:
-        return any(one.point.emulated for one in self.repeats)
+        return any(repeat.point.emulated for repeat in self.repeats)
 
     @property
     def figures(self) -> Figures:
@@ -213,7 +215,7 @@ class StoredPoint:
     @cached_property
     def held(self) -> tuple[tuple[Attained, ...], ...]:
         """The results of the tests of each SLO; empty without requests."""
-        by_slo = zip(*(one.verdicts for one in self.used), strict=True)
+        by_slo = zip(*(repeat.verdicts for repeat in self.used), strict=True)
         return tuple(attained(verdicts, self.starts) for verdicts in by_slo)
 
     @property
@@ -228,7 +230,7 @@ class StoredPoint:
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval."""
-        return rate_interval([one.output_tokens for one in self.used], self.starts)
+        return rate_interval([repeat.output_tokens for repeat in self.used], self.starts)
 
 
 def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
@@ -251,7 +253,7 @@ def load_points(store: Store, *slos: Slo) -> list[StoredPoint]:
 
 
 def complete(store: Store) -> None:
-    """Compute and keep what later answers need and is not computed yet, as far as that is possible
+    """Compute and store what later answers need and is not computed yet, as far as that is possible
     now.
     """
     try:
@@ -266,126 +268,139 @@ def _order(point: StoredPoint) -> tuple[str, str, str, float]:
 
 
 def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
-    counting, tries = _counting(store)
-    attempts = _Attempts(slos, tries)
-    for rows in computed(store, counting, attempts.columns):
-        attempts.add(rows)
-    unknown = attempts.undescribed()
-    if unknown:  # older versions stored a deployment's row with its launch only
-        launched = rows_of(
-            store.read_manifests("deployments", store.manifests("launch")), DeploymentRow
-        )
-        attempts.deployments |= {
-            row.deployment_id: stored_deployment(row)
-            for row in launched
-            if row.deployment_id in unknown
-        }
-    groups = grouped((one.point.point_id, one) for one in attempts.measurements())
-    together = _together(store, [_used(group) or group for group in groups.values()])
-    return [
-        StoredPoint(attempts.deployment(group[0].point), tuple(group), figures)
-        for group, figures in zip(groups.values(), together, strict=True)
-    ]
-
-
-def _counting(store: Store) -> tuple[list[tuple[str, str]], Counter[str]]:
-    """The ids of the attempts that count, and how many attempts each measurement had."""
     committed = store.commits()  # oldest first
-    counting = {one.measurement_id: one for one in committed} | store.counting(committed)
-    return sorted(one.ids for one in counting.values()), Counter(
-        one.measurement_id for one in committed
-    )
+    attempts = _AttemptColumns(slos)
+    for rows in computed(store, _counting(store, committed), attempts.columns):
+        attempts.add(rows)
+    deployments = dict(attempts.deployments)
+    unknown = attempts.deployment_ids - set(deployments)
+    if unknown:  # older versions stored a deployment's row with its launch only
+        deployments |= _launched_deployments(store, unknown)
+    tries = Counter(attempt.measurement_id for attempt in committed)
+    repeats = attempts.repeats(deployments, tries)
+    groups = grouped((repeat.point.point_id, repeat) for repeat in repeats).values()
+    pooled_figures = _pooled_figures(store, [_used(group) or group for group in groups])
+    points = []
+    for group, figures in zip(groups, pooled_figures, strict=True):
+        deployment = _deployment(deployments, group[0].point.deployment_id)
+        points.append(StoredPoint(deployment, tuple(group), figures))
+    return points
 
 
-class _Attempts:
-    """The attempts that count, with the columns of AttemptData that are needed.
+def _counting(store: Store, committed: Sequence[Committed]) -> list[tuple[str, str]]:
+    """The ids of the attempts that count. ``committed``: all attempts, oldest first."""
+    counting = {attempt.measurement_id: attempt for attempt in committed}
+    counting |= store.counting(committed)
+    return sorted(attempt.ids for attempt in counting.values())
 
-    Small things are held as records, figures as Arrow. ``tries``: how many attempts each
-    measurement had.
+
+def _launched_deployments(store: Store, ids: Container[str]) -> dict[str, StoredDeployment]:
+    """Deployments by id, from the rows that were stored with their launches."""
+    rows = rows_of(store.read_manifests("deployments", store.manifests("launch")), DeploymentRow)
+    return {row.deployment_id: stored_deployment(row) for row in rows if row.deployment_id in ids}
+
+
+def _deployment(
+    deployments: Mapping[str, StoredDeployment], deployment_id: str
+) -> StoredDeployment:
+    """A deployment; where its row was never stored, one that has only the id."""
+    return deployments.get(deployment_id) or unknown_deployment(deployment_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _CountingAttempt:
+    """The small things of an attempt that counts."""
+
+    point: PointHead
+    output_tokens: Batches
+    verdicts: tuple[Verdicts, ...]
+
+
+class _AttemptColumns:
+    """The attempts that count, read from the columns of AttemptData that are needed.
+
+    Small things are kept as records, figures as Arrow.
     """
 
-    def __init__(self, slos: Sequence[Slo], tries: Mapping[str, int]) -> None:
-        self._slos, self._tries = slos, tries
-        self._limits = list(
-            dict.fromkeys(name for slo in slos for name in (one.of for one in slo.limits))
-        )
-        limits = ["request_ok", *(f"request_{name}_s" for name in self._limits)] if slos else []
-        needed = [
-            "point",
-            "deployment",
-            "figures",
-            "engine_side",
-            "batch_tokens",
-            "batch_s",
-            *limits,
-        ]
-        self.columns = [*arrow_schema(Committed).names, *needed]
+    def __init__(self, slos: Sequence[Slo]) -> None:
+        self._slos = slos
+        self._latencies = list(dict.fromkeys(limit.of for slo in slos for limit in slo.limits))
+        of_commit = arrow_schema(Committed).names
+        of_attempt = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s"]
+        of_limits = [f"request_{name}_s" for name in self._latencies]
+        if slos:
+            of_limits.insert(0, "request_ok")
+        self.columns = [*of_commit, *of_attempt, *of_limits]
         self.deployments: dict[str, StoredDeployment] = {}
         # by deployment: creation time of the attempt that its row came with
-        self._described: dict[str, int] = {}
-        self._rows: list[tuple[PointHead, Batches, tuple[Verdicts, ...]]] = []
+        self._described_unix_ns: dict[str, int] = {}
+        self._attempts: list[_CountingAttempt] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
     def add(self, rows: pa.Table) -> None:
         """Add attempts. ``rows``: the columns ``columns``."""
         points = rows_of(_unnested(rows["point"]), PointHead)
-        batches = map(Batches, _split(rows["batch_tokens"]), _split(rows["batch_s"]))
-        committed = rows_of(rows, Committed)
-        self._rows += zip(points, batches, self._verdicts(rows), strict=True)
+        tokens, seconds = _split(rows["batch_tokens"]), _split(rows["batch_s"])
+        batches = map(Batches, tokens, seconds)
+        self._attempts += map(_CountingAttempt, points, batches, self._verdicts(rows))
         self._figures.append(rows.select(["figures", "engine_side"]))
-        there, new = rows["deployment"].is_valid().to_pylist(), dict[str, int]()
-        for at, (one, point) in enumerate(zip(committed, points, strict=True)):
-            known = self._described.get(point.deployment_id)
-            # prices and labels may change: the oldest row counts
-            oldest = known is None or one.created_unix_ns < known
-            if there[at] and oldest:
-                self._described[point.deployment_id], new[point.deployment_id] = (
-                    one.created_unix_ns,
-                    at,
-                )
-        described = rows["deployment"].take(pa.array(new.values(), pa.int64())).drop_null()
-        self.deployments |= {
-            row.deployment_id: stored_deployment(row)
-            for row in rows_of(_unnested(described), DeploymentRow)
-        }
+        self._add_deployments(rows, points)
 
-    def undescribed(self) -> set[str]:
-        """Ids of deployments whose row came with none of the attempts."""
-        return {point.deployment_id for point, _, _ in self._rows} - set(self.deployments)
+    def _add_deployments(self, rows: pa.Table, points: Sequence[PointHead]) -> None:
+        """Keep the oldest row of each deployment: prices and labels may change."""
+        row_of_deployment: dict[str, int] = {}
+        has_deployment = rows["deployment"].is_valid().to_pylist()
+        for row, committed in enumerate(rows_of(rows, Committed)):
+            deployment_id = points[row].deployment_id
+            described_unix_ns = self._described_unix_ns.get(deployment_id, math.inf)
+            if has_deployment[row] and committed.created_unix_ns < described_unix_ns:
+                self._described_unix_ns[deployment_id] = committed.created_unix_ns
+                row_of_deployment[deployment_id] = row
+        oldest = pa.array(row_of_deployment.values(), pa.int64())
+        for described in rows_of(_unnested(rows["deployment"].take(oldest)), DeploymentRow):
+            self.deployments[described.deployment_id] = stored_deployment(described)
 
-    def deployment(self, point: PointHead) -> StoredDeployment:
-        """The deployment of a point; where its row was never stored, one that has only the id."""
-        known = self.deployments.get(point.deployment_id)
-        return known or unknown_deployment(point.deployment_id)
+    @property
+    def deployment_ids(self) -> set[str]:
+        """Ids of the deployments of all attempts."""
+        return {attempt.point.deployment_id for attempt in self._attempts}
 
-    def measurements(self) -> list[Repeat]:
-        """Sorted by deployment, load and repeat."""
-        chosen = sorted(range(len(self._rows)), key=self._order)
+    def repeats(
+        self, deployments: Mapping[str, StoredDeployment], tries: Mapping[str, int]
+    ) -> list[Repeat]:
+        """The attempts as repeats, sorted by deployment, load and repeat. ``tries``: how many
+        attempts each measurement had.
+        """
+
+        def order(row: int) -> tuple[str, str, float, str, int]:
+            point = self._attempts[row].point
+            label = _deployment(deployments, point.deployment_id).label
+            return label, point.workload, point.level, point.point_id, point.repeat
+
+        rows_in_order = sorted(range(len(self._attempts)), key=order)
         columns = pa.concat_tables(self._figures)
         # the copy in order is made, and these given back, before anything else is
         self._figures = []
-        columns = columns.take(pa.array(chosen, pa.int64()))
+        columns = columns.take(pa.array(rows_in_order, pa.int64()))
         pa.default_memory_pool().release_unused()
-        figures, engine_side = (
-            _handles(columns["figures"], Figures),
-            _handles(columns["engine_side"], EngineSide),
-        )
-        counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
-        rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
-        return [
-            Repeat(point, batches, verdicts, self._tries[point.measurement_id], count, made, side)
-            for (point, batches, verdicts), count, made, side in rows
-        ]
-
-    def _order(self, at: int) -> tuple[str, str, float, str, int]:
-        point, _, _ = self._rows[at]
-        return (
-            self.deployment(point).label,
-            point.workload,
-            point.level,
-            point.point_id,
-            point.repeat,
-        )
+        figures = _readers(columns["figures"], Figures)
+        engine_sides = _readers(columns["engine_side"], EngineSide)
+        totals = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
+        repeats = []
+        for place, row in enumerate(rows_in_order):
+            attempt = self._attempts[row]
+            repeats.append(
+                Repeat(
+                    point=attempt.point,
+                    output_tokens=attempt.output_tokens,
+                    verdicts=attempt.verdicts,
+                    attempts=tries[attempt.point.measurement_id],
+                    requests=totals[place],
+                    _figures=figures[place],
+                    _engine_side=engine_sides[place],
+                )
+            )
+        return repeats
 
     def _verdicts(self, rows: pa.Table) -> list[tuple[Verdicts, ...]]:
         """The verdicts on each attempt, none on failed ones. The requests of all attempts are
@@ -393,44 +408,54 @@ class _Attempts:
         """
         if not self._slos:
             return [()] * rows.num_rows
-        ok = [status == "ok" for status in rows["status"].to_pylist()]
-        judged = rows.filter(pa.array(ok, pa.bool_()))
-        columns = {name: judged[f"request_{name}_s"] for name in self._limits}
-        seconds = {name: _flat(column) for name, column in columns.items() if not column.null_count}
-        values, ends = (
-            LimitValues(_flat(judged["request_ok"]), seconds),
-            np.cumsum(_lengths(judged["request_ok"])),
-        )
-        each = zip(*(judge_each(values, slo, ends.tolist()) for slo in self._slos), strict=True)
-        return [next(each) if one else () for one in ok]
+        is_ok = [status == "ok" for status in rows["status"].to_pylist()]
+        judged = rows.filter(pa.array(is_ok, pa.bool_()))
+        seconds = {}
+        for name in self._latencies:
+            column = judged[f"request_{name}_s"]
+            if not column.null_count:
+                seconds[name] = _flat(column)
+        values = LimitValues(_flat(judged["request_ok"]), seconds)
+        ends = np.cumsum(_lengths(judged["request_ok"])).tolist()
+        verdicts_by_slo = [judge_each(values, slo, ends) for slo in self._slos]
+        verdicts_of_ok = zip(*verdicts_by_slo, strict=True)
+        return [next(verdicts_of_ok) if ok else () for ok in is_ok]
 
 
-def _together(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[Callable[[], Figures]]:
+def _pooled_figures(
+    store: Store, groups: Sequence[Sequence[Repeat]]
+) -> list[Callable[[], Figures]]:
     """The pooled figures of each group; those that are not stored yet are computed."""
-    ids = [
-        [(one.point.measurement_id, one.point.attempt_id) for one in group]
+    ids_of_groups = [
+        [(repeat.point.measurement_id, repeat.point.attempt_id) for repeat in group]
         for group in groups
         if len(group) > 1
     ]
     empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
-    rows = pa.concat_tables([empty, *pooled(store, ids)], promote_options="permissive")
-    found = {key: at for at, key in enumerate(rows["attempt_ids"].to_pylist())}
-    # as they will be asked for
-    order = [found[pool_key(attempt for _, attempt in group)] for group in ids]
-    several = iter(_handles(rows["figures"].take(pa.array(order, pa.int64())), Figures))
-    return [next(several) if len(group) > 1 else group[0]._figures for group in groups]
+    rows = pa.concat_tables([empty, *pooled(store, ids_of_groups)], promote_options="permissive")
+    row_of_key = {key: row for row, key in enumerate(rows["attempt_ids"].to_pylist())}
+    in_order = []
+    for ids in ids_of_groups:
+        key = pool_key(attempt_id for _, attempt_id in ids)
+        in_order.append(row_of_key[key])
+    pooled_readers = iter(_readers(rows["figures"].take(pa.array(in_order, pa.int64())), Figures))
+    return [next(pooled_readers) if len(group) > 1 else group[0]._figures for group in groups]
 
 
-def _handles(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], Any]]:
+def _readers(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], Any]]:
     """For each row a function that makes its record."""
     records = LazyRecords[Any](column, record)
-    return [partial(records.__getitem__, at) for at in range(len(column))]
+    return [partial(records.__getitem__, row) for row in range(len(column))]
 
 
 def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
     """The repeats that count; without any, those that ran at all."""
-    counting = tuple(one for one in repeats if one.counts)
-    return counting or tuple(one for one in repeats if one.ok)
+    counting = tuple(repeat for repeat in repeats if repeat.counts)
+    return counting or tuple(repeat for repeat in repeats if repeat.ok)
+
+
+def _without_figures(reason: str) -> str:
+    return _FIGURE.sub("", reason)
 
 
 def _unnested(column: pa.ChunkedArray) -> pa.Table:
@@ -446,11 +471,13 @@ def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False))
 
 
-def _lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def _lengths(column: pa.ChunkedArray) -> Ints:
+    """How many values each list of a list column has."""
     return np.asarray(
         column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False), np.int64
     )
 
 
 def _split(column: pa.ChunkedArray) -> list[Floats]:
+    """The lists of a list column, one array each."""
     return np.split(_flat(column), np.cumsum(_lengths(column))[:-1])[: len(column)]
