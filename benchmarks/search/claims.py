@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.search.servers import SERVERS, TARGET, Run, Server
-from orchestrator.analysis.steady import RequestTimes, steady_from
+from orchestrator.analysis.steady import RequestSpans, steady_from
 from orchestrator.capacity.choose_level import (
     expected_requests,
     level_to_confirm,
@@ -92,7 +92,7 @@ def stored(
 ) -> ProbeOutcome:
     """What is kept of a probe that ended then."""
     asked = run.due < end
-    begin = steady_from(lambda: [RequestTimes(run.due[asked], run.done[asked])], end) or 0.0
+    begin = steady_from(lambda: [RequestSpans(run.due[asked], run.done[asked])], end) or 0.0
     met = run.met & (run.done <= end) if diverging else run.met  # what was open was aborted
     shows: Shows = "diverged" if diverging else "misses" if verdict == "fails" else "all"
     return ProbeOutcome(level, (met[asked & (run.due >= begin)],), shows, whole)

@@ -27,7 +27,7 @@ LATEST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTimes:
+class RequestSpans:
     """When some requests were due and when they were done, in one unit of time from the begin of
     the run.
 
@@ -47,14 +47,14 @@ def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
     return None if begin is None else round(begin)
 
 
-def _times_ns(requests: Rows) -> RequestTimes:
-    return RequestTimes(
+def _times_ns(requests: Rows) -> RequestSpans:
+    return RequestSpans(
         requests["scheduled_ns"].to_numpy().astype(np.float64),
         requests["done_ns"].to_numpy().astype(np.float64),
     )
 
 
-def steady_from(parts: Callable[[], Iterable[RequestTimes]], now: float) -> float | None:
+def steady_from(parts: Callable[[], Iterable[RequestSpans]], now: float) -> float | None:
     """When the steady part of a run begins that has gone on until ``now``; None: there is none.
 
     ``parts``: the requests of the run, in the unit of ``now``; it is called twice, so that not all

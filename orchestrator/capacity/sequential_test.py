@@ -28,7 +28,7 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.analysis.steady import RequestTimes, steady_from
+from orchestrator.analysis.steady import RequestSpans, steady_from
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.capacity.design_effect import (
     PRIOR_EFFECT,
@@ -288,7 +288,7 @@ class Probe:
         """
         requests = self._requests(now_s, open_due_s, open_missed)
         self.diverging = _diverging(requests, now_s) and _late(requests, now_s)
-        begin_s = steady_from(lambda: [RequestTimes(requests.due_s, requests.done_s)], now_s)
+        begin_s = steady_from(lambda: [RequestSpans(requests.due_s, requests.done_s)], now_s)
         looks = [
             self._look_at(column, requests, begin_s, saturated)
             for column in range(len(self._targets))

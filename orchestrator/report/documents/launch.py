@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.analysis.deployments import StoredDeployment
-from orchestrator.analysis.launches import Predicted, StoredLaunch
+from orchestrator.analysis.launches import PredictedFigure, StoredLaunch
 from orchestrator.results.records import LaunchRow
 
 
@@ -23,7 +23,7 @@ class LaunchDocument:
     row: LaunchRow
     deployment: StoredDeployment | None
     label: str
-    figures: Mapping[str, Predicted]
+    figures: Mapping[str, PredictedFigure]
     reported: Mapping[str, object]
     checkpoint_bytes: float | None
     quantization_kernel: str | None

@@ -21,7 +21,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def comparison(store: Store, slo: str) -> ComparisonDocument:
-    (document,) = answer_document(answers(limits(slo, [StoredExperiment(store)])).comparisons).comparisons
+    (document,) = answer_document(
+        answers(limits(slo, [StoredExperiment(store)])).comparisons
+    ).comparisons
     return document
 
 
