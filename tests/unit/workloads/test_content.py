@@ -149,3 +149,21 @@ def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
     for file in ("folder/tokenizer.json", "folder/tokens", "x.gguf"):
         (tmp_path / file).write_bytes(b"GGUF")
     assert local_tokenizer(name) == found
+
+
+def one_token_a_word() -> Tokenizer:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "one": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return words
+
+
+def test_tokens_of_a_text_are_counted_only_with_a_tokenizer() -> None:
+    assert Words().count("a b") is None
+    assert RandomIds((1000, 2000)).count("a b") is None
+    assert RandomIds((1, 2), one_token_a_word()).count("a b c") == 3
+
+
+def test_texts_of_a_tokenizer_are_counted_by_it() -> None:
+    prompter = TokenizedText.__new__(TokenizedText)
+    prompter._tokenizer = one_token_a_word()
+    assert prompter.count("a b") == 2

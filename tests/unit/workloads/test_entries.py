@@ -1,0 +1,106 @@
+"""What a line of a prompt file asks for is read, or the line is refused: no key disappears."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.workloads.entries import (
+    ANSWER_LENGTHS,
+    ANSWERS,
+    REFUSED,
+    SAMPLING,
+    UNUSED,
+    PromptEntry,
+    read_entry,
+)
+from orchestrator.workloads.files import EntryError
+
+
+def read(**keys: Any) -> PromptEntry:
+    line = read_entry({"prompt": "x", **keys}, "")
+    assert line is not None
+    return line
+
+
+def reasons(entry: dict[str, Any]) -> list[str]:
+    with pytest.raises(EntryError) as caught:
+        read_entry(entry, entry)
+    return list(caught.value.reasons)
+
+
+@pytest.mark.parametrize("name", ANSWER_LENGTHS)
+def test_every_name_of_an_answers_length_is_honoured(name: str) -> None:
+    assert read(**{name: 7}).output_tokens == 7
+    assert read(**{name: None}).output_tokens is None
+
+
+def test_two_lengths_of_one_answer_must_agree() -> None:
+    assert read(output_tokens=5, max_tokens=5).output_tokens == 5
+    assert reasons({"prompt": "x", "output_tokens": 5, "max_tokens": 6}) == [
+        "output_tokens 5 and max_tokens 6 are two lengths of one answer: give one"
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_key_that_would_change_a_request_is_refused_by_name(name: str) -> None:
+    key = name.replace("*", "_x")
+    (reason,) = reasons({"prompt": "x", key: "y"})
+    assert reason == f"{key!r} is not sent: {REFUSED[name]}"
+    assert read(**{key: None}) == read(**{key: []}) == read(), "it asks for nothing"
+
+
+def test_a_key_that_nobody_knows_is_refused_unless_it_is_marked() -> None:
+    (reason,) = reasons({"prompt": "x", "temprature": 0.5})
+    assert reason.startswith("'temprature' is not sent: it is not known")
+    assert read(_temprature=0.5).unused == {"_temprature"}
+
+
+def test_a_key_is_of_one_kind_only() -> None:
+    kinds = [set(ANSWER_LENGTHS), set(SAMPLING), set(UNUSED), set(ANSWERS)]
+    assert len(set.union(*kinds)) == sum(map(len, kinds))
+    for name in set.union(*kinds):
+        assert read(**{name: 1}) is not None, name
+
+
+@given(st.dictionaries(st.text(max_size=12), st.integers(1, 9), max_size=4))
+def test_no_key_of_a_line_disappears(keys: dict[str, int]) -> None:
+    try:
+        line = read(**keys)
+    except EntryError:
+        return
+    used = {*line.unused, *line.fields, *(ANSWER_LENGTHS if line.output_tokens else ())}
+    asked = {key for key, value in keys.items() if (key, value) not in (("n", 1), ("best_of", 1))}
+    assert asked <= used
+
+
+def test_only_one_key_may_say_what_is_sent() -> None:
+    chat = [{"role": "user", "content": "y"}]
+    assert reasons({"prompt": "x", "messages": chat}) == [
+        '"prompt" and "messages" both say what is sent: give one of them'
+    ]
+    assert read(messages=None) == read()
+    assert reasons({"prompt": "x", "hash_ids": [1]}) == [
+        "'hash_ids' belong to 'input_length', which is missing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"role": "user", "content": "x", "tool_calls": [1]}, "'tool_calls' is not sent"),
+        ({"role": "user", "content": "x", "name": "Bob"}, "'name' is not sent"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
+            "and a text",
+        ),
+    ],
+)
+def test_what_a_message_holds_besides_its_text_is_refused(
+    message: dict[str, Any], said: str
+) -> None:
+    (reason,) = reasons({"messages": [message]})
+    assert said in reason

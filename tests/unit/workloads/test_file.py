@@ -1,0 +1,142 @@
+"""Workloads of a prompt file: what its lines ask for is sent, and answers get the recorded lengths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.load.wire.wires import WIRES
+from orchestrator.spec.dialect import openai
+from orchestrator.spec.load import Lengths
+from orchestrator.workloads.content import RandomIds, Words
+from orchestrator.workloads.file import AnswerLengths, FileWorkload
+
+IDS = RandomIds((1000, 2000))
+
+
+def workload(path: Path, entries: list[dict[str, Any]], **fields: Any) -> FileWorkload:
+    path.write_text("\n".join(map(json.dumps, entries)))
+    return FileWorkload(name="w", kind="file", prompts=str(path), **fields)
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_sampling_of_a_line_is_in_the_body_of_its_request(api: str, tmp_path: Path) -> None:
+    sampling = {"temperature": 0.7, "top_p": 0.9, "stop": ["\n"], "seed": 4}
+    entries = [{"prompt": "a", **sampling}, {"prompt": "b"}, {"prompt": "c", "top_k": None}]
+    made = workload(tmp_path / "p.jsonl", entries, api=api, output_tokens=Lengths(fixed=3))
+    kind = made.resolved(str).requests(IDS, 1)
+    dialect = openai(extra_body={"temperature": 0.2, "user": "u"})[api]
+    bodies = [
+        orjson.loads(WIRES[dialect.wire].body(kind.prompt(at, 0, "measure", ()), 3, "m", dialect))
+        for at in range(3)
+    ]
+    assert {name: bodies[0][name] for name in sampling} == sampling, "a line is nearer than all"
+    assert [body["temperature"] for body in bodies[1:]] == [0.2, 0.2]
+    assert all(not {"top_p", "top_k", "stop", "seed"} & body.keys() for body in bodies[1:])
+    assert {body["user"] for body in bodies} == {"u"}
+
+
+def test_sampling_of_a_line_is_refused_where_it_cannot_be_sent(tmp_path: Path) -> None:
+    entries = [{"prompt": "a", "top_p": 0.5, "output_tokens": 3}]
+    made = workload(tmp_path / "p.jsonl", entries, api="tgi")
+    with pytest.raises(ProblemsError, match="has top_p, which the API 'tgi' is not sent"):
+        made.resolved(str)
+
+
+def test_all_problems_are_said_and_those_that_repeat_are_counted(tmp_path: Path) -> None:
+    entries = [{"prompt": "x", "image_files": ["a.png"], "model": "m"}] * 40
+    with pytest.raises(ProblemsError) as caught:
+        workload(tmp_path / "p.jsonl", entries, output_tokens=Lengths(fixed=1)).resolved(str)
+    place = f"prompts {str(tmp_path / 'p.jsonl')!r}, line 1 and 39 more"
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"{place}: 'image_files' is not sent: only text is sent",
+        f"{place}: 'model' is not sent: every request goes to the model that is measured",
+    ]
+
+
+SHARE_GPT = [
+    {
+        "id": "a",
+        "conversations": [
+            {"from": "human", "value": "Say one"},
+            {"from": "gpt", "value": "one two three"},
+            {"from": "human", "value": "and two"},
+            {"from": "gpt", "value": "two"},
+        ],
+    },
+    {"id": "b", "conversations": []},
+    {"id": "c", "conversations": [{"from": "human", "value": "no answer was recorded"}]},
+    {"id": "d", "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]},
+    {"prompt": "a text", "completion": "one two three four"},
+    {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a b"}]},
+    {"prompt": "its own length", "completion": "one two", "max_tokens": 9},
+]
+
+
+def tokenizer() -> Tokenizer:
+    """One token a word."""
+    made = Tokenizer(models.WordLevel({"[UNK]": 0, "one": 1}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+def test_answers_get_the_lengths_of_the_recorded_ones(tmp_path: Path) -> None:
+    lengths = AnswerLengths.model_validate("file")
+    made = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
+    assert made.distinct_requests() == 5
+    assert made.token_bounds() == (2, None)
+    counted = made.requests(RandomIds((1, 2), tokenizer()), 0)
+    assert [counted.output_tokens(session, 0) for session in range(6)] == [3, 1, 4, 2, 9, 3]
+    sent = [counted.prompt(session, 0, "measure", ()).flat() for session in range(5)]
+    assert sent == ["Say one", "x", "a text", "x", "its own length"]
+    assert made.notes() == [
+        "of 1 conversation with more turns only the user's first message is sent",
+        "1 entry of the prompts is skipped: the user says nothing there",
+        "1 entry of the prompts is skipped: no answer was recorded",
+        "keys of the prompts that change no request: completion, id",
+    ]
+    again = FileWorkload.model_validate_json(made.model_dump_json())
+    assert again == made and again.counts_answers
+
+
+def test_recorded_answers_need_a_tokenizer(tmp_path: Path) -> None:
+    lengths = AnswerLengths.model_validate("file")
+    made = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
+    for prompter in (IDS, Words()):
+        kind = made.requests(prompter, 0)
+        with pytest.raises(InputError, match="counted with the model's tokenizer, and none"):
+            kind.prompt(0, 0, "measure", ())
+        assert kind.output_tokens(0, 0) == 0, "of a request that was lost with its client"
+
+
+def test_a_file_without_recorded_answers_is_refused_for_their_lengths(tmp_path: Path) -> None:
+    lengths = AnswerLengths.model_validate("file")
+    made = workload(tmp_path / "s.jsonl", [{"prompt": "x"}], output_tokens=lengths)
+    with pytest.raises(ProblemsError, match="has no recorded answers: give a number"):
+        made.resolved(str)
+    some = workload(tmp_path / "t.jsonl", SHARE_GPT[:1])
+    with pytest.raises(ProblemsError, match=r"\(a number, or file for the lengths of the recorded"):
+        some.resolved(str)
+
+
+def test_blocks_of_a_trace_have_the_one_size_that_fits_all_its_lines(tmp_path: Path) -> None:
+    rows = [
+        {"chat_id": 1, "input_length": 40, "output_length": 5, "hash_ids": [5, 6, 9]},
+        {"chat_id": 2, "input_length": 16, "output_length": 5, "hash_ids": [5]},
+        {"chat_id": 3, "input_length": 33, "output_length": 5, "hash_ids": [5, 6, 7]},
+    ]
+    made = workload(tmp_path / "bailian.jsonl", rows).resolved(str).requests(IDS, 1)
+    first, second, third = (made.prompt(at, 0, "measure", ()).flat().tolist() for at in range(3))
+    assert [len(first), len(second), len(third)] == [40, 16, 33]
+    assert first[:16] == second == third[:16]
+    assert first[16:32] == third[16:32]
+    assert first[32] != third[32]
+    mixed = [*rows, {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}]
+    with pytest.raises(ProblemsError, match="of some lines stand for blocks of 512 and of others"):
+        workload(tmp_path / "mixed.jsonl", mixed).resolved(str)

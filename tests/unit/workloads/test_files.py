@@ -1,0 +1,96 @@
+"""Prompt files and traces that are no text, or text of another form, are refused by what they are."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.load.arrivals import recorded
+from orchestrator.spec.load import Arrivals
+from orchestrator.workloads.file import parse_prompts
+
+
+def read_as(path: Path, what: str) -> None:
+    if what == "trace":
+        recorded(Arrivals(process="trace", trace=str(path)))
+    else:
+        parse_prompts(path.read_bytes(), str(path))
+
+
+def refusal(path: Path, what: str = "prompts") -> str:
+    """The only problem of a file."""
+    with pytest.raises(ProblemsError) as caught:
+        read_as(path, what)
+    (problem,) = caught.value.problems
+    return str(problem)
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44"
+
+
+BURST = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5.2,17,3.9,GPT-4,100,20,120,API log\n"
+)
+
+
+BURST_1 = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,4,1,5,x\n"
+)
+
+
+@pytest.mark.parametrize("what", ["prompts", "trace"])
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.csv", AZURE.encode(), "is Azure's trace of LLM requests as a table"),
+        ("a.txt", codecs.BOM_UTF8 + AZURE.encode(), "is Azure's trace"),
+        ("a.csv", BURST.encode(), "is BurstGPT's trace"),
+        ("a.txt", BURST_1.encode(), "is BurstGPT's trace"),
+        ("a.csv", b'prompt,output_tokens\n"a\nb",5\n', "with the columns prompt, output_tokens"),
+        ("a.tsv", b"prompt\tcategory\nx\ty\n", "is a table (CSV)"),
+        ("a.txt", b"prompt;response\nx;y\n", "is a table (CSV)"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "x"}'), "is compressed (gzip)"),
+        ("a.bz2", b"BZh91AY&SY", "is compressed (bzip2)"),
+        ("a.jsonl", b"PAR1\x15", "is a Parquet file"),
+        ("a.txt", "hello".encode("utf-16"), "is UTF-16, which is not read: save it as UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_with_what_it_is(
+    name: str, data: bytes, said: str, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert said in refusal(tmp_path / name, what)
+
+
+def test_a_table_without_known_columns_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("one, two\n")
+    assert "is a table (CSV)" in refusal(tmp_path / "a.csv")
+    assert parse_prompts(b"one, two\nHello, world; prompt\n", "a.txt")
+    pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "a.parquet")
+    assert "is a Parquet file, which is not read: write its rows" in refusal(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.txt", '{"text": "hello", "output_length": 8}\n', 'name its "text" "prompt"'),
+        ("a.txt", '{"custom_id": "r", "body": {"messages": []}}\n', "a line of an OpenAI batch"),
+        ("a.json", '{\n "data": [\n {"prompt": "x"}]}', "is one JSON object: give one object"),
+    ],
+)
+def test_json_is_never_sent_as_text(name: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert said in refusal(tmp_path / name)
+
+
+def test_an_array_over_several_lines_is_json_by_whatever_name() -> None:
+    text = json.dumps([{"prompt": "x"}, {"prompt": "y"}], indent=1)
+    assert len(parse_prompts(text.encode(), "a.txt")) == 2
