@@ -183,7 +183,7 @@ def test_only_a_running_count_tells_of_single_events(usage: str, source: str) ->
     assert read(USAGES[usage](chat()).steps(), CHAT).record.token_count_source == source
 
 
-def test_tokens_that_a_running_count_holds_before_the_first_text_are_hidden() -> None:
+def test_tokens_counted_before_the_first_text_are_hidden() -> None:
     """As of a server that thinks unseen, and counts it in events without text."""
     made = USAGES["running"](chat())
     for one in made.tokens:

@@ -67,13 +67,13 @@ def test_the_mean_rate_is_that_of_the_requests_that_are_sent() -> None:
     assert mean_rate(TIMES, None, 2) == pytest.approx(1 / 1)
 
 
-def test_requests_at_one_instant_have_the_rate_of_their_time_or_an_infinite_one() -> None:
+def test_requests_at_one_instant_have_an_infinite_rate_without_an_end() -> None:
     at_once = np.zeros(4)
     assert mean_rate(at_once, 2.0, None) == 2.0
     assert mean_rate(at_once, None, None) == math.inf
 
 
-def test_arrivals_of_a_rate_are_expected_up_to_the_horizon_and_the_count() -> None:
+def test_expected_arrivals_are_limited_by_horizon_and_count() -> None:
     constant = Arrivals(process="constant")
     assert ArrivalRequest(constant, 5.0, 10.0, None).expected == 50.0
     assert ArrivalRequest(constant, 5.0, 10.0, 7).expected == 7
@@ -84,7 +84,7 @@ def test_a_ramp_is_expected_at_its_higher_rate() -> None:
     assert ArrivalRequest(ramp, 5.0, 10.0, None).expected == 200.0
 
 
-def test_whole_times_far_apart_are_asked_for_their_unit(tmp_path: Path) -> None:
+def test_whole_times_far_apart_are_questioned(tmp_path: Path) -> None:
     problem = unit_problem(arrivals_of(tmp_path, "0\n60000\n120000\n"))
     assert problem is not None
     assert "are its times milliseconds?" in problem
@@ -95,5 +95,5 @@ def test_times_that_look_like_seconds_are_taken_as_such(tmp_path: Path, text: st
     assert unit_problem(arrivals_of(tmp_path, text)) is None
 
 
-def test_who_names_the_unit_is_not_asked(tmp_path: Path) -> None:
+def test_a_named_unit_is_not_questioned(tmp_path: Path) -> None:
     assert unit_problem(arrivals_of(tmp_path, "0\n60000\n120000\n", speed_up=1000)) is None

@@ -113,7 +113,7 @@ def expect_general_way(plain: bytes, old: bytes, new: bytes, place: int) -> None
     assert parsed == Parsed()
 
 
-def test_events_that_all_hold_their_ids_elsewhere_are_not_taken_for_text() -> None:
+def test_ids_before_the_text_leave_all_to_the_general_way() -> None:
     before = b'{"choices":[{"token_ids":[7],"text":"a"}]}'
     assert short_way([before] * 4) is None
     assert short_way([before.replace(b"[7]", b"[7,8]")] * 4) is None

@@ -17,7 +17,7 @@ def in_a_thread(work):
     return out[0]
 
 
-def test_the_thread_is_real_time_inside_and_what_it_was_afterwards():
+def test_the_thread_is_real_time_only_inside():
     def work():
         before, niceness = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
         with priority.scheduled("realtime") as given:
@@ -35,19 +35,19 @@ def test_without_the_right_to_real_time_the_niceness_is_lowered(monkeypatch):
     def refuse(*_):
         raise PermissionError
 
-    asked = []
+    values = [15]
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    monkeypatch.setattr(os, "getpriority", lambda *_: asked[-1] if asked else 15)
-    monkeypatch.setattr(os, "setpriority", lambda *args: asked.append(args[2]))
+    monkeypatch.setattr(os, "getpriority", lambda *_: values[-1])
+    monkeypatch.setattr(os, "setpriority", lambda *args: values.append(args[2]))
     with priority.scheduled("realtime") as given:
         assert given.how == "nice"
         given.look(priority.WINDOW_NS, 0)
         given.look(2 * priority.WINDOW_NS, priority.WINDOW_NS)
         assert given.now == "nice"
-    assert asked == [priority.NICENESS, 15]  # and back
+    assert values == [15, priority.NICENESS, 15]
 
 
-def test_a_thread_without_any_right_says_that_it_was_as_all_others(monkeypatch):
+def test_a_thread_without_any_right_is_scheduled_normally(monkeypatch):
     def refuse(*_):
         raise PermissionError
 
@@ -59,29 +59,29 @@ def test_a_thread_without_any_right_says_that_it_was_as_all_others(monkeypatch):
             assert given.how == "normal"
 
 
-def test_only_a_client_with_cores_of_its_own_is_real_time(monkeypatch):
-    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("nobody asked for it"))
+def test_a_thread_is_real_time_only_if_that_is_wanted(monkeypatch):
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("it is not wanted"))
     for wanted in ("nice", "normal"):
         with priority.scheduled(wanted) as given:
             assert given.how != "realtime"
 
 
 def test_the_nearest_niceness_that_is_allowed_is_taken(monkeypatch):
-    asked = []
+    tried = []
 
     def only_from_five(_kind, _who, niceness):
-        asked.append(niceness)
+        tried.append(niceness)
         if niceness < 5:
             raise PermissionError
 
     monkeypatch.setattr(os, "getpriority", lambda *_: 15)
     monkeypatch.setattr(os, "setpriority", only_from_five)
     priority.lower_niceness(3)
-    assert asked == [3, 4, 5]
+    assert tried == [3, 4, 5]
 
 
 @pytest.mark.parametrize(("share", "realtime"), [(0.5, 1.0), (0.84, 1.0), (0.86, 0.8), (1.0, 0.8)])
-def test_a_thread_that_needs_all_of_its_core_is_not_always_real_time(monkeypatch, share, realtime):
+def test_a_thread_that_fills_its_core_leaves_real_time_for_moments(monkeypatch, share, realtime):
     """The kernel would stop it for 50 ms of every second."""
     policies = []
     monkeypatch.setattr(
@@ -90,17 +90,17 @@ def test_a_thread_that_needs_all_of_its_core_is_not_always_real_time(monkeypatch
     monkeypatch.setattr(priority, "lower_niceness", lambda _wanted: None)
     beat_ns, beats = priority.WINDOW_NS // 5, 100
     with priority.scheduled("realtime") as given:
-        said = []
+        schedulings = []
         for beat in range(1, beats + 1):
             given.look(beat * beat_ns, int(share * beat * beat_ns))
-            said.append(given.now)
-    assert said[10:].count("realtime") == pytest.approx(realtime * (beats - 10), abs=1)
+            schedulings.append(given.now)
+    assert schedulings[10:].count("realtime") == pytest.approx(realtime * (beats - 10), abs=1)
     last = [policy & ~os.SCHED_RESET_ON_FORK for policy in policies[:-1]][-1]
-    assert last == (os.SCHED_RR if said[-1] == "realtime" else os.SCHED_OTHER)
+    assert last == (os.SCHED_RR if schedulings[-1] == "realtime" else os.SCHED_OTHER)
 
 
 @pytest.mark.parametrize("current", [-10, -15])
-def test_a_thread_that_is_ahead_already_is_left_alone(monkeypatch, current):
+def test_a_lower_niceness_is_left_alone(monkeypatch, current):
     monkeypatch.setattr(os, "getpriority", lambda *_: current)
     monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("nothing to change"))
     priority.lower_niceness(-10)

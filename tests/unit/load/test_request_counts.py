@@ -31,7 +31,7 @@ def test_only_requests_of_the_window_are_counted() -> None:
     assert len(counts) == 1
 
 
-def test_a_share_of_none_is_none() -> None:
+def test_a_share_of_no_requests_is_zero() -> None:
     assert counted().share("ok") == 0.0
 
 
@@ -61,7 +61,7 @@ def test_finish_reasons_that_are_no_good_end_are_counted_by_name() -> None:
     assert counted(*rows).odd_ends == {"content_filter": 2}
 
 
-def test_requests_that_stay_open_are_known_at_the_end_of_the_run() -> None:
+def test_open_requests_at_the_end_of_a_run_are_counted() -> None:
     rows = [due_at(index, 1_000.0 * index, took_ms=5_000.0) for index in range(9)]
     counts = counted(*rows, duration_s=None, requests=9)
     assert counts.due_until_s == 8.0  # the last one is due then, and no more before it
@@ -75,17 +75,17 @@ def test_the_first_and_the_last_tenth_are_compared() -> None:
     assert last_s == pytest.approx(0.0285)
 
 
-def test_a_failure_that_nobody_waited_for_has_no_part_in_the_tenths() -> None:
+def test_refused_requests_are_not_in_the_first_and_last_tenth() -> None:
     refused = due_at(0, 1.0, took_ms=0.1, status="error", error_class="http_4xx")
     assert counted(refused).open.first_and_last_s() == (0.0, 0.0)
 
 
-def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
+def test_tokens_that_a_template_adds_to_every_prompt_are_no_error() -> None:
     rows = [due_at(index, index, input_tokens_asked=100, input_tokens=110) for index in range(3)]
     assert counted(*rows).prompt_lengths.relative_error() == 0.0
 
 
-def test_prompts_of_other_lengths_than_asked_for_are_an_error() -> None:
+def test_prompts_of_different_lengths_are_an_error() -> None:
     lengths = [100, 100, 130]
     rows = [
         due_at(index, index, input_tokens_asked=100, input_tokens=tokens)
@@ -94,7 +94,7 @@ def test_prompts_of_other_lengths_than_asked_for_are_an_error() -> None:
     assert counted(*rows).prompt_lengths.relative_error() == pytest.approx(0.1)
 
 
-def test_a_closed_loop_by_number_loses_what_its_slots_idle_at_the_end() -> None:
+def test_idle_slots_at_the_end_of_a_closed_loop_cost_throughput() -> None:
     """Two slots; one is idle for the second that the other one takes after the last was due."""
     level = Level(control="concurrency", value=2.0)
     rows = [due_at(0, 0.0, took_ms=1_000.0), due_at(1, 1_000.0, took_ms=1_000.0)]

@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 def simulate(
     queue: RequestQueue, service_ns: int, failed: bool = False, until_ns: int = 100 * SECOND
 ) -> list[tuple[PlannedRequest, int]]:
-    """Every entry with the instant it was handed out; each is over ``service_ns`` later."""
+    """Every entry with the instant it was handed taken_requests; each is over ``service_ns`` later."""
     running: list[tuple[int, int, PlannedRequest]] = []
     given_out: list[tuple[PlannedRequest, int]] = []
     while True:
@@ -42,19 +42,17 @@ def queue(
 
 @settings(max_examples=30, deadline=None)
 @given(service_s=st.floats(0.001, 20), rate=st.floats(0.5, 50))
-def test_the_open_loop_does_not_care_how_long_answers_take(service_s: float, rate: float) -> None:
-    found = simulate(queue(value=rate), round(service_s * SECOND))
-    assert [entry.due_ns for entry, _ in found] == Schedule(
+def test_an_open_loop_does_not_wait_for_answers(service_s: float, rate: float) -> None:
+    handed_out = simulate(queue(value=rate), round(service_s * SECOND))
+    assert [entry.due_ns for entry, _ in handed_out] == Schedule(
         point(value=rate), Each(1)
     ).due_ns.tolist()
-    assert all(at == entry.due_ns for entry, at in found)
+    assert all(at == entry.due_ns for entry, at in handed_out)
 
 
 @settings(max_examples=30, deadline=None)
 @given(slots=st.integers(1, 9), requests=st.integers(1, 60), clients=st.integers(1, 4))
-def test_the_closed_loop_keeps_its_number_in_flight_and_sends_every_request_once(
-    slots: int, requests: int, clients: int
-) -> None:
+def test_a_closed_loop_keeps_its_number_in_flight(slots: int, requests: int, clients: int) -> None:
     indices = []
     for client in range(clients):
         fields: dict[str, Any] = {
@@ -63,10 +61,10 @@ def test_the_closed_loop_keeps_its_number_in_flight_and_sends_every_request_once
             "requests": requests,
             "duration_s": None,
         }
-        made = queue(client=client, clients=clients, **fields)
-        found = simulate(made, SECOND)
-        indices += [entry.index for entry, _ in found]
-        ends = [(at + SECOND, -1) for _, at in found] + [(at, 1) for _, at in found]
+        pending = queue(client=client, clients=clients, **fields)
+        handed_out = simulate(pending, SECOND)
+        indices += [entry.index for entry, _ in handed_out]
+        ends = [(at + SECOND, -1) for _, at in handed_out] + [(at, 1) for _, at in handed_out]
         level = peak = 0
         for _, step in sorted(ends):
             level += step
@@ -76,8 +74,8 @@ def test_the_closed_loop_keeps_its_number_in_flight_and_sends_every_request_once
 
 
 def test_a_slot_waits_its_think_time_after_the_answer() -> None:
-    found = simulate(queue(control="concurrency", value=1.0, think_time_s=0.5), SECOND)
-    assert [entry.due_ns for entry, _ in found] == [
+    handed_out = simulate(queue(control="concurrency", value=1.0, think_time_s=0.5), SECOND)
+    assert [entry.due_ns for entry, _ in handed_out] == [
         0,
         1.5 * SECOND,
         3 * SECOND,
@@ -89,10 +87,10 @@ def test_a_slot_waits_its_think_time_after_the_answer() -> None:
 
 
 def test_turns_of_a_conversation_follow_each_other() -> None:
-    found = simulate(
+    handed_out = simulate(
         queue(turns=3, think_time_s=2.0, value=3.0, requests=6, duration_s=None), SECOND
     )
-    due = {entry.index: entry.due_ns for entry, _ in found}
+    due = {entry.index: entry.due_ns for entry, _ in handed_out}
     assert sorted(due) == list(range(6))
     for first in (0, 3):
         assert due[first + 1] == due[first] + 3 * SECOND
@@ -100,28 +98,28 @@ def test_turns_of_a_conversation_follow_each_other() -> None:
 
 
 def test_a_turn_that_would_come_after_the_end_is_not_scheduled() -> None:
-    found = simulate(
+    handed_out = simulate(
         queue(turns=4, think_time_s=4.0, control="concurrency", value=1.0, duration_s=10.0), SECOND
     )
-    assert [(entry.session, entry.turn) for entry, _ in found] == [(0, 0), (0, 1)]
+    assert [(entry.session, entry.turn) for entry, _ in handed_out] == [(0, 0), (0, 1)]
 
 
-def test_a_slot_that_only_fails_backs_off_and_forgets_it_after_a_success() -> None:
-    made = queue(control="concurrency", value=1.0, duration_s=1000.0)
+def test_a_slot_backs_off_until_its_next_success() -> None:
+    pending = queue(control="concurrency", value=1.0, duration_s=1000.0)
     now, gaps = 0, []
     for _ in range(9):
-        popped = made.pop_due(now)
-        assert popped is not None
-        made.over(popped, now, refused=True)
-        assert made.next_due_ns is not None
-        gaps.append(made.next_due_ns - now)
-        now = made.next_due_ns
+        planned = pending.pop_due(now)
+        assert planned is not None
+        pending.over(planned, now, refused=True)
+        assert pending.next_due_ns is not None
+        gaps.append(pending.next_due_ns - now)
+        now = pending.next_due_ns
     assert gaps[:3] == [BACKOFF_NS, 2 * BACKOFF_NS, 4 * BACKOFF_NS]
     assert gaps[-1] == MAX_BACKOFF_NS
-    popped = made.pop_due(now)
-    assert popped is not None
-    made.over(popped, now, refused=False)
-    assert made.next_due_ns == now
+    planned = pending.pop_due(now)
+    assert planned is not None
+    pending.over(planned, now, refused=False)
+    assert pending.next_due_ns == now
 
 
 def test_the_open_loop_never_backs_off() -> None:
@@ -145,7 +143,7 @@ def test_the_last_instant_is_known_when_nothing_more_can_follow() -> None:
     control=st.sampled_from(["request_rate", "concurrency"]),
     requests=st.sampled_from([None, 40]),
 )
-def test_a_point_that_is_closed_early_is_the_same_as_one_that_was_asked_to_be_so_short(
+def test_a_queue_that_is_closed_early_equals_one_of_that_duration(
     turns: int, closed_s: float, control: str, requests: int | None
 ) -> None:
     fields: dict[str, Any] = {
@@ -170,7 +168,7 @@ def test_a_point_that_is_closed_early_is_the_same_as_one_that_was_asked_to_be_so
     taken=st.integers(0, 10),
     open_loop=st.booleans(),
 )
-def test_giving_up_names_every_request_that_was_not_handed_out(
+def test_requests_left_by_a_run_that_gives_up_are_all_named(
     turns: int, requests: int, taken: int, open_loop: bool
 ) -> None:
     control = (
@@ -178,13 +176,17 @@ def test_giving_up_names_every_request_that_was_not_handed_out(
         if open_loop
         else {"control": "concurrency", "value": 3.0}
     )
-    made = queue(turns=turns, requests=requests, duration_s=None, **control)
-    out = []
+    pending = queue(turns=turns, requests=requests, duration_s=None, **control)
+    taken_requests = []
     for _ in range(taken):
-        popped = made.pop_due(50 * SECOND)
-        if popped is not None:
-            out.append(popped)
-    named = [entry.index for entry in made.rest(50 * SECOND)]
-    later = [turn.index for entry in out for turn in made.later_turns(entry, 50 * SECOND)]
-    assert sorted([entry.index for entry in out] + later + named) == list(range(requests))
-    assert made.next_due_ns is None
+        planned = pending.pop_due(50 * SECOND)
+        if planned is not None:
+            taken_requests.append(planned)
+    named = [entry.index for entry in pending.rest(50 * SECOND)]
+    later = [
+        turn.index for entry in taken_requests for turn in pending.later_turns(entry, 50 * SECOND)
+    ]
+    assert sorted([entry.index for entry in taken_requests] + later + named) == list(
+        range(requests)
+    )
+    assert pending.next_due_ns is None

@@ -94,7 +94,7 @@ def test_a_closed_loop_by_time_writes_a_few_for_each_slot() -> None:
     assert writer.wants_more
 
 
-def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_differs() -> None:
+def test_a_request_of_another_phase_is_written_again_with_its_prefix() -> None:
     shared = RandomWorkload(
         name="w",
         input_tokens=Lengths(fixed=4),
@@ -131,7 +131,7 @@ def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: Any) -> Non
     assert len(unrelated) == 5  # its first turn never answered
 
 
-def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn() -> None:
+def test_a_chat_holds_its_earlier_answers_until_its_last_turn() -> None:
     talk = ConversationsWorkload(
         name="w",
         kind="conversations",

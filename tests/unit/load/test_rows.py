@@ -48,7 +48,7 @@ def filled() -> RowCollector:
 
 
 @pytest.mark.parametrize("letters", range(40, 60))
-def test_a_secret_in_bytes_that_are_no_http_is_hidden_before_it_is_cut(letters: int) -> None:
+def test_a_secret_is_hidden_before_the_error_is_cut(letters: int) -> None:
     with pytest.raises(BadHttp) as no_http:
         parse_head(f"{'x' * letters} hf_Pl4ntedT0kenQwErTyUiOpAsDf".encode())
     request = sent_request()
@@ -76,7 +76,7 @@ def test_tables_have_the_schemas_and_are_ordered_by_request() -> None:
     events.validate(full=True)
 
 
-def test_a_row_has_the_keys_of_its_point_and_what_its_record_holds() -> None:
+def test_a_row_has_the_ids_of_its_point_and_its_record() -> None:
     row = tables(filled())[0].to_pylist()[0]
     assert (row["measurement_id"], row["attempt_id"]) == ("m1", "a1")
     assert (row["client"], row["phase"], row["session"]) == (3, "measure", None)
@@ -84,7 +84,7 @@ def test_a_row_has_the_keys_of_its_point_and_what_its_record_holds() -> None:
     assert (row["input_tokens_asked"], row["output_tokens_asked"]) == (100, 4)
 
 
-def test_a_record_has_a_field_for_every_column_but_the_ids_of_its_point() -> None:
+def test_a_record_has_the_columns_of_requests_except_the_point_ids() -> None:
     names = {field.name for field in fields(RequestRecord)}
     assert names == {*REQUESTS.names} - {*POINT_IDS}
 
@@ -134,7 +134,7 @@ def test_each_table_is_written_when_it_is_full_of_its_own(gaps: int, groups: lis
 
 
 @pytest.mark.parametrize("length", [0, 495])
-def test_an_error_shows_no_secret_of_its_target_and_no_control_characters(length: int) -> None:
+def test_an_error_shows_no_secrets_and_no_control_characters(length: int) -> None:
     secrets = {
         "api_key": "key-of-mine",
         "headers": (("X-Key", "Basic hidden-word"), ("X-Team", "blue")),
@@ -161,7 +161,7 @@ def test_no_rows_make_empty_tables() -> None:
     clients=st.integers(1, 5),
     open_loop=st.booleans(),
 )
-def test_what_dead_clients_had_to_do_is_known_without_them(
+def test_the_requests_of_dead_clients_are_known_from_the_schedule(
     requests: int, turns: int, clients: int, open_loop: bool
 ) -> None:
     workload: dict[str, Any] = {"name": "w", "input_tokens": 10, "output_tokens": 5}
@@ -184,7 +184,7 @@ def test_what_dead_clients_had_to_do_is_known_without_them(
     }
 
 
-def test_a_lost_client_of_a_closed_loop_by_time_leaves_a_row_per_slot() -> None:
+def test_a_lost_client_without_a_request_number_leaves_a_row_per_slot() -> None:
     closed = point("concurrency", 7.0)
     rows = lost_requests(closed, 1, 2, "gone").read().to_pylist()
     assert [row["request_index"] for row in rows] == [1, 3, 5]

@@ -41,7 +41,7 @@ class Each(Silent):
 
 
 def point(control: str = "request_rate", value: float = 20.0, **fields: Any) -> LoadPoint:
-    given_fields: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "targets": (Target("http://127.0.0.1:1", "m"),),
         "dialect": Dialect("openai_completions", "/v1/completions"),
         "workload": RandomWorkload(
@@ -51,11 +51,11 @@ def point(control: str = "request_rate", value: float = 20.0, **fields: Any) -> 
         "duration_s": 10.0,
         "seed": 11,
     }
-    return LoadPoint(**(given_fields | fields))
+    return LoadPoint(**(defaults | fields))
 
 
-def of_clients(given_point: LoadPoint, turns: int, clients: int) -> list[Schedule]:
-    return [Schedule(given_point, Each(turns), client, clients) for client in range(clients)]
+def of_clients(load_point: LoadPoint, turns: int, clients: int) -> list[Schedule]:
+    return [Schedule(load_point, Each(turns), client, clients) for client in range(clients)]
 
 
 def merged(schedules: list[Schedule]) -> list[PlannedRequest]:
@@ -80,32 +80,36 @@ def merged(schedules: list[Schedule]) -> list[PlannedRequest]:
 def test_any_number_of_clients_has_the_same_merged_schedule(
     process: str, rate: float, seed: int, turns: int, clients: int
 ) -> None:
-    given_point = point(value=rate, seed=seed, arrivals=Arrivals(process=process, burstiness=0.7))
-    one = merged(of_clients(given_point, turns, 1))
-    many = merged(of_clients(given_point, turns, clients))
-    assert many == one
-    assert len({planned.index for planned in many}) == len(many)
+    load_point = point(value=rate, seed=seed, arrivals=Arrivals(process=process, burstiness=0.7))
+    of_one_client = merged(of_clients(load_point, turns, 1))
+    of_many = merged(of_clients(load_point, turns, clients))
+    assert of_many == of_one_client
+    assert len({planned.index for planned in of_many}) == len(of_many)
 
 
 @settings(max_examples=30, deadline=None)
 @given(requests=st.integers(1, 300), turns=st.integers(1, 5), clients=st.integers(1, 8))
 def test_a_number_of_requests_is_kept_exactly(requests: int, turns: int, clients: int) -> None:
     schedules = of_clients(point(requests=requests, duration_s=None), turns, clients)
-    schedule, sessions = (
-        schedules[0],
-        [session for one in schedules for session in one.own_sessions()],
-    )
-    indices = [
-        planned.index
-        for session in sessions
-        for turn in range(schedule.turns(session))
-        if (planned := schedule.request(session, turn)) is not None
-    ]
+    indices: list[int] = []
+    for schedule in schedules:
+        for session in schedule.own_sessions():
+            indices += indices_of(schedule, session)
+            assert schedule.request(session, schedule.turns(session)) is None
     assert sorted(indices) == list(range(requests))
-    assert all(schedule.request(session, schedule.turns(session)) is None for session in sessions)
 
 
-def test_the_merged_schedule_of_poisson_has_dispersion_one_with_any_number_of_clients() -> None:
+def indices_of(schedule: Schedule, session: int) -> list[int]:
+    """The request_index of each turn of a session, within the schedule."""
+    indices = []
+    for turn in range(schedule.turns(session)):
+        planned = schedule.request(session, turn, due_ns=0)
+        if planned is not None:
+            indices.append(planned.index)
+    return indices
+
+
+def test_merged_poisson_arrivals_have_dispersion_one() -> None:
     for clients in (1, 2, 8):
         schedules = of_clients(point(value=50.0, duration_s=2000.0), 1, clients)
         due_s = np.array([planned.due_ns for planned in merged(schedules)]) / 1e9
@@ -150,18 +154,14 @@ def test_shares_add_up_and_differ_by_one_at_most(total: int, clients: int) -> No
 
 
 @given(slots=st.integers(1, 40), clients=st.integers(1, 12))
-def test_slots_of_a_closed_loop_are_split_also_when_they_do_not_divide(
-    slots: int, clients: int
-) -> None:
+def test_slots_are_split_among_clients_even_if_they_do_not_divide(slots: int, clients: int) -> None:
     schedules = of_clients(point("concurrency", float(slots)), 1, clients)
     starts = [start for schedule in schedules for start in schedule.slot_starts]
     assert sorted(starts) == [slot * SLOT_STAGGER_NS for slot in range(slots)]
 
 
 @given(cap=st.integers(1, 20), clients=st.integers(1, 12))
-def test_max_in_flight_is_kept_over_all_clients_and_none_is_left_without_a_place(
-    cap: int, clients: int
-) -> None:
+def test_max_in_flight_is_shared_among_clients_that_get_sessions(cap: int, clients: int) -> None:
     schedules = of_clients(point(max_in_flight=cap), 1, clients)
     caps = [
         schedule.cap for schedule in schedules if next(schedule.own_sessions(), None) is not None
@@ -193,17 +193,13 @@ def test_sessions_may_have_different_numbers_of_turns(
     requests: int, clients: int, open_loop: bool
 ) -> None:
     level = ("request_rate", 50.0) if open_loop else ("concurrency", 8.0)
-    given_point = point(*level, requests=requests, duration_s=None)
-    schedule = Schedule(given_point, Varying())
-    found = [
-        schedule.request(session, turn, 0)
-        for client in range(clients)
-        for session in Schedule(given_point, Varying(), client, clients).own_sessions()
-        for turn in range(schedule.turns(session))
-    ]
-    assert sorted(planned.index for planned in found if planned is not None) == list(
-        range(requests)
-    )
+    load_point = point(*level, requests=requests, duration_s=None)
+    schedule = Schedule(load_point, Varying())
+    indices: list[int] = []
+    for client in range(clients):
+        for session in Schedule(load_point, Varying(), client, clients).own_sessions():
+            indices += indices_of(schedule, session)
+    assert sorted(indices) == list(range(requests))
     assert schedule.request(0, 1, 0) is None, "a session ends with its own last turn"
 
 

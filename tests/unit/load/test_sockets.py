@@ -26,9 +26,9 @@ MS = 1_000_000
 
 @pytest.fixture
 def poller() -> Iterator[Poller]:
-    made = Poller()
-    yield made
-    made.close()
+    poller = Poller()
+    yield poller
+    poller.close()
 
 
 def test_it_wakes_at_the_instant_and_not_before(poller: Poller) -> None:
@@ -72,20 +72,20 @@ def test_another_thread_ends_the_wait(poller: Poller) -> None:
 
 
 def test_waking_after_the_end_is_harmless() -> None:
-    made = Poller()
-    made.close()
-    made.wake()
+    poller = Poller()
+    poller.close()
+    poller.wake()
 
 
 def test_many_wakes_do_not_block() -> None:
-    made = Poller()
+    poller = Poller()
     for _ in range(200_000):
-        made.wake()
-    assert made.wait(0)
-    made.close()
+        poller.wake()
+    assert poller.wait(0)
+    poller.close()
 
 
-def test_what_was_put_first_is_found_under_more_than_a_batch_of_others() -> None:
+def test_a_descriptor_put_first_is_found_beyond_a_full_batch() -> None:
     poller = Poller()
     pairs = [socket.socketpair() for _ in range(3 * MAX_EVENTS)]
     try:
@@ -98,8 +98,10 @@ def test_what_was_put_first_is_found_under_more_than_a_batch_of_others() -> None
         assert poller.first() == [(last, READ)]
         poller.put_back(last)
         assert poller.first() == []
-        found = {fd for _ in range(4) for fd, _ in poller.wait(0)}
-        assert last in found
+        ready: set[int] = set()
+        for _ in range(4):
+            ready |= {fd for fd, _ in poller.wait(0)}
+        assert last in ready
     finally:
         poller.close()
         for ours, theirs in pairs:
@@ -121,7 +123,7 @@ def test_bytes_for_what_was_put_first_end_the_wait(poller: Poller) -> None:
         assert not {ours.fileno(), poller.first_fd} & set(dict(poller.wait(0)))
 
 
-def test_tcp_tells_what_it_sent_again_and_for_how_long_nothing_came() -> None:
+def test_tcp_tells_retransmits_and_silence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         origin = parse_url(f"http://127.0.0.1:{server.getsockname()[1]}")
         connection = Connection(0, resolve(origin))

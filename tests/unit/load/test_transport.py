@@ -69,9 +69,9 @@ class Exchange:
 @pytest.fixture
 def exchange() -> Iterator[Exchange]:
     with socket.create_server(("127.0.0.1", 0)) as server, closing(Poller()) as poller:
-        made = Exchange(server, poller)
-        yield made
-        made.transport.close()
+        exchange = Exchange(server, poller)
+        yield exchange
+        exchange.transport.close()
 
 
 def is_readable(of: socket.socket) -> bool:
@@ -124,7 +124,7 @@ def test_a_connection_whose_server_wants_it_closed_is_not_used_again(exchange: E
         assert exchange.transport.sockets_opened == 2
 
 
-def test_a_request_on_a_connection_that_was_just_closed_is_sent_once_more(
+def test_a_request_on_a_connection_just_closed_is_sent_again(
     exchange: Exchange,
 ) -> None:
     with exchange.accept(exchange.start()) as server:
@@ -138,7 +138,7 @@ def test_a_request_on_a_connection_that_was_just_closed_is_sent_once_more(
     assert error_of(request) == (None, None)
 
 
-def test_a_new_connection_that_is_closed_without_an_answer_is_no_second_try(
+def test_a_request_on_a_new_connection_is_not_sent_again(
     exchange: Exchange,
 ) -> None:
     exchange.accept(exchange.start()).close()

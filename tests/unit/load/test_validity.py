@@ -34,7 +34,7 @@ def table(
     scheduled = (np.arange(rows) / rate * 1e9).astype(np.int64)
     sent = scheduled + 100_000
     done = scheduled + (np.broadcast_to(service_s, rows) * 1e9).astype(np.int64)
-    made: dict[str, Any] = {
+    columns = {
         "measurement_id": ["m"] * rows, "attempt_id": ["a"] * rows, "request_index": range(rows), "client": [0] * rows,
         "replica": [0] * rows, "phase": ["warmup"] * warmup + ["measure"] * (rows - warmup),
         "scheduled_ns": scheduled, "sent_ns": sent, "done_ns": done, "input_tokens_asked": [100] * rows,
@@ -42,7 +42,7 @@ def table(
         "output_tokens_counted": [10] * rows, "token_count_source": ["token_ids"] * rows, "chunks": [10] * rows,
         "coalesced_chunks": [0] * rows, "status": ["ok"] * rows,
     } | columns  # fmt: skip
-    arrays = [pa.array(made.get(field.name, [None] * rows), field.type) for field in REQUESTS]
+    arrays = [pa.array(columns.get(field.name, [None] * rows), field.type) for field in REQUESTS]
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
 
 
@@ -55,15 +55,15 @@ def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> Ve
 
 
 def test_an_honest_point_is_valid_and_its_evidence_is_there() -> None:
-    found = verdict(table(warmup=100), of=WARM)
-    assert (found.validity, found.reasons) == ("valid", [])
-    assert found.evidence["offered_rate"] == pytest.approx(20.0)
-    assert found.evidence["achieved_over_offered"] == 1.0
-    assert found.evidence["client_cpu_share"] == 0.3
+    judged = verdict(table(warmup=100), of=WARM)
+    assert (judged.validity, judged.reasons) == ("valid", [])
+    assert judged.evidence["offered_rate"] == pytest.approx(20.0)
+    assert judged.evidence["achieved_over_offered"] == 1.0
+    assert judged.evidence["client_cpu_share"] == 0.3
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "sentence"),
     [
         ({"send_lag_p99_ms": 30.0}, "sent - due"),
         ({"loop_lag_p99_ms": 30.0}, "loop lag"),
@@ -71,32 +71,32 @@ def test_an_honest_point_is_valid_and_its_evidence_is_there() -> None:
     ],
 )
 def test_one_slow_client_of_two_makes_a_point_client_bound(
-    change: dict[str, float], said: str
+    change: dict[str, float], sentence: str
 ) -> None:
-    found = verdict(table(), CALM, replace(CALM, client=1, **change))
-    assert found.validity == "client_bound"
-    assert said in found.reasons[0]
+    judged = verdict(table(), CALM, replace(CALM, client=1, **change))
+    assert judged.validity == "client_bound"
+    assert sentence in judged.reasons[0]
 
 
-def test_shared_reads_accuse_a_busy_client_and_what_is_before_an_idle_one() -> None:
+def test_coalesced_events_are_the_fault_of_a_busy_client_only() -> None:
     shared = table(coalesced_chunks=[5] * 400)
-    found = verdict(shared)
-    assert found.validity == "stream_buffered"
-    assert "50% of events" in found.reasons[0]
+    judged = verdict(shared)
+    assert judged.validity == "stream_buffered"
+    assert "50% of events" in judged.reasons[0]
     assert verdict(shared, replace(CALM, cpu_share=0.8)).validity == "client_bound"
     assert verdict(table(coalesced_chunks=[1] * 400)).validity == "valid"
 
 
-def test_no_socket_left_is_the_clients_doing() -> None:
+def test_a_client_without_sockets_bounds_the_point() -> None:
     broken = table(status=["error"] * 4 + ["ok"] * 396, error_class=["client"] * 4 + [None] * 396)
     assert verdict(broken).validity == "client_bound"
 
 
-def test_a_growing_backlog_is_the_engines_doing() -> None:
+def test_a_growing_backlog_bounds_the_point_by_its_engine() -> None:
     falling_behind = np.linspace(1.0, 11.0, 400)  # each answer takes longer than the one before
-    found = verdict(table(service_s=falling_behind))
-    assert found.validity == "engine_bound_backlog"
-    assert "does not keep up" in found.reasons[0]
+    judged = verdict(table(service_s=falling_behind))
+    assert judged.validity == "engine_bound_backlog"
+    assert "does not keep up" in judged.reasons[0]
 
 
 def test_requests_that_fail_at_once_do_not_make_answers_look_slow() -> None:
@@ -118,20 +118,18 @@ def test_a_full_pipe_is_no_backlog() -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 40])
-def test_a_pipe_longer_than_the_window_is_said_and_is_no_backlog(warmup: int) -> None:
+def test_a_window_shorter_than_its_answers_is_a_note_and_no_backlog(warmup: int) -> None:
     """An infinitely fast server whose answers take 10 s, at 10 requests/s for 12 s."""
     long = point(value=10.0, warmup_s=warmup / 10, duration_s=12.0)
-    found = verdict(table(120 + warmup, 10.0, 10.1, warmup), of=long)
-    assert found.validity == "valid"
-    said = "; ".join(found.reasons)
-    assert "the window (12 s) is shorter than 3 end-to-end times (p95 10.1 s)" in said
-    assert ("in flight were not steady" in said) == ("no warm-up" in said) == (warmup == 0)
+    judged = verdict(table(120 + warmup, 10.0, 10.1, warmup), of=long)
+    assert judged.validity == "valid"
+    sentence = "; ".join(judged.reasons)
+    assert "the window (12 s) is shorter than 3 end-to-end times (p95 10.1 s)" in sentence
+    assert ("in flight were not steady" in sentence) == ("no warm-up" in sentence) == (warmup == 0)
 
 
 @pytest.mark.parametrize(("requests", "lost"), [(12, 0.25), (4, 0.5), (16, 0.0), (400, 0.0)])
-def test_a_window_that_ends_with_the_last_answer_says_how_much_throughput_that_costs(
-    requests: int, lost: float
-) -> None:
+def test_the_throughput_that_the_end_of_a_run_costs_is_known(requests: int, lost: float) -> None:
     """Eight in flight, answers of 10 s: 12 requests take 20 s and come out as 0.6/s where 0.8/s is
     true.
     """
@@ -143,27 +141,28 @@ def test_a_window_that_ends_with_the_last_answer_says_how_much_throughput_that_c
         sent_ns=due_ns,
         done_ns=due_ns + 10_000_000_000,
     )
-    found = verdict(
+    judged = verdict(
         rows, of=point(control="concurrency", value=8, requests=requests, duration_s=None)
     )
-    assert found.validity == "valid"
-    assert found.evidence["lost_at_the_end"] == pytest.approx(lost)
-    assert any(f"throughput is {lost:.0%} too low" in one for one in found.reasons) == (lost > 0)
+    assert judged.validity == "valid"
+    assert judged.evidence["lost_at_the_end"] == pytest.approx(lost)
+    note = f"throughput is {lost:.0%} too low"
+    assert any(note in reason for reason in judged.reasons) == (lost > 0)
 
 
-def test_in_open_loop_the_last_answers_cost_as_much_as_they_take() -> None:
-    found = verdict(table(40, 20.0, 1.0), of=point(value=20.0, requests=40, duration_s=None))
-    assert found.evidence["lost_at_the_end"] == pytest.approx(1.0 / 2.95)
+def test_the_last_answers_of_an_open_loop_cost_their_own_time() -> None:
+    judged = verdict(table(40, 20.0, 1.0), of=point(value=20.0, requests=40, duration_s=None))
+    assert judged.evidence["lost_at_the_end"] == pytest.approx(1.0 / 2.95)
     at_once = table(8, scheduled_ns=[0] * 8, sent_ns=[0] * 8)
     of = point(value=float("inf"), requests=8, duration_s=None)
     assert verdict(at_once, of=of).evidence["lost_at_the_end"] == 0
 
 
-def test_what_a_user_cut_short_is_not_said_to_be_too_low() -> None:
+def test_an_interrupted_point_has_no_note_on_lost_throughput() -> None:
     rows = table(40, 20.0, 1.0)
     of = point(value=20.0, requests=40, duration_s=None)
-    found = judge(rows, (CALM,), of, 0, was_interrupted=True)
-    assert not any("too low" in reason for reason in found.reasons)
+    judged = judge(rows, (CALM,), of, 0, was_interrupted=True)
+    assert not any("too low" in reason for reason in judged.reasons)
     assert any("too low" in reason for reason in judge(rows, (CALM,), of, 0).reasons)
 
 
@@ -173,12 +172,12 @@ def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) ->
     """One server that answers so many per second, one after another."""
     rows = 2400
     over = 1.0 + np.arange(rows) / capacity - np.arange(rows) / 20.0
-    found = verdict(
+    judged = verdict(
         table(rows, 20.0, over, warmup),
         of=replace(OPEN, warmup_s=warmup / 20, duration_s=120 - warmup / 20),
     )
-    assert found.validity == "engine_bound_backlog"
-    assert "does not keep up" in found.reasons[0]
+    assert judged.validity == "engine_bound_backlog"
+    assert "does not keep up" in judged.reasons[0]
 
 
 def of_a_run(due_s: Floats, done_s: Floats, warmup_s: float, window_s: float) -> Verdict:
@@ -259,18 +258,18 @@ ENGINES = {
 
 
 def accused(engine: str, load: float, window: float, warm: float, seeds: int) -> list[bool]:
-    """The verdicts on so many runs. ``window``, ``warm``: in end-to-end times of the engine at 80 %
+    """Whether each of so many runs is said to have a backlog. ``window``, ``warm``: in end-to-end times of the engine at 80 %
     load.
     """
     full, e2e_s, serve = ENGINES[engine]
-    found = []
+    verdicts = []
     for seed in range(seeds):
         due_s = poisson(load * full, (window + warm) * e2e_s, seed)
         done_s = serve(due_s, np.random.default_rng([seed, 1]))
-        found.append(
+        verdicts.append(
             of_a_run(due_s, done_s, warm * e2e_s, window * e2e_s).validity == "engine_bound_backlog"
         )
-    return found
+    return verdicts
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -280,22 +279,22 @@ def test_engines_that_keep_up_are_hardly_ever_accused(engine: str) -> None:
     """
     seeds = {5: 8, 10: 8, 20: 4, 50: 2}
     runs = [(load, window, warm) for load in (0.5, 0.8) for window in seeds for warm in (0, 3)]
-    found = [one for run in runs for one in accused(engine, *run, seeds[run[1]])]
-    assert len(found) == 88
-    assert sum(found) <= 1
+    verdicts: list[bool] = []
+    for load, window, warm in runs:
+        verdicts += accused(engine, load, window, warm, seeds[window])
+    assert len(verdicts) == 88
+    assert sum(verdicts) <= 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_half_as_much_again_as_an_engine_can_do_is_found_from_300_requests_on(engine: str) -> None:
+def test_an_overload_of_half_is_found_from_300_requests_on(engine: str) -> None:
     full, e2e_s, _ = ENGINES[engine]
     least = max(10.0, 330 / (1.5 * full * e2e_s))  # end-to-end times
-    found = [
-        one
-        for window in (least, 2 * least)
-        for warm in (0, 3)
-        for one in accused(engine, 1.5, window, warm, 5)
-    ]
-    assert sum(found) >= 0.95 * len(found)
+    verdicts: list[bool] = []
+    for window in (least, 2 * least):
+        for warm in (0, 3):
+            verdicts += accused(engine, 1.5, window, warm, 5)
+    assert sum(verdicts) >= 0.95 * len(verdicts)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +306,8 @@ def test_a_batch_that_still_fills_up_is_no_backlog(warmup_s: float, window_s: fl
     """
     for seed in range(4):
         due_s = poisson(4.0, warmup_s + window_s, seed)
-        found = of_a_run(due_s, processor_sharing(due_s), warmup_s, window_s)
-        assert found.validity == "valid", found.reasons
+        judged = of_a_run(due_s, processor_sharing(due_s), warmup_s, window_s)
+        assert judged.validity == "valid", judged.reasons
 
 
 @pytest.mark.parametrize(
@@ -320,12 +319,12 @@ def test_a_backlog_is_found_however_long_it_grew_before(warmup_s: float, window_
     """
     for seed in range(3):
         due_s = poisson(12.0, warmup_s + window_s, seed)
-        found = of_a_run(due_s, slots(due_s), warmup_s, window_s)
-        assert found.validity == "engine_bound_backlog", found.reasons
+        judged = of_a_run(due_s, slots(due_s), warmup_s, window_s)
+        assert judged.validity == "engine_bound_backlog", judged.reasons
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "sentence"),
     [
         ({"status": ["error"] * 40 + ["ok"] * 360}, "10.0% of requests failed"),
         (
@@ -349,27 +348,27 @@ def test_a_backlog_is_found_however_long_it_grew_before(warmup_s: float, window_
         ),
     ],
 )
-def test_what_a_reader_must_know_is_said(columns: dict[str, Any], said: str) -> None:
-    found = verdict(table(warmup=0, **columns))
-    assert found.validity == "valid"
-    assert any(said in reason for reason in found.reasons), found.reasons
+def test_notes_tell_what_a_reader_must_know(columns: dict[str, Any], sentence: str) -> None:
+    judged = verdict(table(warmup=0, **columns))
+    assert judged.validity == "valid"
+    assert any(sentence in reason for reason in judged.reasons), judged.reasons
 
 
-def test_answers_that_nobody_can_make_long_enough_are_said_to_be_short() -> None:
+def test_wrong_answer_lengths_of_uncontrolled_engines_are_a_note() -> None:
     free = replace(OPEN, dialect=replace(OPEN.dialect, length_control="none"))
     assert any(
-        "answers were off by 50.0%" in said
-        for said in verdict(table(output_tokens=[5] * 400), of=free).reasons
+        "answers were off by 50.0%" in sentence
+        for sentence in verdict(table(output_tokens=[5] * 400), of=free).reasons
     )
-    assert not any("answers" in said for said in verdict(table(), of=free).reasons)
+    assert not any("answers" in sentence for sentence in verdict(table(), of=free).reasons)
 
 
-def test_a_tokenizer_that_counts_other_tokens_than_were_asked_for_is_said() -> None:
-    found = verdict(table(output_tokens=[30] * 400, token_count_source=["tokenizer"] * 400))
-    assert "answers were off by 200.0% from the length asked for" in found.reasons
+def test_answers_of_another_length_than_asked_for_are_a_note() -> None:
+    judged = verdict(table(output_tokens=[30] * 400, token_count_source=["tokenizer"] * 400))
+    assert "answers were off by 200.0% from the length asked for" in judged.reasons
     # the length was kept without them
     hidden = verdict(table(output_tokens=[14] * 400, hidden_tokens=[4] * 400))
-    assert not any("answers were off" in said for said in hidden.reasons)
+    assert not any("answers were off" in sentence for sentence in hidden.reasons)
 
 
 def test_noise_of_a_stable_queue_is_no_backlog() -> None:
@@ -383,30 +382,32 @@ def test_a_closed_loop_has_no_backlog() -> None:
     assert verdict(table(service_s=np.linspace(1.0, 11.0, 400)), of=closed).validity == "valid"
 
 
-def test_a_cap_the_user_asked_for_is_said_and_not_held_against_the_client() -> None:
+def test_requests_that_wait_for_max_in_flight_are_a_note() -> None:
     scheduled = (np.arange(400) / 20.0 * 1e9).astype(np.int64)
     late = table(sent_ns=scheduled + np.linspace(0, 10e9, 400).astype(np.int64))
     capped = replace(OPEN, max_in_flight=8)
-    found = verdict(late, of=capped)
-    assert found.validity == "valid"
-    assert "max_in_flight is 8, as asked" in found.reasons[0]
+    judged = verdict(late, of=capped)
+    assert judged.validity == "valid"
+    assert "max_in_flight is 8, as asked" in judged.reasons[0]
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "sentence"),
     [
         ({"status": ["lost"] * 10 + ["ok"] * 390}, "10 requests were lost"),
         ({"status": ["error"] * 400}, "not one request succeeded"),
         ({"output_tokens_counted": [9] * 8 + [10] * 392}, "2.0% of requests"),
     ],
 )
-def test_what_was_not_asked_for_is_invalid(columns: dict[str, Any], said: str) -> None:
-    found = verdict(table(**columns))
-    assert found.validity == "invalid"
-    assert said in found.reasons[0]
+def test_a_point_that_is_not_what_was_asked_for_is_invalid(
+    columns: dict[str, Any], sentence: str
+) -> None:
+    judged = verdict(table(**columns))
+    assert judged.validity == "invalid"
+    assert sentence in judged.reasons[0]
 
 
-def test_prompts_of_the_wrong_length_are_invalid_as_ids_and_noted_as_text() -> None:
+def test_wrong_prompt_lengths_are_invalid_only_for_token_ids() -> None:
     wrong = table(input_tokens=[100, 104] * 200)
     ids = replace(OPEN, dialect=replace(OPEN.dialect, prompt_token_ids=True))
     assert verdict(wrong, of=ids).validity == "invalid"
@@ -416,23 +417,23 @@ def test_prompts_of_the_wrong_length_are_invalid_as_ids_and_noted_as_text() -> N
 
 
 @pytest.mark.parametrize("sends_ids", [True, False])
-def test_of_requests_that_failed_nothing_is_said_but_that(sends_ids: bool) -> None:
+def test_failed_requests_have_no_other_notes(sends_ids: bool) -> None:
     """A refusal may come with a usage object; what it counts is no prompt that was worked on."""
     dialect = replace(OPEN.dialect, prompt_token_ids=sends_ids)
     point = replace(OPEN, warmup_s=1e-9, dialect=dialect)
     usage = {"input_tokens": [50] * 400, "cached_tokens": [50] * 400, "hidden_tokens": [4] * 400}
-    found = verdict(table(status=["error"] * 400, **usage), of=point)
-    assert found.validity == "invalid"
-    assert found.reasons == ["not one request succeeded"]
+    judged = verdict(table(status=["error"] * 400, **usage), of=point)
+    assert judged.validity == "invalid"
+    assert judged.reasons == ["not one request succeeded"]
 
 
 def test_prompts_of_failed_requests_do_not_make_the_others_wrong() -> None:
     status, prompts = ["error"] * 4 + ["ok"] * 396, [0] * 4 + [100] * 396
-    found = verdict(table(status=status, input_tokens=prompts))
-    assert not any("prompts were off" in said for said in found.reasons)
+    judged = verdict(table(status=status, input_tokens=prompts))
+    assert not any("prompts were off" in sentence for sentence in judged.reasons)
 
 
-def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
+def test_tokens_that_a_template_adds_to_every_prompt_are_no_error() -> None:
     turns = [0, 1] * 200
     templated = table(input_tokens=[125, 143] * 200, turn=turns, session=range(400))
     assert verdict(templated, of=replace(OPEN, warmup_s=1e-9)).reasons == []
@@ -450,18 +451,18 @@ def test_a_dead_client_without_stats_does_not_stop_the_verdict() -> None:
     assert judge(table(status=["lost"] * 400), [], OPEN, 0).validity == "invalid"
 
 
-def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() -> None:
+def test_requests_due_at_once_are_not_counted_as_late() -> None:
     zeros = np.zeros(400, np.int64)
     sent = np.arange(400) * 100_000
     rows = table(scheduled_ns=zeros, sent_ns=sent, done_ns=sent + 10**9)
-    found = verdict(
+    judged = verdict(
         rows,
         replace(CALM, send_lag_p99_ms=40.0),
         of=point(value=float("inf"), requests=400, duration_s=None),
     )
-    assert found.validity == "valid"
-    assert "at once" in found.reasons[0]
-    assert np.isfinite(list(found.evidence.values())).all()
+    assert judged.validity == "valid"
+    assert "at once" in judged.reasons[0]
+    assert np.isfinite(list(judged.evidence.values())).all()
 
 
 @pytest.mark.parametrize(
@@ -474,61 +475,63 @@ def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() 
 def test_a_network_that_was_silent_or_lost_much_is_found(
     stats: dict[str, Any], reason: str
 ) -> None:
-    found = verdict(table(), replace(CALM, **stats))
-    assert found.validity == "network_bound"
-    assert reason in found.reasons[0]
+    judged = verdict(table(), replace(CALM, **stats))
+    assert judged.validity == "network_bound"
+    assert reason in judged.reasons[0]
     late = verdict(table(), replace(CALM, send_lag_p99_ms=30.0, **stats))
     assert late.validity == "network_bound", "more clients would not help"
 
 
 def test_a_network_that_is_there_is_not_accused() -> None:
-    found = verdict(
+    judged = verdict(
         table(warmup=100), replace(CALM, network_silent_max_s=1.3, tcp_retransmits=20), of=WARM
     )
-    assert (found.validity, found.reasons) == ("valid", [])
-    assert (found.evidence["network_silent_max_s"], found.evidence["tcp_retransmits"]) == (
-        1.3,
-        20.0,
-    )
+    assert (judged.validity, judged.reasons) == ("valid", [])
+    assert judged.evidence["network_silent_max_s"] == 1.3
+    assert judged.evidence["tcp_retransmits"] == 20.0
 
 
-def test_a_network_that_was_silent_for_less_than_it_takes_to_spoil_the_point_is_said() -> None:
-    (said,) = (
-        short := verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.5), of=WARM)
-    ).reasons
+def test_a_short_silence_of_the_network_is_a_note() -> None:
+    short = verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.5), of=WARM)
     assert short.validity == "valid"
-    assert (
-        said
-        == "nothing came from a server's host for 1.5 s: the highest latencies are the network's"
-    )
-    assert (
-        len(verdict(table(warmup=100), replace(CALM, network_silent_max_s=2.1), of=WARM).reasons)
-        == 1
-    )
+    assert short.reasons == [
+        "nothing came from a server's host for 1.5 s: the highest latencies are the network's"
+    ]
 
 
-def test_one_lost_segment_of_a_few_requests_is_chance() -> None:
-    assert (
-        verdict(table(8), replace(CALM, tcp_retransmits=3)).evidence["tcp_retransmits_per_request"]
-        == 0
-    )
-    assert (
-        verdict(table(8), replace(CALM, tcp_retransmits=4)).evidence["tcp_retransmits_per_request"]
-        == 0.5
-    )
+def test_a_long_silence_of_the_network_has_one_reason() -> None:
+    long = verdict(table(warmup=100), replace(CALM, network_silent_max_s=2.1), of=WARM)
+    assert len(long.reasons) == 1
 
 
-def test_others_that_take_most_of_an_engines_host_are_found_and_a_burst_is_none() -> None:
-    quiet = HostLoad("a", 3.0, 0.04, 0)
-    assert shared_with(quiet).reasons == []
-    assert shared_with(HostLoad("b", 4.0, 0.9, 0)).validity == "valid", "a point of two seconds"
-    assert shared_with(HostLoad("b", 60.0, 0.3, 0)).validity == "valid"
-    found = shared_with(quiet, HostLoad("b", 60.0, 0.7, 0))
-    assert found.validity == "disturbed"
-    assert found.reasons == ["other processes took 70% of the CPU of an engine's host (limit 50%)"]
-    noted = shared_with(quiet, HostLoad("b", 1.0, 0.01, 2))
-    assert noted.validity == "valid"
-    assert noted.reasons == ["2 launches or load clients of other sweeps were on its hosts"]
+@pytest.mark.parametrize(("retransmits", "per_request"), [(3, 0.0), (4, 0.5)])
+def test_a_few_lost_segments_are_chance(retransmits: int, per_request: float) -> None:
+    judged = verdict(table(8), replace(CALM, tcp_retransmits=retransmits))
+    assert judged.evidence["tcp_retransmits_per_request"] == per_request
+
+
+QUIET_HOST = HostLoad("a", 3.0, 0.04, 0)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [QUIET_HOST, HostLoad("b", 4.0, 0.9, 0), HostLoad("b", 60.0, 0.3, 0)],
+    ids=["quiet", "a burst", "a small share"],
+)
+def test_a_little_load_of_others_does_not_disturb(host: HostLoad) -> None:
+    assert shared_with(host).validity == "valid"
+
+
+def test_others_that_take_most_of_an_engines_host_disturb() -> None:
+    judged = shared_with(QUIET_HOST, HostLoad("b", 60.0, 0.7, 0))
+    assert judged.validity == "disturbed"
+    assert judged.reasons == ["other processes took 70% of the CPU of an engine's host (limit 50%)"]
+
+
+def test_launches_of_others_on_an_engines_host_are_a_note() -> None:
+    judged = shared_with(QUIET_HOST, HostLoad("b", 1.0, 0.01, 2))
+    assert judged.validity == "valid"
+    assert judged.reasons == ["2 launches or load clients of other sweeps were on its hosts"]
 
 
 def shared_with(*hosts: HostLoad) -> Verdict:

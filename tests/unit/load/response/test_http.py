@@ -156,7 +156,7 @@ def test_chunks_are_taken_apart_whatever_they_hold(
 
 @settings(max_examples=100, deadline=None)
 @given(pieces=PIECES, data=st.data())
-def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(
+def test_a_body_cut_short_is_incomplete_and_keeps_its_bytes(
     pieces: list[bytes], data: st.DataObject
 ) -> None:
     raw = chunks_of(pieces)
@@ -196,7 +196,7 @@ def test_a_body_of_known_length_ends_there() -> None:
     after=st.lists(st.binary(min_size=1, max_size=40), max_size=20),
     end=st.sampled_from([b"0\r\n\r\n", b"0\r\n\r", b"0\r\nx: y\r\n\r\n", b""]),
 )
-def test_what_follows_an_event_says_where_the_body_ends(
+def test_the_end_of_a_body_is_found_from_the_last_event_on(
     before: list[bytes], after: list[bytes], end: bytes
 ) -> None:
     framed = [b"%x\r\n%b\r\n" % (len(data), data) for data in after]

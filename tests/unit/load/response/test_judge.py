@@ -32,12 +32,12 @@ def answer(status: int, body: bytes) -> RequestRecord:
         (429, ("error", "http_429")), (500, ("error", "http_5xx")), (503, ("error", "http_5xx")),
     ],
 )  # fmt: skip
-def test_a_status_has_its_class_and_says_what_the_body_says(
+def test_the_error_of_a_status_has_its_class_and_the_body(
     status: int, expected: tuple[str, str]
 ) -> None:
-    found = answer(status, b"the body")
-    assert (found.status, found.error_class) == expected
-    assert found.error == f"HTTP {status} Reason: the body"
+    record = answer(status, b"the body")
+    assert (record.status, record.error_class) == expected
+    assert record.error == f"HTTP {status} Reason: the body"
     assert answer(200, b"").error_class == "no_end"
 
 
@@ -45,12 +45,10 @@ def test_a_status_has_its_class_and_says_what_the_body_says(
     "body", [b'{"message": "The request queue is full."}', b"Model is overloaded"]
 )
 @pytest.mark.parametrize("status", [400, 422, 503])
-def test_a_server_that_says_it_is_full_refuses_whatever_its_status(
-    status: int, body: bytes
-) -> None:
+def test_a_server_that_says_it_is_full_has_refused(status: int, body: bytes) -> None:
     """As within a stream of status 200: nothing died, the load is more than it takes."""
-    found = answer(status, body)
-    assert (found.status, found.error_class, found.http_status) == ("error", "http_429", status)
+    record = answer(status, body)
+    assert (record.status, record.error_class, record.http_status) == ("error", "http_429", status)
 
 
 def test_errors_are_cut() -> None:
@@ -85,11 +83,11 @@ def test_a_stream_is_ok_only_when_it_is_whole(
     request = sent_request(output_tokens=2)
     request.parsed = parsed
     request.done_marker_ns = 1 if done else None
-    found = request.record
-    found.output_tokens = output
+    record = request.record
+    record.output_tokens = output
     judge_stream(request, dialect, is_framed=False)
-    assert found.error_class == error_class
-    assert (found.status == "ok") == (error_class is None)
+    assert record.error_class == error_class
+    assert (record.status == "ok") == (error_class is None)
 
 
 def test_every_class_belongs_to_one_status_of_the_schema() -> None:
