@@ -55,7 +55,10 @@ def error_text(event: Any) -> str | None:
     if not isinstance(event, dict):
         return None
     error = event.get("error")
-    if not error and "error" in (event.get("object"), event.get("type")):
+    is_error = event.get("object") == "error" or event.get("type") == "error"
+    if not error and not is_error:  # nearly every event of a stream
+        return None
+    if not error:
         error = dict(event)
         error.pop("error", None)
         error.pop("object", None)
@@ -180,9 +183,12 @@ def text_of(value: Any) -> str:
 
 def token_ids(value: Any) -> list[int] | None:
     """A list of token ids; None where it is anything else."""
-    if isinstance(value, list) and all(count(token_id) is not None for token_id in value):
-        return value
-    return None
+    if not isinstance(value, list):
+        return None
+    for token_id in value:
+        if count(token_id) is None:
+            return None
+    return value
 
 
 def collect_logprobs(values: Any, parsed: Parsed) -> None:

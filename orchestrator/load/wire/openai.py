@@ -8,7 +8,7 @@ count per event is unknown. An event with text is content, whatever is counted.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.load.wire.events import (
     collect_logprobs,
@@ -31,8 +31,7 @@ _ANSWER_FIELDS = ("content", "refusal")
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The new text of a choice. ``is_thought``: it is reasoning, no part of the answer."""
 
     text: str
@@ -105,9 +104,7 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
     """Adds an event with choices or usage. What is absent, null or empty holds nothing."""
     choices = event.get("choices")
     usage = event.get("usage")
-    message = error_text(event)
-    if message is not None:
-        refuse(event, message, parsed)
+    _refuse_error(event, parsed)
     if not choices:
         read_usage(usage, parsed)
         parsed.tokens.append(0)
@@ -121,10 +118,11 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
 
 
 def _read_choice(choice: dict[str, Any], usage: Any, parsed: Parsed) -> None:
-    message = error_text(choice)
-    if message is not None:
-        refuse(choice, message, parsed)
-    parsed.finish(choice.get("finish_reason"))
+    if "error" in choice or "object" in choice or "type" in choice:
+        _refuse_error(choice, parsed)
+    reason = choice.get("finish_reason")
+    if reason:
+        parsed.finish(reason)
     ids = token_ids(choice.get("token_ids"))
     piece = _piece(choice)
     has_text = piece.text != ""
@@ -142,13 +140,20 @@ def _read_choice(choice: dict[str, Any], usage: Any, parsed: Parsed) -> None:
     parsed.tokens.append(tokens)
 
 
+def _refuse_error(part: dict[str, Any], parsed: Parsed) -> None:
+    """Records the error of an event or of a choice, whatever stands beside it."""
+    message = error_text(part)
+    if message is not None:
+        refuse(part, message, parsed)
+
+
 def _piece(choice: dict[str, Any]) -> Piece:
     """New text: answer, refusal, reasoning or tool call, the first that is there. A role is no
     content.
     """
     value = choice.get("text")
     if value:
-        text = text_of(value)
+        text = value if isinstance(value, str) else text_of(value)
         if text:
             return Piece(text)
     delta = choice.get("delta")
