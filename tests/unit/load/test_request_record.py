@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from orchestrator.load.request_record import ERROR_CHARACTERS, TokenGaps
-from orchestrator.results.outcomes import ErrorClass, Status, TokenCounts
+from orchestrator.results.outcomes import ErrorClass, RequestStatus, TokenCounts
 from tests.in_flight import sent_request
 
 ONE_EACH = TokenGaps(0, array("i", [10, 10]), None)
@@ -19,7 +19,7 @@ def test_the_first_failure_counts() -> None:
     record.fail(ErrorClass.TIMEOUT, "too late")
     record.fail(ErrorClass.GARBAGE, "what")
     assert (record.error_class, record.error) == (ErrorClass.TIMEOUT, "too late")
-    assert record.status is Status.TIMEOUT
+    assert record.status is RequestStatus.TIMEOUT
 
 
 def test_a_long_error_is_cut() -> None:
