@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -39,20 +39,13 @@ CONTROLS = ("vary", "derive", "exclude")
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
 # Settings of a whole deployment: no role has its own.
-_OF_ALL = {
-    *(
-        "engine",
-        "engine_version",
-        *LOCATION,
-        "container_args",
-        "startup_timeout_s",
-        "roles",
-        ROUTER,
-    ),
+_OF_DEPLOYMENTS = {
+    *("engine", "engine_version", *LOCATION, "container_args", "startup_timeout_s"),
+    *("roles", ROUTER),
     *("model", "revision", "tokenizer", "served_model_name", "trust_remote_code", "hf_overrides"),
     *("url", "endpoint_gpus", "api_key_env", "profile"),
 }
-PER_ROLE = tuple(name for name in EngineSettings.model_fields if name not in _OF_ALL)
+PER_ROLE = tuple(name for name in EngineSettings.model_fields if name not in _OF_DEPLOYMENTS)
 OF_ROUTER = ("engine", "engine_version", *LOCATION, "container_args", *ADDED)
 PART_FIELDS = (
     *(f"{part}.{name}" for part in PARTS for name in PER_ROLE),
@@ -61,7 +54,8 @@ PART_FIELDS = (
 NAMED = (*FIELDS, *PART_FIELDS)  # what expressions may name
 KNOWN = (*NAMED, *PARTS)
 
-Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+Values = Annotated[list[Any], Field(min_length=1)]
+Axes = Annotated[dict[str, Values], Field(min_length=1)]  # setting -> its values
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +75,14 @@ class Block(Strict):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Block:
-        if sum(kind is not None for kind in (self.grid, self.zip, self.cases)) != 1:
+        notations = (self.grid, self.zip, self.cases)
+        if sum(notation is not None for notation in notations) != 1:
             raise wrong((), "a block of 'vary' must be one of grid, zip or cases")
-        if self.zip is not None and len(set(map(len, self.zip.values()))) > 1:
-            text = ", ".join(f"{name} has {len(values)}" for name, values in self.zip.items())
-            raise wrong("zip", f"the lists of 'zip' must be of equal length: {text}")
+        if self.zip is not None:
+            lengths = {name: len(values) for name, values in self.zip.items()}
+            if len(set(lengths.values())) > 1:
+                text = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+                raise wrong("zip", f"the lists of 'zip' must be of equal length: {text}")
         return self
 
     @property
@@ -95,27 +92,42 @@ class Block(Strict):
         """
         if self.cases is not None:
             return len(self.cases)
-        lengths = [len(values) for values in (self.grid or self.zip or {}).values()]
-        return math.prod(lengths) if self.grid else lengths[0]
+        if self.grid is not None:
+            return math.prod(len(values) for values in self.grid.values())
+        assert self.zip is not None
+        return len(next(iter(self.zip.values())))
 
     def choices(self, place: Place) -> list[Choice]:
         """All choices in the order of the file. ``place`` is where the block is written."""
         if self.cases is not None:
-            written = (((*place, "cases", index), case) for index, case in enumerate(self.cases))
-            return [Choice(case, {name: (*at, name) for name in case}) for at, case in written]
-        kind, axes = ("grid", self.grid) if self.grid else ("zip", self.zip or {})
-        ranges = [range(len(values)) for values in axes.values()]
-        picked = itertools.product(*ranges) if self.grid else zip(*ranges, strict=True)
+            return [
+                _written_choice(case, (*place, "cases", index))
+                for index, case in enumerate(self.cases)
+            ]
+        if self.grid is not None:
+            ranges = [range(len(values)) for values in self.grid.values()]
+            picks = itertools.product(*ranges)
+            return [_picked(self.grid, indices, (*place, "grid")) for indices in picks]
+        assert self.zip is not None
         return [
-            Choice(
-                {name: axes[name][index] for name, index in zip(axes, indices, strict=True)},
-                {
-                    name: (*place, kind, name, index)
-                    for name, index in zip(axes, indices, strict=True)
-                },
-            )
-            for indices in picked
+            _picked(self.zip, [index] * len(self.zip), (*place, "zip"))
+            for index in range(self.size)
         ]
+
+
+def _written_choice(settings: Mapping[str, Any], place: Place) -> Choice:
+    """Settings that are written as one mapping at ``place``."""
+    return Choice(settings, {name: (*place, name) for name in settings})
+
+
+def _picked(axes: Axes, indices: Sequence[int], place: Place) -> Choice:
+    """One value of each axis, by its index. ``place`` is where the axes are written."""
+    values: dict[str, Any] = {}
+    places: dict[str, Place] = {}
+    for name, index in zip(axes, indices, strict=True):
+        values[name] = axes[name][index]
+        places[name] = (*place, name, index)
+    return Choice(values, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +175,10 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
     """All combinations in the order of the file. Adds every problem found on the way to
     ``problems``.
     """
-    found = problems.document.value.get("deployments")
-    blocks: list[tuple[Place, Any]] = [(("deployments",), found)]
-    if isinstance(found, list) and found:
-        blocks = [(("deployments", index), block) for index, block in enumerate(found)]
+    written = problems.document.value.get("deployments")
+    blocks: list[tuple[Place, Any]] = [(("deployments",), written)]
+    if isinstance(written, list) and written:
+        blocks = [(("deployments", index), block) for index, block in enumerate(written)]
     combinations: list[Combination] = []
     for place, raw in blocks:
         if not isinstance(raw, dict) or not raw:
@@ -193,29 +205,28 @@ class _Deployments:
 
     def expand(self, raw: dict[str, Any]) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
-        base = self._checked(
-            Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS)
-        )
-        read = self._blocks(raw.get("vary"))
-        count = math.prod(block.size for _, block in read)
+        base = self._checked(_written_choice(own, self.place), (*KNOWN, *CONTROLS))
+        blocks = self._blocks(raw.get("vary"))
+        count = math.prod(block.size for _, block in blocks)
         if count > self.most:
             message = f"makes {count:,} combinations; at most {MOST_COMBINATIONS:,} are allowed"
             self.problems.add((*self.place, "vary"), message)
             return []
-        blocks = [
-            [self._checked(choice, KNOWN) for choice in block.choices(place)]
-            for place, block in read
-        ]
-        self._check_overlap(blocks)
-        varied = {name for block in blocks for choice in block for name in choice.values}
+        choices_of_blocks: list[list[Choice]] = []
+        varied: set[str] = set()
+        for place, block in blocks:
+            choices = [self._checked(choice, KNOWN) for choice in block.choices(place)]
+            choices_of_blocks.append(choices)
+            varied.update(*(choice.values for choice in choices))
+        self._check_overlap(choices_of_blocks)
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
         exclude = self._exclude(raw.get("exclude"), {*NAMED, *derive})
-        made: list[Combination] = []
-        for choices in itertools.product(*blocks):
-            combination = self._combine(base, choices, derive, exclude)
+        combinations: list[Combination] = []
+        for picked in itertools.product(*choices_of_blocks):
+            combination = self._combine(base, picked, derive, exclude)
             if combination is not None:
-                made.append(combination)
-        return made
+                combinations.append(combination)
+        return combinations
 
     def _read(self, kind: Any, value: Any, *place: str | int) -> Any:
         """The value at a place below this mapping, validated as ``kind``; None, and a report, when
@@ -229,79 +240,85 @@ class _Deployments:
 
     def _blocks(self, vary: Any) -> list[tuple[Place, Block]]:
         """Every valid block and where it is written."""
-        raw = self._read(list[Any] | None, vary, "vary") or []
-        read = [
-            (("vary", index), self._read(Block, block, "vary", index))
-            for index, block in enumerate(raw)
-        ]
-        return [((*self.place, *place), block) for place, block in read if block is not None]
+        blocks: list[tuple[Place, Block]] = []
+        for index, raw in enumerate(self._read(list[Any] | None, vary, "vary") or []):
+            block = self._read(Block, raw, "vary", index)
+            if block is not None:
+                blocks.append(((*self.place, "vary", index), block))
+        return blocks
 
     def _checked(self, choice: Choice, known: Sequence[str]) -> Choice:
         """``choice`` in dotted names. Reports, and leaves out, unknown settings and unknown
         hardware.
         """
-        written = [
-            one
-            for name, value in choice.values.items()
-            for one in _flat(name, value, choice.places[name])
-        ]
-        values = {name: value for name, value, _ in written}
-        choice = Choice(values, {name: place for name, _, place in written})
+        values: dict[str, Any] = {}
+        places: dict[str, Place] = {}
+        for name, value in choice.values.items():
+            for setting in _flat(name, value, choice.places[name]):
+                values[setting.name] = setting.value
+                places[setting.name] = setting.place
         for name in [name for name in values if name not in KNOWN]:
-            self.problems.unknown(choice.places[name], "key", name, known)
+            self.problems.unknown(places[name], "key", name, known)
             del values[name]
         if type(values.get("engine_version")) in (int, float):  # as it is written: 0.30 is not 0.3
-            values["engine_version"] = self.problems.document.numbers[
-                choice.places["engine_version"]
-            ]
+            written = self.problems.document.numbers
+            values["engine_version"] = written[places["engine_version"]]
         for name in ("engine", "router.engine"):
-            if isinstance(value := values.get(name), str):
-                self.given.engines.append((name, choice.places[name], value))
-        place, wanted = choice.places.get("hardware", ()), values.get("hardware")
-        if wanted is not None and (
-            not isinstance(wanted, str) or wanted not in self.given.hardware
-        ):
-            remedy = "define it under 'hardware'"
-            self.problems.unknown(place, "hardware", wanted, self.given.hardware, remedy)
-            del values["hardware"]
-        return Choice(values, choice.places)
+            value = values.get(name)
+            if isinstance(value, str):
+                self.given.engines.append((name, places[name], value))
+        self._check_hardware(values, places)
+        return Choice(values, places)
+
+    def _check_hardware(self, values: dict[str, Any], places: Mapping[str, Place]) -> None:
+        """Reports, and leaves out, hardware that the file does not define."""
+        hardware = values.get("hardware")
+        classes = self.given.hardware
+        if hardware is None or (isinstance(hardware, str) and hardware in classes):
+            return
+        remedy = "define it under 'hardware'"
+        self.problems.unknown(places["hardware"], "hardware", hardware, classes, remedy)
+        del values["hardware"]
 
     def _check_overlap(self, blocks: Sequence[Sequence[Choice]]) -> None:
         """Reports settings of two blocks: one of the two values would never be used."""
-        first: dict[str, int] = {}
+        first_block: dict[str, int] = {}
         for index, block in enumerate(blocks):
             for choice in block:
                 for name in choice.values:
-                    if (
-                        name.rpartition(".")[2] not in ADDED
-                        and first.setdefault(name, index) != index
-                    ):
-                        self.problems.add(
-                            choice.places[name], f"{name!r} is varied in an earlier block already"
-                        )
+                    if name.rpartition(".")[2] in ADDED:
+                        continue
+                    if first_block.setdefault(name, index) != index:
+                        message = f"{name!r} is varied in an earlier block already"
+                        self.problems.add(choice.places[name], message)
 
     def _derive(self, raw: Any, given: set[str]) -> dict[str, Expression]:
-        out, known = dict[str, Expression](), {*NAMED}
+        """The expressions of ``derive`` by name. Each may read the names before it."""
+        expressions: dict[str, Expression] = {}
+        known = {*NAMED}
         for name, text in (self._read(dict[str, Any] | None, raw, "derive") or {}).items():
             if name in given or name in NOT_DERIVED or not name.isidentifier():
                 why = "is given already" if name in given else "cannot be derived"
                 self.problems.add((*self.place, "derive", name), f"{name!r} {why}")
-            elif (parsed := self._parse(text, known, "derive", name)) is not None:
-                out[name] = parsed
+                continue
+            expression = self._parse(text, known, "derive", name)
+            if expression is not None:
+                expressions[name] = expression
                 known.add(name)
-        return out
+        return expressions
 
     def _exclude(self, raw: Any, known: set[str]) -> list[tuple[Place, Expression]]:
-        texts = self._read(list[Any] | None, raw, "exclude") or []
-        parsed = [
-            (index, self._parse(text, known, "exclude", index)) for index, text in enumerate(texts)
-        ]
-        return [
-            ((*self.place, "exclude", index), rule) for index, rule in parsed if rule is not None
-        ]
+        """The rules of ``exclude``, each with its place."""
+        rules: list[tuple[Place, Expression]] = []
+        for index, text in enumerate(self._read(list[Any] | None, raw, "exclude") or []):
+            rule = self._parse(text, known, "exclude", index)
+            if rule is not None:
+                rules.append(((*self.place, "exclude", index), rule))
+        return rules
 
     def _parse(self, text: Any, known: set[str], *place: str | int) -> Expression | None:
-        if (checked := self._read(str, text, *place)) is None:
+        checked = self._read(str, text, *place)
+        if checked is None:
             return None
         try:
             return parse_expression(checked, known)
@@ -321,41 +338,50 @@ class _Deployments:
         """
         if self.problems.enough:
             return None
-        values = self._with_model(
-            reduce(merged, (choice.values for choice in (base, *choices)), {})
-        )
-        located = self._location(values, choices)
-        values |= located or {}
+        values: dict[str, Any] = {}
+        for choice in (base, *choices):
+            values = merged(values, choice.values)
+        values = self._with_model(values)
+        location = self._location(values, choices)
+        values |= location or {}
         hardware = values.pop("hardware", None)
         settings = self._settings(values, choices)  # expressions read validated values and defaults
         if settings is None:
             return None
-        names = dict.fromkeys(PART_FIELDS) | settings.__dict__ | {"hardware": hardware}
-        for role, part in settings.parts.items() if settings.roles or settings.router else ():
-            names |= {
-                f"{'' if role == ROUTER else 'roles.'}{role}.{name}": value for name, value in part
-            }
+        names = _names_for_expressions(settings, hardware)
         derived: dict[str, Any] = {}
         for name, expression in derive.items():
             value = self._evaluate(expression, names, (*self.place, "derive", name))
             names[name] = derived[name] = value
-        linked = {
+        derived_settings = {
             name: value for name, value in derived.items() if name in EngineSettings.model_fields
         }
-        for name in set(LOCATION) & set(linked) if located else ():
-            self.problems.add(
-                (*self.place, "derive", name),
-                f"{name!r} is derived and also given by 'environments'",
-            )
-        settings = self._settings(values | linked, choices) if linked else settings
-        excluded_by = next(
-            (rule.text for place, rule in exclude if self._evaluate(rule, names, place)), None
-        )
-        if settings is None or located is None:
+        if location:
+            self._check_derived_location(derived_settings)
+        if derived_settings:
+            settings = self._settings(values | derived_settings, choices)
+        excluded_by = self._excluding_rule(exclude, names)
+        if settings is None or location is None:
             return None
         return Combination(
             WrittenSettings(settings), hardware, derived, excluded_by, self.place, choices
         )
+
+    def _check_derived_location(self, derived_settings: Mapping[str, Any]) -> None:
+        """Reports derived settings that ``environments`` give too."""
+        for name in LOCATION:
+            if name in derived_settings:
+                message = f"{name!r} is derived and also given by 'environments'"
+                self.problems.add((*self.place, "derive", name), message)
+
+    def _excluding_rule(
+        self, exclude: Sequence[tuple[Place, Expression]], names: Mapping[str, Any]
+    ) -> str | None:
+        """The text of the first rule that leaves a combination out."""
+        for place, rule in exclude:
+            if self._evaluate(rule, names, place):
+                return rule.text
+        return None
 
     def _location(
         self, values: Mapping[str, Any], choices: tuple[Choice, ...]
@@ -380,9 +406,8 @@ class _Deployments:
             message = (
                 f"{name!r} is given here, and 'environments' says where {version!r} of {engine} is"
             )
-            self.problems.add(
-                next(_places(name, choices, self.place)), message, "leave one of them out"
-            )
+            place = next(_places(name, choices, self.place))
+            self.problems.add(place, message, "leave one of them out")
         return None if twice else versions[version].model_dump(exclude_none=True)
 
     def _with_model(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -404,31 +429,36 @@ class _Deployments:
         for name, message, hint in wrong_parts:
             self.problems.add(self._locate((name,), choices), message, hint)
         try:
-            found = EngineSettings.model_validate(nested(values), strict=True)
-            return None if wrong_parts else found
+            settings = EngineSettings.model_validate(nested(values), strict=True)
+            return None if wrong_parts else settings
         except ValidationError as error:
             add_errors(error, EngineSettings, self.problems, partial(self._locate, choices=choices))
             return None
 
     def _locate(self, loc: Place, choices: tuple[Choice, ...]) -> Place:
         """Where the file has the value that pydantic found wrong at ``loc`` of EngineSettings."""
-        name, rest = str(loc[0]) if loc else "", loc[1:]
-        if name in ("roles", ROUTER) and rest:  # a part's own setting, or one that it inherits
-            depth = 3 if name == "roles" else 2
-            dotted, rest = ".".join(map(str, loc[:depth])), loc[depth:]
-            own = any(dotted in choice.places for choice in choices)
-            name = (
-                dotted
-                if own or (*self.place, *loc[:depth]) in self.problems.document.lines
-                else str(loc[depth - 1])
-            )
+        lines = self.problems.document.lines
+        name = str(loc[0]) if loc else ""
+        inside = loc[1:]
+        if name in ("roles", ROUTER) and inside:
+            name, inside = self._setting_of_part(loc, choices)
         roots = (
             *_places(name, choices, self.place),
             (*self.place, *name.split(".")),
             (*self.place, "derive", name),
         )
-        places = [(*place, *rest) for place in roots]
-        return next((place for place in places if place in self.problems.document.lines), places[0])
+        places = [(*root, *inside) for root in roots]
+        return next((place for place in places if place in lines), places[0])
+
+    def _setting_of_part(self, loc: Place, choices: tuple[Choice, ...]) -> tuple[str, Place]:
+        """The dotted name of a role's or router's own setting, or the name of the one it inherits,
+        and what is left of ``loc`` inside that setting.
+        """
+        depth = 3 if loc[0] == "roles" else 2
+        dotted = ".".join(map(str, loc[:depth]))
+        is_varied = any(dotted in choice.places for choice in choices)
+        is_own = is_varied or (*self.place, *loc[:depth]) in self.problems.document.lines
+        return dotted if is_own else str(loc[depth - 1]), loc[depth:]
 
     def _evaluate(self, expression: Expression, names: Mapping[str, Any], place: Place) -> Any:
         try:
@@ -438,21 +468,42 @@ class _Deployments:
             return None
 
 
+def _names_for_expressions(settings: EngineSettings, hardware: str | None) -> dict[str, Any]:
+    """The value of every name that an expression may read; None for settings of absent parts."""
+    names = dict.fromkeys(PART_FIELDS) | settings.__dict__ | {"hardware": hardware}
+    if not settings.roles and not settings.router:
+        return names
+    for role, part in settings.parts.items():
+        prefix = ROUTER if role == ROUTER else f"roles.{role}"
+        for name, value in part:
+            names[f"{prefix}.{name}"] = value
+    return names
+
+
 def _places(name: str, choices: Sequence[Choice], block: Place) -> Iterator[Place]:
     """Places where a setting may be written; the last choice wins, so it comes first."""
-    yield from (choice.places[name] for choice in reversed(choices) if name in choice.places)
+    for choice in reversed(choices):
+        if name in choice.places:
+            yield choice.places[name]
     yield (*block, name)
 
 
-def _flat(name: str, value: Any, place: Place) -> Iterator[tuple[str, Any, Place]]:
-    """(name, value, place) of a setting; of ``roles`` and ``router`` each setting inside, by its
-    dotted name.
-    """
-    inside = (name == "roles" or name in PARTS or name == ROUTER) and isinstance(value, dict)
-    if not inside:
-        yield name, value, place
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting by its dotted name, and where it is written."""
+
+    name: str
+    value: Any
+    place: Place
+
+
+def _flat(name: str, value: Any, place: Place) -> Iterator[_Setting]:
+    """The setting itself; of ``roles`` and ``router`` each setting inside, by its dotted name."""
+    has_inside = name == "roles" or name in PARTS or name == ROUTER
+    if not has_inside or not isinstance(value, dict):
+        yield _Setting(name, value, place)
         return
     if name in PARTS:
-        yield f"{name}.replicas", 1, place  # so that a role without settings exists too
+        yield _Setting(f"{name}.replicas", 1, place)  # so that a role without settings exists too
     for key, inner in value.items():
         yield from _flat(f"{name}.{key}", inner, (*place, key))
