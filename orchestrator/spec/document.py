@@ -27,14 +27,19 @@ from orchestrator.base.registry import did_you_mean
 Place = tuple[str | int, ...]  # keys and list indices from the top of the document
 Locate = Callable[[Place], Place]
 
-MOST_BYTES, PIECE_BYTES = 1_000_000, 2**20
+MOST_BYTES = 1_000_000
+PIECE_BYTES = 2**20  # read at a time
 MOST_FILE_BYTES = 2**31  # of a file that is read or hashed as a whole: prompts, traces
 MOST_VALUES = 200_000
 MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line
+MOST_LISTED = 25  # names that a hint lists
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
-_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _TAGS = {
     f"tag:yaml.org,2002:{name}"
     for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge", "timestamp", "value")
@@ -76,59 +81,62 @@ class Document:
 class Problems:
     """Everything found wrong with one document, without duplicates.
 
-    Of a line with a value that cannot be read only that is reported: the rest may follow from it.
+    Where a line has a value that cannot be read, only that is reported of the line: other problems
+    may follow from it.
     """
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._found = dict.fromkeys(document.problems)
-        self._unread = {problem.line for problem in document.problems}
-        self._lists: set[str] = set()
+        self._problems = dict.fromkeys(document.problems)  # a set that keeps the order
+        self._unreadable_lines = {problem.line for problem in document.problems}
+        self._shown_lists: set[str] = set()
 
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
         line = self.document.line(place)
-        if not self.enough and line not in self._unread:
-            self._found[Problem(message, self.document.file, line, hint)] = None
+        if not self.enough and line not in self._unreadable_lines:
+            self._problems[Problem(message, self.document.file, line, hint)] = None
 
     def unknown(
         self, place: Place, what: str, name: object, known: Iterable[str], remedy: str | None = None
     ) -> None:
-        """Adds a name that is not one of ``known``. ``remedy``: what to do where none is near.
+        """Adds a name that is not one of ``known``. ``remedy``: what to do if none of them is near.
 
-        The nearest takes long to find: after ``enough`` it is not looked for. A list of all names
-        is said once.
+        It takes long to find the nearest name: nobody looks for it after ``enough`` problems. A
+        list of all names is shown once.
         """
         if self.enough:
             return
         hint: str | None = nearest(str(name), known)
-        if hint in self._lists:
-            hint = None
-        elif hint is not None and hint.startswith("known: "):
-            self._lists.add(hint)
-        if remedy is not None and (hint is None or hint.startswith("known: ")):
-            hint = "; ".join(part for part in (remedy, hint) if part is not None)
+        is_list = hint is not None and hint.startswith("known: ")
+        if hint is not None and is_list:
+            if hint in self._shown_lists:
+                hint = None
+            else:
+                self._shown_lists.add(hint)
+            if remedy is not None:
+                hint = remedy if hint is None else f"{remedy}; {hint}"
         self.add(place, f"unknown {what} {name!r}", hint)
 
     @property
     def has_any(self) -> bool:
-        return bool(self._found)
+        return bool(self._problems)
 
     @property
     def enough(self) -> bool:
         """Whether MOST_PROBLEMS were found, so that looking further is of no use."""
-        return len(self._found) >= MOST_PROBLEMS
+        return len(self._problems) >= MOST_PROBLEMS
 
     def raise_any(self) -> None:
         """Raises ProblemsError with all problems in the order of the document's lines; does nothing
         without any.
         """
-        if self._found:
-            found = sorted(self._found, key=lambda problem: problem.line or 0)
-            more = Problem(
-                f"there may be more: only the first {MOST_PROBLEMS} are reported",
-                self.document.file,
-            )
-            raise ProblemsError([*found, more] if self.enough else found)
+        if not self._problems:
+            return
+        problems = sorted(self._problems, key=lambda problem: problem.line or 0)
+        if self.enough:
+            text = f"there may be more: only the first {MOST_PROBLEMS} are reported"
+            problems.append(Problem(text, self.document.file))
+        raise ProblemsError(problems)
 
 
 def problems_without_file() -> Problems:
@@ -139,20 +147,21 @@ def problems_without_file() -> Problems:
 
 
 def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> bytes:
-    """A file's content. Raises OSError, also for a larger file, of which no more is read: it may
-    have no end.
+    """A file's content. Raises OSError, also for a file of more than ``most_bytes``, which is not
+    read to its end: it may have none.
 
-    ``pipe``: it may also be a pipe or a device. What another file names may not: nothing may ever
-    come.
+    ``pipe``: a pipe or a device is read, too. A path that another file names is never one to wait
+    for.
     """
     data = bytearray()
     if not pipe and not os.path.isfile(path) and os.path.exists(path):
         raise OSError(errno.EINVAL, "it is not a regular file")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size  # 0 of a pipe
-        while size <= most_bytes and (
-            piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))
-        ):
+        while size <= most_bytes:
+            piece = file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))
+            if not piece:
+                break
             data += piece
     if max(size, len(data)) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
@@ -160,15 +169,14 @@ def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> by
 
 
 def from_home(path: str) -> Path:
-    """A path whose ``~`` is the home folder. Raises InputError where that is not known, as for a
-    user nobody knows.
+    """A path with the home folder in place of ``~``. Raises InputError where there is no such
+    folder, as for a user that this machine does not have.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise InputError(
-            f"{path!r}: there is no home folder of {path.partition('/')[0]!r} here"
-        ) from None
+        user = path.partition("/")[0]
+        raise InputError(f"{path!r}: there is no home folder of {user!r} here") from None
 
 
 def read_document(path: str | Path) -> Document:
@@ -190,10 +198,12 @@ def is_unprintable(text: str) -> bool:
 
 
 def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Document:
-    """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError when it is not YAML,
-    empty or too large; single values that cannot be read are among the document's ``problems``. The
-    value of what is, and ``may_be_empty``,
-    is None."""
+    """Parse YAML text; ``file`` is its name in messages.
+
+    Raises ProblemsError when the text is not YAML, too large, or empty. With ``may_be_empty`` the
+    value of an empty text is None. Single values that cannot be read are among the document's
+    ``problems``.
+    """
     if len(text) > MOST_BYTES:
         raise _refused(file, f"is larger than {MOST_BYTES:,} characters")
     try:
@@ -205,13 +215,13 @@ def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Docum
         return _NodeReader(file).read(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        raise _refused(file, f"not valid YAML: {what}", mark.line + 1 if mark else None) from None
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        line = mark.line + 1 if mark else None
+        raise _refused(file, f"not valid YAML: {reason}", line) from None
     except yaml.reader.ReaderError as error:
-        what = f"character {error.character!r} is not allowed"
-        raise _refused(
-            file, f"not valid YAML: {what}", text.count("\n", 0, error.position) + 1
-        ) from None
+        line = text.count("\n", 0, error.position) + 1
+        reason = f"character {error.character!r} is not allowed"
+        raise _refused(file, f"not valid YAML: {reason}", line) from None
     except RecursionError:
         raise _refused(file, "is nested too deeply") from None
     except (ValueError, ArithmeticError) as error:
@@ -235,7 +245,8 @@ class _NodeReader:
 
     def read(self, node: yaml.Node) -> Document:
         self.lines[()] = _line(node)
-        return Document(self.file, self.value(node, ()), self.lines, self.numbers, self.problems)
+        value = self.value(node, ())
+        return Document(self.file, value, self.lines, self.numbers, self.problems)
 
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.count += 1
@@ -247,40 +258,51 @@ class _NodeReader:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
-            self.lines |= {(*place, index): _line(item) for index, item in enumerate(node.value)}
-            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+            return self.sequence(node, place)
         assert isinstance(node, yaml.ScalarNode)
         return self.scalar(node, place)
 
+    def sequence(self, node: yaml.SequenceNode, place: Place) -> list[Any]:
+        for index, item in enumerate(node.value):
+            self.lines[(*place, index)] = _line(item)
+        return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+
     def mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for _, merged in (pair for pair in node.value if pair[0].tag == _MERGE):
-            # a mapping, or a list of mappings where the first one wins
-            for part in reversed(
-                merged.value if isinstance(merged, yaml.SequenceNode) else [merged]
-            ):
-                if not isinstance(part, yaml.MappingNode):
-                    self._bad(part, "'<<' takes a mapping")
-                    continue
-                out |= self.value(part, place) or {}
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                values |= self._merged(value_node, place)
         first_lines: dict[str, int] = {}
-        # after the merged ones: own keys win, and their lines too
+        # after the merged keys: own keys win, and their lines too
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
                 self._bad(key_node, "a key must be text")
                 continue
-            key, line = self._text(key_node), _line(key_node)
+            key = self._text(key_node)
+            line = _line(key_node)
             if key in first_lines:
+                first = first_lines[key]
                 self._bad(
-                    key_node,
-                    f"key {key!r} is given twice, on line {first_lines[key]} and on line {line}",
+                    key_node, f"key {key!r} is given twice, on line {first} and on line {line}"
                 )
                 continue
-            first_lines[key] = self.lines[(*place, key)] = line
-            out[key] = self.value(value_node, (*place, key))
-        return out
+            first_lines[key] = line
+            self.lines[(*place, key)] = line
+            values[key] = self.value(value_node, (*place, key))
+        return values
+
+    def _merged(self, node: yaml.Node, place: Place) -> dict[str, Any]:
+        """What ``<<`` brings in: a mapping, or a list of mappings where the first one wins."""
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        values: dict[str, Any] = {}
+        for part in reversed(parts):
+            if isinstance(part, yaml.MappingNode):
+                values |= self.value(part, place) or {}
+            else:
+                self._bad(part, "'<<' takes a mapping")
+        return values
 
     def scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         text = self._text(node)
@@ -288,11 +310,14 @@ class _NodeReader:
             return text
         if text in _WORDS:
             return _WORDS[text]
-        whole = _INT.fullmatch(text) is not None
-        if not whole and (_FLOAT.fullmatch(text) is None or len(text) >= 40):
+        if _INT.fullmatch(text) is not None:
+            self.numbers[place] = text
+            return int(text)
+        if _FLOAT.fullmatch(text) is None or len(text) >= 40:
             return text
         self.numbers[place] = text
-        if math.isinf(number := int(text) if whole else float(text)):
+        number = float(text)
+        if math.isinf(number):
             self._bad(node, f"{text} is too large a number")
             return None
         return number
@@ -393,51 +418,63 @@ def add_errors(
     for detail in error.errors():
         if problems.enough:
             break
-        place = locate(tuple(detail["loc"]))
+        loc: Place = tuple(detail["loc"])
+        place = locate(loc)
         if detail["type"] == "wrong":
             context = detail["ctx"]
             problems.add((*place, *context["place"]), context["text"], context["hint"])
-        elif detail["type"] == "missing" and isinstance(detail["loc"][-1], int):
-            name = next((part for part in reversed(place) if isinstance(part, str)), "")
-            problems.add(place, f"entry {detail['loc'][-1] + 1} of {name!r} is missing")
         elif detail["type"] == "missing":
-            problems.add(place, f"{str(detail['loc'][-1])!r} is missing")
+            problems.add(place, _about_missing(loc, place))
         elif detail["type"] == "extra_forbidden":
-            known = _keys_at(model, tuple(detail["loc"][:-1]), document.value)
-            problems.unknown(place, "key", str(detail["loc"][-1]), known)
+            known = _keys_at(model, loc[:-1], document.value)
+            problems.unknown(place, "key", str(loc[-1]), known)
         else:
-            found = document.nearest(place)  # pydantic adds the names of a union's members
-            inside_union = len(found) < len(place)
-            described = _model_at(model, tuple(detail["loc"]), document.value)
-            wanted = getattr(described, "WANTED", None)
-            problems.add(found, *_about_value(detail, found, inside_union, wanted))
+            written = document.nearest(place)  # pydantic adds the names of a union's members
+            is_in_union = len(written) < len(place)
+            wanted = getattr(_model_at(model, loc, document.value), "WANTED", None)
+            message, hint = _about_value(detail, written, is_in_union, wanted)
+            problems.add(written, message, hint)
+
+
+def _about_missing(loc: Place, place: Place) -> str:
+    key = loc[-1]
+    if isinstance(key, int):
+        return f"entry {key + 1} of {_last_key(place, '')!r} is missing"
+    return f"{key!r} is missing"
+
+
+def _last_key(place: Place, default: str) -> str:
+    """The innermost key of a place, which may end with the index of a list."""
+    return next((part for part in reversed(place) if isinstance(part, str)), default)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is not one of ``known``."""
     names = sorted(known)
-    meant = next((other for other in OTHER_NAMES.get(name, ()) if other in names), None)
-    if meant is not None:
-        return f"did you mean {meant!r}?"
-    listed = (
-        f"known: {', '.join(names)}"
-        if len(names) <= 25
-        else "docs/experiment-file.md lists every key"
-    )
-    return did_you_mean(name, names) or listed
+    for other in OTHER_NAMES.get(name, ()):
+        if other in names:
+            return f"did you mean {other!r}?"
+    similar = did_you_mean(name, names)
+    if similar:
+        return similar
+    if len(names) <= MOST_LISTED:
+        return f"known: {', '.join(names)}"
+    return "docs/experiment-file.md lists every key"
 
 
 def _about_value(
-    detail: ErrorDetails, place: Place, inside_union: bool, described: str | None = None
+    detail: ErrorDetails, place: Place, is_in_union: bool, described: str | None = None
 ) -> tuple[str, str | None]:
     """Message and hint about one value. ``described``: what may stand in its place, where it is
     read as a model that says so.
     """
-    # a wrong key may be a secret
-    holder = place[: -1 if detail["loc"][-1:] == ("[key]",) else None]
-    words = [str(part) for part in holder if isinstance(part, str)] or ["the file"]
-    name, value, kind = repr(words[-1]), detail["input"], detail["type"]
-    if inside_union and kind.endswith("_type"):
+    is_key = detail["loc"][-1:] == ("[key]",)
+    holder = place[:-1] if is_key else place  # a wrong key may be a secret
+    key = _last_key(holder, "the file")
+    name = repr(key)
+    value = detail["input"]
+    kind = detail["type"]
+    if is_in_union and kind.endswith("_type"):
         # one problem, not one for every type it may have
         return f"{name} has a value of the wrong type", None
     if kind == "value_error":
@@ -458,7 +495,7 @@ def _about_value(
         return f"{name}: {wanted}", None
     if wanted == _MAPPING and place and isinstance(place[-1], int):
         name = f"entry {place[-1] + 1} of {name}"
-    return f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, words[-1])
+    return f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, key)
 
 
 def _in_plain_words(wanted: str) -> str:
@@ -480,9 +517,8 @@ def _value_hint(detail: ErrorDetails, name: str) -> str | None:
     if kind == "float_type" and percent is not None:
         return f"write {float(percent[1]) / 100:g}"
     if kind == "literal_error":
-        expected = [
-            part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")
-        ]
+        listed = detail["ctx"]["expected"].replace(" or ", ", ").split(",")
+        expected = [word.strip(" '") for word in listed]
         return did_you_mean(str(value), expected) or None
     if kind == "less_than_equal" and detail["ctx"]["le"] == 1 and 1 < value <= 100:
         return f"it is a share: {value / 100:g} for {value:g} %"
@@ -498,16 +534,15 @@ def _is_number(text: str) -> bool:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    text = (
-        "nothing"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else repr(value)
-    )
-    text = redact(text)  # before it is cut: half a secret is not recognized
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = redact(repr(value))  # before it is cut: half a secret is not recognized
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -550,18 +585,18 @@ def _of_its_kind(annotation: Any, value: Any) -> Any:
 
 def _child(annotation: Any, part: str | int) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        found = annotation.model_fields.get(str(part))
-        return _plain(found.annotation) if found else None
+        field_info = annotation.model_fields.get(str(part))
+        return _plain(field_info.annotation) if field_info else None
     arguments = get_args(annotation)
-    return (
-        _plain(arguments[-1] if get_origin(annotation) is dict else arguments[0])
-        if arguments
-        else None
-    )
+    if not arguments:
+        return None
+    is_mapping = get_origin(annotation) is dict
+    return _plain(arguments[-1] if is_mapping else arguments[0])
 
 
 def _plain(annotation: Any) -> Any:
     """``X`` of ``X | None`` and of ``Annotated[X, …]``."""
     if get_origin(annotation) in (Union, types.UnionType):
         return _plain(next(part for part in get_args(annotation) if part is not type(None)))
-    return _plain(get_args(annotation)[0]) if hasattr(annotation, "__metadata__") else annotation
+    is_annotated = hasattr(annotation, "__metadata__")
+    return _plain(get_args(annotation)[0]) if is_annotated else annotation

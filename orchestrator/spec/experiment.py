@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -85,13 +85,11 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
         seen.add(workload.name)
     turns = sum(getattr(workload, "turns", 1) for workload in workloads)
     if turns > MOST_TURNS_OF_ALL:
-        raise wrong(
-            (),
-            (
-                f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are "
-                "allowed"
-            ),
+        text = (
+            f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are "
+            "allowed"
         )
+        raise wrong((), text)
     return workloads
 
 
@@ -118,10 +116,34 @@ def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
     """Text in a list of levels is an expression, evaluated later with the settings of each
     deployment.
     """
-    return value if isinstance(value, str) and value != INFINITE else number(value)
+    is_expression = isinstance(value, str) and value != INFINITE
+    return value if is_expression else number(value)
 
 
 RequestsInFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
+PerGpuRate = Annotated[float, Field(gt=0)]
+RateLevels = Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)]
+ConcurrencyLevels = Annotated[
+    list[Annotated[RequestsInFlight, WrapValidator(_or_expression)]], Field(min_length=1)
+]
+LEVEL_KEYS: dict[str, Control] = {
+    "request_rate": "request_rate",
+    "request_rate_per_gpu": "request_rate",
+    "concurrency": "concurrency",
+    "concurrency_per_gpu": "concurrency",
+}
+
+
+class WrittenLevel(NamedTuple):
+    """One level as the file has it. ``value`` may be an expression.
+
+    ``key`` and ``index``: its list in ``levels``, and where in that list it stands.
+    """
+
+    key: str
+    index: int
+    control: Control
+    value: float | str
 
 
 class Levels(Strict):
@@ -131,49 +153,37 @@ class Levels(Strict):
 
     WANTED: ClassVar[str] = "{request_rate: [1, 2, 4]}, {concurrency: [1, 8, 64]} or auto"
 
-    request_rate: (
-        Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)] | None
-    ) = None
-    request_rate_per_gpu: (
-        Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None
-    ) = None
-    concurrency: (
-        Annotated[
-            list[Annotated[RequestsInFlight, WrapValidator(_or_expression)]], Field(min_length=1)
-        ]
-        | None
-    ) = None
+    request_rate: RateLevels | None = None
+    request_rate_per_gpu: Annotated[list[PerGpuRate], Field(min_length=1)] | None = None
+    concurrency: ConcurrencyLevels | None = None
     concurrency_per_gpu: Annotated[list[RequestsInFlight], Field(min_length=1)] | None = None
 
     @property
-    def given(self) -> list[tuple[str, int, Control, float | str]]:
-        """(key, index in its list, control, level) of all levels, requests/s first. A level may be
-        an expression.
-        """
-        lists = {name: getattr(self, name) or () for name in type(self).model_fields}
-        return [
-            (name, index, control, f"{value!r} * {GPUS}" if name.endswith("_per_gpu") else value)
-            for name, values in lists.items()
-            for index, value in enumerate(values)
-            for control in get_args(Control)
-            if name.startswith(control)
-        ]
+    def given(self) -> list[WrittenLevel]:
+        """All levels, requests/s first."""
+        levels: list[WrittenLevel] = []
+        for key, control in LEVEL_KEYS.items():
+            for index, value in enumerate(getattr(self, key) or ()):
+                if key.endswith("_per_gpu"):
+                    value = f"{value!r} * {GPUS}"
+                levels.append(WrittenLevel(key, index, control, value))
+        return levels
 
     @property
     def follow(self) -> bool:
         """Whether any level depends on the deployment."""
-        return any(isinstance(level, str) for *_, level in self.given)
+        return any(isinstance(level.value, str) for level in self.given)
 
     @model_validator(mode="after")
     def _some_and_once(self) -> Levels:
         seen: set[tuple[str, float | str]] = set()
-        for name, index, _, level in self.given:
-            if (name, level) in seen:
+        for level in self.given:
+            if (level.key, level.value) in seen:
+                written = getattr(self, level.key)[level.index]
                 hint = "use repeats to measure a level more than once"
-                raise wrong(
-                    (name, index), f"{name} {getattr(self, name)[index]} is given twice", hint
-                )
-            seen.add((name, level))
+                text = f"{level.key} {written} is given twice"
+                raise wrong((level.key, level.index), text, hint)
+            seen.add((level.key, level.value))
         if not seen:
             raise wrong(
                 (), "'levels' is empty", "give request_rate: [1, 2, 4] or concurrency: [1, 8, 64]"
@@ -192,13 +202,15 @@ class Load(LoadRules):
         """``levels: auto`` means ``search: curve``."""
         if not isinstance(value, dict) or value.get("levels") != "auto":
             return value
-        if (search := value.get("search", "curve")) != "curve":
+        search = value.get("search", "curve")
+        if search != "curve":
             raise wrong(
                 "levels",
                 f"'levels: auto' is search: curve, and the search is {search!r}",
                 "leave it out",
             )
-        return {name: one for name, one in value.items() if name != "levels"} | {"search": "curve"}
+        rules = {key: rule for key, rule in value.items() if key != "levels"}
+        return rules | {"search": "curve"}
 
     @model_validator(mode="after")
     def _consistent(self) -> Load:
@@ -211,25 +223,25 @@ class Load(LoadRules):
             raise wrong((), "'load' needs levels", example)
         if self.duration_s is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
-        given = self.levels.given if self.levels is not None else []
-        if self.requests is None and math.inf in [level for *_, level in given]:
+        levels = self.levels.given if self.levels is not None else []
+        if self.requests is None and any(level.value == math.inf for level in levels):
             raise wrong(
                 "levels",
                 "at an infinite rate all requests are due at once",
                 "say how many: requests: 1000",
             )
-        if (
-            given
-            and self.control is not None
-            and self.control not in [control for _, _, control, _ in given]
-        ):
+        controls = {level.control for level in levels}
+        if levels and self.control is not None and self.control not in controls:
             raise wrong(
                 "control",
                 f"'control: {self.control}' does not agree with 'levels', which gives none of it",
             )
-        for name, index, control, level in given:
-            if not isinstance(level, str) and (problem := self.too_much(control, level)):
-                raise wrong(("levels", name, index), problem)
+        for level in levels:
+            if isinstance(level.value, str):
+                continue  # checked for each deployment
+            problem = self.too_much(level.control, level.value)
+            if problem:
+                raise wrong(("levels", level.key, level.index), problem)
         return self
 
     @property
@@ -237,24 +249,24 @@ class Load(LoadRules):
         """Whether requests are kept in flight at every level, so that arrivals are not used."""
         if self.levels is None:
             return self.control == "concurrency"
-        return all(control == "concurrency" for _, _, control, _ in self.levels.given)
+        return all(level.control == "concurrency" for level in self.levels.given)
 
     def too_much(self, control: Control, level: float) -> str | None:
         """Why a point at this level would be more than a client can hold."""
         if control == "concurrency" or level == math.inf:
             return None
-        seconds = (
-            None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or self.default_s)
-        )
+        seconds = None
+        if not self.requests:
+            seconds = (self.warmup_s or 0.0) + (self.duration_s or self.default_s)
         return self.arrivals.too_much(level, seconds, self.requests)
 
     def points(self) -> list[Level]:
-        """Levels that are the same for every deployment, rates before concurrencies; none when a
-        search finds them or they follow from a deployment's settings (``plan/levels.py``).
+        """Levels that are the same for every deployment, rates before concurrencies. There are none
+        when a search finds them or they follow from a deployment's settings (``plan/levels.py``).
         """
         if self.levels is None or self.levels.follow:
             return []
-        return [Level(control=control, value=level) for _, _, control, level in self.levels.given]
+        return [Level(control=level.control, value=level.value) for level in self.levels.given]
 
 
 class Budget(Strict):
@@ -275,7 +287,11 @@ class Predictions(Strict):
     tables: bool = False  # use kernels measured in the extra `tables`, and the formula for others
 
 
-PARTS = ("deployments", "workloads", "load")  # without any of them a file is something else
+PARTS = ("deployments", "workloads", "load")  # a file with none of them is something else
+
+
+def _model_by_name(value: Any) -> Any:
+    return {"id": value} if isinstance(value, str) else value
 
 
 class SweepRules(Strict):
@@ -308,12 +324,7 @@ class ExperimentFile(SweepRules):
     """The file as it is written; ``deployments`` are left to combinations.py."""
 
     version: Literal[1]
-    model: (
-        Annotated[
-            ModelRef, BeforeValidator(lambda one: {"id": one} if isinstance(one, str) else one)
-        ]
-        | None
-    ) = None
+    model: Annotated[ModelRef, BeforeValidator(_model_by_name)] | None = None
     hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
     environments: dict[str, Versions] = {}
     deployments: Any = None
@@ -413,11 +424,14 @@ def examined(document: Document) -> Experiment:
     classes = frozenset({CPU.name, *(hardware if isinstance(hardware, dict) else ())})
     # an invalid one is not missing
     model = {"model": "?"} if content.get("model") is not None else {}
-    if (ref := parts.get("model")) is not None:
-        model = {"model": ref.id, **ref.model_dump(exclude={"id"}, exclude_none=True)}
+    reference: ModelRef | None = parts.get("model")
+    if reference is not None:
+        others = reference.model_dump(exclude={"id"}, exclude_none=True)
+        model = {"model": reference.id, **others}
     given = Given(model, classes, parts.get("environments", {}))
     combinations = expand(given, problems)
-    _check_places([one for one in combinations if one.excluded_by is None], problems)
+    included = [combination for combination in combinations if combination.excluded_by is None]
+    _check_places(included, problems)
     return Experiment(parts, combinations, given.engines, problems)
 
 
@@ -456,31 +470,47 @@ def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
     """Reports secrets. The file is shared, stored with results and shown in reports: it may name
     variables only.
     """
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+    if isinstance(value, dict):
+        for key, inner in value.items():
             _check_secrets(inner, (*place, key), problems)
-            name, given, text = str(key).partition("=")
-            if given:  # "--api-key=x": true
+            name, equals, text = key.partition("=")
+            if equals:  # "--api-key=x": true
                 _check_secrets(text, (*place, name), problems)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _check_secrets(inner, (*place, index), problems)
     elif isinstance(value, str):
-        name = next((part for part in reversed(place) if isinstance(part, str)), "")
-        named = is_secret(name) and not {*place[:-1]}.isdisjoint(HOLDERS) and not value.isdigit()
-        if "container_args" in place and "=" in value:  # --env=NAME=VALUE, or the word after -e
-            named |= is_secret(value.removeprefix("--env=").partition("=")[0])
-        if named or redact(value) != strip_control(value):
-            problems.add(place, f"{name!r} looks like a secret", BY_REFERENCE)
+        key = next((part for part in reversed(place) if isinstance(part, str)), "")
+        has_secret_name = _is_named_as_secret(value, key, place)
+        if has_secret_name or redact(value) != strip_control(value):
+            problems.add(place, f"{key!r} looks like a secret", BY_REFERENCE)
+
+
+def _is_named_as_secret(text: str, key: str, place: Place) -> bool:
+    """Whether the name beside a text says that the text is a secret."""
+    if "container_args" in place and "=" in text:  # --env=NAME=VALUE, or the word after -e
+        variable = text.removeprefix("--env=").partition("=")[0]
+        if is_secret(variable):
+            return True
+    is_in_holder = not {*place[:-1]}.isdisjoint(HOLDERS)
+    return is_secret(key) and is_in_holder and not text.isdigit()
 
 
 def _check_places(combinations: Sequence[Combination], problems: Problems) -> None:
     """Reports engine versions with different names and the same location: they are one version."""
     versions: dict[tuple[str | None, ...], str] = {}
-    for one in combinations:
-        settings, version = one.settings, one.settings.engine_version
-        place = settings.engine, settings.executable, settings.image, settings.url
-        if version is None or (first := versions.setdefault(place, version)) == version:
+    for combination in combinations:
+        settings = combination.settings
+        version = settings.engine_version
+        if version is None:
+            continue
+        location = (settings.engine, settings.executable, settings.image, settings.url)
+        first = versions.setdefault(location, version)
+        if first == version:
             continue
         where = settings.image or settings.executable or settings.url or "on the nodes' PATH"
-        message = f"{settings.engine} {first!r} and {version!r} are the same: both are {where}"
         problems.add(
-            one.place("engine_version"), message, "write under 'environments' where each version is"
+            combination.place("engine_version"),
+            f"{settings.engine} {first!r} and {version!r} are the same: both are {where}",
+            "write under 'environments' where each version is",
         )

@@ -33,24 +33,22 @@ from orchestrator.spec.container_options import RUNTIMES, option_problem
 from orchestrator.spec.document import wrong
 
 Scalar = str | int | float | bool | None
-MOST, MOST_DEVICES = 2**31 - 1, 4096
-LONGEST_NAME = 255  # bytes: of a file
+MOST = 2**31 - 1
+MOST_DEVICES = 4096
+LONGEST_NAME = 255  # bytes of a file's name
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Text that may be a path: the operating system fails on longer parts."""
-    if (
-        "\n" in text
-        or "\t" in text
-        or max(len(part.encode()) for part in text.split("/")) > LONGEST_NAME
-    ):
+    longest_part = max(len(part.encode()) for part in text.split("/"))
+    if "\n" in text or "\t" in text or longest_part > LONGEST_NAME:
         raise ValueError(f"must be one line, with at most {LONGEST_NAME} bytes between two '/'")
     return text
 
 
 def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Arguments that some runtime takes. An environment may name the runtime later:
-    ``engines/problems.py`` asks that.
+    """Arguments that at least one runtime takes. Which runtime it is may follow later, from an
+    environment: then ``engines/problems.py`` checks them again.
     """
     problems = [option_problem(words, runtime) for runtime in RUNTIMES]
     if all(problems):
@@ -63,7 +61,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
 @lru_cache(4096)  # combinations share theirs
 def _variable(name: str) -> str:
-    """It is not shown: it may be a key, typed in place of the variable that holds it."""
+    """The name of an environment variable. A refused name is not shown: it may be a key, typed in
+    place of the variable that holds it.
+    """
     if not _VARIABLE.fullmatch(name) or is_like_secret(name):
         raise ValueError(
             "must be the name of an environment variable, like MY_KEY, and not what it holds"
@@ -76,8 +76,8 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def _label(text: str) -> str:
-    """A node can have no other one, and where Ray looks for labels it takes ``!spot`` and
-    ``in(a,b)`` for operators.
+    """The value of a label. A node can have no other label, and Ray takes ``!spot`` and
+    ``in(a,b)`` for operators where it looks for labels.
     """
     if not _LABEL.fullmatch(text):
         raise ValueError(
@@ -87,13 +87,14 @@ def _label(text: str) -> str:
 
 
 def _label_value(text: str) -> str:
-    """An empty one is allowed, there as here."""
-    return text and _label(text)
+    """Ray allows an empty value, too."""
+    return _label(text) if text else text
 
 
 def _label_key(text: str) -> str:
-    prefix, _, name = text.rpartition("/")
-    if len(prefix) > 253 or ("/" in text and not all(map(_LABEL.fullmatch, prefix.split(".")))):
+    prefix, slash, name = text.rpartition("/")
+    has_bad_part = any(_LABEL.fullmatch(part) is None for part in prefix.split("."))
+    if len(prefix) > 253 or (slash and has_bad_part):
         raise ValueError(f"no node has a label with the prefix {prefix!r}: write a domain")
     _label(name)
     return text
@@ -106,7 +107,7 @@ def as_tuple(value: Any) -> Any:
 
 Size = Annotated[int, Field(ge=1, le=MOST)]
 Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and replicas
-OneLine = Annotated[str, Field(min_length=1), AfterValidator(_line)]
+OneLine = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
 ContainerArgs = Annotated[
@@ -123,9 +124,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 ROUTER = "router"  # the role of the router in front of all replicas
 
 
-# Shared by all objects, which are immutable: a plan of 100,000 deployments would hold 160 MB of
-# equal ones.
-_GIVEN: dict[frozenset[str], set[str]] = {}
+# The sets of fields that were given, shared by all objects with the same fields: a plan of 100,000
+# deployments would hold 160 MB of equal sets. Nobody changes them, since objects are immutable.
+_FIELDS_SETS: dict[frozenset[str], set[str]] = {}
 _EMPTY: dict[Any, Any] = {}  # a default that nobody may write to
 
 
@@ -137,15 +138,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
     def model_post_init(self, _: Any) -> None:
-        given = self.model_fields_set
-        object.__setattr__(
-            self, "__pydantic_fields_set__", _GIVEN.setdefault(frozenset(given), given)
-        )
+        fields = self.model_fields_set
+        shared = _FIELDS_SETS.setdefault(frozenset(fields), fields)
+        object.__setattr__(self, "__pydantic_fields_set__", shared)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        made = super().model_copy(update=update, deep=deep)
-        made.model_post_init(None)
-        return made
+        copy = super().model_copy(update=update, deep=deep)
+        copy.model_post_init(None)
+        return copy
 
 
 class Speculative(Strict):
@@ -287,14 +287,16 @@ class EngineSettings(Strict):
         changed = change(self)
         if self.roles is None and self.router is None:
             return changed
-        roles = {role: change(part) for role, part in self.roles.items()} if self.roles else None
+        roles = None
+        if self.roles:
+            roles = {role: change(part) for role, part in self.roles.items()}
         router = change(self.router) if self.router else None
         return changed.model_copy(update={"roles": roles, "router": router})
 
     @property
     def devices(self) -> int:
-        """Devices of all replicas of all roles. A router has none, an endpoint ``endpoint_gpus``,
-        else 0.
+        """Devices of all replicas of all roles. A router has none; an endpoint has
+        ``endpoint_gpus``, or 0 where these are not given.
         """
         if self.url:
             return self.endpoint_gpus or 0
@@ -303,7 +305,8 @@ class EngineSettings(Strict):
     def least_nodes(self, room: int | None) -> int:
         """Fewest nodes that hold all replicas; 0 for an endpoint.
 
-        ``room`` is the devices of a node: with it, replicas may share nodes. None: not known.
+        ``room`` is the number of devices of a node, by which replicas may share nodes. None: it is
+        not known.
         """
         if self.url:
             return 0
@@ -311,10 +314,12 @@ class EngineSettings(Strict):
         widest = max(part.nnodes for part in parts)
         if not room or any(part.devices_per_node > room for part in parts):
             return widest
-        of_one_role = (
-            -(-part.replicas * part.nnodes // (room // part.devices_per_node)) for part in parts
-        )
-        return max(widest, -(-self.devices // room), *of_one_role)
+        least = max(widest, -(-self.devices // room))
+        for part in parts:
+            ranks = part.replicas * part.nnodes
+            ranks_per_node = room // part.devices_per_node
+            least = max(least, -(-ranks // ranks_per_node))
+        return least
 
     @property
     def world_size(self) -> int:
@@ -324,8 +329,8 @@ class EngineSettings(Strict):
 
     @property
     def context_parallel_size(self) -> int:
-        """Ranks among which an engine divides prompts, as ``extra_args`` ask for; most engines take
-        them from those that other settings give, and have 1 here.
+        """Ranks among which an engine divides prompts, as ``extra_args`` ask for. Most engines take
+        these from the ranks that other settings give: they have 1 here.
         """
         names = CONTEXT_PARALLEL.get(self.engine, ())
         for flag, value in self.extra_args.items():
@@ -371,11 +376,10 @@ class Hardware(Strict):
     @property
     def is_amd(self) -> bool:
         """Whether it is an Instinct or Radeon, which need ROCm instead of CUDA."""
-        return bool(
-            re.match(r"(amd[\W_]*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE)
-        )
+        return _AMD.match(self.accelerator) is not None
 
 
+_AMD = re.compile(r"(amd[\W_]*)?((radeon|instinct)\b|mi\d)", re.IGNORECASE)
 LOCATION = ("executable", "image", "container_runtime")  # settings that an environment decides
 _NUMBERED = re.compile(r"v?(\d[^-_/ ]*)")
 
@@ -408,18 +412,17 @@ Versions = Annotated[dict[str, Environment], Field(min_length=1)]
 Environments = Mapping[str, Mapping[str, Environment]]  # engine -> version -> where it lives
 
 
-def is_version(asked: str, found: str) -> bool:
-    """Whether an installed version is the one asked for. ``0.32`` includes ``0.32.1+cpu``; a word
-    includes any version.
-
-    >>> is_version("0.3", "0.32.0"), is_version("v0.32", "0.32.0+cpu"), is_version("nightly",
-    "0.32.0") (False, True, True)
+def is_version(wanted: str, actual: str) -> bool:
+    """Whether an installed version is the wanted one. ``0.32`` and ``v0.32`` include ``0.32.1+cpu``
+    and exclude ``0.321``; a word such as ``nightly`` includes any version.
     """
-    number = _NUMBERED.fullmatch(asked)
+    number = _NUMBERED.fullmatch(wanted)
     if number is None:
         return True
-    rest = found.removeprefix(number[1])
-    return found.startswith(number[1]) and not rest[:1].isdigit()
+    if not actual.startswith(number[1]):
+        return False
+    next_character = actual.removeprefix(number[1])[:1]
+    return not next_character.isdigit()
 
 
 def installed(executable: str, engine: str) -> Path | None:
@@ -427,12 +430,11 @@ def installed(executable: str, engine: str) -> Path | None:
     executable.
     """
     path = Path(executable)
+    pattern = f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info"
     for home in (path, *path.parents[1:2]):
-        found = sorted(
-            home.glob(f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info")
-        )
-        if found:
-            return found[-1]
+        folders = sorted(home.glob(pattern))
+        if folders:
+            return folders[-1]
     return None
 
 
@@ -440,16 +442,21 @@ def installed_version(executable: str, engine: str) -> str | None:
     """The version of an engine in a virtual environment (or an executable's), found without
     starting it.
     """
-    found = installed(executable, engine)
-    return found.name.removesuffix(".dist-info").partition("-")[2] if found else None
+    folder = installed(executable, engine)
+    if folder is None:
+        return None
+    return folder.name.removesuffix(".dist-info").partition("-")[2]
 
 
 # -- settings by dotted names, as combinations collect them
 
 
 PARTS = tuple(f"roles.{role}" for role in ROLES)
+_PARTS_AND_ALL = ("roles", *PARTS, ROUTER)
 # choices and roles add to these mappings; they replace every other setting
 ADDED = ("env", "extra_args")
+# settings of a deployment that its router inherits
+_OF_ROUTERS_TOO = ("model", "served_model_name", "startup_timeout_s")
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -461,45 +468,44 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if "." not in name and name not in ("roles", ROUTER)
     }
-    out = dict(shared)
-    roles = {part.partition(".")[2]: own for part in PARTS if (own := _below(part, values))}
+    settings = dict(shared)
+    roles: dict[str, Any] = {}
+    for role in ROLES:
+        own = _below(f"roles.{role}", values)
+        if own:
+            roles[role] = merged(shared, own)
     if roles:
-        out["roles"] = {role: merged(shared, own) for role, own in roles.items()}
-    if router := _below(ROUTER, values):
-        passed = ("model", "served_model_name", "startup_timeout_s")
-        out[ROUTER] = {name: shared[name] for name in passed if name in shared} | router
-    return out
+        settings["roles"] = roles
+    router = _below(ROUTER, values)
+    if router:
+        inherited = {name: shared[name] for name in _OF_ROUTERS_TOO if name in shared}
+        settings[ROUTER] = inherited | router
+    return settings
 
 
 def merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """``before`` updated with ``own``; mappings of ADDED are joined. A role or router set to None
     is removed.
     """
-    gone = tuple(
-        f"{name}."
-        for name, value in own.items()
-        if value is None and name in ("roles", *PARTS, ROUTER)
-    )
-    out = (
-        {name: value for name, value in before.items() if not name.startswith(gone)}
-        if gone
-        else dict(before)
-    )
+    joined = dict(before)
     for name, value in own.items():
-        both = (
-            name.rpartition(".")[2] in ADDED
-            and isinstance(value, dict)
-            and isinstance(out.get(name), dict)
-        )
-        out[name] = {**out[name], **value} if both else value
-    return out
+        if value is None and name in _PARTS_AND_ALL:
+            joined = {kept: joined[kept] for kept in joined if not kept.startswith(f"{name}.")}
+    for name, value in own.items():
+        earlier = joined.get(name)
+        is_added = name.rpartition(".")[2] in ADDED
+        if is_added and isinstance(value, dict) and isinstance(earlier, dict):
+            joined[name] = {**earlier, **value}
+        else:
+            joined[name] = value
+    return joined
 
 
 def part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(setting, message, hint) for everything wrong with the roles and the router of one
     deployment.
     """
-    for name in ("roles", *PARTS, ROUTER):
+    for name in _PARTS_AND_ALL:
         if values.get(name) is not None:
             yield (
                 name,
