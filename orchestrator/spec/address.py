@@ -106,18 +106,18 @@ def parse_url(url: str) -> Origin:
 
 
 def parse_address(url: str, path: str | None = None) -> ServerAddress:
-    """Reads a pasted address. ``path``: of the API, where it is not a usual one.
+    """Reads a pasted address. ``path``: the path of the API, where it is not a usual one.
 
-    What is wrong with the host is not looked at. A query that may hold a key is a ValueError,
-    because paths are shown and stored.
+    The host is not checked (``parse_url`` does that). Raises ValueError for a query that may hold a
+    key, because paths are shown and stored.
     """
     parts = urlsplit(url.strip())
     check_query(parts.query)
     query = f"?{parts.query}" if parts.query else ""
     given = parts.path.rstrip("/")
     slash = "/" if parts.path.endswith("/") else ""
-    found = next((ending for ending in _API_PATHS if given.endswith(ending)), None)
-    root = given.removesuffix(found) if found else given
+    api_path = next((ending for ending in _API_PATHS if given.endswith(ending)), None)
+    root = given.removesuffix(api_path) if api_path else given
     has_version = root.endswith(VERSION)
     base = urlunsplit((parts.scheme, parts.netloc, root.removesuffix(VERSION), "", ""))
     if path is not None:
@@ -125,10 +125,10 @@ def parse_address(url: str, path: str | None = None) -> ServerAddress:
         path = path if "?" in path else path + query
     return ServerAddress(
         base=base if parts.netloc else url,
-        version=VERSION if has_version or not found else "",
-        is_exact=has_version or found is not None,
-        ending=(slash if found else "") + query,
-        api=_API_PATHS[found] if found else None,
+        version=VERSION if has_version or not api_path else "",
+        is_exact=has_version or api_path is not None,
+        ending=(slash if api_path else "") + query,
+        api=_API_PATHS[api_path] if api_path else None,
         path=path,
     )
 

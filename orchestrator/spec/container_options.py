@@ -5,6 +5,7 @@ container_options.json lists the options of each runtime, recorded from its own 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from orchestrator.base.registry import data_beside
 
@@ -13,31 +14,9 @@ RUNTIMES = ("docker", "podman", "apptainer")
 # or log.
 _OF_DAEMONS = frozenset(
     {
-        *(
-            "name",
-            "rm",
-            "rmi",
-            "init",
-            "network",
-            "net",
-            "entrypoint",
-            "workdir",
-            "detach",
-            "interactive",
-            "tty",
-        ),
-        *(
-            "attach",
-            "gpus",
-            "restart",
-            "cidfile",
-            "pid",
-            "cpuset-cpus",
-            "rootfs",
-            "pod",
-            "pod-id-file",
-            "help",
-        ),
+        *("name", "rm", "rmi", "init", "network", "net", "entrypoint", "workdir", "detach"),
+        *("interactive", "tty", "attach", "gpus", "restart", "cidfile", "pid", "cpuset-cpus"),
+        *("rootfs", "pod", "pod-id-file", "help"),
     }
 )
 _OURS = {
@@ -53,38 +32,48 @@ def option_problem(words: Sequence[str], runtime: str) -> str | None:
     for word in queue:
         if not word.startswith("-") or not word.strip("-"):
             return f"{word!r} would be read as the image: only options may be given"
-        names, lacks_value = _options_in(word, runtime)
-        if names is None:
+        options = _options_in(word, runtime)
+        if options is None:
             return (
                 f"{word}: {runtime} is not known to have it; if yours has, write it as one "
                 "word, --option=VALUE"
             )
-        if not _OURS[runtime].isdisjoint(names):
+        if not _OURS[runtime].isdisjoint(options.names):
             return f"{word}: this program sets that itself; leave it out"
-        if lacks_value:
+        if options.lack_value:
             value = next(queue, None)
             if value is None or (value.startswith("-") and not value[1:2].isdigit()):
                 return f"{word} needs a value"
     return None
 
 
-def _options_in(word: str, runtime: str) -> tuple[list[str] | None, bool]:
-    """Long names of the options in one argument, and whether the next argument is a value; None:
-    not known.
+class _Options(NamedTuple):
+    """The options in one argument, by their long names. ``lack_value``: the next argument is the
+    value of the last one.
     """
+
+    names: list[str]
+    lack_value: bool
+
+
+def _options_in(word: str, runtime: str) -> _Options | None:
+    """The options in one argument; None where the runtime is not known to have one of them."""
     known = data_beside(__file__, "container_options.json")[runtime]
     if word.startswith("--"):
         name, equals, _ = word[2:].partition("=")
-        if name not in known["value"] and name not in known["bare"] and not equals:
-            return None, False
-        return [name], name in known["value"] and not equals
-    names = []
-    for index, letter in enumerate(word[1:], 2):  # as in -it, and -v/data:/data
+        takes_value = name in known["value"]
+        if not takes_value and name not in known["bare"] and not equals:
+            return None
+        return _Options([name], lack_value=takes_value and not equals)
+    names: list[str] = []
+    letters = word[1:]
+    for index, letter in enumerate(letters):  # as in -it, and -v/data:/data
         if letter not in known["short"]:
-            return None, False
+            return None
         names.append(known["short"][letter])
+        rest = letters[index + 1 :]
         if names[-1] in known["value"]:
-            return names, index == len(word)
-        if word[index : index + 1] == "=":  # -t=true
+            return _Options(names, lack_value=not rest)
+        if rest.startswith("="):  # -t=true
             break
-    return names, False
+    return _Options(names, lack_value=False)

@@ -43,11 +43,9 @@ class Dialect:
 
     def salted(self, salt: str) -> Dialect:
         """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""
-        return (
-            replace(self, extra_body=self.extra_body | {"cache_salt": salt})
-            if self.cache_salt
-            else self
-        )
+        if not self.cache_salt:
+            return self
+        return replace(self, extra_body=self.extra_body | {"cache_salt": salt})
 
     def unsalted(self) -> Dialect:
         """A copy without ``cache_salt``."""
@@ -60,15 +58,11 @@ class Dialect:
         """
         return replace(
             self,
-            **{name: getattr(self, name) and getattr(router, name) for name in _NOT_EVERYWHERE},
+            prompt_token_ids=self.prompt_token_ids and router.prompt_token_ids,
+            continuous_usage=self.continuous_usage and router.continuous_usage,
+            return_token_ids=self.return_token_ids and router.return_token_ids,
+            cache_salt=self.cache_salt and router.cache_salt,
         )
-
-
-_NOT_EVERYWHERE = ("prompt_token_ids", "continuous_usage", "return_token_ids", "cache_salt")
-_OPENAI = {
-    "completions": ("/v1/completions", "prompt"),
-    "chat": ("/v1/chat/completions", "messages"),
-}
 
 
 def openai(
@@ -79,17 +73,22 @@ def openai(
     ``allowed_fields`` leaves out the field with the prompt. ``common``: other fields of both
     dialects.
     """
+    completions_fields = None
+    chat_fields = None
+    if allowed_fields is not None:
+        completions_fields = frozenset({*allowed_fields, "prompt"})
+        chat_fields = frozenset({*allowed_fields, "messages"})
     return {
-        name: Dialect(
-            f"openai_{name}",
-            path,
-            prompt_token_ids=prompt_token_ids and name == "completions",
-            allowed_fields=None
-            if allowed_fields is None
-            else frozenset({*allowed_fields, content}),
+        "completions": Dialect(
+            "openai_completions",
+            "/v1/completions",
+            prompt_token_ids=prompt_token_ids,
+            allowed_fields=completions_fields,
             **common,
-        )
-        for name, (path, content) in _OPENAI.items()
+        ),
+        "chat": Dialect(
+            "openai_chat", "/v1/chat/completions", allowed_fields=chat_fields, **common
+        ),
     }
 
 

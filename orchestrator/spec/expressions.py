@@ -51,13 +51,13 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 _PLAIN = (str, int, float, type(None))  # values without elements
-# computes a part of an expression from the values of names
+# computes an expression, or a part of one, from the values of names
 Reading = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression and the names it reads."""
+    """A checked expression, the function that computes it, and the names that it reads."""
 
     text: str
     read: Reading = field(repr=False, compare=False)
@@ -71,8 +71,8 @@ class Expression:
             return _bounded(self.read(values))
         except (TypeError, ZeroDivisionError, OverflowError, RecursionError) as error:
             unset = sorted(name for name in self.names if values.get(name) is None)
-            why = f"; not set here: {', '.join(unset)}" if unset else ""
-            raise ValueError(f"{self.text!r} has no value: {error}{why}") from None
+            remark = f"; not set here: {', '.join(unset)}" if unset else ""
+            raise ValueError(f"{self.text!r} has no value: {error}{remark}") from None
 
 
 def parse_expression(text: str, known: Collection[str]) -> Expression:
@@ -109,11 +109,8 @@ class _Dotted(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         text = ast.unparse(node)
-        return (
-            ast.Name(text)
-            if text.startswith(PARTS) and text.replace(".", "_").isidentifier()
-            else node
-        )
+        is_setting = text.startswith(PARTS) and text.replace(".", "_").isidentifier()
+        return ast.Name(text) if is_setting else node
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +159,11 @@ class _Compiler:
                 return lambda values: _UNARY[type(sign)](_number(inner[0](values)))
             case ast.BinOp(op=operation) if type(operation) in _ARITHMETIC:
                 compute = _ARITHMETIC[type(operation)]
+                left, right = inner
                 return lambda values: _number(
-                    compute(*(_number(operand(values)) for operand in inner))
+                    compute(_number(left(values)), _number(right(values)))
                 )
-            case ast.Compare(ops=ops, comparators=right) if all(map(_is_comparison, ops, right)):
+            case ast.Compare(ops=ops, comparators=others) if all(map(_is_comparison, ops, others)):
                 return partial(_compare, [_COMPARISONS[type(op)] for op in ops], inner)
             case ast.IfExp():
                 test, body, otherwise = inner
@@ -175,18 +173,18 @@ class _Compiler:
 
 
 def _elements(value: Any) -> int:
-    """Values in a value, itself among them. It stops to count beyond MOST_ELEMENTS."""
+    """The number of values in a value, itself among them; at most MOST_ELEMENTS + 1."""
     count = 0
-    left = [value]
-    while left and count <= MOST_ELEMENTS:
-        part = left.pop()
+    waiting = [value]
+    while waiting and count <= MOST_ELEMENTS:
+        part = waiting.pop()
         count += 1
         if isinstance(part, Mapping):
-            left.extend(part.values())
+            waiting.extend(part.values())
         elif isinstance(part, BaseModel):
-            left.extend(vars(part).values())
+            waiting.extend(vars(part).values())
         elif isinstance(part, list | tuple):
-            left.extend(part)
+            waiting.extend(part)
     return count
 
 
@@ -198,23 +196,20 @@ def _bounded(value: Any) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    return (
-        value is None
-        or isinstance(value, bool | str)
-        or (isinstance(value, int | float) and abs(value) < LARGEST)
-    )
+    if value is None or isinstance(value, bool | str):
+        return True
+    return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def _is_comparison(op: ast.cmpop, right: ast.expr) -> bool:
-    """``is`` compares only with None, True and False: for anything else Python's answer is an
-    accident.
+    """Whether a comparison is allowed. ``is`` compares only with None, True and False: for anything
+    else Python's answer is an accident.
     """
     if not isinstance(op, ast.Is | ast.IsNot):
         return True
-    constant = isinstance(right, ast.Constant) and (
-        right.value is None or isinstance(right.value, bool)
-    )
-    return constant or (isinstance(right, ast.Name) and right.id in _CONSTANTS)
+    if isinstance(right, ast.Constant):
+        return right.value is None or isinstance(right.value, bool)
+    return isinstance(right, ast.Name) and right.id in _CONSTANTS
 
 
 def _boolean(is_and: bool, parts: Sequence[Reading], values: Mapping[str, Any]) -> Any:
@@ -231,7 +226,8 @@ def _compare(
     parts: Sequence[Reading],
     values: Mapping[str, Any],
 ) -> Any:
-    result, left = True, parts[0](values)
+    result = True
+    left = parts[0](values)
     for compare, part in zip(comparisons, parts[1:], strict=True):
         right = part(values)
         result = compare(left, right)

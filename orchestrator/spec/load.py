@@ -29,16 +29,17 @@ from orchestrator.spec.settings import Name, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
-# less no clock tells from 0; nanoseconds of more do not fit into int64
-LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e9
+LEAST_SECONDS = 1e-6  # no clock tells less from 0
+MOST_SECONDS = 1e9  # the nanoseconds of more do not fit into int64
 # of one point: clients hold when each is due, answers hold what became of each
 MOST_REQUESTS = 5_000_000
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
 PROBE_S = 600.0  # the same for a probe of a capacity search: most end long before
-MOST_IN_FLIGHT, MOST_CLIENTS = 100_000, 1000
-# of a session, of all workloads: a thousand sessions are drawn at once
-MOST_TURNS, MOST_TURNS_OF_ALL = 1_000, 20_000
+MOST_IN_FLIGHT = 100_000
+MOST_CLIENTS = 1000
+MOST_TURNS = 1_000  # of a session
+MOST_TURNS_OF_ALL = 20_000  # of one session of each workload: a thousand sessions are drawn at once
 _NUMBER = re.compile(r"\s*+((?:[0-9]*\.)?[0-9]++(?:[eE][+-]?[0-9]+)?)\s*+([A-Za-zµ]*)\s*")
 _SECONDS = {
     "ns": 1e-9,
@@ -65,7 +66,8 @@ def parse_duration(text: object) -> float:
     unit = match.group(2).replace("µ", "u").lower() if match else ""
     if match is None or unit not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration with its unit, like 500ms, 60s or 2h")
-    if (seconds := float(match.group(1)) * _SECONDS[unit]) > MOST_SECONDS:
+    seconds = float(match.group(1)) * _SECONDS[unit]
+    if seconds > MOST_SECONDS:
         raise ValueError(
             f"{text!r} is longer than {MOST_SECONDS:g} s, the longest duration allowed"
         )
@@ -80,12 +82,15 @@ def hours(seconds: float) -> str:
     """Seconds rounded for estimates: ``90 s``, ``5 min`` or ``2.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def counted(number: float, noun: str) -> str:
     """``1 point``, ``2,000 points``, ``0.5 CPUs``."""
-    return f"{number:,.15g} {noun}{'s' * (number != 1)}"
+    ending = "" if number == 1 else "s"
+    return f"{number:,.15g} {noun}{ending}"
 
 
 def format_duration(seconds: float) -> str:
@@ -100,8 +105,10 @@ def load_text(control: str, level: float) -> str:
 
 def _duration(value: object, info: ValidationInfo) -> object:
     """A frozen plan holds seconds as floats; in a user's file every duration has a unit."""
-    users_file = bool(info.context and info.context.get("users_file"))
-    return value if isinstance(value, float) and not users_file else parse_duration(value)
+    is_users_file = bool(info.context and info.context.get("users_file"))
+    if isinstance(value, float) and not is_users_file:
+        return value
+    return parse_duration(value)
 
 
 Duration = Annotated[float, BeforeValidator(_duration)]
@@ -145,10 +152,11 @@ class Lengths(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_number(cls, value: Any) -> Any:
-        return {"fixed": value} if isinstance(value, int) and not isinstance(value, bool) else value
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return {"fixed": value} if is_number else value
 
     @model_validator(mode="after")
-    def _one(self) -> Lengths:
+    def _one_way(self) -> Lengths:
         if sum(choice is not None for choice in self._choices()) != 1:
             raise ValueError("give one of: a whole number, lognormal, uniform")
         return self
@@ -163,7 +171,7 @@ class Lengths(Strict):
         if self.fixed is not None:
             return self.fixed, self.fixed
         drawn = self.uniform or self.lognormal
-        assert drawn is not None  # _one
+        assert drawn is not None  # _one_way
         return drawn.min, drawn.max
 
 
@@ -188,13 +196,13 @@ class Workload(Strict, ABC):
 
     @abstractmethod
     def token_bounds(self) -> tuple[int, int | None]:
-        """Fewest and most tokens, prompt and answer, of a session's longest request; None: no upper
-        limit is known.
+        """Fewest and most tokens, of prompt and answer together, of a session's longest request.
+        None: no upper limit is known.
         """
 
     def longer_prompts(self, tokens: int) -> float | None:
-        """Share of prompts with more than ``tokens`` tokens, 0 and 1 only where that is certain;
-        None: unknown.
+        """Share of prompts with more than ``tokens`` tokens. It is 0 or 1 only where that is
+        certain, and None where it is unknown.
         """
         return None
 
@@ -248,12 +256,10 @@ class Workload(Strict, ABC):
         cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Workload:
         model = cls.model_for(value)
-        strict = bool(info.context)  # a user's file
-        return (
-            handler(value)
-            if model is cls
-            else model.model_validate(value, strict=strict, context=info.context)
-        )
+        if model is cls:
+            return handler(value)
+        is_users_file = bool(info.context)
+        return model.model_validate(value, strict=is_users_file, context=info.context)
 
 
 # A workload of any kind as a field of another model: serialized with all keys of its kind.
@@ -274,7 +280,19 @@ ARRIVALS: Registry[Any] = Registry(
 
 
 Factor = Annotated[float, Field(ge=0, le=1e6)]
-Step = Annotated[tuple[Factor, Annotated[Duration, Field(gt=0)]], BeforeValidator(as_tuple)]
+StepLength = Annotated[Duration, Field(gt=0)]
+Step = Annotated[tuple[Factor, StepLength], BeforeValidator(as_tuple)]
+
+
+class _Cycle(NamedTuple):
+    """All steps of an arrival process, which are repeated until a point ends.
+
+    ``requests_at_1``: how many requests are due in them at a level of 1 request/s.
+    """
+
+    seconds: float
+    requests_at_1: float
+    largest_factor: float
 
 
 class Arrivals(Strict):
@@ -303,62 +321,70 @@ class Arrivals(Strict):
         if self.process not in ARRIVALS:
             return unknown_name("arrival process", self.process, ARRIVALS)
         needed = {"ramp": "to", "steps": "steps", "trace": "trace"}.get(self.process)
-        missing = needed and getattr(self, needed) is None
-        return f"arrivals {self.process!r} need the field {needed!r}" if missing else None
+        if needed is not None and getattr(self, needed) is None:
+            return f"arrivals {self.process!r} need the field {needed!r}"
+        return None
 
     @cached_property
-    def _cycle(self) -> tuple[float, float, float]:
-        """Length of all steps, their requests at 1/s, and the largest factor: every level of a
-        deployment asks.
-        """
+    def _cycle(self) -> _Cycle:
+        """All steps together. It is kept, because every level of a deployment needs it."""
         steps = self.steps or [(0.0, 0.0)]
-        return (
-            sum(length for _, length in steps),
-            sum(map(math.prod, steps)),
-            max(factor for factor, _ in steps),
+        return _Cycle(
+            seconds=sum(length_s for _, length_s in steps),
+            requests_at_1=sum(factor * length_s for factor, length_s in steps),
+            largest_factor=max(factor for factor, _ in steps),
         )
 
     def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
         """Why a point at this mean rate, of this length or number of requests, is more than a
         client can hold.
         """
-        (cycle_s, cycle, most), mean = (
-            self._cycle,
-            rate if self.to is None else (rate + self.to) / 2,
-        )
-        if seconds is not None and cycle:  # the last cycle may end after its busiest step
-            mean *= min(most, cycle * -(-seconds // cycle_s) / seconds)
-        if (
-            seconds is not None
-            and (expected := mean * seconds) > MOST_REQUESTS
-            and self.process != "trace"
-        ):
-            text = f"{mean:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
-            return f"{text}; a point may have {MOST_REQUESTS:,}"
+        cycle = self._cycle
+        if seconds is not None and self.process != "trace":
+            mean = self._mean_rate(rate, seconds)
+            expected = mean * seconds
+            if expected > MOST_REQUESTS:
+                return (
+                    f"{mean:g} requests/s for {hours(seconds)} are {expected:.3g} requests; a point "
+                    f"may have {MOST_REQUESTS:,}"
+                )
         if requests is not None and requests / rate > MOST_SECONDS:
             return (
                 f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
             )
-        if self.steps is not None and not cycle:
+        if self.steps is None:
+            return None
+        if not cycle.requests_at_1:
             return "nothing is due in any of these steps"
-        cycles = (
-            (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle)
-            if cycle
-            else 0.0
-        )
-        if cycles * len(self.steps or ()) > MOST_STEPS:
+        if seconds is not None:
+            cycles = seconds / cycle.seconds
+        else:
+            cycles = (requests or 0) / rate / cycle.requests_at_1
+        if cycles * len(self.steps) > MOST_STEPS:
             return (
                 f"these steps would be repeated {cycles:.3g} times; a point may have "
                 f"{MOST_STEPS:,} steps"
             )
         return None
 
-    def at(self, level: Level) -> str:
-        """What rows call them: the process, unless all requests are due at once or each follows an
-        answer.
+    def _mean_rate(self, rate: float, seconds: float) -> float:
+        """Requests/s over a point of this length. The last cycle of steps may end after its busiest
+        step.
         """
-        by_rate = "at_once" if level.value == math.inf else self.process
-        return "closed" if level.control == "concurrency" else by_rate
+        mean = rate if self.to is None else (rate + self.to) / 2
+        cycle = self._cycle
+        if not cycle.requests_at_1:
+            return mean
+        whole_cycles = -(-seconds // cycle.seconds)
+        return mean * min(cycle.largest_factor, cycle.requests_at_1 * whole_cycles / seconds)
+
+    def at(self, level: Level) -> str:
+        """What rows call these arrivals: the process, unless all requests are due at once or each
+        follows an answer.
+        """
+        if level.control == "concurrency":
+            return "closed"
+        return "at_once" if level.value == math.inf else self.process
 
 
 def _from_word(value: Any) -> Any:
@@ -367,7 +393,8 @@ def _from_word(value: Any) -> Any:
 
 def in_json(value: Any) -> Any:
     """An infinite rate as the word that stands for it: JSON has no infinity."""
-    return INFINITE if isinstance(value, float) and value == math.inf else value
+    is_infinite = isinstance(value, float) and value == math.inf
+    return INFINITE if is_infinite else value
 
 
 # Requests/s; infinite: all requests are due at once.
@@ -428,6 +455,7 @@ class LoadRules(Strict):
 # latencies of a request that may be limited
 LIMITS = ("ttft", "tpot", "e2e", "itl_p99", "normalized_ttft")
 _PERCENTILE = re.compile(rf"({'|'.join(LIMITS)})_p([0-9]{{1,2}}(?:\.[0-9]{{1,4}})?)")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 # Words per minute: silent Brysbaert 2019, doi.org/10.1016/j.jml.2019.104047, 190 studies, English
 # non-fiction; subvocal and visual (no inner voice) https://en.wikipedia.org/wiki/Subvocalization
 # and .../Speed_reading, September 2024
@@ -461,7 +489,9 @@ def percentile_limit(name: str) -> tuple[str, float] | None:
     None for others.
     """
     match = _PERCENTILE.fullmatch(name)
-    return (match[1], float(match[2]) / 100) if match and float(match[2]) > 0 else None
+    if match is None or float(match[2]) == 0:
+        return None
+    return match[1], float(match[2]) / 100
 
 
 def swapped_percentile(name: str) -> str | None:
@@ -473,25 +503,33 @@ def swapped_percentile(name: str) -> str | None:
 
 
 def _percentile(name: str) -> str:
-    if percentile_limit(name) is None:
-        if (swapped := swapped_percentile(name)) is not None:
-            raise wrong((), f"unknown key {name!r}", f"did you mean {swapped!r}?")
-        known = [*LIMITS, *(f"{one}_p95" for one in LIMITS), "reader", "attainment", "agreement"]
-        raise wrong((), f"unknown key {name!r}", nearest(name, known))
-    return name
+    """The name of a limit on a percentile; anything else is an unknown key."""
+    if percentile_limit(name) is not None:
+        return name
+    swapped = swapped_percentile(name)
+    if swapped is not None:
+        raise wrong((), f"unknown key {name!r}", f"did you mean {swapped!r}?")
+    percentiles = [f"{latency}_p95" for latency in LIMITS]
+    known = [*LIMITS, *percentiles, "reader", "attainment", "agreement"]
+    raise wrong((), f"unknown key {name!r}", nearest(name, known))
 
 
 def _share(value: Any) -> Any:
     """``95%`` is 0.95, as in ``--slo``."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", value) if isinstance(value, str) else None
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
     return value if match is None else float(match[1]) / 100
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
 class Slo(Strict):
-    """Latency limits in seconds. Plain limits (``ttft``) are met by a request that meets all of
-    them, and a share ``attainment`` of all requests must. A limit on a percentile (``ttft_p95``)
-    stands alone: 95 % must meet it. ``agreement`` limits a deployment, whatever its load: at least
-    this share of its answers to fixed prompts equals those of its model's reference.
+    """Latency limits in seconds.
+
+    A request must meet all plain limits (``ttft``) together, and at least the share ``attainment``
+    of all requests must do so. A limit on a percentile (``ttft_p95``) stands alone: 95 % of all
+    requests must meet it. ``agreement`` limits a deployment, whatever its load: at least this share
+    of its answers to fixed prompts equals those of its model's reference.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -506,34 +544,33 @@ class Slo(Strict):
     # becomes a limit on tpot, see ``resolved``
     reader: Literal["silent", "subvocal", "visual"] | None = None
     attainment: Annotated[float, BeforeValidator(_share)] = Field(default=0.95, gt=0, le=1)
-    agreement: Annotated[Annotated[float, Field(gt=0, le=1)] | None, BeforeValidator(_share)] = None
+    agreement: Annotated[Share | None, BeforeValidator(_share)] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Slo:
         if self.reader is not None and self.tpot is not None:
-            said = f"'reader: {self.reader}' is a limit on tpot, and tpot is limited already"
-            raise wrong("reader", said, "leave one of them out")
-        if (
-            self.limits
-            and "attainment" in self.model_fields_set
-            and all(one.share for one in self.limits)
-        ):
+            text = f"'reader: {self.reader}' is a limit on tpot, and tpot is limited already"
+            raise wrong("reader", text, "leave one of them out")
+        limits = self.limits
+        are_all_percentiles = bool(limits) and all(limit.share for limit in limits)
+        if are_all_percentiles and "attainment" in self.model_fields_set:
             raise wrong("attainment", *NO_ATTAINMENT)
         return self
 
     @property
     def limits(self) -> tuple[Limit, ...]:
         """The limits that are set; a reader's after ``resolved``."""
-        plain = [
-            Limit(name, name, value, None)
-            for name in LIMITS
-            if (value := getattr(self, name)) is not None
-        ]
-        found = [
-            (name, percentile_limit(name), value)
-            for name, value in (self.model_extra or {}).items()
-        ]
-        return (*plain, *(Limit(name, *(on[0], value, on[1])) for name, on, value in found if on))
+        limits: list[Limit] = []
+        for name in LIMITS:
+            seconds = getattr(self, name)
+            if seconds is not None:
+                limits.append(Limit(name, name, seconds, None))
+        for name, seconds in (self.model_extra or {}).items():
+            percentile = percentile_limit(name)
+            if percentile is not None:
+                latency, share = percentile
+                limits.append(Limit(name, latency, seconds, share))
+        return tuple(limits)
 
     def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Slo:
         """The same with a reader's words per minute turned into a limit on time per output token."""
