@@ -25,8 +25,9 @@ def levels_of(
     load: Load | None = experiment.parts.get("load")
     if load is None or load.levels is None or not load.levels.follow:
         return {}
-    given = load.levels.given
-    messages: list[dict[str, None]] = [{} for _ in given]  # of each level, without duplicates
+    written_levels = load.levels.given
+    # of each level, without duplicates
+    messages: list[dict[str, None]] = [{} for _ in written_levels]
     parsed = cache(_parsed)  # for all deployments at once
     level_at = cache(_level_at)
     levels: dict[str, tuple[Level, ...]] = {}
@@ -36,24 +37,28 @@ def levels_of(
         names = _names_of(candidate)
         derived = tuple(candidate.derived)
         own_levels: dict[Level, None] = {}
-        for (key, _, control, level), level_messages in zip(given, messages, strict=True):
-            if key.endswith("_per_gpu"):  # the number of GPUs, whatever is derived with that name
+        for level, level_messages in zip(written_levels, messages, strict=True):
+            if level.key.endswith(
+                "_per_gpu"
+            ):  # the number of GPUs, whatever is derived with that name
                 names_here = names | {GPUS: candidate.settings.devices}
             else:
                 names_here = names
             try:
-                if isinstance(level, str):
-                    value = _value(load, control, parsed(level, derived), names_here)
+                if isinstance(level.value, str):
+                    expression = parsed(level.value, derived)
+                    value = _value(load, level.control, expression, names_here)
                 else:
-                    value = level
-                own_levels[level_at(control, value)] = None
+                    value = level.value
+                own_levels[level_at(level.control, value)] = None
             except ValueError as error:
                 if len(level_messages) < MOST_MESSAGES:
                     level_messages[str(error)] = None
         levels[candidate.id] = tuple(own_levels)
-    for (key, index, *_), level_messages in zip(given, messages, strict=True):
+    for level, level_messages in zip(written_levels, messages, strict=True):
+        place = ("load", "levels", level.key, level.index)
         for message in level_messages:
-            experiment.problems.add(("load", "levels", key, index), message)
+            experiment.problems.add(place, message)
     return levels
 
 

@@ -49,17 +49,17 @@ def _check_levels(load: Load, workload: Workload, rate: float, problems: Problem
     infinite rate no recorded time counts.
     """
     assert load.levels is not None
-    for key, index, control, level in load.levels.given:
-        if level == float(INFINITE):
+    for level in load.levels.given:
+        if level.value == float(INFINITE):
             continue
-        if control == "concurrency":
+        if level.control == "concurrency":
             message = "recorded arrivals are not used where requests are kept in flight"
-            problems.add(("load", "levels", key), message, f"leave {key!r} out")
+            problems.add(("load", "levels", level.key), message, f"leave {level.key!r} out")
             continue
-        if isinstance(level, str) or abs(level / rate - 1) > RATE_TOLERANCE:
+        if isinstance(level.value, str) or abs(level.value / rate - 1) > RATE_TOLERANCE:
             message = (
                 f"recorded arrivals have one rate, their own: {workload.name!r} gets "
                 f"{rate:.4g} requests/s on average"
             )
             hint = f"leave 'levels' out, or give request_rate: [{rate:.4g}]"
-            problems.add(("load", "levels", key, index), message, hint)
+            problems.add(("load", "levels", level.key, level.index), message, hint)

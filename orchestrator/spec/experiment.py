@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -134,7 +134,8 @@ LEVEL_KEYS: dict[str, Control] = {
 }
 
 
-class WrittenLevel(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WrittenLevel:
     """One level as the file has it. ``value`` may be an expression.
 
     ``key`` and ``index``: its list in ``levels``, and where in that list it stands.
