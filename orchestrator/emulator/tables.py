@@ -28,7 +28,7 @@ _SYSTEMS = {
     "GB200-186GB": "gb200", "B300-288GB": "b300_sxm", "A100-80GB": "a100_sxm", "A100-PCIe-80GB": "a100_pcie",
     "L4-24GB": "l4", "L40S-48GB": "l40s", "RTX-PRO-6000-96GB": "rtx_pro_6000_server",
 }  # fmt: skip
-# those of FP8 begin with fp8
+# KV caches in 16 bit; the names of those in FP8 begin with fp8
 _KV_TYPES = dict.fromkeys(("auto", "bfloat16", "bf16", "float16"), "bfloat16")
 _ONLINE = {"fp8 per tensor": "fp8", "fp8 per channel": "fp8", "fp8 per block": "fp8_block"}
 _AHEAD = 512  # tokens over which the growth of a decode step with its context is taken
@@ -36,7 +36,17 @@ _PROBE = 1024  # tokens of the prompt and of the context that a deployment is tr
 
 
 class NoRow(InputError):
-    """What the tables have no row for."""
+    """The tables have no row for a deployment or a step. The message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Milliseconds of the kernels of one step, as ``mixed_step_breakdown`` has them."""
+
+    total: float
+    without_attention: float
+    prompt_attention: float
+    decode_attention: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +63,49 @@ class Tables:
 
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
         """As ``Costs.decode``: seconds of a step of decodes alone, and by how much the next is
-        longer. NoRow.
+        longer. Raises NoRow.
         """
-        each = max(1, round(context / sequences))
-        now, later = (
-            _ask(self.kernels.decode_step_latency, sequences, at, 1) for at in (each, each + _AHEAD)
-        )
-        return self.step_s + sequences * self.sequence_s + now / 1e3, max(
-            0.0, later - now
-        ) / _AHEAD / 1e3
+        mean_context = max(1, round(context / sequences))
+        kernels_ms = self._decode_ms(sequences, mean_context)
+        ahead_ms = self._decode_ms(sequences, mean_context + _AHEAD)
+        step_s = self.step_s + sequences * self.sequence_s + kernels_ms / 1e3
+        growth_s = max(0.0, ahead_ms - kernels_ms) / _AHEAD / 1e3
+        return step_s, growth_s
 
     def mixed(
         self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]
     ) -> float:
         """As ``Costs.mixed``: seconds of a step of decodes and prefill chunks of (start, tokens).
-        NoRow.
+        Raises NoRow.
         """
         if not chunks:
-            return self.decode(decodes, context, windowed)[0]
+            step_s, _ = self.decode(decodes, context, windowed)
+            return step_s
         tokens = decodes + sum(count for _, count in chunks)
-        ms = self._parts(tokens, 0, tokens, 0)[1]
-        ms += sum(self._parts(start + count, 0, start + count, start)[2] for start, count in chunks)
+        kernels_ms = self._parts(tokens, 0, tokens, 0).without_attention
+        attention_ms = [
+            self._parts(start + count, 0, start + count, start).prompt_attention
+            for start, count in chunks
+        ]
+        kernels_ms += sum(attention_ms)
         if decodes:
-            ms += self._parts(0, decodes, max(1, round(context / decodes)), 0)[3]
-        return self.step_s + self.prefill_s + (decodes + len(chunks)) * self.sequence_s + ms / 1e3
+            mean_context = max(1, round(context / decodes))
+            kernels_ms += self._parts(0, decodes, mean_context, 0).decode_attention
+        host_s = self.step_s + self.prefill_s + (decodes + len(chunks)) * self.sequence_s
+        return host_s + kernels_ms / 1e3
 
-    def _parts(self, prompt: int, decodes: int, length: int, cached: int) -> tuple[float, ...]:
-        """Milliseconds of a step: all, without attention, attention of prompts of ``length``,
-        attention of decodes.
+    def _decode_ms(self, sequences: int, context: int) -> float:
+        """Milliseconds of the kernels of a step of decodes alone."""
+        latency_ms: float = _ask(self.kernels.decode_step_latency, sequences, context, 1)
+        return latency_ms
+
+    def _parts(self, prompt: int, decodes: int, length: int, cached: int) -> StepParts:
+        """The parts of a step with prompts of ``length`` tokens, of which ``cached`` were computed
+        before.
         """
-        parts: tuple[float, ...] = _ask(
-            self.kernels.mixed_step_breakdown, prompt, decodes, length, 1, cached
+        return StepParts(
+            *_ask(self.kernels.mixed_step_breakdown, prompt, decodes, length, 1, cached)
         )
-        return parts
 
 
 def tables_of(
@@ -96,25 +116,28 @@ def tables_of(
     Raises NoRow where they have none for the engine, the device, the model, its precision or
     parallelism.
     """
-    found = read_config(facts.model, settings.revision, online=False)
-    if found is None:
+    config_file = read_config(facts.model, settings.revision, online=False)
+    if config_file is None:
         raise NoRow(f"no config.json of {facts.model} is at hand")
-    for what, name, known in (
-        ("engine", settings.engine, _BACKENDS),
-        ("device", device.name, _SYSTEMS),
-    ):
-        if name not in known:
-            raise NoRow(f"the tables have no {what} {name}")
+    if settings.engine not in _BACKENDS:
+        raise NoRow(f"the tables have no engine {settings.engine}")
+    if device.name not in _SYSTEMS:
+        raise NoRow(f"the tables have no device {device.name}")
     if settings.pipeline_parallel_size > 1 or settings.nnodes > 1 or settings.enforce_eager:
         raise NoRow("the tables were made on one node, without pipeline stages, with CUDA graphs")
-    words = {"tp_size": settings.tensor_parallel_size, **_precision(settings, facts)}
+    options: dict[str, Any] = {"tp_size": settings.tensor_parallel_size}
+    options |= _precision(settings, facts)
     if facts.shape.num_experts:
-        ranks, whole = memory.expert_ranks(settings), settings.enable_expert_parallel
-        words |= {"attention_dp_size": settings.data_parallel_size}
-        words |= {"moe_tp_size": 1 if whole else ranks, "moe_ep_size": ranks if whole else 1}
-    config = json.dumps(found[0] | (settings.hf_overrides or {}))
+        ranks = memory.expert_ranks(settings)
+        options["attention_dp_size"] = settings.data_parallel_size
+        options["moe_tp_size"] = 1 if settings.enable_expert_parallel else ranks
+        options["moe_ep_size"] = ranks if settings.enable_expert_parallel else 1
+    config, _ = config_file
     kernels = _compiled(
-        config, _SYSTEMS[device.name], _BACKENDS[settings.engine], tuple(sorted(words.items()))
+        json.dumps(config | (settings.hf_overrides or {})),
+        _SYSTEMS[device.name],
+        _BACKENDS[settings.engine],
+        tuple(sorted(options.items())),
     )
     if isinstance(kernels, str):
         raise NoRow(kernels)
@@ -123,70 +146,71 @@ def tables_of(
 
 
 def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
-    """Of the KV cache and attention; of products where the engine quantizes while it loads. Else
-    the config says it.
+    """Options for the precision of the KV cache and attention, and of products where the engine
+    quantizes while it loads; else the model's config says that of products. Raises NoRow.
     """
-    cache_type, asked, stored = (
-        memory.kv_cache_dtype(facts, settings),
-        settings.quantization,
-        facts.quantization,
-    )
-    mode = "fp8" if cache_type.startswith("fp8") else _KV_TYPES.get(cache_type)
-    if mode is None:
+    cache_type = memory.kv_cache_dtype(facts, settings)
+    cache_mode = "fp8" if cache_type.startswith("fp8") else _KV_TYPES.get(cache_type)
+    if cache_mode is None:
         raise NoRow(f"the tables have no KV cache in {cache_type}")
     if settings.dtype in memory.FLOAT32:
         raise NoRow(f"the tables have no dtype {settings.dtype}")
-    words = {"kvcache_quant_mode": mode, "fmha_quant_mode": "bfloat16"}
-    if asked and (stored is None or memory.loaded(stored, asked) != stored):
-        scheme = memory.kernel_scheme(facts, settings)
-        if stored is not None or scheme not in _ONLINE:
-            raise NoRow(
-                f"the tables have no quantization {asked}"
-                + (f" of {stored.method}" if stored else "")
-            )
-        words |= dict.fromkeys(("gemm_quant_mode", "moe_quant_mode"), _ONLINE[scheme])
-    return words
+    options = {"kvcache_quant_mode": cache_mode, "fmha_quant_mode": "bfloat16"}
+    wanted = settings.quantization
+    stored = facts.quantization
+    if not wanted or (stored is not None and memory.loaded(stored, wanted) == stored):
+        return options
+    if stored is not None:
+        raise NoRow(f"the tables have no quantization {wanted} of {stored.method}")
+    scheme = memory.kernel_scheme(facts, settings)
+    if scheme not in _ONLINE:
+        raise NoRow(f"the tables have no quantization {wanted}")
+    return options | dict.fromkeys(("gemm_quant_mode", "moe_quant_mode"), _ONLINE[scheme])
 
 
 @cache
-def _compiled(config: str, system: str, backend: str, words: tuple[tuple[str, Any], ...]) -> Any:
-    """The tables' engine of a model; why there is none, as text, so that it is asked once."""
+def _compiled(config: str, system: str, backend: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """The tables' engine of a model. Where there is none: the reason, as text, so that it is cached
+    too.
+    """
     logging.getLogger(PACKAGE).setLevel(logging.ERROR)
     try:
         from aiconfigurator_core.sdk import EngineHandle
     except ImportError as error:
         return f"tables of kernels need the extra: llm-serving-orchestrator[tables] ({error})"
     with TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(
-            json.dumps(_named(json.loads(config))), encoding="utf-8"
-        )
+        document = json.dumps(_with_class(json.loads(config)))
+        (Path(folder) / "config.json").write_text(document, encoding="utf-8")
         try:
-            kernels = EngineHandle.compile(folder, system, backend, **dict(words))
+            kernels = EngineHandle.compile(folder, system, backend, **dict(options))
             kernels.decode_step_latency(1, _PROBE, 1)
             kernels.mixed_step_breakdown(_PROBE, 1, _PROBE, 1, 0)
         except Exception as error:  # of a dozen kinds, some from Rust; each says what is missing
-            return _said(error)
+            return _first_line(error)
     return kernels
 
 
-def _named(config: dict[str, Any]) -> dict[str, Any]:
-    """With the class of the model, where the catalogue knows its type alone."""
+def _with_class(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the class of the model, where the catalogue knows its type alone."""
     if not config.get("architectures"):
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-        config["architectures"] = [
-            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), "")
-        ]
+        model_type = config.get("model_type", "")
+        config["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, "")]
     return config
 
 
-def _ask(question: Any, *words: int) -> Any:
+def _ask(method: Any, *arguments: int) -> Any:
+    """What the tables' engine answers. Raises NoRow."""
     try:
-        return question(*words)
+        return method(*arguments)
     except Exception as error:  # a shape beyond the tables' last
-        raise NoRow(_said(error)) from error
+        raise NoRow(_first_line(error)) from error
 
 
-def _said(error: Exception) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
+def _first_line(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
+    message = str(error).strip()
+    if not message:
+        return type(error).__name__
+    return f"{type(error).__name__}: {message.splitlines()[0][:200]}"

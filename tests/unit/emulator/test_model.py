@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.model import Costs, replica
-from orchestrator.emulator.profile import Constants, typical
+from orchestrator.emulator.profile import Constants
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
 
 
@@ -101,35 +100,15 @@ def test_experts_that_data_parallel_ranks_share_are_read_for_all_their_tokens() 
 
 
 def test_constants_that_are_not_given_are_those_of_the_engine() -> None:
-    vllm, sglang = (
-        replica(settings(engine=one), facts(), device(), Constants()) for one in ("vllm", "sglang")
-    )
+    vllm = replica(settings(engine="vllm"), facts(), device(), Constants())
+    sglang = replica(settings(engine="sglang"), facts(), device(), Constants())
     assert vllm.costs != sglang.costs
-    assert (vllm.limits.prefill_first, sglang.limits.prefill_first) == (False, True)
-    given = replica(
-        settings(engine="sglang"), facts(), device(), Constants(sequence_overhead_s=1.0)
-    )
-    assert given.costs.sequence_s == 1.0
-    assert given.costs.weights_s == sglang.costs.weights_s
-
-
-def test_constants_go_by_engine_and_architecture_and_those_of_others_are_inherited_without_a_known_error() -> (
-    None
-):
-    h100, b200, a100 = (find(name) for name in ("H100-80GB", "B200-180GB", "A100-80GB"))
-    assert h100 and b200 and a100
-    fitted, inherited, unknown = (typical("vllm", one) for one in (h100, b200, a100))
-    assert (
-        fitted.constants
-        == inherited.constants
-        == unknown.constants
-        != typical("sglang", b200).constants
-    )
-    assert [one.fitted_on for one in (fitted, inherited, unknown)] == ["hopper"] * 3
-    assert (fitted.architecture, inherited.architecture) == ("hopper", "blackwell")
-    assert fitted.source != inherited.source and all(one.date for one in (fitted, inherited))
-    assert fitted.error and inherited.error and fitted.error != inherited.error
-    assert unknown.error is None and typical("tgi", h100).error is None  # nobody looked
+    assert not vllm.limits.prefill_first
+    assert sglang.limits.prefill_first
+    own = Constants(sequence_overhead_s=1.0)
+    with_own = replica(settings(engine="sglang"), facts(), device(), own)
+    assert with_own.costs.sequence_s == 1.0
+    assert with_own.costs.weights_s == sglang.costs.weights_s
 
 
 def test_pipeline_parallelism_does_not_speed_up_one_request_but_a_batch() -> None:

@@ -1,0 +1,71 @@
+"""The emulator's command line: flags, a config file, and faults become options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import InputError
+from orchestrator.emulator.flags import API_KEY_VARIABLE, Options, options_of, parser, with_faults
+from orchestrator.emulator.profile import DEFAULT_MODEL, Faults, Profile
+
+
+def options(*argv: str) -> Options:
+    return options_of(parser().parse_args(argv))
+
+
+def test_without_flags_a_known_model_is_imitated_on_a_gpu() -> None:
+    made = options()
+    assert made.model == DEFAULT_MODEL
+    assert not made.hardware.is_cpu
+
+
+def test_any_setting_of_an_engine_can_be_set() -> None:
+    assert options("--set", "max_num_seqs=7", "enforce_eager=true").settings.max_num_seqs == 7
+    assert options("--set", "enforce_eager=true").settings.enforce_eager
+
+
+def test_requests_may_carry_another_name_than_the_model() -> None:
+    made = options("--model", "Qwen/Qwen3-8B", "--served-model-name", "mine")
+    assert made.model == "mine"
+    assert made.settings.model == "Qwen/Qwen3-8B"
+
+
+def test_a_config_file_takes_the_place_of_flags(tmp_path: Path) -> None:
+    config = {
+        "settings": {"engine": "emulator", "model": "Qwen/Qwen3-8B", "max_num_seqs": 3},
+        "hardware": {"name": "a", "accelerator": "A100-80GB"},
+    }
+    path = tmp_path / "emulator.json"
+    path.write_text(json.dumps(config))
+    made = options("--config", str(path), "--model", "ignored")
+    assert made.settings.max_num_seqs == 3
+    assert made.model == "Qwen/Qwen3-8B"
+    assert made.hardware.accelerator == "A100-80GB"
+
+
+def test_an_unknown_setting_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="no_such_setting"):
+        options("--set", "no_such_setting=1")
+
+
+def test_the_key_comes_from_the_environment_and_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(API_KEY_VARIABLE, "k3y")
+    made = options()
+    assert made.api_key == "k3y"
+    assert "k3y" not in repr(made)
+
+
+def test_faults_of_the_command_line_are_put_over_those_of_the_profile() -> None:
+    profile = Profile(faults=Faults(stall_s=2.0, cut_every=3))
+    faults = with_faults(profile, ["cut_every=5", "orphan"]).faults
+    assert faults == Faults(stall_s=2.0, cut_every=5, orphan=True)
+
+
+def test_an_unknown_fault_is_refused() -> None:
+    with pytest.raises(ValueError, match="explode"):
+        with_faults(Profile(), ["explode"])
