@@ -163,18 +163,14 @@ def blocks(default: int) -> Callable[[int, EngineSettings], int]:
 
 
 def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
-    """Arguments to meet the other nodes, for engines with SGLang's flag names; [] on one node."""
+    """Arguments with which ranks find those of other nodes, for engines with SGLang's flag names;
+    [] on one node.
+    """
     if settings.nnodes == 1:
         return []
-    meet = f"{node.master_host}:{node.master_port}"
-    return [
-        "--nnodes",
-        str(settings.nnodes),
-        "--node-rank",
-        str(node.rank),
-        "--dist-init-addr",
-        meet,
-    ]
+    address = f"{node.master_host}:{node.master_port}"
+    arguments = ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank)]
+    return [*arguments, "--dist-init-addr", address]
 
 
 def core_groups(settings: EngineSettings, node: Node) -> str:
@@ -231,15 +227,14 @@ def for_granted(release: str) -> str:
 
 
 def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
-    """Problem of engines that only their listening socket proves to be ours: docker's daemon owns
-    its processes.
+    """The problem of an engine that only its listening socket proves to be ours: in a docker
+    container its processes belong to docker's daemon.
     """
     if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
         return []
     return [
         f"image: {engine} takes no key and names no model, so nothing would prove that the server "
-        "in a docker "
-        "container is ours; use container_runtime podman or apptainer, or an executable"
+        "in a docker container is ours; use container_runtime podman or apptainer, or an executable"
     ]
 
 

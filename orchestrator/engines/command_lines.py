@@ -53,15 +53,18 @@ class RecordedFlag:
         if self.kind == "bare":
             return None if value is True else f"takes no value, not {value!r}; write true"
         if value is True:
-            return "needs a value" if self.kind in ("value", "list") else None
+            needs_value = self.kind in ("value", "list")
+            return "needs a value" if needs_value else None
         values = value if isinstance(value, list) else [value]
         if self.kind == "value" and len(values) != 1:
             return f"takes one value, not {len(values)}"
         unknown = [word for word in values if not self.has_choice(word)]
         if not unknown:
             return None
-        guess = nearest_word(str(unknown[0]), self.choices)
-        return f"has no value {unknown[0]!r}; {guess or 'it has ' + ', '.join(self.choices)}"
+        hint = nearest_word(str(unknown[0]), self.choices)
+        if not hint:
+            hint = f"it has {', '.join(self.choices)}"
+        return f"has no value {unknown[0]!r}; {hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +85,20 @@ class CommandLine:
             name = name.partition(".")[0]
         flags = self.flags
         if self.takes_underscores and name.startswith("--"):
-            name, flags = name.replace("_", "-"), self.dashed
+            name = name.replace("_", "-")
+            flags = self.dashed
         if name in flags or not self.takes_abbreviations:
             return flags.get(name)
         if not name.startswith("--") and name[:_SHORT] in flags:
             return flags[name[:_SHORT]]  # its value follows at once, as in -O3
         if len(name) <= _SHORT:
             return None
-        meant = {flag.name: flag for spelling, flag in flags.items() if spelling.startswith(name)}
-        return next(iter(meant.values())) if len(meant) == 1 else None
+        candidates = {
+            flag.name: flag for spelling, flag in flags.items() if spelling.startswith(name)
+        }
+        if len(candidates) != 1:
+            return None  # no flag, or several, begin so
+        return next(iter(candidates.values()))
 
     def reason_to_refuse(self, name: str, value: Any) -> str | None:
         """Why the parser refuses a known flag of ``extra_args`` with this value; None if it does
@@ -113,15 +121,15 @@ class CommandLine:
 class Standing(Enum):
     """How a deployment's release stands to the recorded ones."""
 
-    ASSUMED = "assumed"  # nothing says which it is
+    ASSUMED = "assumed"  # it is not known, and the newest recorded one is assumed
     RECORDED = "recorded"
-    NEWER = "newer"
+    NEWER = "newer"  # than every recorded one
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a deployment's words are held against."""
+    """The release by whose command line a deployment's flags and values are judged."""
 
     stated: str  # the version that the deployment runs, "" if nothing says it
     standing: Standing
@@ -129,7 +137,7 @@ class Release:
 
     @property
     def is_certain(self) -> bool:
-        """Whether a word that the command line does not have is refused."""
+        """Whether a flag or value that the command line does not have is refused."""
         return self.standing in (Standing.ASSUMED, Standing.RECORDED)
 
 
@@ -181,12 +189,14 @@ def _installed(executable: str, engine: str) -> str | None:
 
 def is_same_release(stated: str, recorded: str) -> bool:
     """Whether two versions are one release: 0.33.0 stands for 0.33 and every 0.33.x."""
-    ours, theirs = _numbers(recorded), _numbers(stated)
     if "." not in recorded:  # a commit
         return recorded in stated
-    if ours[-1] == 0:
-        ours = ours[:-1]
-    return bool(theirs) and (theirs[: len(ours)] == ours or ours[: len(theirs)] == theirs)
+    recorded_numbers = _numbers(recorded)
+    if recorded_numbers[-1] == 0:
+        recorded_numbers = recorded_numbers[:-1]
+    stated_numbers = _numbers(stated)
+    length = min(len(recorded_numbers), len(stated_numbers))
+    return length > 0 and recorded_numbers[:length] == stated_numbers[:length]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -211,16 +221,16 @@ def _folded(text: str) -> str:
 def _read(path: Path) -> CommandLine:
     document = json.loads(path.read_text("utf-8"))
     flags: dict[str, RecordedFlag] = {}
-    for name, given in document["flags"].items():
+    for name, entry in document["flags"].items():
         flag = RecordedFlag(
             name=name,
-            kind=given["kind"],
-            choices=tuple(map(str, given.get("choices", ()))),
-            any_case=given.get("any_case", False),
-            is_open=given.get("open", False),
-            keys=tuple(given.get("keys", ())),
+            kind=entry["kind"],
+            choices=tuple(map(str, entry.get("choices", ()))),
+            any_case=entry.get("any_case", False),
+            is_open=entry.get("open", False),
+            keys=tuple(entry.get("keys", ())),
         )
-        flags |= dict.fromkeys((name, *given.get("also", ())), flag)
+        flags |= dict.fromkeys((name, *entry.get("also", ())), flag)
     return CommandLine(
         version=document["version"],
         flags=flags,

@@ -91,9 +91,10 @@ def is_docker(settings: EngineSettings) -> bool:
 
 def local_paths(settings: EngineSettings, node: Node) -> list[str]:
     """Absolute paths in the settings, which must exist in the container too."""
-    spec = settings.speculative
-    named = (node.model_path, settings.tokenizer, spec and spec.model)
-    return [path for path in named if path and os.path.isabs(path)]
+    places = [node.model_path, settings.tokenizer]
+    if settings.speculative is not None:
+        places.append(settings.speculative.model)
+    return [place for place in places if place and os.path.isabs(place)]
 
 
 def container_name(node: Node) -> str:
@@ -178,10 +179,12 @@ def _apptainer(
     argv += ["--pwd", node.workdir]
     for path, mode in mounts.items():
         argv += ["--bind", f"{path}:{path}:{mode}"]
-    # a folder is a sandbox
-    is_place = "://" in image or image.endswith(".sif") or os.path.isabs(image)
-    where = image if is_place else f"docker://{image}"
-    env = {"PYTHONNOUSERSITE": "1"} | command.env
+    is_file_or_folder = image.endswith(".sif") or os.path.isabs(image)  # a folder is a sandbox
+    has_scheme = "://" in image
+    source = image if has_scheme or is_file_or_folder else f"docker://{image}"
     return replace(
-        command, argv=(*argv, *options, where, *command.argv), env=env, inherits=OF_APPTAINER
+        command,
+        argv=(*argv, *options, source, *command.argv),
+        env={"PYTHONNOUSERSITE": "1"} | command.env,
+        inherits=OF_APPTAINER,
     )

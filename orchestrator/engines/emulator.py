@@ -17,13 +17,13 @@ from orchestrator.emulator.profile import load_profile
 from orchestrator.engines import command, vllm
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import NOT_LAUNCHED, OF_NO_USE, Engine
-from orchestrator.spec.dialect import TGI_STREAM, openai
+from orchestrator.spec.dialect import TGI_STREAM, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
 CONFIG = "emulator.json"
-# Settings that the timing model does not cover.
-_UNKNOWN = {
+# Settings that the timing model does not cover, and what they are about.
+_NOT_COVERED = {
     "speculative": "speculative decoding",
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",
@@ -33,7 +33,8 @@ _UNKNOWN = {
     "max_input_len": "a limit on the prompt alone",
 }
 REFUSED = {
-    field: f"the emulator's timing model does not cover {what}" for field, what in _UNKNOWN.items()
+    field: f"the emulator's timing model does not cover {what}"
+    for field, what in _NOT_COVERED.items()
 }
 for field in ("image", "container_runtime", "executable", "engine_version"):
     REFUSED[field] = "the emulator is part of this program"
@@ -41,16 +42,17 @@ for field in ("image", "container_runtime", "executable", "engine_version"):
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     """Unknown flags, unreadable profiles and unknown faults."""
-    known = {flag for action in parser()._actions for flag in action.option_strings}
+    flags: set[str] = set()
+    for action in parser()._actions:
+        flags.update(action.option_strings)
     for flag in settings.extra_args:
-        if flag.startswith("-") and flag not in known:
+        if flag.startswith("-") and flag not in flags:
             yield f"extra_args: the emulator has no flag {flag}"
-    given = settings.extra_args.get("--fault", [])
+    faults = settings.extra_args.get("--fault", [])
+    if not isinstance(faults, list):
+        faults = [faults]
     try:
-        with_faults(
-            load_profile(settings.profile),
-            list(map(str, given if isinstance(given, list) else [given])),
-        )
+        with_faults(load_profile(settings.profile), [str(fault) for fault in faults])
     except InputError as error:
         yield str(error)
     except ValueError as error:
@@ -60,36 +62,34 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     """One process per rank; ranks above 0 serve nothing."""
     argv = [
-        sys.executable,
-        "-m",
-        "orchestrator.emulator",
-        "--config",
-        str(Path(node.workdir) / CONFIG),
+        *(sys.executable, "-m", "orchestrator.emulator"),
+        *("--config", str(Path(node.workdir) / CONFIG)),
+        *("--host", node.bind, "--port", str(node.port)),
+        *("--served-model-name", command.nonce_name(settings, node)),
     ]
-    argv += [
-        "--host",
-        node.bind,
-        "--port",
-        str(node.port),
-        "--served-model-name",
-        command.nonce_name(settings, node),
-    ]
-    argv += ["--role", node.role] if node.role else []
-    argv += ["--headless"] if node.rank else []
-    known = model_facts(settings.model, settings.revision, online=False) is not None
-    local = (
-        settings
-        if known or not node.model_path
-        else settings.model_copy(update={"model": node.model_path})
-    )
+    if node.role:
+        argv += ["--role", node.role]
+    if node.rank:
+        argv.append("--headless")
+    imitated: EngineSettings = settings
+    if node.model_path and model_facts(settings.model, settings.revision, online=False) is None:
+        imitated = settings.model_copy(update={"model": node.model_path})
     config = {
-        "settings": local.model_dump(mode="json"),
+        "settings": imitated.model_dump(mode="json"),
         "hardware": hardware.model_dump(mode="json"),
     }
     root = str(Path(orchestrator.__file__).resolve().parent.parent)
     return Command(tuple(argv), {"PYTHONPATH": root}, files={CONFIG: json.dumps(config)})
 
 
+def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
+    dialects = openai(
+        prompt_token_ids=True, continuous_usage=True, return_token_ids=True, cache_salt=True
+    )
+    return dialects | {"tgi": TGI_STREAM}
+
+
+FIELDS = EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *OF_NO_USE}
 ENGINE = Engine(
     name="emulator",
     title="the emulator",
@@ -100,24 +100,12 @@ ENGINE = Engine(
         for column, name in vllm.ENGINE.metrics.items()
         if not column.startswith("spec_")
     },
-    dialects=lambda settings: {
-        **openai(
-            prompt_token_ids=True, continuous_usage=True, return_token_ids=True, cache_salt=True
-        ),
-        "tgi": TGI_STREAM,
-    },
-    handled_fields=EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *OF_NO_USE}
-    | {"profile"},
+    dialects=_dialects,
+    handled_fields=FIELDS | {"profile"},
     unsupported=REFUSED,
     reserved=(
-        "--config",
-        "--host",
-        "--port",
-        "--served-model-name",
-        "--role",
-        "--headless",
-        "--help",
-        "-h",
+        *("--config", "--host", "--port", "--served-model-name"),
+        *("--role", "--headless", "--help", "-h"),
     ),
     aliases={"--accelerator": "the hardware", "--set": "the fields themselves"},
     on_cpus=True,

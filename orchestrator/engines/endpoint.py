@@ -41,26 +41,28 @@ def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect
 
     ``owner``: ``owned_by`` of the model in the server's /v1/models. A salt of the user's own stays.
     """
-    own = ENGINES[owner].dialects(settings).values() if owner in ENGINES else ()
-    takes = any(one.cache_salt for one in own if one.wire == dialect.wire)
-    return (
-        replace(dialect, cache_salt=True)
-        if takes and "cache_salt" not in dialect.extra_body
-        else dialect
-    )
+    if owner not in ENGINES or "cache_salt" in dialect.extra_body:
+        return dialect
+    for own_dialect in ENGINES[owner].dialects(settings).values():
+        if own_dialect.wire == dialect.wire and own_dialect.cache_salt:
+            return replace(dialect, cache_salt=True)
+    return dialect
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
-    """Those of the APIs that it may have; of a pasted path of one API only that one."""
-    everything = openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE}
-    pasted = _pasted_api(settings.url or "")
-    return everything if pasted is None else {pasted: everything[pasted]}
+    """The dialects of the APIs that the server may have; if the URL has the path of one API, that
+    one alone.
+    """
+    dialects = openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE}
+    api = _api_in(settings.url or "")
+    return dialects if api is None else {api: dialects[api]}
 
 
-def _pasted_api(url: str) -> str | None:
+def _api_in(url: str) -> str | None:
+    """The API whose path a URL has; None without such a path."""
     try:
         api = parse_address(url).api
-    except ValueError:  # told by _problems
+    except ValueError:  # _problems reports it
         return None
     return "native" if api == "sglang" else api
 

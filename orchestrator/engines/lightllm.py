@@ -141,7 +141,7 @@ ENGINE = Engine(
         "trust_remote_code": Flag("--trust_remote_code", "bare"),
         # all GPUs: its data-parallel ranks are of attention, within the tensor-parallel group
         "tensor_parallel_size": Flag(
-            "--tp", of=lambda size, given: size * given.data_parallel_size
+            "--tp", of=lambda size, settings: size * settings.data_parallel_size
         ),
         "data_parallel_size": Flag("--dp"),
         "dtype": Flag(
@@ -195,8 +195,8 @@ ENGINE = Engine(
     log=LogWords(
         failures={
             FailureKind.OOM_KV: (
-                r"-[\d.]+ GB space is available after load the model weight|check max len infer "
-                r"fail"
+                r"-[\d.]+ GB space is available after load the model weight"
+                r"|check max len infer fail"
                 r"|max_total_token_num must be (?:>=|greater than)"
             ),
             FailureKind.BAD_QUANT: r"QuantMethod '.*' not supported",
@@ -204,8 +204,7 @@ ENGINE = Engine(
             FailureKind.PORT_TAKEN: r"port \d+ has been used",
             FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
             FailureKind.ENGINE_DEAD: (
-                r"init func \w+ : (?!init ok)|kill all process "
-                r"consecutive_failures"
+                r"init func \w+ : (?!init ok)|kill all process consecutive_failures"
             ),
         },
         # the only line about a full cache

@@ -7,6 +7,7 @@ what does not fit into memory; that is switched off, so that the settings asked 
 Its HTTP server opens first and answers 503 while the model loads.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -40,11 +41,12 @@ LOOKUPS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # n-grams with sizes
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """Pins the size of the KV cache too, by what the slots need."""
+    """Pins the size of the KV cache too: it is what the slots need."""
     if not settings.max_model_len:
         return PINS
-    slot = -(-settings.max_model_len // SLOT_STEP) * SLOT_STEP
-    return PINS | {"kv_cache_tokens": slot * (settings.max_num_seqs or PINS["max_num_seqs"])}
+    slot_tokens = math.ceil(settings.max_model_len / SLOT_STEP) * SLOT_STEP
+    slots = settings.max_num_seqs or PINS["max_num_seqs"]
+    return PINS | {"kv_cache_tokens": slots * slot_tokens}
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
@@ -125,6 +127,19 @@ def _looked_up_by(lookup: str, spec: Speculative, settings: EngineSettings) -> i
     return spec.prompt_lookup_max if _type(spec, settings) == lookup else None
 
 
+def _draft_flags() -> tuple[Flag, ...]:
+    """The flags of ``speculative``; each kind of n-grams has two of its own."""
+    flags = [
+        Flag("--spec-type", of=_type),
+        Flag("--spec-draft-model", of=lambda spec, _: spec.model),
+        Flag("--spec-draft-n-max", of=_of_draft),
+    ]
+    for lookup in LOOKUPS:
+        flags.append(Flag(f"--spec-{lookup}-size-m", of=partial(_drafted_by, lookup)))
+        flags.append(Flag(f"--spec-{lookup}-size-n", of=partial(_looked_up_by, lookup)))
+    return tuple(flags)
+
+
 def _reported(log: str) -> Reported:
     """Sizes in bytes are logged only with ``extra_args: {--log-verbosity: 4}``, beside a line per
     slot and request.
@@ -140,15 +155,25 @@ def _reported(log: str) -> Reported:
         slot_tokens = int(capped[1] if capped else match[2])
         figures["kv_cache_tokens"] = slots * slot_tokens
         figures["max_model_len"] = int(match[2])
-    for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
-        devices: dict[str, float] = {}
-        for buffer, size in re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", log):
-            # CPU, CPU_Mapped and CPU_REPACK are one memory
-            device = "CPU" if buffer.startswith("CPU") else buffer
-            devices[device] = devices.get(device, 0.0) + float(size)
-        if devices:
-            figures[name] = round(max(devices.values()) * (1 << 20))
+    for name, content in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
+        largest = _largest_buffer(log, content)
+        if largest is not None:
+            figures[name] = largest
     return figures
+
+
+def _largest_buffer(log: str, content: str) -> int | None:
+    """Bytes on the device that holds most of the buffers with this content; None if no size is
+    logged.
+    """
+    devices_mib: dict[str, float] = {}
+    for buffer, size in re.findall(rf"(\S+) {content} buffer size = +([\d.]+) MiB", log):
+        # CPU, CPU_Mapped and CPU_REPACK are one memory
+        device = "CPU" if buffer.startswith("CPU") else buffer
+        devices_mib[device] = devices_mib.get(device, 0.0) + float(size)
+    if not devices_mib:
+        return None
+    return round(max(devices_mib.values()) * (1 << 20))
 
 
 ENGINE = Engine(
@@ -185,25 +210,11 @@ ENGINE = Engine(
         "load_format": Flag(
             "--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
         ),
-        "speculative": (
-            Flag("--spec-type", of=_type),
-            Flag("--spec-draft-model", of=lambda spec, _: spec.model),
-            Flag("--spec-draft-n-max", of=_of_draft),
-            *(
-                flag
-                for kind in LOOKUPS
-                for flag in (
-                    Flag(f"--spec-{kind}-size-m", of=partial(_drafted_by, kind)),
-                    Flag(f"--spec-{kind}-size-n", of=partial(_looked_up_by, kind)),
-                )
-            ),
-        ),
+        "speculative": _draft_flags(),
     },
     handled_fields=(
-        "max_model_len",
-        "served_model_name",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
+        *("max_model_len", "served_model_name"),
+        *("tensor_parallel_size", "pipeline_parallel_size"),
     ),
     unsupported={
         "dtype": "a GGUF file has its own number format",
@@ -220,17 +231,8 @@ ENGINE = Engine(
         "attention_backend": "use extra_args: {--flash-attn: on}",
     },
     reserved=(
-        *(
-            "--host",
-            "--port",
-            "--api-key",
-            "--api-key-file",
-            "--model",
-            "-m",
-            "-hf",
-            "--hf-repo",
-            "--metrics",
-        ),
+        *("--host", "--port", "--api-key", "--api-key-file", "--metrics"),
+        *("--model", "-m", "-hf", "--hf-repo"),
         *("--fit", "-fit", "--gpu-layers", "--n-gpu-layers", "-ngl", "--alias", "-a"),
     ),
     aliases={
@@ -283,9 +285,8 @@ ENGINE = Engine(
         failures={
             FailureKind.OOM_KV: r"failed to allocate buffer for kv cache",
             FailureKind.OOM_LOAD: (
-                r"cudaMalloc failed: out of memory"
-                r"|unable to allocate \S+ buffer|failed to allocate (?:compute \w+ buffers|buffer "
-                r"of size)"
+                r"cudaMalloc failed: out of memory|unable to allocate \S+ buffer"
+                r"|failed to allocate (?:compute \w+ buffers|buffer of size)"
             ),
             FailureKind.BAD_FLAG: r"error while handling argument",
             FailureKind.BAD_MODEL: r"[Uu]nknown model architecture",

@@ -26,8 +26,9 @@ PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backen
 # turbomind describes its cache at the start and then once in so many steps: never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 BYTES = TypeAdapter(ByteSize)
-# Sequences at once by part of a GPU's name, else 128 (lmdeploy/utils.py: get_max_batch_size).
+# Sequences at once by part of a GPU's name (lmdeploy/utils.py: get_max_batch_size).
 SEQUENCES = {"a100": 384, "a800": 384, "h100": 1024, "h800": 1024, "l20y": 1024, "h200": 1024}
+DEFAULT_SEQUENCES = 128
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
 
 
@@ -35,7 +36,11 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     device = of_hardware(hardware)
     if device is None:
         return command.BATCH
-    sequences = next((size for name, size in SEQUENCES.items() if name in device.name.lower()), 128)
+    sequences = DEFAULT_SEQUENCES
+    for part_of_name, size in SEQUENCES.items():
+        if part_of_name in device.name.lower():
+            sequences = size
+            break
     return command.BATCH | {"max_num_seqs": sequences}
 
 
@@ -70,18 +75,15 @@ def _of_pytorch(settings: EngineSettings) -> Iterator[str]:
     if settings.data_parallel_size > 1:
         yield (
             "data_parallel_size: LMDeploy's pytorch backend starts a server per rank behind a "
-            "proxy of its own; "
-            "use replicas, or its turbomind backend"
+            "proxy of its own; use replicas, or its turbomind backend"
         )
 
 
 def _of_turbomind(settings: EngineSettings) -> Iterator[str]:
     for field in PYTORCH_ONLY:
         if getattr(settings, field) is not None:
-            yield (
-                f"{field}: only LMDeploy's pytorch backend has it (extra_args: {{--backend: "
-                f"pytorch}})"
-            )
+            needed = "extra_args: {--backend: pytorch}"
+            yield f"{field}: only LMDeploy's pytorch backend has it ({needed})"
     if settings.enable_expert_parallel and settings.nnodes > 1:
         yield "enable_expert_parallel: LMDeploy's turbomind backend has it on one node only"
     if settings.kv_cache_dtype is not None and settings.kv_cache_dtype.startswith("fp8"):
@@ -98,7 +100,7 @@ ENGINE = Engine(
     metrics=named_as_vllm("lmdeploy:")
     | {
         "kv_usage": "lmdeploy:gpu_cache_usage_perc",
-        "prefix_query_tokens_total": "lmdeploy:request_prompt_tokens_sum",  # told with the next one
+        "prefix_query_tokens_total": "lmdeploy:request_prompt_tokens_sum",  # counted with the next request
         "prefix_hit_tokens_total": "lmdeploy:cached_tokens_total",
     },
     dialects=lambda settings: {
@@ -112,7 +114,7 @@ ENGINE = Engine(
         # turbomind/parallel_config.py: experts are spread over dp x tp devices
         "data_parallel_size": Flag("--dp", of=lambda size, _: size if size > 1 else None),
         "enable_expert_parallel": Flag(
-            "--ep", of=lambda on, given: given.world_size if on else None
+            "--ep", of=lambda on, settings: settings.world_size if on else None
         ),
         "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
         # All but hf need a checkpoint with that quantization.
@@ -190,8 +192,7 @@ ENGINE = Engine(
         failures={
             FailureKind.OOM_KV: r"No enough gpu memory for (?:kv cache|state cache|runtime)",
             FailureKind.BAD_QUANT: (
-                r"mismatched quant (?:method|group size)|unsupported quant[_ "
-                r"]config"
+                r"mismatched quant (?:method|group size)|unsupported quant[_ ]config"
             ),
             FailureKind.BAD_MODEL: r"turbomind does not support",
             FailureKind.NO_MODEL: r"Could not find model architecture from config",

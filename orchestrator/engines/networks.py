@@ -34,44 +34,46 @@ def for_gloo(address: str) -> dict[str, str]:
     has it, ranks on other hosts cannot connect.
     """
     try:
-        found = socket.gethostbyname(socket.gethostname())
+        address_of_name = socket.gethostbyname(socket.gethostname())
     except (OSError, UnicodeError):
         # no address, or no name that DNS could have: Gloo then takes loopback
-        found = "127.0.0.1"
-    if not ipaddress.ip_address(found).is_loopback or address.startswith("127."):
+        address_of_name = "127.0.0.1"
+    if not ipaddress.ip_address(address_of_name).is_loopback or address.startswith("127."):
         return {}
-    names = [
-        name
-        for name, given in psutil.net_if_addrs().items()
-        if any(one.address == address for one in given)
-    ]
-    return {GLOO: names[0]} if names else {}
+    for interface, addresses in psutil.net_if_addrs().items():
+        if address in {own.address for own in addresses}:
+            return {GLOO: interface}
+    return {}
 
 
 def between_nodes(log: str) -> str:
     """The network that NCCL uses between the nodes of a replica: IB, AWS Libfabric, …, or Socket,
     which is TCP.
     """
-    found = NCCL.search(log)
-    return found[1] if found else NOT_SAID
+    match = NCCL.search(log)
+    return match[1] if match else NOT_SAID
 
 
 def of_kv_caches(log: str) -> str:
     """What KV caches travel over: UCX's transports and devices once one has travelled, or
     Mooncake's transport.
     """
-    if chosen := CHOSEN.findall(log):
-        return " ".join(dict.fromkeys(DEVICE.findall(" ".join(chosen))))
-    return (
-        " ".join(dict.fromkeys("".join(groups).lower() for groups in MOONCAKE.findall(log)))
-        or NOT_SAID
-    )
+    choices = CHOSEN.findall(log)
+    if choices:
+        devices = DEVICE.findall(" ".join(choices))
+        return " ".join(dict.fromkeys(devices))
+    # each match has one group that is not empty
+    transports = ["".join(groups).lower() for groups in MOONCAKE.findall(log)]
+    return " ".join(dict.fromkeys(transports)) or NOT_SAID
 
 
 def doubt(network: str, on_cpu: bool) -> str:
-    """What to tell of a network that is only TCP, or has no name where a faster one is usual; else
-    empty.
+    """A warning about a network that is only TCP, or has no name where a faster one is usual; ""
+    without a reason to warn.
     """
-    if {name.partition("/")[0] for name in network.split()} <= {"Socket", "tcp"}:
+    transports = {name.partition("/")[0] for name in network.split()}
+    if transports <= {"Socket", "tcp"}:
         return f"over TCP ({network})"
-    return "over a network that its log does not name" if network == NOT_SAID and not on_cpu else ""
+    if network == NOT_SAID and not on_cpu:
+        return "over a network that its log does not name"
+    return ""

@@ -5,7 +5,6 @@ Its HTTP server opens once the model is loaded, and answers 503 until a request 
 succeeded.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -31,67 +30,23 @@ from orchestrator.spec.stages import PinnedSettings
 # quantized checkpoints the two w8a8 take compressed-tensors (configs/model_config.py:
 # _verify_quantization). catalog/quantization.py has the others.
 QUANTIZATION = (
-    "awq",
-    "awq_marlin",
-    "gptq",
-    "gptq_marlin",
-    "fp8",
-    "mxfp8",
-    "bitsandbytes",
-    "gguf",
-    "modelopt",
-    "modelopt_fp8",
-    "modelopt_fp4",
-    "modelopt_mixed",
-    "nvfp4_online",
-    "petit_nvfp4",
-    "w8a8_int8",
-    "w8a8_fp8",
-    "moe_wna16",
-    "w4afp8",
-    "mxfp4",
-    "auto-round",
-    "auto-round-int8",
-    "compressed-tensors",
-    "quark",
-    "quark_int4fp8_moe",
-    "quark_mxfp4",
-    "humming",
-    "unquant",
+    *("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "mxfp8", "bitsandbytes", "gguf"),
+    *("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "nvfp4_online"),
+    *("petit_nvfp4", "w8a8_int8", "w8a8_fp8", "moe_wna16", "w4afp8", "mxfp4", "auto-round"),
+    *("auto-round-int8", "compressed-tensors", "quark", "quark_int4fp8_moe", "quark_mxfp4"),
+    *("humming", "unquant"),
 )
 KV_TYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 POLICIES = (
-    "fcfs",
-    "lpm",
-    "random",
-    "dfs-weight",
-    "lof",
-    "priority",
-    "routing-key",
-    "hrrn",
+    *("fcfs", "lpm", "random", "dfs-weight", "lof", "priority", "routing-key", "hrrn"),
     "shortest-prefill-first",
 )
 LOAD_FORMATS = (
-    "auto",
-    "pt",
-    "safetensors",
-    "npcache",
-    "dummy",
-    "sharded_state",
-    "presharded",
-    "gguf",
-    "bitsandbytes",
-    "mistral",
-    "layered",
-    "remote",
-    "remote_instance",
-    "fastsafetensors",
-    "instanttensor",
-    "runai_streamer",
-    "expert_pack",
-    "flash_rl",
+    *("auto", "pt", "safetensors", "npcache", "dummy", "sharded_state", "presharded", "gguf"),
+    *("bitsandbytes", "mistral", "layered", "remote", "remote_instance", "fastsafetensors"),
+    *("instanttensor", "runai_streamer", "expert_pack", "flash_rl"),
 )
-# Those whose unit is a block of drafts instead of steps.
+# Algorithms that draft a block at once instead of step by step.
 BLOCK_ALGORITHMS = ("DFLASH", "DSPARK")
 ALGORITHMS = {
     "draft_model": "STANDALONE",
@@ -101,11 +56,11 @@ ALGORITHMS = {
     "mtp": "NEXTN",
 }
 # Streams of chats have no return_token_ids, but running counts.
+_WITH_TOKEN_IDS = openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)
+_WITH_RUNNING_USAGE = openai(continuous_usage=True, cache_salt=True)
 DIALECTS = {
-    "completions": openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)[
-        "completions"
-    ],
-    "chat": openai(continuous_usage=True, cache_salt=True)["chat"],
+    "completions": _WITH_TOKEN_IDS["completions"],
+    "chat": _WITH_RUNNING_USAGE["chat"],
     "native": SGLANG_GENERATE,
 }
 # "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00
@@ -173,7 +128,10 @@ ATTENTION_FLAGS = ("--attn-dp-size", "--attention-data-parallel-size")
 
 def _memory_class(memory: float) -> MemoryClass:
     """SGLang's choices for a device with so many bytes."""
-    return next(choices for choices in MEMORY_CLASSES if memory < choices.below_gib * GIB)
+    for choices in MEMORY_CLASSES:
+        if memory < choices.below_gib * GIB:
+            return choices
+    raise ValueError(f"{memory} is no size of a memory")
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
@@ -189,38 +147,70 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, r
     decode graphs, decode replicas neither prefill graphs nor images.
     """
     choices = _memory_class(memory)
-    tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
-    prefills, decodes = role != "decode", role != "prefill"
+    prefills = role != "decode"
+    decodes = role != "prefill"
     chunk = settings.max_num_batched_tokens or choices.prefill_tokens
-    largest = choices.graph_of_few_ranks if tensor < 4 else choices.graph_of_many_ranks
-    graphs = _decode_graph(settings) or min(largest, settings.max_num_seqs or largest)
-    uses_deepep = settings.extra_args.get("--moe-a2a-backend") == "deepep"
-    tokens = chunk  # of the largest step
-    if role == "decode":
-        draft = settings.speculative
-        tokens = (settings.max_num_seqs or graphs) * (_verified(draft, settings) if draft else 1)
-    reserved_mib = 512 + 1.5 * max(tokens, 2048)
-    reserved_mib += 1024 / 8 * tensor * settings.pipeline_parallel_size
-    if attention > 1 and decodes:
-        reserved_mib += graphs * attention * (4.5 if graphs > 300 else 3)
-    if not settings.enforce_eager:
-        if decodes:
-            reserved_mib += 2 * graphs
-        if prefills and settings.pipeline_parallel_size == 1:
-            sizes = itertools.chain(PREFILL_GRAPHS, range(4608, chunk + 1, 512))
-            reserved_mib += 1536 if facts.shape.mla else 8 * sum(size <= chunk for size in sizes)
-            if uses_deepep:
-                reserved_mib += 1024
+    sequences = _decode_graph_sequences(settings, choices)
+    step_tokens = chunk
+    if not prefills:
+        step_tokens = _decode_step_tokens(settings, sequences)
+    ranks = _tensor_ranks(settings) * settings.pipeline_parallel_size
+    attention_ranks = _attention_ranks(settings)
+    has_graphs = not settings.enforce_eager
+    reserved_mib = 512 + 1.5 * max(step_tokens, 2048)
+    reserved_mib += 1024 / 8 * ranks
+    if attention_ranks > 1 and decodes:
+        reserved_mib += sequences * attention_ranks * (4.5 if sequences > 300 else 3)
+    if has_graphs and decodes:
+        reserved_mib += 2 * sequences
+    if has_graphs and prefills and settings.pipeline_parallel_size == 1:
+        reserved_mib += _prefill_graphs_mib(settings, facts, chunk)
     if memory > 60 * GIB:
         reserved_mib = max(reserved_mib, 10 * 1024)
-    if uses_deepep and decodes and not settings.enforce_eager:
+    if has_graphs and decodes and _uses_deepep(settings):
         reserved_mib += 2048
     share = max(0.0, round(1 - reserved_mib * 2**20 / memory, 3))
     return share * _beside_images(facts) if prefills else share
 
 
+def _decode_graph_sequences(settings: EngineSettings, choices: MemoryClass) -> int:
+    """Sequences of the largest decode graph."""
+    wanted = _decode_graph(settings)
+    if wanted:
+        return wanted
+    if _tensor_ranks(settings) < 4:
+        largest = choices.graph_of_few_ranks
+    else:
+        largest = choices.graph_of_many_ranks
+    return min(largest, settings.max_num_seqs or largest)
+
+
+def _decode_step_tokens(settings: EngineSettings, graph_sequences: int) -> int:
+    """Tokens of the largest step of a decode replica."""
+    sequences = settings.max_num_seqs or graph_sequences
+    if settings.speculative is None:
+        return sequences
+    return sequences * _verified(settings.speculative, settings)
+
+
+def _prefill_graphs_mib(settings: EngineSettings, facts: ModelFacts, chunk: int) -> int:
+    """MiB for the graphs of prefills up to a chunk."""
+    if facts.shape.mla:
+        reserved_mib = 1536
+    else:
+        sizes = [*PREFILL_GRAPHS, *range(4608, chunk + 1, 512)]
+        reserved_mib = 8 * len([size for size in sizes if size <= chunk])
+    if _uses_deepep(settings):
+        reserved_mib += 1024
+    return reserved_mib
+
+
+def _uses_deepep(settings: EngineSettings) -> bool:
+    return settings.extra_args.get("--moe-a2a-backend") == "deepep"
+
+
 def _decode_graph(settings: EngineSettings) -> int:
-    """Sequences of the largest decode graph that ``extra_args`` ask for, else 0."""
+    """Sequences of the largest decode graph that ``extra_args`` ask for; 0 if they ask for none."""
     sizes: list[str] = []
     for name in present_flags(settings, DECODE_GRAPHS):
         value = settings.extra_args[name]
@@ -232,7 +222,8 @@ def _beside_images(facts: ModelFacts) -> float:
     """Factor for models with an image encoder, by its size (``adjust_mem_fraction_for_vlm``)."""
     if facts.vision_size is None:
         return 1.0
-    return 0.95 * max(0.8, min(1.05, 1.1 - 0.1 * facts.vision_size / (24 * 1024**2)))
+    factor = 1.1 - 0.1 * facts.vision_size / (24 * 1024**2)
+    return 0.95 * max(0.8, min(1.05, factor))
 
 
 def _attention_ranks(settings: EngineSettings) -> int:
@@ -290,11 +281,10 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
 
 
 def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """SGLANG_USE_CPU_ENGINE: without it ``--device cpu`` runs the code for GPUs. SGLang binds ranks
-    to cores only on CPUs with AMX; elsewhere each rank would have a thread for every core of the
-    node.
+    """Variables for CPUs. SGLang binds ranks to cores only on CPUs with AMX; elsewhere each rank
+    would have a thread for every core of the node.
     """
-    env = {"SGLANG_USE_CPU_ENGINE": "1"}
+    env = {"SGLANG_USE_CPU_ENGINE": "1"}  # without it ``--device cpu`` runs the code for GPUs
     groups = command.core_groups(settings, node)
     if groups:
         of_first_rank = groups.split("|")[0].split(",")
@@ -306,6 +296,16 @@ def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
 def _served_name(settings: EngineSettings, node: Node) -> str:
     # ':' separates names of LoRA adapters
     return command.nonce_name(settings, node).replace(":", "-")
+
+
+def _chunk(tokens: int, settings: EngineSettings) -> int:
+    """Tokens of a chunk of a prompt; -1: prompts are not split."""
+    return -1 if settings.enable_chunked_prefill is False else tokens
+
+
+def _disabled(eager: bool, settings: EngineSettings) -> str | None:
+    """SGLang's word for no CUDA graphs."""
+    return "disabled" if eager else None
 
 
 def _algorithm(spec: Speculative, settings: EngineSettings) -> str:
@@ -323,7 +323,9 @@ def _steps(spec: Speculative, settings: EngineSettings) -> int | None:
 
 def _branches(spec: Speculative, settings: EngineSettings) -> int | None:
     """Branches of each step: 1 makes a chain."""
-    return None if _steps(spec, settings) is None else spec.eagle_topk or 1
+    if _steps(spec, settings) is None:
+        return None
+    return spec.eagle_topk or 1
 
 
 def _verified(spec: Speculative, settings: EngineSettings) -> int:
@@ -332,19 +334,19 @@ def _verified(spec: Speculative, settings: EngineSettings) -> int:
     """
     if spec.num_draft_tokens:
         return spec.num_draft_tokens
-    of_ngrams = _algorithm(spec, settings) == "NGRAM"
-    return spec.num_speculative_tokens + (0 if of_ngrams else 1)
+    if _algorithm(spec, settings) == "NGRAM":
+        return spec.num_speculative_tokens
+    return spec.num_speculative_tokens + 1
 
 
 def _of_trees(spec: Speculative) -> Iterator[str]:
-    branches, verified = spec.eagle_topk or 1, spec.num_draft_tokens
-    if branches > 1 and verified is None:
+    is_tree = spec.eagle_topk is not None and spec.eagle_topk > 1
+    if is_tree and spec.num_draft_tokens is None:
         yield "speculative: eagle_topk above 1 makes a tree, which needs num_draft_tokens"
-    if branches == 1 and verified is not None:
+    if not is_tree and spec.num_draft_tokens is not None:
         yield (
             "speculative: num_draft_tokens is for trees (eagle_topk above 1); of a chain it "
-            "follows "
-            "from num_speculative_tokens"
+            "follows from num_speculative_tokens"
         )
 
 
@@ -365,11 +367,8 @@ def _takes(wanted: str, stored: str) -> bool:
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.quantization in ("gptq", "gptq_marlin") and hardware.is_cpu:
         yield "quantization: leave gptq out, on a CPU SGLang takes it from the checkpoint"
-    if (
-        settings.data_parallel_size > 1
-        and settings.nnodes > 1
-        and not settings.enable_expert_parallel
-    ):
+    has_whole_ranks = settings.data_parallel_size > 1 and not settings.enable_expert_parallel
+    if has_whole_ranks and settings.nnodes > 1:
         yield (
             "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use "
             "replicas"
@@ -382,8 +381,10 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         )
     if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
         yield f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}"
-    page, tokens = settings.block_size, settings.max_num_batched_tokens
-    if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
+    page = settings.block_size
+    tokens = settings.max_num_batched_tokens
+    splits_prompts = settings.enable_chunked_prefill is not False
+    if splits_prompts and page and tokens and tokens % page:
         yield (
             f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang"
         )
@@ -403,21 +404,28 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     prefill, decode = settings.engines.values()
     for name in ("block_size", "kv_cache_dtype"):
-        of_prefill, of_decode = getattr(prefill, name), getattr(decode, name)
+        of_prefill = getattr(prefill, name)
+        of_decode = getattr(decode, name)
         is_open = not of_prefill or not of_decode or "auto" in (of_prefill, of_decode)
         if of_prefill != of_decode and not is_open:
             yield (
                 f"{name}: {of_prefill} for prefill, {of_decode} for decode; "
                 "SGLang hands over KV caches of one form only"
             )
-    backends = [str(part.extra_args.get(BACKEND, "mooncake")) for part in (prefill, decode)]
-    if "fake" in backends:
+    of_prefill = _transfer_backend(prefill)
+    of_decode = _transfer_backend(decode)
+    if "fake" in (of_prefill, of_decode):
         yield f"extra_args: {BACKEND} fake hands nothing over"
-    elif len({name.removesuffix("_tcp") for name in backends}) > 1:
-        yield f"extra_args: {BACKEND}: {backends[0]} for prefill, {backends[1]} for decode"
+    elif of_prefill.removesuffix("_tcp") != of_decode.removesuffix("_tcp"):
+        yield f"extra_args: {BACKEND}: {of_prefill} for prefill, {of_decode} for decode"
     # as runs showed: decode replicas need CUDA, prefill replicas register GPU memory
     if hardware.is_cpu:
         yield "SGLang hands KV caches over between GPUs only, not on CPUs"
+
+
+def _transfer_backend(settings: EngineSettings) -> str:
+    """What hands KV caches over."""
+    return str(settings.extra_args.get(BACKEND, "mooncake"))
 
 
 def _reported(log: str) -> Reported:
@@ -464,10 +472,12 @@ ENGINE = Engine(
         "tokenizer": Flag("--tokenizer-path"),
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--json-model-override-args", "json"),
-        "tensor_parallel_size": Flag("--tp-size", of=lambda size, given: _tensor_ranks(given)),
+        "tensor_parallel_size": Flag(
+            "--tp-size", of=lambda size, settings: _tensor_ranks(settings)
+        ),
         "pipeline_parallel_size": Flag("--pp-size"),
         "enable_expert_parallel": Flag(
-            "--ep-size", of=lambda on, given: _tensor_ranks(given) if on else None
+            "--ep-size", of=lambda on, settings: _tensor_ranks(settings) if on else None
         ),
         "dtype": Flag(
             "--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -478,10 +488,7 @@ ENGINE = Engine(
         "max_num_seqs": Flag("--max-running-requests"),
         "max_num_batched_tokens": (
             Flag("--max-prefill-tokens"),
-            Flag(
-                "--chunked-prefill-size",
-                of=lambda size, given: -1 if given.enable_chunked_prefill is False else size,
-            ),
+            Flag("--chunked-prefill-size", of=_chunk),
         ),
         "max_num_queued_reqs": Flag("--max-queued-requests"),
         "scheduling_policy": Flag("--schedule-policy", choices=POLICIES),
@@ -492,16 +499,16 @@ ENGINE = Engine(
         "gpu_memory_utilization": Flag("--mem-fraction-static"),
         "kv_cache_tokens": Flag("--max-total-tokens"),
         "block_size": Flag("--page-size"),
-        "cpu_offload_gb": Flag("--cpu-offload-gb", of=lambda size, given: int(size) or None),
+        "cpu_offload_gb": Flag("--cpu-offload-gb", of=lambda size, settings: int(size) or None),
         "enforce_eager": (
-            Flag("--cuda-graph-backend-decode", of=lambda on, given: "disabled" if on else None),
-            Flag("--cuda-graph-backend-prefill", of=lambda on, given: "disabled" if on else None),
+            Flag("--cuda-graph-backend-decode", of=_disabled),
+            Flag("--cuda-graph-backend-prefill", of=_disabled),
         ),
         "load_format": Flag("--load-format", choices=LOAD_FORMATS),
         "attention_backend": Flag("--attention-backend"),
         "speculative": (
             Flag("--speculative-algorithm", of=_algorithm),
-            Flag("--speculative-draft-model-path", of=lambda spec, given: spec.model),
+            Flag("--speculative-draft-model-path", of=lambda spec, settings: spec.model),
             Flag("--speculative-num-steps", of=_steps),
             Flag("--speculative-eagle-topk", of=_branches),
             Flag("--speculative-num-draft-tokens", of=_verified),
@@ -510,23 +517,9 @@ ENGINE = Engine(
     handled_fields=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
     unsupported={"kv_transfer_config": f"SGLang has {BACKEND} instead; use roles and extra_args"},
     reserved=(
-        *(
-            "--host",
-            "--port",
-            "--api-key",
-            "--model-path",
-            "--model",
-            "--enable-metrics",
-            "--sampling-defaults",
-        ),
-        *(
-            "--nnodes",
-            "--node-rank",
-            "--dist-init-addr",
-            "--nccl-init-addr",
-            "--device",
-            "--enable-dp-attention",
-        ),
+        *("--host", "--port", "--api-key", "--model-path", "--model"),
+        *("--enable-metrics", "--sampling-defaults", "--device", "--enable-dp-attention"),
+        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"),
         *("--disaggregation-mode", BOOTSTRAP_PORT),
     ),
     aliases=dict.fromkeys(("--dp", "--dp-size"), "the field data_parallel_size")
@@ -569,28 +562,21 @@ ENGINE = Engine(
         shares_dense=True,
         whole_dense=("--moe-dense-tp-size",),  # which may be 1, or what it is without the flag
         moves_memory=(
-            "--offload-group-size",
-            "--offload-num-in-group",
-            "--dcp-size",
-            "--decode-context-parallel-size",
-            "--speculative-algorithm",
+            *("--offload-group-size", "--offload-num-in-group"),
+            *("--dcp-size", "--decode-context-parallel-size", "--speculative-algorithm"),
         ),
         whole_attention=ATTENTION_FLAGS,
         takes=_takes,
         own_wins=OWN_WINS,
         experts_while_loading=frozenset({"modelopt_fp4"}),
         unknown_methods=frozenset({"fbgemm_fp8", "torchao"}),
-        not_on_amd=frozenset(  # configs/model_config.py: rocm_supported_quantization
+        # configs/model_config.py: rocm_supported_quantization
+        not_on_amd=frozenset(
             {
-                "modelopt",
-                "modelopt_fp8",
-                "modelopt_fp4",
-                "modelopt_mixed",
-                "nvfp4_online",
-                "w4afp8",
-                "w8a8_int8",
+                *("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "nvfp4_online"),
+                *("w4afp8", "w8a8_int8", "gptq", "gptq_marlin", "awq_marlin", "moe_wna16"),
+                *("bitsandbytes", "humming"),
             }
-            | {"gptq", "gptq_marlin", "awq_marlin", "moe_wna16", "bitsandbytes", "humming"}
         ),
         stored_methods=frozenset({"w8a8_int8"}),
         # sgl-kernel/csrc/gemm/int8_gemm_kernel.cu
@@ -618,19 +604,18 @@ ENGINE = Engine(
             ),
             FailureKind.OOM_LOAD: r"(?:Prefill|Decode) out of memory",
             FailureKind.BAD_QUANT: (
-                r"does not match the quantization|not supported for the current GPU\. Minimum "
-                r"capability"
-                r"|is not supported for quantization method|For quantized MoE models, please make "
-                r"sure"
+                r"does not match the quantization|is not supported for quantization method"
+                r"|not supported for the current GPU\. Minimum capability"
+                r"|For quantized MoE models, please make sure"
             ),
             FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
             FailureKind.NO_MODEL: r"Cannot find any model weights with",
             FailureKind.PORT_TAKEN: r"at \d+ is not available in \d+ seconds",
             FailureKind.BAD_CONFIG: r"only supports sm\d+",
             FailureKind.ENGINE_DEAD: (
-                r"Received sigquit|SIGQUIT received|watchdog timeout .*soft=False|Subprocess \S+ "
-                r"\(pid=\d+\) crashed"
-                r"|could finish the model loading|Initialization failed\. warmup error"
+                r"Received sigquit|SIGQUIT received|watchdog timeout .*soft=False"
+                r"|Subprocess \S+ \(pid=\d+\) crashed|could finish the model loading"
+                r"|Initialization failed\. warmup error"
             ),
         },
         # Its lines have no level; causes are tracebacks, which have no time, and ERRORs of its HTTP

@@ -29,23 +29,26 @@ def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[
     ``disaggregation``: the flag for prefill and decode replicas; ``bootstrap``: also name the ports
     of prefill replicas at which decode replicas ask for KV caches.
     """
-    roles = any(worker.role for worker in node.workers)
     argv = ["--host", node.bind, "--port", str(node.port)]
     # its default, 29000, may be taken
     argv += ["--prometheus-port", *map(str, node.extra_ports[:1])]
     argv += ["--disable-retries"]  # a failed request is a row; retried it would be a slow one
-    argv += [disaggregation] if roles else ["--worker-urls"]
+    has_roles = any(worker.role for worker in node.workers)
+    if not has_roles:
+        return [*argv, "--worker-urls", *(worker.url for worker in node.workers)]
+    argv.append(disaggregation)
     for worker in node.workers:
-        argv += [f"--{worker.role}", worker.url] if roles else [worker.url]
-        argv += [str(worker.port)] if bootstrap and worker.role == "prefill" else []
+        argv += [f"--{worker.role}", worker.url]
+        if bootstrap and worker.role == "prefill":
+            argv.append(str(worker.port))
     return argv
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
-    argv = [*command.with_key(settings, "sglang_router.cli", "main", "--api-key"), "launch"]
-    argv += [
-        "--prometheus-host",
-        node.bind,
+    argv = [
+        *command.with_key(settings, "sglang_router.cli", "main", "--api-key"),
+        "launch",
+        *("--prometheus-host", node.bind),
         *arguments(node, "--pd-disaggregation", bootstrap=True),
     ]
     return Command(tuple(argv), {"CUDA_VISIBLE_DEVICES": ""})
@@ -62,22 +65,9 @@ ROUTER = Engine(
     dialects=lambda settings: DIALECTS,
     handled_fields=("served_model_name",),
     reserved=(
-        *(
-            "--host",
-            "--port",
-            "--prometheus-host",
-            "--prometheus-port",
-            "--disable-retries",
-            "--api-key",
-        ),
-        *(
-            "--worker-urls",
-            "--pd-disaggregation",
-            "--prefill",
-            "--decode",
-            "--service-discovery",
-            "--mini-lb",
-        ),
+        *("--host", "--port", "--prometheus-host", "--prometheus-port"),
+        *("--disable-retries", "--api-key", "--worker-urls", "--pd-disaggregation"),
+        *("--prefill", "--decode", "--service-discovery", "--mini-lb"),
     ),
     on_cpus=True,
     on_amd=True,

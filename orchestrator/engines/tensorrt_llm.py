@@ -77,11 +77,8 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     ]
     files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # is YAML
     notes = _unknown_keys(settings, recorded=False)
-    if (
-        settings.speculative
-        and settings.speculative.method == "draft_model"
-        and not _release(settings)
-    ):
+    spec = settings.speculative
+    if spec is not None and spec.method == "draft_model" and not _release(settings):
         notes.append(command.for_granted("one before 1.3"))
     return Command(tuple(argv), files=files, notes=tuple(notes))
 
@@ -141,8 +138,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.extra_args.get("orchestrator_type") == "ray":
         yield (
             "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits "
-            "there for GPUs that "
-            "this launch holds; leave it out"
+            "there for GPUs that this launch holds; leave it out"
         )
     for key in keys:
         inner = next((other for other in keys if other.startswith(f"{key}.")), None)
@@ -153,15 +149,15 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
-    """Sentences about unknown keys; [] unless the keys of the release are recorded, or are not, as
-    ``recorded`` says. A release that is not known counts as recorded.
+    """Sentences about unknown keys, of a deployment whose release has recorded keys (``recorded``)
+    or has none; [] for the other kind. A release that is not known counts as recorded.
     """
     sentences = []
     for key in settings.extra_args:
         sentence = None if key.startswith("-") else unknown(key)
-        if sentence:
+        if sentence is not None:
             sentences.append(sentence)
-    if not sentences:
+    if not sentences:  # then the release, which is looked up on disk, makes no difference
         return []
     oldest, first_after = RECORDED
     is_recorded = oldest <= (_release(settings) or oldest) < first_after
@@ -179,10 +175,10 @@ def unknown(path: str) -> str | None:
         inner_keys = keys[first]  # None: not recorded
         if not more or not inner_keys or more[0] in inner_keys:
             return None
-    known = list(keys)
+    paths = list(keys)
     for key, inner_keys in keys.items():
-        known += [f"{key}.{inner}" for inner in inner_keys or ()]
-    guess = did_you_mean(path, known)
+        paths += [f"{key}.{inner}" for inner in inner_keys or ()]
+    guess = did_you_mean(path, paths)
     sentence = f"extra_args: {path!r} is not a key of TensorRT-LLM's file ({recorded['releases']})"
     return f"{sentence}; {guess}" if guess else sentence
 
@@ -224,13 +220,11 @@ ENGINE = Engine(
         "served_model_name": "trtllm-serve answers to the model's own name",
         "data_parallel_size": (
             "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of "
-            "tensor_parallel_size: "
-            "extra_args: {enable_attention_dp: true}"
+            "tensor_parallel_size: extra_args: {enable_attention_dp: true}"
         ),
         "nnodes": (
             "the ranks of TensorRT-LLM on several nodes need a launcher of their own: start them "
-            "with it and measure "
-            "the server as engine: endpoint"
+            "with it and measure the server as engine: endpoint"
         ),
         "kv_transfer_config": (
             "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)"

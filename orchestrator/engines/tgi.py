@@ -23,7 +23,7 @@ from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
-# need a checkpoint made for them
+# methods that need a checkpoint made for them
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
 # Its own bitsandbytes has 8 bits, where others mean 4 by it; TGI itself says to use eetq instead.
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
@@ -66,7 +66,7 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
 
 
 def _switches(settings: EngineSettings) -> dict[str, str]:
-    """What TGI reads from variables only."""
+    """Variables with the settings for which TGI has no flags."""
     values = {
         "PREFIX_CACHING": settings.enable_prefix_caching,
         "PREFILL_CHUNKING": settings.enable_chunked_prefill,
@@ -82,15 +82,16 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "dtype: TGI refuses it together with quantization"
     if settings.quantization == "exl2" and settings.tensor_parallel_size > 1:
         yield "quantization: exl2 cannot be sharded in TGI"
-    prompt, length = settings.max_input_len, settings.max_model_len
+    prompt = settings.max_input_len
+    length = settings.max_model_len
     if prompt and length and prompt >= length:
         yield f"max_input_len: {prompt} must be below max_model_len ({length})"
-    longest = prompt or (length or 1) - 1
+    longest_prompt = prompt or (length or 1) - 1
     tokens = settings.max_num_batched_tokens
-    if settings.enable_chunked_prefill is False and tokens and tokens < longest:
+    if settings.enable_chunked_prefill is False and tokens and tokens < longest_prompt:
         yield (
-            f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none "
-            "is split"
+            f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest_prompt}) where "
+            "none is split"
         )
     if settings.max_num_queued_reqs == 0:
         yield "max_num_queued_reqs: 0 would refuse every request in TGI"
@@ -169,20 +170,12 @@ ENGINE = Engine(
     allowed_values={"attention_backend": ("flashinfer", "flashdecoding", "paged")},
     reserved=(
         *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
-        *(
-            "--prometheus-port",
-            "--shard-uds-path",
-            "--master-addr",
-            "--master-port",
-            "--usage-stats",
-        ),
+        *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port"),
+        "--usage-stats",
     ),
     aliases={"--max-input-length": "the field max_input_len"},
     # the checkpoint decides between them
-    drafts=Drafts(
-        {"ngram": "ngram", "medusa": "medusa"},
-        tokens_flags=("--speculate",),
-    ),
+    drafts=Drafts({"ngram": "ngram", "medusa": "medusa"}, tokens_flags=("--speculate",)),
     on_cpus=True,
     on_amd=True,
     pins=_pins,
@@ -197,17 +190,15 @@ ENGINE = Engine(
     log=LogWords(
         failures={
             FailureKind.OOM_KV: (
-                r"Not enough memory to handle \d+ prefill tokens"
-                r"|NotEnoughMemory\(\d+\)"
+                r"Not enough memory to handle \d+ prefill tokens|NotEnoughMemory\(\d+\)"
             ),
             FailureKind.BAD_QUANT: r"quantization is not supported for AutoModel",
             FailureKind.BAD_MODEL: r"Unsupported model type",
             FailureKind.NO_MODEL: r"DownloadError|No local weights found in",
             FailureKind.BAD_CONFIG: r"ArgumentValidation|NotEnoughCUDADevices",
             FailureKind.ENGINE_DEAD: (
-                r"Shard process was signaled to shutdown with signal \d+|Shard \d+ (?:crashed"
-                r"|failed to start)"
-                r"|Webserver Crashed"
+                r"Shard process was signaled to shutdown with signal \d+"
+                r"|Shard \d+ (?:crashed|failed to start)|Webserver Crashed"
             ),
         },
         warns_with_tracebacks=True,

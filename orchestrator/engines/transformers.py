@@ -34,7 +34,9 @@ FIELDS = (
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     pins = CPU_PINS if hardware.is_cpu else {}
-    return pins | ({"block_size": BLOCK} if settings.kv_cache_tokens or pins else {})
+    if settings.kv_cache_tokens or "kv_cache_tokens" in pins:
+        return pins | {"block_size": BLOCK}
+    return pins
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
@@ -43,9 +45,10 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
         *("--continuous-batching", "--device", "cpu" if hardware.is_cpu else "cuda:0"),
         *("--host", node.bind, "--port", str(node.port)),
     ]
-    return Command(
-        tuple(argv), {"HF_HUB_DISABLE_TELEMETRY": "1"} | (_cores(node) if hardware.is_cpu else {})
-    )
+    env = {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    if hardware.is_cpu:
+        env |= _cores(node)
+    return Command(tuple(argv), env)
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -109,11 +112,9 @@ ENGINE = Engine(
     handled_fields=("revision", "enable_prefix_caching", "enable_chunked_prefill"),
     unsupported={
         "tensor_parallel_size": "transformers serve has no tensor parallelism",
-        "max_model_len": (
-            "transformers serve takes what the model takes and has no limit of its own"
-        ),
-        "max_input_len": (
-            "transformers serve takes what the model takes and has no limit of its own"
+        **dict.fromkeys(
+            ("max_model_len", "max_input_len"),
+            "transformers serve takes what the model takes and has no limit of its own",
         ),
         "max_num_seqs": "transformers serve limits a batch by tokens only (max_num_batched_tokens)",
         "speculative": "transformers serve has no speculative decoding",
@@ -128,12 +129,8 @@ ENGINE = Engine(
         )
     },
     reserved=(
-        "--host",
-        "--port",
-        "--device",
-        "--continuous-batching",
-        "--cb-use-cuda-graph",
-        "--model-timeout",
+        *("--host", "--port", "--device", "--model-timeout"),
+        *("--continuous-batching", "--cb-use-cuda-graph"),
     ),
     on_cpus=True,
     on_amd=True,

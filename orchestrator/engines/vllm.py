@@ -37,8 +37,24 @@ OWN_WINS = frozenset(
     {"modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4"}
 )
 KERNELS = {
-    name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")
-} | {"fp8": ("deepseek_v4_fp8",)}
+    "awq": ("auto_awq", "awq_marlin", "marlin", "moe_wna16"),
+    "gptq": ("auto_gptq", "gptq_marlin", "marlin", "moe_wna16"),
+    "fp8": ("deepseek_v4_fp8",),
+}
+# Fields whose flags have their names.
+VALUE_FIELDS = (
+    *("revision", "tokenizer"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
+    *("dtype", "quantization", "kv_cache_dtype"),
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs"),
+    *("stream_interval", "gpu_memory_utilization", "kv_cache_memory_bytes", "block_size"),
+    *("cpu_offload_gb", "load_format", "attention_backend", "scheduling_policy"),
+)
+SWITCH_FIELDS = (
+    *("trust_remote_code", "enable_expert_parallel", "enable_chunked_prefill"),
+    *("enable_prefix_caching", "enforce_eager"),
+)
+JSON_FIELDS = ("hf_overrides", "kv_transfer_config")
 # tokens of a KV block; kv_cache_tokens are turned into blocks
 GPU_BLOCK, CPU_BLOCK = 16, 128
 
@@ -54,12 +70,15 @@ def _batch(hardware: Hardware) -> dict[str, int]:
         return LARGE_BATCH
     device = of_hardware(hardware)
     is_a100 = device is not None and "A100" in device.name
-    return SMALL_BATCH if is_a100 or memory < 70 * GIB else command.BATCH
+    if is_a100 or memory < 70 * GIB:
+        return SMALL_BATCH
+    return command.BATCH
 
 
 def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
-    """``batch`` for sizes that the settings leave open, adjusted to the size that they give."""
-    sequences, tokens = batch["max_num_seqs"], batch["max_num_batched_tokens"]
+    """``batch`` for the sizes that the settings leave open. One size that they set moves the other."""
+    sequences = batch["max_num_seqs"]
+    tokens = batch["max_num_batched_tokens"]
     if settings.max_num_batched_tokens:
         sequences = min(sequences, settings.max_num_batched_tokens)
     if settings.max_num_seqs:
@@ -107,7 +126,8 @@ def _server(settings: EngineSettings, node: Node) -> list[str]:
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     """vLLM's multi-node launch: the same command on every node, with HTTP on the first only."""
-    size, nnodes = settings.data_parallel_size, settings.nnodes
+    size = settings.data_parallel_size
+    nnodes = settings.nnodes
     arguments = ["--data-parallel-size", str(size)] if size > 1 else []
     if nnodes == 1:
         return arguments
@@ -140,8 +160,7 @@ def _transfer(settings: EngineSettings, node: Node) -> list[str]:
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
     env = {
         "VLLM_NO_USAGE_STATS": "1",
-        # of startup_timeout_s no time counts in which weights are downloaded; vLLM's own limit
-        # counts it
+        # The time of downloads does not count for startup_timeout_s, but for vLLM's own limit.
         "VLLM_ENGINE_READY_TIMEOUT_S": str(max(DAY_S, int(settings.startup_timeout_s))),
     }
     if settings.nnodes > 1:
@@ -188,16 +207,17 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             "distributed_executor_backend: uni runs one rank, this replica has "
             f"{settings.world_size}"
         )
-    size, nnodes = settings.data_parallel_size, settings.nnodes
+    size = settings.data_parallel_size
+    nnodes = settings.nnodes
     if size > 1 and nnodes % size and size % nnodes:
         yield (
             f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes "
-            "whole ranks on a node "
-            "or whole nodes for a rank"
+            "whole ranks on a node or whole nodes for a rank"
         )
-    batched, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
-    if batched and sequences and batched < sequences:
-        yield f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})"
+    tokens = settings.max_num_batched_tokens
+    sequences = settings.max_num_seqs
+    if tokens and sequences and tokens < sequences:
+        yield f"max_num_batched_tokens: {tokens} is below max_num_seqs ({sequences})"
     if settings.kv_cache_tokens and settings.kv_cache_memory_bytes:
         yield (
             "kv_cache_tokens and kv_cache_memory_bytes: both give the size of the KV cache; "
@@ -222,42 +242,9 @@ ENGINE = Engine(
     },
     # return_token_ids and continuous usage both count exactly; a chunk grows by 20 bytes or by 100.
     dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
-    flags=command.named(
-        *(
-            "revision",
-            "tokenizer",
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "distributed_executor_backend",
-        ),
-        *(
-            "dtype",
-            "quantization",
-            "kv_cache_dtype",
-            "max_model_len",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-        ),
-        *(
-            "max_num_queued_reqs",
-            "stream_interval",
-            "gpu_memory_utilization",
-            "kv_cache_memory_bytes",
-            "block_size",
-        ),
-        *("cpu_offload_gb", "load_format", "attention_backend", "scheduling_policy"),
-    )
-    | command.named(
-        *(
-            "trust_remote_code",
-            "enable_expert_parallel",
-            "enable_chunked_prefill",
-            "enable_prefix_caching",
-        ),
-        "enforce_eager",
-        kind="switch",
-    )
-    | command.named("hf_overrides", "kv_transfer_config", kind="json")
+    flags=command.named(*VALUE_FIELDS)
+    | command.named(*SWITCH_FIELDS, kind="switch")
+    | command.named(*JSON_FIELDS, kind="json")
     | {
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(GPU_BLOCK)),
         "speculative": Flag("--speculative-config", of=_draft_config),
@@ -344,36 +331,23 @@ ENGINE = Engine(
         takes=_takes,
         own_wins=OWN_WINS,
         unknown_methods=frozenset({"bitsandbytes", "gguf"}),
-        not_on_amd=frozenset(  # platforms/rocm.py: supported_quantization
-            (
-                "moe_wna16",
-                "experts_int8",
-                "humming",
-                "int8_per_channel_weight_only",
-                "nvfp4_per_token",
-            )
+        # platforms/rocm.py: supported_quantization
+        not_on_amd=frozenset(
+            {
+                *("moe_wna16", "experts_int8", "humming"),
+                *("int8_per_channel_weight_only", "nvfp4_per_token"),
+            }
         ),
         allowed_by=dict.fromkeys(("fbgemm_fp8", "fp_quant"), "--allow-deprecated-quantization"),
         # quantization/*.py: get_min_capability; platforms/cuda.py: check_if_supports_dtype
         min_capability={
             **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
             **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
-            **dict.fromkeys(
-                ("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75
-            ),
-            **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
-            "int8_per_channel_weight_only": 75,
-            **dict.fromkeys(
-                (
-                    "modelopt",
-                    "modelopt_mxfp8",
-                    "experts_int8",
-                    "mxfp4",
-                    "gpt_oss_mxfp4",
-                    "fbgemm_fp8",
-                ),
-                80,
-            ),
+            **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "torchao", "humming"), 75),
+            **dict.fromkeys(("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel"), 75),
+            **dict.fromkeys(("mxfp8", "modelopt_fp4", "int8_per_channel_weight_only"), 75),
+            **dict.fromkeys(("modelopt", "modelopt_mxfp8", "experts_int8"), 80),
+            **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
             "bfloat16": 80,
         },
@@ -419,19 +393,15 @@ ENGINE = Engine(
             "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
             "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
             "kv_cache_bytes": (
-                (
-                    r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)(?: GiB|/.* "
-                    r"for KV cache)"
-                ),
+                r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()"
+                r"([\d.]+)(?: GiB|/.* for KV cache)",
                 command.gib,
             ),
             "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
             "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
             "quantization_kernel": (
-                (
-                    r"(?:Selected|Using) (\w+) for (?:\w+LinearMethod|CompressedTensors|ModelOpt|Quark"
-                    r"|MX|NVFP|mixed)"
-                ),
+                r"(?:Selected|Using) (\w+) for "
+                r"(?:\w+LinearMethod|CompressedTensors|ModelOpt|Quark|MX|NVFP|mixed)",
                 str,
             ),
         }
@@ -441,27 +411,25 @@ ENGINE = Engine(
             FailureKind.GPU_DIRTY: r"Free memory on device .* less than desired",
             FailureKind.OOM_KV: (
                 r"No available memory for the cache blocks|To serve at least one request"
-                r"|Available memory on node .* less than desired|allocation is less than "
-                r"requested memory for kv"
+                r"|Available memory on node .* less than desired"
+                r"|allocation is less than requested memory for kv"
             ),
             FailureKind.BAD_QUANT: (
-                r"Unknown quantization method|Cannot find the config file for|does not match the "
-                r"quantization"
-                r"|not supported for the current GPU\. Minimum capability|weight quantization "
-                r"block_[nk]"
+                r"Unknown quantization method|Cannot find the config file for"
+                r"|does not match the quantization|weight quantization block_[nk]"
+                r"|not supported for the current GPU\. Minimum capability"
                 r"|is not supported for quantization method"
             ),
             FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
             FailureKind.NO_MODEL: (
-                r"Invalid repository ID or local directory|Cannot find any "
-                r"model weights with"
+                r"Invalid repository ID or local directory|Cannot find any model weights with"
             ),
             FailureKind.BAD_CONFIG: r"Value error, ",
             FailureKind.ENGINE_DEAD: r"EngineDeadError|died unexpectedly|EngineCore encountered",
         },
         consequences=(
-            r"EngineDeadError|Engine core initialization failed|WorkerProc "
-            r"initialization failed"
+            r"EngineDeadError|Engine core initialization failed"
+            r"|WorkerProc initialization failed"
         ),
     ),
 )

@@ -35,13 +35,8 @@ ROUTER = Engine(
     handled_fields=("served_model_name",),
     reserved=(
         *("--host", "--port", "--prometheus-port", "--disable-retries", "--api-key"),
-        *(
-            "--worker-urls",
-            "--vllm-pd-disaggregation",
-            "--prefill",
-            "--decode",
-            "--service-discovery",
-        ),
+        *("--worker-urls", "--vllm-pd-disaggregation", "--prefill", "--decode"),
+        "--service-discovery",
     ),
     on_cpus=True,
     on_amd=True,
