@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
 import pyarrow as pa
@@ -60,16 +59,17 @@ class CommittedAttempt:
 
     def data(self) -> AttemptData:
         """All that answers need of it. Raises ValueError as ``observed`` does."""
-        gathered = LimitColumns(self.point.window_ns)
+        limit_columns = LimitColumns(self.point.window_ns)
 
-        def read() -> Iterator[RequestArrays]:
+        def parts() -> Iterator[RequestArrays]:
             """Each part is decoded once for the figures and the limits."""
             for columns in request_arrays(self.requests, self.token_events):
-                gathered.add(columns)
+                limit_columns.add(columns)
                 yield columns
 
-        observed = observe_arrays(read(), self.point.window_ns)
-        limits, (batches,) = gathered.values(), observed.token_batches
+        observed = observe_arrays(parts(), self.point.window_ns)
+        limits = limit_columns.values()
+        (batches,) = observed.token_batches
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
             attempt_id=self.manifest.attempt_id,
@@ -101,19 +101,17 @@ def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
     if not points:
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
-    requests = store.lazy_rows("requests", manifest)
-    engine_metrics = store.read_manifests("engine_metrics", [manifest])
-    return with_parts(
+    return attempt_of_rows(
         store,
         manifest,
-        points[0],
-        deployments[0] if deployments else None,
-        requests,
-        engine_metrics,
+        point=points[0],
+        deployment=deployments[0] if deployments else None,
+        requests=store.lazy_rows("requests", manifest),
+        engine_metrics=store.read_manifests("engine_metrics", [manifest]),
     )
 
 
-def with_parts(
+def attempt_of_rows(
     store: Store,
     manifest: Manifest,
     point: PointHead,
@@ -122,50 +120,52 @@ def with_parts(
     engine_metrics: pa.Table,
     token_events: Rows | None = None,
 ) -> CommittedAttempt:
-    """A committed attempt of which these rows are at hand; without ``token_events`` those are read."""
-    token_events = (
-        store.lazy_rows("token_events", manifest) if token_events is None else token_events
-    )
+    """A committed attempt whose rows are at hand. ``token_events`` None: they are read."""
+    if token_events is None:
+        token_events = store.lazy_rows("token_events", manifest)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
-    whole = token_events.num_rows == committed  # a part of them would mislead
-    whole = whole and (committed > 0 or requests["first_token_ns"].null_count == requests.num_rows)
+    has_all = token_events.num_rows == committed  # a part of them would mislead
+    if not committed:
+        has_all = has_all and requests["first_token_ns"].null_count == requests.num_rows
     return CommittedAttempt(
         manifest=manifest,
         point=point,
         deployment=deployment,
         requests=requests,
-        token_events=token_events if whole else None,
+        token_events=token_events if has_all else None,
         engine_metrics=engine_metrics,
     )
 
 
-def keep(kept: ComputedRows, rows: Sequence[Record]) -> None:
+def store_computed(computed_rows: ComputedRows, rows: Sequence[Record]) -> None:
     """Store computed rows where that is allowed. Read-only results give the same answers, only
     slower.
     """
     with suppress(ResultsError):
-        kept.add(rows)
+        computed_rows.add(rows)
 
 
 def computed(
     store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """The given columns of AttemptData. ``attempts``: ids; damaged ones are left out."""
+    """These columns of AttemptData. ``attempts``: ids; damaged ones are left out."""
 
-    def one(ids: tuple[str, str]) -> AttemptData | None:
-        attempt = _whole(store, ids)
+    def data_of(ids: tuple[str, str]) -> AttemptData | None:
+        attempt = _undamaged(store, ids)
         try:
             return attempt.data() if attempt else None
         except ValueError as error:  # rows of another attempt
             store.leave_out(ids, str(error))
             return None
 
-    return _kept_or_made(store.computed, {ids: ids for ids in attempts}, columns, AttemptData, one)
+    keys: dict[Key, tuple[str, str]] = {ids: ids for ids in attempts}
+    return _stored_or_computed(store.computed, keys, columns, AttemptData, data_of)
 
 
 def attempt_data(store: Store, attempts: Iterable[Committed]) -> Iterator[AttemptData]:
     """All that answers need of some attempts; damaged ones are left out."""
-    for rows in computed(store, [one.ids for one in attempts], arrow_schema(AttemptData).names):
+    ids = [attempt.ids for attempt in attempts]
+    for rows in computed(store, ids, arrow_schema(AttemptData).names):
         yield from rows_of(rows, AttemptData)
 
 
@@ -182,62 +182,74 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
     asking again succeeds.
     """
 
-    def one(group: Sequence[tuple[str, str]]) -> PooledFigures | None:
-        found = [_whole(store, ids) for ids in group]
-        whole = [attempt.observed() for attempt in found if attempt is not None]
-        if len(whole) < len(group):
+    def pooled_figures(group: Sequence[tuple[str, str]]) -> PooledFigures | None:
+        observed = []
+        for ids in group:
+            attempt = _undamaged(store, ids)
+            if attempt is not None:
+                observed.append(attempt.observed())
+        if len(observed) < len(group):
             return None
-        key = pool_key(attempt_id for _, attempt_id in group)
         return PooledFigures(
-            attempt_ids=key, metrics_version=METRICS_VERSION, figures=figures(merge(whole))
+            attempt_ids=pool_key(attempt_id for _, attempt_id in group),
+            metrics_version=METRICS_VERSION,
+            figures=figures(merge(observed)),
         )
 
-    wanted: dict[Key, Sequence[tuple[str, str]]] = {
-        (pool_key(attempt_id for _, attempt_id in group),): group for group in groups
-    }
-    found = 0
-    for rows in _kept_or_made(store.pooled, wanted, ["attempt_ids", "figures"], PooledFigures, one):
-        found += rows.num_rows
+    keys: dict[Key, Sequence[tuple[str, str]]] = {}
+    for group in groups:
+        keys[(pool_key(attempt_id for _, attempt_id in group),)] = group
+    columns = ["attempt_ids", "figures"]
+    groups_read = 0
+    for rows in _stored_or_computed(store.pooled, keys, columns, PooledFigures, pooled_figures):
+        groups_read += rows.num_rows
         yield rows
-    if found < len(wanted):
-        raise DamagedError(f"repeats of {counted(len(wanted) - found, 'point')} cannot be read")
+    unread = len(keys) - groups_read
+    if unread:
+        raise DamagedError(f"repeats of {counted(unread, 'point')} cannot be read")
 
 
-def _whole(store: Store, ids: tuple[str, str]) -> CommittedAttempt | None:
+def _undamaged(store: Store, ids: tuple[str, str]) -> CommittedAttempt | None:
     """An attempt from its files; where they cannot be read None, and the store leaves it out from
     then on.
     """
     manifest = store.manifest(*ids)
+    if manifest is None:
+        store.leave_out(ids, "its commit is gone")
+        return None
     try:
-        attempt = read_attempt(store, manifest) if manifest else None
-        if attempt is None:
-            raise DamagedError(
-                "its commit holds no row of points" if manifest else "its commit is gone"
-            )
+        attempt = read_attempt(store, manifest)
     except DamagedError as error:
         store.leave_out(ids, str(error))
         return None
+    if attempt is None:
+        store.leave_out(ids, "its commit holds no row of points")
     return attempt
 
 
-def _kept_or_made(
-    kept: ComputedRows,
-    wanted: Mapping[Key, Source],
+def _stored_or_computed(
+    stored: ComputedRows,
+    sources: Mapping[Key, Source],
     columns: Sequence[str],
     record: type[Record],
-    make: Callable[[Source], Record | None],
+    compute: Callable[[Source], Record | None],
 ) -> Iterator[pa.Table]:
-    """The rows of the wanted keys, some at a time: first the stored ones, then those that are made,
+    """The rows of these keys, some at a time: first the stored ones, then those that are computed,
     and stored, now.
+
+    ``sources``: what each row is computed from, by its key. ``compute``: returns None where the
+    source cannot be read.
     """
-    missing = dict(wanted)
-    for rows in kept.scan(columns, wanted) if wanted else ():
-        for key in kept.keys_of(rows):
-            del missing[key]
-        yield rows.select(columns)
-    left = iter(missing.values())
+    missing = dict(sources)
+    if sources:
+        for rows in stored.scan(columns, sources):
+            for key in stored.keys_of(rows):
+                del missing[key]
+            yield rows.select(columns)
+    sources_left = list(missing.values())
     with ThreadPoolExecutor(WORKERS) as pool:
-        while some := list(islice(left, AT_ONCE)):
-            made = [one for one in pool.map(make, some) if one is not None]
-            keep(kept, made)
-            yield table_of(made, record).select(columns)
+        for begin in range(0, len(sources_left), AT_ONCE):
+            computed_rows = pool.map(compute, sources_left[begin : begin + AT_ONCE])
+            readable = [row for row in computed_rows if row is not None]
+            store_computed(stored, readable)
+            yield table_of(readable, record).select(columns)

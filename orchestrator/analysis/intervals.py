@@ -246,7 +246,8 @@ def _variance(parts: Batches, ratio: float) -> float:
     count = amounts.size
     if count < 2:
         return 0.0
-    return float(count / (count - 1) * ((amounts - ratio * sizes) ** 2).sum() / sizes.sum() ** 2)
+    squares = ((amounts - ratio * sizes) ** 2).sum()
+    return float(count / (count - 1) * squares / sizes.sum() ** 2)
 
 
 def _t(freedom: float) -> float:

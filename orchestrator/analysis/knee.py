@@ -23,7 +23,8 @@ def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
     x, y = np.asarray(levels, float), np.asarray(throughputs, float)
     if x.size < LEAST_LEVELS or np.ptp(y) <= 0:
         return None
-    distances = (y - y.min()) / np.ptp(y) - (x - x[0]) / (x[-1] - x[0])
+    straight_line = (x - x[0]) / (x[-1] - x[0])
+    distances = (y - y.min()) / np.ptp(y) - straight_line
     furthest = int(distances.argmax())
     return furthest if distances[furthest] >= LEAST_DISTANCE else None
 

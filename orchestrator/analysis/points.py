@@ -480,4 +480,7 @@ def _lengths(column: pa.ChunkedArray) -> Ints:
 
 def _split(column: pa.ChunkedArray) -> list[Floats]:
     """The lists of a list column, one array each."""
-    return np.split(_flat(column), np.cumsum(_lengths(column))[:-1])[: len(column)]
+    if not len(column):
+        return []
+    ends = np.cumsum(_lengths(column))
+    return np.split(_flat(column), ends[:-1])

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator import __version__
-from orchestrator.analysis.attempt_summary import keep, with_parts
+from orchestrator.analysis.attempt_summary import attempt_of_rows, store_computed
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.errors import Failure, ResultsError
 from orchestrator.engines.registry import ENGINES
@@ -178,8 +178,8 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     )
     try:
         gaps = loaded.token_events if loaded else None
-        data = with_parts(store, manifest, point, deployment, requests, known, gaps).data()
-        keep(store.computed, [data])
+        data = attempt_of_rows(store, manifest, point, deployment, requests, known, gaps).data()
+        store_computed(store.computed, [data])
     except Exception as error:
         # the attempt is committed: no error may cause it to be measured again
         _log.warning("no figures of attempt %s: %s", point.attempt_id, error)
