@@ -47,7 +47,8 @@ class RequestArrays:
     shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
     first_tokens: Floats  # tokens of the first chunk; 1 where that is not known
     in_lumps: Bools  # the answer came whole, or in a few lumps: no time between tokens is seen
-    # most of the attempt came in lumps: the times of its events say nothing of tokens
+    # more than BUFFERED_SHARE of the attempt came in lumps: the times of its events say nothing of
+    # tokens
     buffered: bool
     token_events: Rows | None
     position: npt.NDArray[np.int32]
@@ -151,8 +152,8 @@ def _index(rows: Rows) -> npt.NDArray[np.int32]:
 
 
 def _is_buffered(requests: Rows) -> bool:
-    """Whether most chunks of measured requests came together with the one before, or most ok
-    answers that could come in several events came in lumps.
+    """Whether more than BUFFERED_SHARE of the chunks of measured requests came together with the
+    one before, or of the ok answers that could come in several events came in lumps.
     """
     chunks = coalesced_chunks = 0.0
     divisible_answers = answers_in_lumps = 0
