@@ -52,12 +52,18 @@ class Accelerator:
 
 
 # One core of a current server and its share of memory bandwidth: an order of magnitude for the
-# emulator, never used
-# for MFU or MBU (analysis/ needs a measured peak on cpu).
+# emulator, never used for MFU or MBU (analysis/ needs a measured peak on cpu).
 _CPU = Accelerator(
-    "cpu", 4 * _GIB, 10e9, {"float32": 100e9, "bfloat16": 100e9, "float16": 100e9, "int8": 200e9}, None, 5e9, 1e9, None,
-    "an order of magnitude for one core",
-)  # fmt: skip
+    name="cpu",
+    memory_bytes=4 * _GIB,
+    bandwidth_bytes_s=10e9,
+    flops={"float32": 100e9, "bfloat16": 100e9, "float16": 100e9, "int8": 200e9},
+    capability=None,
+    link_bytes_s=5e9,
+    network_bytes_s=1e9,
+    usd_per_hour=None,
+    source="an order of magnitude for one core",
+)
 NETWORK_BYTES_S = 50e9  # to other nodes, one direction, a typical figure
 
 
@@ -68,7 +74,10 @@ def _key(name: str) -> str:
 
 def _read(row: dict[str, Any]) -> Accelerator:
     flops = {kind: value * 1e12 for kind, value in row["tflops"].items()}
-    capability = None if row["capability"] is None else (row["capability"][0], row["capability"][1])
+    capability = None
+    if row["capability"] is not None:
+        major, minor = row["capability"]
+        capability = (major, minor)
     if capability is None or capability >= (8, 0):  # before Ampere there are no bfloat16 units
         flops["bfloat16"] = flops["float16"]
     if "fp8" in flops:
@@ -97,7 +106,10 @@ def _all() -> tuple[Accelerator, ...]:
 
 @cache
 def _table() -> dict[str, Accelerator]:
-    return {_key(name): entry for entry in (*_all(), _CPU) for name in (entry.name, *entry.aliases)}
+    table: dict[str, Accelerator] = {}
+    for entry in (*_all(), _CPU):
+        table |= {_key(name): entry for name in (entry.name, *entry.aliases)}
+    return table
 
 
 def accelerators() -> list[str]:
@@ -110,19 +122,22 @@ def find(name: str) -> Accelerator | None:
     return _table().get(_key(name))
 
 
-def is_named(known: Accelerator, driver_name: str) -> bool:
-    """Whether a driver's name for a device (NVML's) means this entry: it has all its words, and no
-    entry matches more.
+def is_named(entry: Accelerator, driver_name: str) -> bool:
+    """Whether a driver's name for a device (NVML's) means this entry: it has all words of the entry,
+    and no other entry has more of its words.
 
     >>> [is_named(find("L4"), name) for name in ("NVIDIA L40S", "NVIDIA L4")]
     [False, True]
     """
-    theirs = _words(driver_name)
-    sizes = {word for entry in _all() for word in _words(entry.name) if word.endswith("gb")}
-    unsaid = set() if theirs & sizes else sizes  # not every name contains its memory size
-    own = {entry.name: _words(entry.name) - unsaid for entry in _all()}
-    mine = own[known.name]
-    return mine <= theirs and not any(mine < words <= theirs for words in own.values())
+    driver_words = _words(driver_name)
+    sizes = {word for word in _vocabulary() if word.endswith("gb")}
+    # not every driver's name contains the memory size
+    left_out = set() if driver_words & sizes else sizes
+    entry_words = _words(entry.name) - left_out
+    if not entry_words <= driver_words:
+        return False
+    others = [_words(other.name) - left_out for other in _all()]
+    return not any(entry_words < words <= driver_words for words in others)
 
 
 @cache
@@ -133,10 +148,18 @@ def may_be(name: str, label: str) -> bool:
     >>> [may_be("A100-80GB", label) for label in ("A100", "A10G", "H100", "somebody's")]
     [True, False, False, True]
     """
-    known, vocabulary = find(name), {word for entry in _all() for word in _words(entry.name)}
-    return (
-        known is None or is_named(known, label) or _words(label) & vocabulary <= _words(known.name)
-    )
+    entry = find(name)
+    if entry is None or is_named(entry, label):
+        return True
+    return _words(label) & _vocabulary() <= _words(entry.name)
+
+
+def _vocabulary() -> set[str]:
+    """The words of all names in the catalogue."""
+    words: set[str] = set()
+    for entry in _all():
+        words |= _words(entry.name)
+    return words
 
 
 def _words(name: str) -> set[str]:
@@ -157,14 +180,12 @@ def of_hardware(hardware: Hardware) -> Accelerator | None:
     if entry is None:
         return None
     memory = int(hardware.memory_gb * 1e9) if hardware.memory_gb else entry.memory_bytes
-    bandwidth = (
-        hardware.memory_bandwidth_gb_s * 1e9
-        if hardware.memory_bandwidth_gb_s
-        else entry.bandwidth_bytes_s
-    )
-    price = (
-        hardware.usd_per_gpu_hour if hardware.usd_per_gpu_hour is not None else entry.usd_per_hour
-    )
+    bandwidth = entry.bandwidth_bytes_s
+    if hardware.memory_bandwidth_gb_s:
+        bandwidth = hardware.memory_bandwidth_gb_s * 1e9
+    price = entry.usd_per_hour
+    if hardware.usd_per_gpu_hour is not None:
+        price = hardware.usd_per_gpu_hour
     return replace(entry, memory_bytes=memory, bandwidth_bytes_s=bandwidth, usd_per_hour=price)
 
 

@@ -66,26 +66,26 @@ def draft_bytes(
     architecture = " ".join(draft.architectures).lower()
     if any(head in method or head in architecture for head in HEADS):
         return DraftBytes(_head_bytes(draft, settings, tensor), kv)
-    held = weight_bytes_per_rank(draft, weights(draft, settings.dtype), alone)
-    return DraftBytes(held, kv)
+    return DraftBytes(weight_bytes_per_rank(draft, weights(draft, settings.dtype), alone), kv)
 
 
 def _own_layers(facts: ModelFacts, settings: EngineSettings) -> DraftBytes | None:
     if not (facts.draft_layers and facts.sized):
         return None
     parts = weights(facts, settings.dtype, settings.quantization)
-    held = facts.draft_layers * draft_layer_bytes(facts, parts, settings)
+    layer_bytes = draft_layer_bytes(facts, parts, settings)
     one_layer = replace(
         facts,
         shape=replace(facts.shape, num_hidden_layers=1, mixers=("attention",), mlps=("mlp",)),
         num_sliding_layers=0,
     )
-    return DraftBytes(held, facts.draft_layers * kv_bytes_per_token(one_layer, settings, stages=1))
+    layer_kv = kv_bytes_per_token(one_layer, settings, stages=1)
+    return DraftBytes(facts.draft_layers * layer_bytes, facts.draft_layers * layer_kv)
 
 
 def _head_bytes(draft: ModelFacts, settings: EngineSettings, tensor: int) -> float:
-    """Bytes of a head on one rank. At least these: what it shares with the model is not counted,
-    nor what only some of them have.
+    """Bytes of a head on one rank, at least: what it shares with the model is not counted, nor what
+    only some heads have.
     """
     parts, hidden = draft.parameters, draft.shape.hidden_size
     layers = parts.attention + parts.mlp + parts.experts

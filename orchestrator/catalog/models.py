@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -26,6 +27,7 @@ from orchestrator.catalog.parameters import (
     Family,
     Parameters,
     Shape,
+    StoredModel,
     in_our_words,
     items,
     mapping,
@@ -35,7 +37,8 @@ from orchestrator.catalog.quantization import Quantization, quantization_from_co
 from orchestrator.spec.document import read_at_most
 
 HUB_TIMEOUT_S = 3.0
-INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
+INDEX = "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"
 MOST_BYTES = 100_000_000  # of a JSON file; the largest indices have 10 MB
 # Only its configs are read, which need no PyTorch.
 logging.getLogger("transformers").addFilter(
@@ -77,11 +80,9 @@ class ModelFacts:
     def active_parameters(self) -> int:
         """Parameters that one token uses, without the input embedding."""
         shape, parts = self.shape, self.parameters
-        experts = (
-            parts.experts * shape.num_experts_per_tok // shape.num_experts
-            if shape.num_experts
-            else 0
-        )
+        experts = 0
+        if shape.num_experts:
+            experts = parts.experts * shape.num_experts_per_tok // shape.num_experts
         head = parts.lm_head or parts.embedding
         return parts.attention + parts.mlp + parts.norms + experts + head
 
@@ -103,27 +104,26 @@ def model_facts(
 def _facts_cached(
     model: str, revision: str | None, overrides: str, online: bool
 ) -> ModelFacts | None:
-    if not model.endswith(".gguf"):
-        found = read_config(model, revision, online)
-    else:
+    if model.endswith(".gguf"):
         from orchestrator.catalog.gguf import read_header  # few need it
 
-        found = read_header(Path(os.path.expanduser(model)))
-    return (
-        None
-        if found is None
-        else facts_from_config(model, found[0] | json.loads(overrides), found[1])
-    )
+        stored = read_header(Path(os.path.expanduser(model)))
+    else:
+        stored = read_config(model, revision, online)
+    if stored is None:
+        return None
+    config = stored.config | json.loads(overrides)
+    return facts_from_config(model, config, stored.checkpoint_bytes)
 
 
-def read_config(model: str, revision: str | None, online: bool) -> tuple[Config, int | None] | None:
-    """A model's config.json, with what ModelOpt says beside it; the bytes of its checkpoint where
-    they are known.
-    """
-    if (folder := _folder(model, revision, online)) is None:
-        return None if (known := known_config(model)) is None else (known, None)
+def read_config(model: str, revision: str | None, online: bool) -> StoredModel | None:
+    """A model's config.json, with what ModelOpt says beside it. None if there is none."""
+    folder = _folder(model, revision, online)
+    if folder is None:
+        config = known_config(model)
+        return StoredModel(config, None) if config is not None else None
     config = with_modelopt(_read_json(folder / "config.json") or {}, _read_json(folder / MODELOPT))
-    return (config, _checkpoint_bytes(folder)) if config else None
+    return StoredModel(config, _checkpoint_bytes(folder)) if config else None
 
 
 def with_modelopt(config: Config, beside: Config | None) -> Config:
@@ -132,29 +132,29 @@ def with_modelopt(config: Config, beside: Config | None) -> Config:
     """
     if beside is None:
         return config
-    about = {"quant_method": "modelopt"} | (mapping(beside, "quantization") or beside)
-    return config | {"quantization_config": about | mapping(config, "quantization_config")}
+    quantization = {"quant_method": "modelopt"} | (mapping(beside, "quantization") or beside)
+    return config | {"quantization_config": quantization | mapping(config, "quantization_config")}
 
 
 def _folder(model: str, revision: str | None, online: bool) -> Path | None:
-    local = Path(os.path.expanduser(model))  # of a user nobody knows it stays, and is nowhere
+    """The folder with a model's config.json: the model itself, or one of the hub's cache."""
+    local = Path(os.path.expanduser(model))  # the home of an unknown user stays ``~name``
     if (local / "config.json").is_file():
         return local
-    if (
-        local.is_absolute()
-        or not re.fullmatch(r"[\w.-]+/[\w.-]+", model)
-        or (not online and known_config(model))
-    ):
+    may_be_on_hub = not local.is_absolute() and re.fullmatch(r"[\w.-]+/[\w.-]+", model)
+    if not may_be_on_hub or (not online and known_config(model)):
         return None
+    cached = _from_hub(model, revision, local_only=True)
+    if not online or (cached is not None and _is_index_known(model, revision)):
+        return cached
+    return _fetched(model, revision) or cached
+
+
+def _is_index_known(model: str, revision: str | None) -> bool:
+    """Whether the hub's cache has the model's index, or remembers that there is none."""
     from huggingface_hub import try_to_load_from_cache
 
-    # the cache also remembers that a model has no index
-    cached = _from_hub(model, revision, local_only=True)
-    if online and (
-        cached is None or try_to_load_from_cache(model, INDEX, revision=revision) is None
-    ):
-        return _fetched(model, revision) or cached
-    return cached
+    return try_to_load_from_cache(model, INDEX, revision=revision) is not None
 
 
 def known_configs() -> dict[str, Config]:
@@ -162,8 +162,8 @@ def known_configs() -> dict[str, Config]:
 
     With them planning and the emulator work offline. An actual config.json is always preferred.
     """
-    found: dict[str, Config] = data_beside(__file__, "known_models.json")
-    return found
+    configs: dict[str, Config] = data_beside(__file__, "known_models.json")
+    return configs
 
 
 def known_config(model: str) -> Config | None:
@@ -171,21 +171,21 @@ def known_config(model: str) -> Config | None:
     configs = known_configs()
     if model in configs:
         return configs[model]
-    wanted = _short(model)
-    return next((config for name, config in configs.items() if _short(name) == wanted), None)
+    short_name = _short_name(model)
+    for name, config in configs.items():
+        if _short_name(name) == short_name:
+            return config
+    return None
 
 
-def _short(name: str) -> str:
+_SUFFIXES = (
+    "-instruct", "-chat", "-it", "-instruct-v0.1", "-instruct-v0.3", "-v0.1", "-v0.3",
+)  # fmt: skip
+
+
+def _short_name(name: str) -> str:
     base = name.rpartition("/")[2].lower()
-    for suffix in (
-        "-instruct",
-        "-chat",
-        "-it",
-        "-instruct-v0.1",
-        "-instruct-v0.3",
-        "-v0.1",
-        "-v0.3",
-    ):
+    for suffix in _SUFFIXES:
         base = base.removesuffix(suffix)
     return base.removeprefix("meta-").removesuffix("-instruct")
 
@@ -258,8 +258,10 @@ def _read_json(path: Path) -> Config | None:
 
 
 def _checkpoint_bytes(folder: Path) -> int | None:
+    """Bytes of the weights, by their index, else by their files; None without any."""
     index = _read_json(folder / INDEX) or {}
-    if isinstance(size := mapping(index, "metadata").get("total_size"), int):
+    size = mapping(index, "metadata").get("total_size")
+    if isinstance(size, int):
         return size
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
 
@@ -272,33 +274,32 @@ def facts_from_config(
     A value of an unexpected type counts as missing.
     """
     text = mapping(config, "text_config") or mapping(config, "llm_config") or config
+    is_whole = text is config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    alone = text is config
     text = _with_defaults(text, model_type)
     text = in_our_words(_as_one_figure(text), model_type)
-    unlike = any(text.get(name) for name in _UNCOUNTED) or _has_several_figures(text)
-    family = None if unlike else FAMILIES.get(model_type)
+    has_uncounted_layers = any(text.get(name) for name in _UNCOUNTED) or _has_several_figures(text)
+    family = None if has_uncounted_layers else FAMILIES.get(model_type)
+    is_counted = family is not None
     shape = _shape(text, family or Family())
     if shape is None:
         return None
-    window, sliding = _sliding(text, model_type, shape)
-    named = (one.get(key) for one in (text, config) for key in ("dtype", "torch_dtype"))
-    stored = mapping(config, "quantization_config") or mapping(text, "quantization_config")
-    stored = {"expert_dtype": text.get("expert_dtype")} | stored if stored else stored
+    has_plain_layers = not has_uncounted_layers and set(shape.mixers) == {"attention"}
+    window, sliding_layers = _sliding(text, model_type, shape)
     return ModelFacts(
         model=model,
         model_type=model_type,
         shape=shape,
         parameters=parameters.count(shape, family or Family()),
-        exact=family is not None and alone,
-        counted=family is not None,
-        sized=family is not None or not (unlike or set(shape.mixers) != {"attention"}),
-        dtype=str(next(filter(None, named), "bfloat16")),
+        exact=is_counted and is_whole,
+        counted=is_counted,
+        sized=is_counted or has_plain_layers,
+        dtype=_dtype(text, config),
         max_model_len=_max_model_len(text, model_type),
         short_model_len=_short_model_len(text),
         sliding_window=window,
-        num_sliding_layers=sliding,
-        quantization=quantization_from_config(stored, shape) if stored else None,
+        num_sliding_layers=sliding_layers,
+        quantization=_quantization(text, config, shape),
         checkpoint_bytes=checkpoint_bytes,
         vision_size=_vision_size(config),
         draft_layers=_number(text, "num_nextn_predict_layers"),
@@ -308,22 +309,36 @@ def facts_from_config(
     )
 
 
+def _dtype(text: Config, config: Config) -> str:
+    for part in (text, config):
+        for key in ("dtype", "torch_dtype"):
+            if part.get(key):
+                return str(part[key])
+    return "bfloat16"
+
+
+def _quantization(text: Config, config: Config, shape: Shape) -> Quantization | None:
+    stored = mapping(config, "quantization_config") or mapping(text, "quantization_config")
+    if not stored:
+        return None
+    return quantization_from_config({"expert_dtype": text.get("expert_dtype")} | stored, shape)
+
+
 # Keys of architectures whose layers differ from each other in ways that the formula does not know.
 _UNCOUNTED = (
-    *(
-        "block_configs",
-        "linear_attn_config",
-        "mamba_d_state",
-        "ssm_cfg",
-        "conv_L_cache",
-        "rwkv_hidden_size",
-    ),
-    # lightning attention, recurrent layers (MiniMax, Ring, RecurrentGemma)
-    *("attn_type_list", "layer_group_size", "lru_width"),
-    # figures of experts one level below (DBRX)
-    "ffn_config",
-    # Gemma 3n and 4, LongCat
-    *("hidden_size_per_layer_input", "num_kv_shared_layers", "zero_expert_num"),
+    "block_configs",
+    "linear_attn_config",
+    "mamba_d_state",
+    "ssm_cfg",
+    "conv_L_cache",
+    "rwkv_hidden_size",
+    "attn_type_list",  # lightning attention (MiniMax)
+    "layer_group_size",  # Ring
+    "lru_width",  # recurrent layers (RecurrentGemma)
+    "ffn_config",  # figures of experts one level below (DBRX)
+    "hidden_size_per_layer_input",  # Gemma 3n and 4
+    "num_kv_shared_layers",
+    "zero_expert_num",  # LongCat
 )
 
 
@@ -341,19 +356,19 @@ def _as_one_figure(text: Config) -> Config:
 
 
 def _has_several_figures(text: Config) -> bool:
-    """Whether a figure that the formula needs is a list, one for each layer or kind of token: what
-    it would be taken for without them is wrong by as much as there are.
+    """Whether a figure that the formula needs is a list, with one for each layer or kind of token:
+    no one number stands for them.
     """
     return any(isinstance(text.get(name), list | dict) for name in _FIGURES)
 
 
 def _vision_size(config: Config) -> int | None:
+    """Layers times width squared of an image encoder; None without one."""
     vision = mapping(config, "vision_config")
-    return (
-        whole(vision.get("num_hidden_layers"), 24) * whole(vision.get("hidden_size"), 1024) ** 2
-        if vision
-        else None
-    )
+    if not vision:
+        return None
+    layers = whole(vision.get("num_hidden_layers"), 24)
+    return layers * whole(vision.get("hidden_size"), 1024) ** 2
 
 
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -377,20 +392,23 @@ _ALIASES = {
 }
 # Keys of the figures that the formula needs.
 _FIGURES = frozenset(Shape.__dataclass_fields__) - {"mixers", "mlps"} | _ALIASES.keys()
-_FIGURES |= {alias for aliases in _ALIASES.values() for alias in aliases}
+_FIGURES = _FIGURES.union(*_ALIASES.values())
 
 
 def _number(text: Config, name: str, otherwise: int = 0) -> int:
     """A whole number by its name or an alias."""
-    values = (text.get(key) for key in (name, *_ALIASES.get(name, ())))
-    return whole(next((value for value in values if value is not None), None), otherwise)
+    for key in (name, *_ALIASES.get(name, ())):
+        if text.get(key) is not None:
+            return whole(text[key], otherwise)
+    return otherwise
 
 
 def _with_defaults(text: Config, model_type: str) -> Config:
     """The config with the defaults of its class in transformers, if required keys are missing (a
     slow import).
     """
-    if not _number(text, "num_hidden_layers") and (kinds := items(text, "layers_block_type")):
+    kinds = items(text, "layers_block_type")
+    if kinds and not _number(text, "num_hidden_layers"):
         text = text | {"num_hidden_layers": len(kinds)}
     if all(_number(text, name) for name in _REQUIRED):
         return text
@@ -403,20 +421,23 @@ def _with_defaults(text: Config, model_type: str) -> Config:
 
 
 def _shape(text: Config, family: Family) -> Shape | None:
-    hidden, layers, heads = (_number(text, name) for name in _REQUIRED[:3])
+    """None without the figures that every model has."""
+    hidden = _number(text, "hidden_size")
+    layers = _number(text, "num_hidden_layers")
+    heads = _number(text, "num_attention_heads")
     if not (hidden and heads and 0 < layers <= MOST_LAYERS):
         return None
-    intermediate, experts = (
-        _number(text, "intermediate_size", 4 * hidden),
-        _number(text, "num_experts"),
-    )
+    intermediate = _number(text, "intermediate_size", 4 * hidden)
+    experts = _number(text, "num_experts")
     moe_intermediate = _number(text, "moe_intermediate_size", intermediate)
     shared = _number(text, "n_shared_experts") * moe_intermediate
-    one_kv_head = text.get("multi_query") and not text.get("new_decoder_architecture")
+    kv_heads = _number(text, "num_key_value_heads", heads)
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+        kv_heads = 1
     tied = text.get("tie_word_embeddings")
-    mixers, mlps = _layers(text, layers, bool(experts))
+    kinds = _kinds_of_layers(text, layers)
     derived = {
-        "num_key_value_heads": 1 if one_kv_head else _number(text, "num_key_value_heads", heads),
+        "num_key_value_heads": kv_heads,
         "head_dim": _number(text, "head_dim", max(1, hidden // heads)),
         "intermediate_size": intermediate,
         "tie_word_embeddings": family.tied if tied is None else bool(tied),
@@ -425,8 +446,8 @@ def _shape(text: Config, family: Family) -> Shape | None:
         "attention_k_eq_v": bool(text.get("attention_k_eq_v")),
         "moe_intermediate_size": moe_intermediate if experts else 0,
         "shared_expert_intermediate_size": _number(text, "shared_expert_intermediate_size", shared),
-        "mixers": mixers,
-        "mlps": mlps,
+        "mixers": _mixers(text, kinds),
+        "mlps": _mlps(text, kinds, has_experts=experts > 0),
     }
     figures: Config = {name: _number(text, name) for name in Shape.__dataclass_fields__}
     return Shape(**figures | derived)
@@ -436,67 +457,90 @@ def _shape(text: Config, family: Family) -> Shape | None:
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def _layers(text: Config, layers: int, sparse: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """``Shape.mixers`` and ``Shape.mlps``."""
+def _kinds_of_layers(text: Config, layers: int) -> list[str]:
+    """What each layer is, in the words of the config."""
     kinds = [str(kind) for kind in items(text, "layers_block_type") or items(text, "layer_types")]
-    if isinstance(pattern := text.get("hybrid_override_pattern"), str):
+    pattern = text.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
         kinds = [_PATTERN.get(letter, letter) for letter in pattern]
-    if full := _number(text, "full_attention_interval"):
-        kinds = kinds or [
-            "linear_attention" if (layer + 1) % full else "attention" for layer in range(layers)
+    interval = _number(text, "full_attention_interval")
+    if interval and not kinds:
+        kinds = [
+            "linear_attention" if (layer + 1) % interval else "attention" for layer in range(layers)
         ]
-    kinds = (kinds + ["attention"] * layers)[:layers]
-    if {"mlp", "moe"} & set(kinds):
-        own = ("mlp", "moe")
-        mixers = tuple("" if kind in own else kind for kind in kinds)
-        return mixers, tuple(kind if kind in own else "" for kind in kinds)
-    if text.get("global_head_dim"):
-        kinds = ["global" if kind == "full_attention" else kind for kind in kinds]
-    attends = (
-        "linear" if "linear" in kind else "attention" if "attention" in kind else kind
-        for kind in kinds
-    )
-    experts = _moe_layers(text, layers) if sparse else set()
-    return tuple(attends), tuple("moe" if layer in experts else "mlp" for layer in range(layers))
+    return (kinds + ["attention"] * layers)[:layers]
+
+
+def _is_one_part_a_layer(kinds: list[str]) -> bool:
+    """Whether a layer is a mixer or an MLP (Nemotron-H), not both."""
+    return "mlp" in kinds or "moe" in kinds
+
+
+def _mixers(text: Config, kinds: list[str]) -> tuple[str, ...]:
+    """``Shape.mixers``."""
+    if _is_one_part_a_layer(kinds):
+        return tuple("" if kind in ("mlp", "moe") else kind for kind in kinds)
+    mixers: list[str] = []
+    for kind in kinds:
+        if kind == "full_attention" and text.get("global_head_dim"):
+            mixers.append("global")
+        elif "linear" in kind:
+            mixers.append("linear")
+        elif "attention" in kind:
+            mixers.append("attention")
+        else:
+            mixers.append(kind)
+    return tuple(mixers)
+
+
+def _mlps(text: Config, kinds: list[str], has_experts: bool) -> tuple[str, ...]:
+    """``Shape.mlps``."""
+    if _is_one_part_a_layer(kinds):
+        return tuple(kind if kind in ("mlp", "moe") else "" for kind in kinds)
+    moe_layers = _moe_layers(text, len(kinds)) if has_experts else set()
+    return tuple("moe" if layer in moe_layers else "mlp" for layer in range(len(kinds)))
 
 
 def _moe_layers(text: Config, layers: int) -> set[int]:
     """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen),
     or as a list ``mlp_layer_types`` (transformers 5) or ``moe_layer_freq`` says for each layer.
     """
-    if kinds := items(text, "mlp_layer_types"):
+    kinds = items(text, "mlp_layer_types")
+    if kinds:
         return {layer for layer, kind in enumerate(kinds[:layers]) if kind != "dense"}
-    if each := items(text, "moe_layer_freq"):
-        return {layer for layer, sparse in enumerate(each[:layers]) if sparse}
+    flags = items(text, "moe_layer_freq")
+    if flags:
+        return {layer for layer, flag in enumerate(flags[:layers]) if flag}
     step = _number(text, "decoder_sparse_step") or _number(text, "moe_layer_freq", 1)
     if text.get("first_k_dense_replace") is not None:
-        return {
-            layer
-            for layer in range(_number(text, "first_k_dense_replace"), layers)
-            if layer % step == 0
-        }
+        first = _number(text, "first_k_dense_replace")
+        return {layer for layer in range(first, layers) if layer % step == 0}
     dense = items(text, "mlp_only_layers")
     return {layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0}
+
+
+# Model types of which every n-th layer has full attention, and those in which no layer has.
+_FULL_ATTENTION_STEP = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
+_ALL_SLIDING = {"mistral", "mixtral", "phi3", "starcoder2"}
 
 
 def _sliding(text: Config, model_type: str, shape: Shape) -> tuple[int | None, int]:
     """(window, number of layers with it), by ``layer_types`` if the config has it, else by the
     family's rule.
     """
-    window, layers = _number(text, "sliding_window"), shape.num_hidden_layers
+    window = _number(text, "sliding_window")
+    layers = shape.num_hidden_layers
     if not window or text.get("use_sliding_window") is False:
         return None, 0
     if isinstance(text.get("layer_types"), list):
         kinds = items(text, "layer_types")[:layers]
         return window, kinds.count("sliding_attention") + kinds.count("chunked_attention")
-    usual = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(model_type, 0)
-    if pattern := _number(text, "sliding_window_pattern", usual):
-        return window, sum((layer + 1) % pattern != 0 for layer in range(layers))
-    return (
-        (window, layers)
-        if model_type in {"mistral", "mixtral", "phi3", "starcoder2"}
-        else (None, 0)
-    )
+    step = _number(text, "sliding_window_pattern", _FULL_ATTENTION_STEP.get(model_type, 0))
+    if step:
+        return window, layers - layers // step
+    if model_type in _ALL_SLIDING:
+        return window, layers
+    return None, 0
 
 
 _LENGTHS = (
@@ -510,23 +554,30 @@ def _max_model_len(text: Config, model_type: str) -> int | None:
     """vLLM's rule: the smallest length given, times the factor of a rope scaling that it does not
     include already.
     """
-    own = whole(text.get("model_max_length"))
-    given = [own] if own else [length for key in _LENGTHS if (length := whole(text.get(key)))]
-    if not given:
+    lengths = [whole(text.get(key)) for key in _LENGTHS]
+    if whole(text.get("model_max_length")):
+        lengths = [whole(text.get("model_max_length"))]
+    length = min((length for length in lengths if length), default=None)
+    if length is None:
         return None
-    scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
-    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-    if (
-        isinstance(factor, int | float)
-        and whole(factor)
-        and kind not in _SCALED_ALREADY
-        and "gemma3" not in model_type
-    ):
-        return int(min(given) * factor)
-    return min(given)
+    scaling = _rope_scaling(text)
+    factor = scaling.get("factor")
+    if not isinstance(factor, int | float) or not whole(factor):
+        return length
+    if _rope_type(scaling) in _SCALED_ALREADY or "gemma3" in model_type:
+        return length
+    return int(length * factor)
 
 
 def _short_model_len(text: Config) -> int | None:
-    scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
-    extended = (scaling.get("rope_type") or scaling.get("type")) in ("su", "longrope")
-    return whole(text.get("original_max_position_embeddings")) or None if extended else None
+    if _rope_type(_rope_scaling(text)) not in ("su", "longrope"):
+        return None
+    return whole(text.get("original_max_position_embeddings")) or None
+
+
+def _rope_scaling(text: Config) -> Config:
+    return mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
+
+
+def _rope_type(scaling: Config) -> Any:
+    return scaling.get("rope_type") or scaling.get("type")

@@ -11,11 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 Config = dict[str, Any]  # the content of a config.json
 LARGEST = 10**9  # of the figures of a config.json
 MOST_LAYERS = 10_000
+
+
+class StoredModel(NamedTuple):
+    """A model as its files describe it."""
+
+    config: Config
+    checkpoint_bytes: int | None  # of the weights; None: not known
 
 
 # Configs are written by many programs: a value of an unexpected type counts as missing.

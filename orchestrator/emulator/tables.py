@@ -116,8 +116,8 @@ def tables_of(
     Raises NoRow where they have none for the engine, the device, the model, its precision or
     parallelism.
     """
-    config_file = read_config(facts.model, settings.revision, online=False)
-    if config_file is None:
+    stored = read_config(facts.model, settings.revision, online=False)
+    if stored is None:
         raise NoRow(f"no config.json of {facts.model} is at hand")
     if settings.engine not in _BACKENDS:
         raise NoRow(f"the tables have no engine {settings.engine}")
@@ -132,9 +132,8 @@ def tables_of(
         options["attention_dp_size"] = settings.data_parallel_size
         options["moe_tp_size"] = 1 if settings.enable_expert_parallel else ranks
         options["moe_ep_size"] = ranks if settings.enable_expert_parallel else 1
-    config, _ = config_file
     kernels = _compiled(
-        json.dumps(config | (settings.hf_overrides or {})),
+        json.dumps(stored.config | (settings.hf_overrides or {})),
         _SYSTEMS[device.name],
         _BACKENDS[settings.engine],
         tuple(sorted(options.items())),
