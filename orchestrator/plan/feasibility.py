@@ -149,7 +149,7 @@ def feasibility_case(
     estimate = estimate_memory(
         facts, in_effect, device, rules.share_of, rules.shares_dense, added or NO_DRAFT
     )
-    if rules.moved(settings):
+    if rules.memory_overrides(settings):
         estimate = replace(
             estimate,
             weight_bytes=None,
@@ -357,7 +357,7 @@ def _quantization(case: FeasibilityCase) -> Findings:
             f"quantization {named} is not part of this engine, "
             "unless a plugin or a newer release adds it",
         )
-    if stored is not None and stored.method in rules.unread:
+    if stored is not None and stored.method in rules.unreadable_methods:
         yield (
             "impossible",
             f"the checkpoint is quantized with {stored.method}, which this engine does not read",
@@ -380,9 +380,9 @@ def _asked_quantization(case: FeasibilityCase, asked: str, method: str) -> Findi
     is_stored = stored is not None and stored.method == method
     if of_experts and not case.facts.shape.num_experts and not is_stored:
         yield "risky", f"quantization {method} is for experts, the model has none"
-    if stored is None or stored.method == "unknown" or rules.takes is None:
+    if stored is None or stored.method == "unknown" or rules.accepts_method is None:
         return
-    if not rules.takes(asked, stored.method):
+    if not rules.accepts_method(asked, stored.method):
         yield (
             "impossible",
             f"the checkpoint is quantized with {stored.method}, "
@@ -595,7 +595,7 @@ def _why_memory_is_not_judged(case: FeasibilityCase, memory: int | None) -> str 
     hardware = case.hardware
     if hardware.is_cpu:
         return "memory is not judged on cpu"
-    moved = case.rules.moved(case.settings)
+    moved = case.rules.memory_overrides(case.settings)
     if moved:
         return f"memory is not judged with {', '.join(moved)}"
     if case.estimate.weight_bytes is None or memory:

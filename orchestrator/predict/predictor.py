@@ -213,7 +213,7 @@ class Predictor:
         for field, name in NO_TERM.items():
             if getattr(settings, field):
                 raise NotPredictable(f"the model has no term for {name}")
-        moved = engine.rules.moved(settings)
+        moved = engine.rules.memory_overrides(settings)
         if moved:
             raise NotPredictable(f"the model has no term for {', '.join(moved)}")
         if engine.emulated:
