@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.report.documents.capacity import CapacityDocument
     from orchestrator.report.documents.point import PointDocument
     from orchestrator.report.selection import JudgedExperiment
-    from orchestrator.results.records import PointHead
 
 EXAMPLES = """
 \b
@@ -73,8 +72,7 @@ def results(
     superseded: bool,
     slo_text: str | None,
     form: str,
-    launches: bool,
-    profile: bool,
+    **shown: bool,
 ) -> int:
     """Show the metrics of every point at URI.
 
@@ -87,33 +85,27 @@ def results(
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
+    launches, profile = shown["launches"], shown["profile"]
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
     if profile and (launches or form != "table"):
         raise click.UsageError(
             "--profile is a table of points: json and csv hold the same figures of each"
         )
-    stored_experiments = experiments(open_results(uri), experiment)
-    judged_experiments: list[JudgedExperiment] = []
-    if launches:
-        texts = _launches(stored_experiments, form)
-    else:
-        judged_experiments = list(with_limits(slo_text, stored_experiments))
-        texts = _points(judged_experiments, superseded, form, profile)
+    found = experiments(open_results(uri), experiment)
+    judged = [] if launches else list(with_limits(slo_text, found))
+    texts = _launches(found, form) if launches else _points(judged, superseded, form, profile)
     for text in texts:
-        if form == "table":
-            echo(text)
-        else:
-            click.echo(text, nl=False)
-    notes: list[str] = []  # complete once all is read
+        echo(text) if form == "table" else click.echo(text, nl=False)
+    notes: list[str] = []
     if launches:
-        for stored in stored_experiments:
+        for stored in found:
             notes += experiment_notes(stored)
-    for judged in judged_experiments:
-        notes += experiment_notes(judged.experiment, judged.points, judged.unanswered)
+    for each in judged:
+        notes += experiment_notes(each.experiment, each.points, each.unanswered)
     for note in notes:
         echo(f"note: {note}", err=True)
-    return 3 if any(stored.damaged for stored in stored_experiments) else 0
+    return 3 if any(stored.damaged for stored in found) else 0
 
 
 def _points(
@@ -160,8 +152,8 @@ def _table(
     from orchestrator.report.documents.point import point_document
     from orchestrator.report.point_table import points_text
 
-    points_at_knees = knees(points)
-    documents = [point_document(point, judged.slos, knees=points_at_knees) for point in points]
+    bends = knees(points)
+    documents = [point_document(point, judged.slos, knees=bends) for point in points]
     return points_text(documents, heading, profile)
 
 
@@ -174,16 +166,13 @@ def _documents(
 
     for judged in shown:
         points = judged.points
-        knees = judged.experiment.knees(points)
-        older = points.superseded if superseded else ()
-        failed: list[PointHead] = []
-        for point in (*points.current, *older):
-            failed += [repeat.point for repeat in point.repeats if not repeat.ok]
+        bends = judged.experiment.knees(points)
+        wanted = [*points.current, *(points.superseded if superseded else ())]
+        failed = [repeat.point for point in wanted for repeat in point.repeats if not repeat.ok]
         launches = launches_of(judged.experiment.store, failed)
-        for point in points.current:
-            yield point_document(point, judged.slos, launches, is_current=True, knees=knees)
-        for point in older:
-            yield point_document(point, judged.slos, launches, is_current=False, knees=knees)
+        for index, point in enumerate(wanted):
+            is_current = index < len(points.current)
+            yield point_document(point, judged.slos, launches, is_current, bends)
         yield from capacity_documents(judged.experiment, points.current, judged.slos)
 
 

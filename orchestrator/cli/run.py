@@ -21,7 +21,7 @@ from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.sweep.state import Counts, SweepReport
+    from orchestrator.sweep.state import SweepReport
 
 NOTHING_RUNS = (
     "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
@@ -47,9 +47,9 @@ left out, or nothing can run); 2 bad input, 1 internal error, 130 interrupted.
 """
 
 
-def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
+def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> float:
     try:
-        return parse_duration(text)
+        return parse_duration(given)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -156,16 +156,15 @@ def run(
     from orchestrator.sweep.context import SweepContext
     from orchestrator.sweep.sweep import Sweep
 
-    stop = threading.Event()
-    with LiveSweep(Console(stderr=True)) as live:
+    console, stop = Console(stderr=True), threading.Event()
+    with LiveSweep(console) as live:
         store = Store.open(results_uri, plan.name, tell=live.say)
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
         live.say(Estimate(plan).summary())
-        settings = [deployment.settings for deployment in plan.deployments]
-        for sentence in models_left_behind(settings):
+        for sentence in models_left_behind(one.settings for one in plan.deployments):
             live.say(f"note: {sentence}")
-        if any(deployment.status == "impossible" for deployment in plan.deployments):
+        if any(one.status == "impossible" for one in plan.deployments):
             live.say(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
             )
@@ -176,16 +175,17 @@ def run(
             cluster = open_cluster(store, address, clients)
             if cluster.note:
                 live.say(f"note: {cluster.note}")
+            most = max_nodes or math.inf
             context = SweepContext(
-                plan=plan,
-                cluster=cluster,
-                store=store,
-                listener=active,
-                placement_timeout_s=place_s,
-                storage_timeout_s=store_s,
-                retry_failed=retry_failed,
-                most_nodes=max_nodes or math.inf,
-                most_again=most_again,
+                plan,
+                cluster,
+                store,
+                active,
+                place_s,
+                store_s,
+                retry_failed,
+                most,
+                most_again,
                 stop=stop,
             )
             active.tell = context.tell
@@ -195,17 +195,12 @@ def run(
                 finally:
                     cluster.close()
         live.say(_summary(report, store))
-    is_complete = _print_answer(store)
+    lacks = _say_answer(store)
     if report.interrupted:
         return INTERRUPTED
-    return 0 if is_complete and _is_whole(report.counts) else 3
-
-
-def _is_whole(counts: Counts) -> bool:
-    """Whether something is measured, and nothing failed or was left out."""
-    is_lacking = counts.failed or counts.left_out or counts.refused or counts.kept
-    has_measured = counts.measured + counts.skipped
-    return bool(has_measured and not is_lacking)
+    counts = report.counts
+    lacks |= bool(counts.failed or counts.left_out or counts.refused or counts.kept)
+    return 3 if lacks or not counts.measured + counts.skipped else 0
 
 
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
@@ -214,18 +209,15 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
     from orchestrator.plan.predictions import with_predictions
 
     plan = load_plan(experiment)
-    unset = plan.unset_keys()
-    if unset:
+    if unset := plan.unset_keys():
         raise InputError(
             f"set the environment variables that api_key_env names: {', '.join(unset)}"
         )
     return with_predictions(plan.allowing() if allow_impossible else plan)
 
 
-def _print_answer(store: Store) -> bool:
-    """Prints the answer. Returns whether all that was asked for has a valid measurement, or that
-    cannot be read now.
-    """
+def _say_answer(store: Store) -> bool:
+    """Print what was found. Whether something asked for has no valid measurement."""
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.answer_table import answer_text
     from orchestrator.report.text import echo
@@ -234,18 +226,17 @@ def _print_answer(store: Store) -> bool:
     try:
         experiment = StoredExperiment(store)
         echo("\n".join(answer_text(experiment)), err=True)
-        missing = unmeasured(experiment)
+        lacks = unmeasured(experiment)
     except Exception as error:
         # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
-        return True
-    if missing:
-        click.echo(f"without a valid measurement: {', '.join(missing)}", err=True)
-    return not missing
+        return False
+    if lacks:
+        click.echo(f"without a valid measurement: {', '.join(lacks)}", err=True)
+    return bool(lacks)
 
 
 def _summary(report: SweepReport, store: Store) -> str:
-    """What became of the measurements, how long it took, and where the results are."""
     counts = report.counts
     spoilt = f" ({counts.spoilt} of them spoilt)" if counts.spoilt else ""
     parts = [
@@ -261,8 +252,8 @@ def _summary(report: SweepReport, store: Store) -> str:
         parts.append(f"{counts.kept} stay spoilt (--again N)")
     if report.left:
         parts.append(f"interrupted with {report.left} left: run the same command again to continue")
-    time_text = f"{report.wall_s:.0f} s in all"
+    took = f"{report.wall_s:.0f} s in all"
     if counts.measured or counts.failed:
-        time_text += f"; {report.overhead:.1%} of it was the program's own overhead"
-        time_text += " (neither engine start-up nor warm-up nor measurement nor waiting)"
-    return f"{', '.join(parts)}\n{time_text}\nresults: {store.uri}"
+        took += f"; {report.overhead:.1%} of it was the program's own overhead"
+        took += " (neither engine start-up nor warm-up nor measurement nor waiting)"
+    return f"{', '.join(parts)}\n{took}\nresults: {store.uri}"
