@@ -69,7 +69,7 @@ def test_the_users_figures_win() -> None:
     assert (one.memory_bytes, one.bandwidth_bytes_s, one.usd_per_hour) == (94 * 10**9, 3.9e12, 1.5)
 
 
-def test_a_type_the_device_has_no_units_for_runs_on_the_next_wider_ones() -> None:
+def test_a_type_without_units_runs_on_wider_ones() -> None:
     hopper, ampere, turing = find("H100-80GB"), find("A100-80GB"), find("T4-16GB")
     assert hopper is not None
     assert ampere is not None
@@ -94,6 +94,6 @@ def test_a_type_the_device_has_no_units_for_runs_on_the_next_wider_ones() -> Non
         ("", set(accelerators())),
     ],
 )
-def test_rays_label_leaves_open_what_it_does_not_say(label: str, names: set[str]) -> None:
+def test_rays_label_leaves_the_memory_size_open(label: str, names: set[str]) -> None:
     assert {name for name in accelerators() if may_be(name, label)} == names
     assert may_be("my-card", label), "nobody knows it"

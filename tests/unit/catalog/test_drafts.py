@@ -109,7 +109,7 @@ def test_a_draft_runs_on_the_last_pipeline_stage() -> None:
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
-def test_what_looks_tokens_up_takes_no_memory(method: str) -> None:
+def test_drafts_that_look_tokens_up_take_no_memory(method: str) -> None:
     assert draft_bytes(facts(LLAMA_8B), settings(method), None) is NO_DRAFT
 
 

@@ -30,7 +30,7 @@ def settings(**values: Any) -> EngineSettings:
     return EngineSettings(**{"engine": "vllm", "model": "m"} | values)
 
 
-def test_a_token_of_a_70b_takes_320_kib_and_one_of_deepseek_v3_69() -> None:
+def test_a_token_takes_320_kib_in_a_70b_and_69_in_deepseek_v3() -> None:
     assert memory.kv_bytes_per_token(facts(LLAMA_70B), settings(), 1) == 327_680
     assert memory.kv_bytes_per_token(facts(DEEPSEEK), settings(tensor_parallel_size=8), 1) == 70_272
 
@@ -137,7 +137,7 @@ def test_experts_lie_in_the_later_stages_where_the_first_layers_are_dense() -> N
     assert two == pytest.approx(last, rel=1e-3)
 
 
-def test_a_vocabulary_is_padded_to_64_in_the_embedding_and_in_the_head() -> None:
+def test_embedding_and_head_are_padded_to_64_tokens() -> None:
     even, odd = facts(LLAMA_70B), facts(LLAMA_70B, vocab_size=128256 - 63)
     held = [
         memory.weight_bytes_per_rank(one, memory.weights(one), settings()) for one in (even, odd)
@@ -202,7 +202,7 @@ def test_a_prediction_of_what_an_engine_will_report() -> None:
     assert nothing.max_concurrency is None
 
 
-def test_a_share_of_free_memory_is_of_what_weights_leave() -> None:
+def test_a_share_of_free_memory_leaves_out_weights() -> None:
     """A tenth less of the 64 GiB beside the weights of an 8B, not of all 80."""
 
     def room(share: float, share_of: memory.ShareOf) -> float:

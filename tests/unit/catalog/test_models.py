@@ -58,7 +58,7 @@ def _fresh() -> None:
     models._facts_cached.cache_clear()
 
 
-def test_what_is_left_out_follows_from_the_rest() -> None:
+def test_missing_figures_follow_from_the_others() -> None:
     shape = facts().shape
     assert (shape.num_key_value_heads, shape.head_dim, shape.tie_word_embeddings) == (8, 32, False)
     assert facts(model_type="gemma2").shape.tie_word_embeddings
@@ -86,7 +86,7 @@ def test_figures_an_author_left_to_the_class_come_from_transformers() -> None:
     assert gemma.shape.vocab_size > 200_000
 
 
-def test_the_text_part_of_a_multimodal_model_is_read_and_marked_as_inexact() -> None:
+def test_the_text_part_of_a_multimodal_model_is_inexact() -> None:
     found = facts_from_config(
         "m", {"model_type": "llava", "text_config": SMALL_LLAMA, "vision_config": {}}
     )
@@ -97,7 +97,7 @@ def test_the_text_part_of_a_multimodal_model_is_read_and_marked_as_inexact() -> 
 @pytest.mark.parametrize(
     "config", [{}, {"model_type": "resnet"}, {"hidden_size": 4, "num_hidden_layers": 2}]
 )
-def test_what_is_no_decoder_has_no_facts(config: dict[str, Any]) -> None:
+def test_configs_without_a_decoder_have_no_facts(config: dict[str, Any]) -> None:
     assert facts_from_config("m", config) is None
 
 
@@ -229,7 +229,7 @@ def test_without_an_index_the_files_are_counted(tmp_path: Path) -> None:
     assert found.checkpoint_bytes == 2000
 
 
-def test_overrides_change_what_is_read(tmp_path: Path) -> None:
+def test_hf_overrides_change_the_facts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
     found = model_facts(str(tmp_path), overrides={"max_position_embeddings": 77})
     assert found is not None
@@ -258,9 +258,7 @@ def test_a_config_that_is_too_large_to_be_one_is_no_config(
     assert model_facts(str(tmp_path)) is None
 
 
-def test_offline_nothing_is_asked_and_nothing_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_the_hub_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> socket.socket:
         raise AssertionError("the network was asked")
 
@@ -310,11 +308,11 @@ def test_short_names_of_well_known_models(name: str, layers: int) -> None:
     assert config["num_hidden_layers"] == layers
 
 
-def test_names_nobody_knows_are_not_guessed() -> None:
+def test_unknown_names_are_not_guessed() -> None:
     assert known_config("Llama-3.1") is None
 
 
-def test_a_folder_is_read_with_its_index_and_with_what_modelopt_wrote_beside_it(
+def test_a_folder_is_read_with_its_index_and_modelopts_file(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
@@ -341,7 +339,7 @@ def test_a_folder_is_read_with_its_index_and_with_what_modelopt_wrote_beside_it(
     assert memory.weights(found).total == pytest.approx(9_000_000)
 
 
-def test_the_hub_is_asked_for_what_says_the_size_once(
+def test_the_hub_is_asked_once_for_an_index(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """config.json, the index and what ModelOpt wrote; what there is not is remembered."""

@@ -152,7 +152,7 @@ def test_every_kind_of_quantized_checkpoint(
         ({"ignore": ["re:*("]}, {"attention": 1, "mlp": 1}),  # no pattern at all
     ],
 )
-def test_what_a_checkpoint_left_alone_is_not_counted_as_quantized(
+def test_modules_left_alone_do_not_count_as_quantized(
     named: dict[str, Any], shares: dict[str, float]
 ) -> None:
     stored = {"quant_method": "fp8", **named}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-import orchestrator.plan.verdict as made
+import orchestrator.plan.verdict as verdicts
 from orchestrator.plan.feasibility import Feasibility, FitStatus
 
 settings.register_profile("no_deadline", deadline=None)
@@ -34,7 +34,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
 
     def use(judge: Judge) -> None:
         monkeypatch.setattr(
-            made, "assess", lambda settings, facts, hardware, draft, role: judge(settings)
+            verdicts, "assess", lambda settings, facts, hardware, draft, role: judge(settings)
         )
 
     use(lambda settings: verdict("fits"))

@@ -39,7 +39,7 @@ def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> Non
     assert estimated_start_s(spread) == START_S + 20.0
 
 
-def test_what_is_not_launched_needs_no_start_and_an_emulator_little() -> None:
+def test_endpoints_need_no_start_and_emulators_little() -> None:
     deployments = [
         {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"},
         {"engine": "emulator"},
@@ -60,7 +60,7 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
     assert "engine starts are estimates: 5 s" in estimate.notes()
 
 
-def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> None:
+def test_starts_cost_gpu_hours_and_known_start_times_count() -> None:
     plan = sized([2])
     sums = Estimate(plan, known={plan.deployments[0].id: 240.0}).totals()
     assert (sums.start_s, sums.load_s) == (240.0, 60.0)
@@ -71,7 +71,7 @@ def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> No
     assert not any("estimates" in note for note in no_starts(plan).notes())
 
 
-def test_starts_that_read_alike_are_said_once(judged: Callable[..., None]) -> None:
+def test_equal_start_times_are_noted_once(judged: Callable[..., None]) -> None:
     judged(lambda settings: verdict("fits", weight_bytes=10e6 * settings.tensor_parallel_size))
     assert (
         "engine starts are estimates: 60 s, reading weights at 1 GB/s"
@@ -91,7 +91,7 @@ def test_deployments_share_the_nodes(nodes: int, minutes: float) -> None:
 
 
 @pytest.mark.parametrize("order", [True, False])
-def test_what_is_predicted_best_goes_first_as_in_the_sweep_however_long_it_takes(
+def test_the_best_prediction_starts_first_as_in_the_sweep(
     order: bool,
 ) -> None:
     sizes = {**grid(tensor_parallel_size=[1, 2, 4]), "hardware": "h100"}
@@ -135,7 +135,7 @@ def test_the_budget_of_time_is_held_against_the_nodes() -> None:
     assert no_starts(plan, 1).over_budget() == ["it takes 2 min on 1 node; the budget is 90 s"]
 
 
-def test_a_budget_that_is_exceeded_by_little_is_not_said_to_be_what_it_takes() -> None:
+def test_a_slightly_exceeded_budget_is_noted_with_the_difference() -> None:
     def over(wall: str) -> list[str]:
         plan = planned(
             deployments=grid(tensor_parallel_size=[1, 2, 4]), load=MINUTE, budget={"wall": wall}
@@ -146,7 +146,7 @@ def test_a_budget_that_is_exceeded_by_little_is_not_said_to_be_what_it_takes() -
     assert over("179.9s") == []
 
 
-def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(
+def test_an_unset_key_of_an_endpoint_is_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("SOME_KEY", raising=False)
@@ -183,7 +183,7 @@ def routed(engine: str, router: str) -> dict[str, Any]:
         (routed("sglang", "sglang_router"), []),
     ],
 )
-def test_an_engine_or_router_without_a_key_is_named_as_an_open_door(
+def test_engines_and_routers_without_a_key_are_noted(
     deployment: dict[str, Any], named: list[str]
 ) -> None:
     notes = Estimate(planned(deployments=deployment)).notes()

@@ -109,7 +109,7 @@ def levels(store: Store) -> tuple[list[float], list[float]]:
     return [one.head.level for one in points.current], [one.head.level for one in points.superseded]
 
 
-def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(
+def test_a_workload_that_left_the_file_neither_wins_nor_is_shown(
     store: Store,
 ) -> None:
     run(store, planned(tokens=64), tokens=64)  # more tokens per second than what is asked for now
@@ -132,7 +132,7 @@ def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(
     assert [one["current"] for one in both] == [True, True, False, False]
 
 
-def test_a_superseded_point_is_not_held_against_what_is_predicted_now(store: Store) -> None:
+def test_a_superseded_point_is_not_compared_with_todays_prediction(store: Store) -> None:
     level = {"workload": "chat", "control": "concurrency", "level": 2, "ttft_ms": 1, "tpot_ms": 1}
     predicted = {
         "levels": [level | {"output_throughput": 1e6}],
@@ -150,7 +150,7 @@ def test_a_superseded_point_is_not_held_against_what_is_predicted_now(store: Sto
 
 
 @pytest.mark.parametrize("change", [{"duration": "20s"}, {"model": "other"}, {"levels": [4]}])
-def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]) -> None:
+def test_points_of_changed_settings_are_superseded(store: Store, change: dict[str, Any]) -> None:
     run(store, planned())
     assert levels(store) == ([2, 2], [])
     run(store, planned(**change))
@@ -159,7 +159,7 @@ def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]
     assert levels(store)[0] == [2, 2]
 
 
-def test_a_workload_that_got_another_name_is_shown_under_it_and_not_measured_again(
+def test_a_renamed_workload_keeps_its_measurements(
     store: Store,
 ) -> None:
     run(store, planned(levels=[2]))
@@ -190,7 +190,7 @@ def test_superseded_points_share_a_table_only_where_they_were_loaded_the_same(st
 @pytest.mark.parametrize(
     "other", [{"arrivals": "constant"}, {"window_start_ns": 10**9, "window_end_ns": 11 * 10**9}]
 )
-def test_rows_that_do_not_say_how_they_were_loaded_are_told_apart_as_far_as_they_tell(
+def test_rows_without_load_json_are_grouped_by_arrivals_and_window(
     store: Store, other: dict[str, Any]
 ) -> None:
     run(store, planned(timeout="60s"), load_json=None)
@@ -199,7 +199,7 @@ def test_rows_that_do_not_say_how_they_were_loaded_are_told_apart_as_far_as_they
     assert tables_of_superseded(store) == 2
 
 
-def test_where_nothing_that_the_plan_asks_for_is_measured_the_answer_says_so(store: Store) -> None:
+def test_without_a_measured_point_of_the_plan_the_answer_says_so(store: Store) -> None:
     run(store, planned())
     assert "is measured yet" not in invoke("best", store.uri).stderr
     store.write_plan(planned(tokens=64).to_json())
@@ -306,7 +306,7 @@ def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
     assert "chat of other" not in invoke("results", store.uri, "--experiment", "exp").stdout
 
 
-def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_everything_counts(
+def test_a_plan_of_another_version_counts_if_its_ids_occur(
     store: Store,
 ) -> None:
     run(store, planned())
@@ -331,7 +331,7 @@ def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
     assert found == {"renamed", "emulator seqs=16"}
 
 
-def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(
+def test_notes_on_valid_points_are_marked_in_the_table(
     store: Store,
 ) -> None:
     run(store, planned(), validity_reasons=["12.0% of prompt tokens came from the cache"])
@@ -444,7 +444,7 @@ def first_answer(store: Store) -> list[Comparison]:
     return experiment.comparisons(experiment.points(slo), slo)
 
 
-def test_the_advice_to_run_again_is_a_command_that_measures_what_was_spoilt(store: Store) -> None:
+def test_the_advice_to_run_again_is_a_command_for_spoilt_points(store: Store) -> None:
     run(store, planned(), validity="disturbed")
     (comparison, *_) = first_answer(store)
     command = f"orchestrator run '{store.uri}/exp/plan.json' --results '{store.uri}'"

@@ -59,7 +59,7 @@ def test_labels_say_the_place_where_the_version_does_not_tell_it() -> None:
     ]
 
 
-def test_what_a_version_resolves_to_is_part_of_the_id() -> None:
+def test_the_installed_version_is_part_of_the_id() -> None:
     before = [one.id for one in versions(IMAGES).deployments]
     after = [
         one.id for one in versions({**IMAGES, "0.32": {"image": "vllm:v0.32-rebuilt"}}).deployments
@@ -89,7 +89,7 @@ def test_a_virtual_environment_of_another_version_is_an_error(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("version", ["0.32", "0.32.0", "v0.32", "nightly"])
-def test_a_virtual_environment_of_the_version_asked_for_is_planned(
+def test_a_virtual_environment_of_the_written_version_is_planned(
     version: str, tmp_path: Path
 ) -> None:
     plan = versions({version: {"executable": installed(tmp_path / "venv", "0.32.0+cpu")}})

@@ -84,7 +84,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("model", "changes", "words"), IMPOSSIBLE)
-def test_what_cannot_work_is_impossible_with_the_sentence_why(
+def test_impossible_deployments_have_a_reason(
     model: str, changes: dict[str, Any], words: str
 ) -> None:
     verdict = judge(model, **changes)
@@ -145,7 +145,7 @@ def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
     )
 
 
-def test_an_unknown_accelerator_is_named_with_its_neighbours_unless_its_memory_is_given() -> None:
+def test_an_unknown_accelerator_without_memory_is_named_with_neighbours() -> None:
     verdict = judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB"))
     assert verdict.status == "fits"
     assert "H100-80GB" in verdict.reasons[0]
@@ -161,7 +161,7 @@ def test_the_users_own_memory_wins_over_the_catalogue() -> None:
     assert judge(LLAMA_8B, small).status == "impossible"
 
 
-def test_what_is_tight_is_risky_not_impossible() -> None:
+def test_tight_memory_is_risky() -> None:
     verdict = judge(LLAMA_70B, quantization="fp8_per_tensor", max_model_len=8192)
     assert verdict.status == "risky"
     assert "may not hold max_model_len=8192" in verdict.reasons[0]
@@ -239,7 +239,7 @@ def test_a_slot_of_llama_cpp_holds_no_more_than_the_models_positions() -> None:
         {"--override-kv": ["a=int:1", "llama.context_length=int:8192"]},
     ],
 )
-def test_other_positions_given_to_llama_cpp_are_those_that_count(given: dict[str, Any]) -> None:
+def test_positions_given_to_llama_cpp_count(given: dict[str, Any]) -> None:
     verdict = judge(
         facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", extra_args=given
     )
@@ -332,7 +332,7 @@ LONG = {"max_model_len": 131072}
         ("tgi", LONG, "impossible"),  # backends/v3/src/lib.rs: NotEnoughMemory
     ],
 )
-def test_a_length_that_memory_cannot_hold_is_impossible_only_where_the_engine_refuses_it(
+def test_a_length_beyond_memory_is_impossible_in_some_engines_only(
     engine: str, given: dict[str, Any], status: str
 ) -> None:
     verdict = judge(LLAMA_8B, L4, **{"engine": engine, "max_model_len": None} | given)
@@ -343,7 +343,7 @@ def test_a_length_that_memory_cannot_hold_is_impossible_only_where_the_engine_re
 @pytest.mark.parametrize(
     ("engine", "status"), [("llama_cpp", "risky"), ("lightllm", "risky"), ("tensorrt_llm", "fits")]
 )
-def test_a_cache_that_is_allocated_whatever_there_is_must_fit(engine: str, status: str) -> None:
+def test_a_cache_of_fixed_size_must_fit(engine: str, status: str) -> None:
     rtx = Hardware(name="rtx", accelerator="RTX 4090")
     assert judge(LLAMA_8B, rtx, engine=engine, kv_cache_tokens=32 * 8192).status == status
     assert judge(LLAMA_8B, rtx, engine=engine, kv_cache_tokens=8 * 4096).status == "fits"
@@ -614,7 +614,7 @@ NVFP4, FP8 = ({"quant_method": "modelopt", "quant_algo": name} for name in ("NVF
         ("vllm", NVFP4, "H100", "fits"),  # as weights only
     ],
 )
-def test_kernels_that_an_engine_lacks_for_a_device_are_said(
+def test_kernels_that_may_be_missing_for_a_device_are_a_risk(
     engine: str, stored: dict[str, Any], accelerator: str, status: str
 ) -> None:
     verdict = judge(
@@ -625,7 +625,7 @@ def test_kernels_that_an_engine_lacks_for_a_device_are_said(
     assert verdict.status == status, verdict.reasons
 
 
-def test_experts_that_do_not_divide_are_a_risk_only_where_the_engine_needs_it() -> None:
+def test_indivisible_experts_are_a_risk_in_some_engines_only() -> None:
     three = {"data_parallel_size": 3, "enable_expert_parallel": True, "tensor_parallel_size": 1}
     assert judge(MIXTRAL, CPU, **three).status == "fits"
     assert judge(MIXTRAL, CPU, **three, engine="sglang").status == "risky"
@@ -662,7 +662,7 @@ def test_a_draft_model_must_speak_the_same_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "status"), [(128, "fits"), (-128, "fits"), (129, "impossible")])
-def test_a_draft_of_llama_cpp_may_have_some_tokens_more_or_less_and_stays_whole(
+def test_a_draft_of_llama_cpp_may_have_a_slightly_different_vocabulary(
     tokens: int, status: str
 ) -> None:
     speculative = Speculative(method="draft_model", num_speculative_tokens=3, model="draft")
@@ -806,7 +806,7 @@ def test_sglang_makes_nvfp4_of_experts_while_they_load(
     assert (verdict.status, words in "".join(verdict.reasons)) == (status, True), verdict.reasons
 
 
-def test_methods_that_an_engine_dropped_or_never_had_are_said() -> None:
+def test_quantization_methods_that_an_engine_lacks_are_named() -> None:
     fbgemm, torchao = ({"quant_method": name} for name in ("fbgemm_fp8", "torchao"))
     assert judge(facts(quantization_config=fbgemm)).status == "impossible"
     allowed = {"--allow-deprecated-quantization": True}
@@ -836,7 +836,7 @@ def test_methods_that_an_engine_dropped_or_never_had_are_said() -> None:
         ("acme/R1-Channel-INT8", None, "risky"),
     ],
 )
-def test_integers_that_a_config_does_not_name_are_known_by_the_checkpoints_size(
+def test_unnamed_integer_weights_are_known_by_the_checkpoints_size(
     model: str, bytes_per_parameter: float | None, status: str
 ) -> None:
     known = replace(facts(LLAMA_8B), model=model)
@@ -853,7 +853,7 @@ def test_integers_that_a_config_does_not_name_are_known_by_the_checkpoints_size(
     )
 
 
-def test_vllm_makes_room_for_so_many_tokens_whatever_there_is() -> None:
+def test_vllm_allocates_the_tokens_that_are_given() -> None:
     found = judge(LLAMA_8B, H100, kv_cache_tokens=10_000_000)
     assert found.status == "risky"
     assert any("kv_cache_tokens=10000000 needs" in reason for reason in found.reasons)

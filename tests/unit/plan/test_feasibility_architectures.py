@@ -82,7 +82,7 @@ def test_lmdeploy_says_when_its_other_backend_runs_the_model() -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_the_lists_are_those_of_the_installed_engine(engine: str) -> None:
+def test_lists_of_architectures_equal_those_of_the_installed_engine(engine: str) -> None:
     recorded = architectures.support(engine)
     found = list(PLACES.glob(f"{engine}/lib/python*/site-packages/{engine}/__init__.py"))
     if not found:

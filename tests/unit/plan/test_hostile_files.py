@@ -39,9 +39,7 @@ def conversations(name: str, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("turns", "prefix"), [(1, 0), (2, 17), (7, 5)])
-def test_the_share_of_longer_prompts_is_that_of_a_thousand_sessions_counted_one_by_one(
-    turns: int, prefix: int
-) -> None:
+def test_the_share_of_longer_prompts_equals_a_count_over_sessions(turns: int, prefix: int) -> None:
     asked, answered = Lengths.model_validate(LOGNORMAL), Lengths(fixed=20)
     one = ConversationsWorkload.model_validate(
         conversations("w", turns=turns, shared_prefix_tokens=prefix)
@@ -114,14 +112,14 @@ def refused(**changes: Any) -> str:
 
 
 @pytest.mark.timeout(20)
-def test_nothing_is_read_of_a_trace_that_may_have_no_end(pipe: str) -> None:
+def test_traces_that_may_be_endless_are_not_read(pipe: str) -> None:
     for place in ("/dev/zero", pipe):
         load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": place}}
         assert refused(load=load) == f"trace {place!r} is not a regular file"
 
 
 @pytest.mark.timeout(20)
-def test_nothing_is_read_of_a_profile_or_a_models_config_that_may_have_no_end(
+def test_profiles_and_configs_that_may_be_endless_are_not_read(
     tmp_path: Path,
 ) -> None:
     for name in ("profile.yaml", "config.json"):
@@ -132,7 +130,7 @@ def test_nothing_is_read_of_a_profile_or_a_models_config_that_may_have_no_end(
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_regular_file_has_no_digest(pipe: str, tmp_path: Path) -> None:
+def test_only_regular_files_have_a_digest(pipe: str, tmp_path: Path) -> None:
     for place in ("/dev/zero", pipe, str(tmp_path)):
         assert file_digest(place) is sampled_digest(Path(place)) is None
     assert planned(deployments={"engine": "emulator", "profile": pipe}).deployments
@@ -149,7 +147,7 @@ def sparse(tmp_path: Path) -> str:
 
 
 @pytest.mark.timeout(20)
-def test_of_a_trace_prompts_or_a_profile_that_are_too_large_nothing_is_read(
+def test_files_that_are_too_large_are_not_read(
     sparse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.workloads.files.read_at_most", None)
@@ -174,7 +172,7 @@ def test_a_file_is_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file_digest(str(tmp_path / "some.txt")) is None
 
 
-def test_an_expression_of_a_level_is_parsed_once_for_deployments_with_the_same_names(
+def test_a_level_expression_is_parsed_once_for_equal_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[str] = []
@@ -256,7 +254,7 @@ def test_the_nearest_name_is_not_looked_for_after_enough_was_found(
     assert compared == wanted[:MOST_PROBLEMS]
 
 
-def test_one_mistake_in_every_line_is_compared_once_and_with_no_endless_list(
+def test_a_mistake_in_every_line_is_compared_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared: list[str] = []

@@ -64,7 +64,7 @@ def model_folder(path: Path, layers: int = 2) -> Path:
     ],
     ids=str,
 )
-def test_what_changes_no_measurement_changes_no_id(change: dict[str, Any]) -> None:
+def test_settings_without_influence_change_no_id(change: dict[str, Any]) -> None:
     assert ids(planned("/some/where/else.yaml", **{**BASE, **change})) == ids(planned(**BASE))
 
 
@@ -87,7 +87,7 @@ def test_what_changes_no_measurement_changes_no_id(change: dict[str, Any]) -> No
     ],
     ids=str,
 )
-def test_what_changes_a_deployment_changes_all_ids(change: dict[str, Any]) -> None:
+def test_changed_deployments_change_all_ids(change: dict[str, Any]) -> None:
     before, after = ids(planned(**BASE)), ids(planned(**{**BASE, **change}))
     assert all(set(a).isdisjoint(b) for a, b in zip(before, after, strict=True))
 
@@ -110,13 +110,13 @@ def test_what_changes_a_deployment_changes_all_ids(change: dict[str, Any]) -> No
     ],
     ids=str,
 )
-def test_what_changes_a_point_keeps_the_deployment(change: dict[str, Any]) -> None:
+def test_changed_loads_keep_the_id_of_the_deployment(change: dict[str, Any]) -> None:
     before, after = ids(planned(**BASE)), ids(planned(**{**BASE, **change}))
     assert before[0] == after[0]
     assert set(before[1]).isdisjoint(after[1])
 
 
-def test_the_version_of_measuring_is_part_of_a_point_and_that_of_the_program_is_not(
+def test_the_measurement_version_is_part_of_a_points_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = ids(planned(**BASE))
@@ -128,7 +128,7 @@ def test_the_version_of_measuring_is_part_of_a_point_and_that_of_the_program_is_
     assert set(before[1]).isdisjoint(after[1])
 
 
-def test_what_is_pinned_is_part_of_a_deployment_like_what_is_written(
+def test_pinned_values_are_part_of_the_id_like_written_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = ids(planned(**BASE))
@@ -147,7 +147,7 @@ def test_what_is_pinned_is_part_of_a_deployment_like_what_is_written(
     assert ids(planned(**written)) == before
 
 
-def test_what_will_be_pinned_on_hardware_that_nobody_named_is_not_known() -> None:
+def test_without_named_hardware_no_pins_are_part_of_the_id() -> None:
     """A GPU and a CPU get other batches: what is left open must not be taken for what is written."""
     written = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
     left_open, given = (
@@ -192,14 +192,14 @@ def test_deployments_see_the_same_requests_and_repeats_do_not() -> None:
     assert all(0 <= seed < 2**48 for seed in first)
 
 
-def test_another_seed_gives_other_points_so_that_its_repeats_are_pooled_with_no_others() -> None:
+def test_another_seed_gives_other_points() -> None:
     before, after = ids(planned(**BASE)), ids(planned(**BASE, seed=1))
     assert before[0] == after[0]
     assert set(before[1]).isdisjoint(after[1])
     assert set(before[2]).isdisjoint(after[2])
 
 
-def test_a_local_model_is_known_by_its_content_and_not_by_its_place(tmp_path: Path) -> None:
+def test_a_local_model_is_identified_by_its_content(tmp_path: Path) -> None:
     first = model_folder(tmp_path / "first")
     shutil.copytree(first, tmp_path / "copy")
     a = planned(tmp_path / "x.yaml", model={"id": "./first"})
@@ -220,9 +220,7 @@ def test_a_local_model_with_other_content_is_another_deployment(
 
 @pytest.mark.parametrize("name", ["m/model.safetensors", "m.gguf"])
 @pytest.mark.parametrize("place", [0, 3 << 20, -1], ids=["start", "inside", "end"])
-def test_weights_of_one_size_are_told_apart_by_their_content(
-    tmp_path: Path, name: str, place: int
-) -> None:
+def test_weights_of_equal_size_differ_by_content(tmp_path: Path, name: str, place: int) -> None:
     """Another calibration, another fine-tune, another quantization of equal width: shapes and sizes
     are the same.
     """
@@ -242,7 +240,7 @@ def test_weights_of_one_size_are_told_apart_by_their_content(
     assert set(before).isdisjoint(ids(planned(tmp_path / "x.yaml", model=model))[0])
 
 
-def test_a_gguf_model_in_parts_is_all_of_its_parts_wherever_they_lie(tmp_path: Path) -> None:
+def test_a_gguf_model_is_identified_by_all_its_parts(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         for part in (1, 2):
@@ -362,7 +360,7 @@ def test_a_wheel_that_is_built_anew_under_its_version_is_another_deployment(
     assert (found[0] != found[1]) is is_other
 
 
-def test_who_writes_the_version_of_a_wheel_may_plan_where_it_is_not_installed(
+def test_a_written_version_needs_no_installed_wheel(
     tmp_path: Path,
 ) -> None:
     deployments = {"engine": "vllm", "executable": "./venv", "engine_version": "0.32.0"}

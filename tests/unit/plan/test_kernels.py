@@ -66,7 +66,7 @@ def test_ranks_share_a_block_of_fp8_if_the_engine_cuts_blocks(
         ),
     ],
 )
-def test_ranks_share_a_group_of_integers_if_the_engine_does_not_need_it_whole(
+def test_ranks_share_groups_of_integers_where_the_engine_allows_it(
     rules: ModelRules, width: int, matrices: str, hardware: Hardware, status: str
 ) -> None:
     groups = stored(method="gptq", scheme="int4", group_size=128)

@@ -24,7 +24,7 @@ def test_one_deployment_is_its_engine() -> None:
     assert labelled(settings(tensor_parallel_size=8, max_num_seqs=4)) == ["vllm"]
 
 
-def test_only_what_differs_is_shown() -> None:
+def test_labels_show_only_differences() -> None:
     found = labelled(
         settings(max_num_seqs=4),
         settings(max_num_seqs=4, tensor_parallel_size=2),
@@ -77,7 +77,7 @@ def test_places_are_shown_by_as_many_names_as_tell_them_apart() -> None:
     assert found == ["vllm model=tiny/gptq4", "vllm model=small/gptq4", "vllm model=tiny/int8"]
 
 
-def test_what_would_be_equal_gets_a_piece_of_its_id() -> None:
+def test_equal_labels_get_a_piece_of_the_id() -> None:
     found = labels(
         [(settings(model="a/m"), "h"), (settings(model="a//m"), "h")], ["a" * 16, "b" * 16]
     )

@@ -81,7 +81,7 @@ def test_points_at_equal_levels_have_equal_ids_however_the_file_says_them() -> N
         ({"request_rate_per_gpu": [1, 1]}, "request_rate_per_gpu 1.0 is given twice"),
     ],
 )
-def test_what_is_no_level_is_refused_with_its_line(given: dict[str, Any], said: str) -> None:
+def test_invalid_levels_are_problems_with_their_line(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ProblemsError) as caught:
         planned(deployments=TWO, load={"levels": given})
     assert any(said in str(one) for one in caught.value.problems), caught.value
@@ -113,9 +113,7 @@ def test_an_endpoint_has_no_gpus_to_count() -> None:
         )
 
 
-def test_an_endpoint_has_the_gpus_that_are_said_costs_the_sweep_nothing_and_is_not_ours_to_start() -> (
-    None
-):
+def test_an_endpoint_has_its_stated_gpus_and_costs_no_start() -> None:
     made = planned(
         deployments={
             "engine": "endpoint",

@@ -43,7 +43,7 @@ def test_every_deployment_gets_every_workload_at_every_level() -> None:
     assert len({point.point_id for point in plan.points}) == 12
 
 
-def test_an_infinite_rate_needs_a_number_of_requests_and_goes_through_a_plan() -> None:
+def test_an_infinite_rate_needs_a_number_of_requests() -> None:
     plan = planned(load={"levels": {"request_rate": [2, "inf"]}, "requests": 50})
     again = Plan.from_json(plan.to_json())
     assert [point.level.value for point in again.points] == [2.0, float("inf")]
@@ -93,7 +93,7 @@ def test_a_problem_of_the_file_hides_no_name_that_nothing_answers_to() -> None:
     ]
 
 
-def test_planning_lets_go_of_what_it_has_planned() -> None:
+def test_planning_frees_combinations_as_it_goes() -> None:
     """Settings as the file has them are as large as the plan: 100,000 are 200 MB."""
     axes = grid(hardware=["h100"], tensor_parallel_size=[4, 8], pipeline_parallel_size=[1, 2])
     some = experiment(hardware=H100, deployments=axes)

@@ -140,7 +140,7 @@ def test_a_plan_that_cannot_be_written_says_why(tmp_path: Path) -> None:
         write_plan(planned(), tmp_path / "no" / "plan.json")
 
 
-def test_a_strategy_is_told_the_predicted_capacity_of_its_own_deployment(
+def test_a_strategy_knows_the_predicted_capacity_of_its_deployment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan, asked = planned(slos={"fast": {"ttft": "1s"}, "slow": {"ttft": "9s"}}), []
@@ -160,7 +160,7 @@ def test_a_strategy_is_told_the_predicted_capacity_of_its_own_deployment(
     assert asked == [None, None, 2.5]
 
 
-def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() -> None:
+def test_a_point_of_a_level_is_always_the_same() -> None:
     plan = planned(**RICH)
     deployment, load = plan.runnable()[0], plan.loads[0]
     asked = [plan.point(deployment.id, load, level) for level in load.levels]
@@ -175,7 +175,7 @@ def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() ->
         plan.deployment("none")
 
 
-def test_more_starts_ask_for_measurements_of_their_own_and_keep_those_on_the_first() -> None:
+def test_more_starts_keep_the_measurements_of_the_first_start() -> None:
     before = {one.measurement_id for one in measurements(planned(repeats=2))}
     after = measurements(planned(repeats=2, starts=2))
     assert {(one.start, one.measurement_id in before) for one in after} == {(0, True), (1, False)}
@@ -192,7 +192,7 @@ def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
     assert not planned(repeats=2, starts=2).notes
 
 
-def test_the_sums_are_those_of_the_load() -> None:
+def test_totals_add_up_the_load() -> None:
     plan = planned(**RICH)
     sums = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 0.0)).totals()
     assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)

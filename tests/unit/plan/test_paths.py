@@ -82,7 +82,7 @@ UNKNOWN = "there is no home folder of '~nosuchuser' here"
 
 
 @pytest.mark.parametrize("name", ["executable", "model", "tokenizer", "image", "profile"])
-def test_the_home_of_a_user_nobody_knows_is_refused(tmp_path: Path, name: str) -> None:
+def test_the_home_of_an_unknown_user_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"'~nosuchuser/x': {UNKNOWN}"):
         resolved(tmp_path, **{name: "~nosuchuser/x"})
 
@@ -104,14 +104,14 @@ TRACE = {"process": "trace", "trace": "~nosuchuser/x"}
         {"predictions": {"profile": "~nosuchuser/x"}},
     ],
 )
-def test_a_plan_with_a_file_of_a_user_nobody_knows_is_refused_with_its_line(
+def test_a_file_in_the_home_of_an_unknown_user_is_a_problem(
     changes: dict[str, Any],
 ) -> None:
     with pytest.raises(ProblemsError, match=rf"x.yaml:1: .*{UNKNOWN}"):
         planned(**changes)
 
 
-def test_other_paths_of_a_user_nobody_knows_are_bad_input_or_nowhere() -> None:
+def test_other_paths_of_an_unknown_user_are_bad_input_or_nowhere() -> None:
     with pytest.raises(InputError, match=UNKNOWN):
         parse_location("~nosuchuser/results")
     with pytest.raises(InputError, match=UNKNOWN):

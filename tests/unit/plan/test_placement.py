@@ -20,7 +20,7 @@ def settings(**fields: Any) -> EngineSettings:
 @given(
     st.integers(1, 8), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6), st.integers(1, 8)
 )
-def test_a_replica_is_placeable_exactly_when_nodes_share_it_evenly_and_hold_their_part(
+def test_a_replica_is_placeable_when_nodes_share_it_evenly_and_hold_it(
     tensor: int, pipeline: int, data: int, nodes: int, per_node: int
 ) -> None:
     one = settings(
@@ -34,7 +34,7 @@ def test_a_replica_is_placeable_exactly_when_nodes_share_it_evenly_and_hold_thei
     assert (found == []) == (world % nodes == 0 and world <= nodes * per_node)
 
 
-def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
+def test_problems_name_the_sizes_and_a_remedy() -> None:
     one = settings(tensor_parallel_size=4, pipeline_parallel_size=2, nnodes=3)
     assert placement_problems(one, Hardware(name="h", accelerator="X")) == [
         "8 GPUs (tensor 4 x pipeline 2) cannot be spread evenly over nnodes: 3"
@@ -71,7 +71,7 @@ def test_several_nodes_are_no_advice_for_an_engine_that_cannot_use_them(
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]))
-def test_a_replica_larger_than_a_node_is_spread_over_as_few_as_hold_whole_stages(
+def test_a_large_replica_is_spread_over_the_fewest_nodes(
     tensor: int, pipeline: int, per_node: int
 ) -> None:
     nodes = Hardware(name="h", accelerator="X", gpus_per_node=per_node)
@@ -110,7 +110,7 @@ def test_nodes_that_are_given_win() -> None:
         ({"tensor_parallel_size": 4, "nnodes": 3}, None, "3"),
     ],
 )
-def test_what_no_node_holds_is_impossible(
+def test_replicas_that_no_node_holds_are_impossible(
     settings: dict[str, Any], nodes: int | None, reason: str | None
 ) -> None:
     deployments = {"engine": "vllm", "hardware": "h100", **settings}

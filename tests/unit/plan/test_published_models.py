@@ -164,7 +164,7 @@ KV_BYTES = {
 
 
 @pytest.mark.parametrize("name", KV_BYTES)
-def test_cache_and_positions_are_those_of_the_layers_that_attend(name: str) -> None:
+def test_only_layers_with_attention_have_a_cache(name: str) -> None:
     settings = EngineSettings(engine="vllm", model=name)
     found = memory.kv_bytes_per_token(facts(name), settings, 1), facts(name).max_model_len
     assert found == KV_BYTES[name]
@@ -523,7 +523,7 @@ def test_experts_may_be_stored_in_fewer_bits_than_the_rest() -> None:
     assert memory.weights(other).total == pytest.approx(292e9, rel=0.01)
 
 
-def test_where_no_formula_holds_no_number_is_said_but_that_of_the_files() -> None:
+def test_without_a_formula_only_the_size_of_files_counts() -> None:
     name, hardware = (
         "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
         Hardware(name="x", accelerator="H100-80GB"),
@@ -565,7 +565,7 @@ def test_files_are_the_truth_where_they_are_at_hand() -> None:
     assert total("Qwen/Qwen3-32B", 8_000_000_000) == pytest.approx(65.5e9, rel=0.01)
 
 
-def test_what_is_judged_impossible_can_be_run_all_the_same_but_not_what_nothing_could_run() -> None:
+def test_impossible_deployments_can_be_run_if_they_have_a_command() -> None:
     plan = planned(
         hardware={"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8}},
         model="meta-llama/Llama-3.1-70B-Instruct",

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("judged")
         ({"duration": "1s"}, 1, 2.0),
     ],
 )
-def test_the_level_of_a_trace_is_the_mean_rate_of_what_is_sent(
+def test_the_level_of_a_trace_is_its_mean_rate(
     load: dict[str, Any], turns: int, rate: float, tmp_path: Path
 ) -> None:
     (tmp_path / "t.txt").write_text("0.0\n0.5\n1.25\n")

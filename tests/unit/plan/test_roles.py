@@ -37,7 +37,7 @@ def parts(**changes: Any) -> dict[str, EngineSettings]:
     return one.settings.parts
 
 
-def test_a_role_has_the_settings_of_all_and_its_own_and_the_router_serves_the_same_model() -> None:
+def test_roles_have_shared_and_own_settings_and_the_router_their_model() -> None:
     made = parts()
     assert list(made) == ["prefill", "decode", "router"]
     assert (made["prefill"].replicas, made["prefill"].tensor_parallel_size) == (2, 2)
@@ -51,7 +51,7 @@ def test_a_role_has_the_settings_of_all_and_its_own_and_the_router_serves_the_sa
     )
 
 
-def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -> None:
+def test_devices_of_all_roles_count_and_a_router_has_none() -> None:
     (one,) = plan().deployments
     assert one.devices == 2 * 2 + 1
     assert one.settings.least_nodes(8) == 1
@@ -101,9 +101,7 @@ def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_with_roles_is_said_before_anything_starts(
-    changes: dict[str, Any], wanted: str
-) -> None:
+def test_problems_of_roles_are_problems_of_the_file(changes: dict[str, Any], wanted: str) -> None:
     with pytest.raises(ProblemsError) as caught:
         plan(**changes)
     said = [one.message + (f" ({one.hint})" if one.hint else "") for one in caught.value.problems]
@@ -130,7 +128,7 @@ load: {levels: {concurrency: [1]}}
     assert [line for line, _ in problems_in(text)] == [8, 13]
 
 
-def test_settings_of_roles_vary_are_excluded_by_and_shown_under_their_dotted_names() -> None:
+def test_dotted_names_vary_exclude_and_label_settings_of_roles() -> None:
     grid = {"roles.prefill.replicas": [1, 2], "roles.decode.tensor_parallel_size": [1, 4]}
     made = plan(
         vary=[{"grid": grid}],
@@ -158,7 +156,7 @@ def test_one_file_compares_roles_with_equal_replicas_behind_a_router_and_without
     )
 
 
-def test_a_deployment_without_roles_has_the_id_of_its_settings_and_pins_alone() -> None:
+def test_without_roles_the_id_is_of_settings_and_pins_alone() -> None:
     (plain,) = planned(
         hardware=H100, deployments={"engine": "vllm", "hardware": "h100"}
     ).deployments
@@ -174,7 +172,7 @@ def test_a_deployment_without_roles_has_the_id_of_its_settings_and_pins_alone() 
     ],
     ids=["router's place", "router's policy", "a role's environment"],
 )
-def test_what_any_part_is_told_changes_the_id(changes: dict[str, Any]) -> None:
+def test_settings_of_any_part_change_the_id(changes: dict[str, Any]) -> None:
     assert plan(**changes).deployments[0].id != plan().deployments[0].id
 
 
@@ -230,7 +228,9 @@ def test_sglang_has_roles_behind_its_own_router() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_sglang_cannot_hand_over_is_impossible(changes: dict[str, Any], reason: str) -> None:
+def test_settings_that_sglang_cannot_hand_over_are_impossible(
+    changes: dict[str, Any], reason: str
+) -> None:
     hardware = H100 | {"cpu": {"accelerator": "cpu"}}
     (one,) = planned(hardware=hardware, deployments=TWO | SGLANG | changes).deployments
     assert one.status == "impossible"
@@ -256,7 +256,7 @@ def test_what_sglang_cannot_hand_over_is_impossible(changes: dict[str, Any], rea
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_a_part_cannot_do_makes_the_deployment_impossible(
+def test_a_part_that_cannot_run_makes_the_deployment_impossible(
     changes: dict[str, Any], reason: str
 ) -> None:
     (one,) = plan(**changes).deployments
@@ -264,7 +264,7 @@ def test_what_a_part_cannot_do_makes_the_deployment_impossible(
     assert any(text.startswith(reason) for text in one.reasons), one.reasons
 
 
-def test_more_nodes_than_the_cluster_has_are_too_many_for_all_roles_together() -> None:
+def test_all_roles_together_need_no_more_nodes_than_there_are() -> None:
     roles = {"prefill": {"tensor_parallel_size": 8}, "decode": {"tensor_parallel_size": 8}}
     assert plan(cluster_nodes=1, roles=roles).deployments[0].status == "impossible"
     assert plan(cluster_nodes=2, roles=roles).deployments[0].status == "planned"
@@ -287,6 +287,6 @@ def test_an_endpoint_has_no_roles() -> None:
     assert parsed().combinations[0].settings.parts == {"": parsed().combinations[0].settings}
 
 
-def test_what_roles_hold_is_not_predicted_and_the_plan_says_so() -> None:
+def test_roles_are_not_predicted_and_the_plan_says_so() -> None:
     (one,) = with_predictions(plan(slos={"x": {"ttft": "1s"}})).deployments
     assert (one.predicted or {})["not_predicted"] == "the model has no term for replicas with roles"

@@ -140,7 +140,7 @@ def test_only_runnable_vllm_deployments_of_that_version_are_asked_about(
 @pytest.mark.vllm
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not VLLM.exists(), reason=f"no vLLM environment in {VLLM}: make engines")
-def test_real_vllm_refuses_in_its_own_words_what_we_have_no_rule_for(tmp_path: Path) -> None:
+def test_real_vllm_refuses_in_its_own_words(tmp_path: Path) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2,
         "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 512, "vocab_size": 512,

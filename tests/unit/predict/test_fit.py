@@ -141,7 +141,7 @@ def measured(
     return str(folder)
 
 
-def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Path) -> None:
+def test_a_fit_reproduces_measurements_also_of_held_out_samples(tmp_path: Path) -> None:
     found = fit(measured(tmp_path))
     assert len(found.by_sample) == 10
     assert max(found.error.values()) < 0.05
@@ -170,7 +170,7 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
         ), name
 
 
-def test_where_measurements_tell_all_constants_a_fit_gives_them_all_back() -> None:
+def test_a_fit_finds_all_constants_that_measurements_show() -> None:
     right = Constants(
         compute_efficiency=0.5, low_bit_efficiency=0.4, expert_compute_efficiency=0.1, bandwidth_efficiency=0.6,
         expert_bandwidth_efficiency=0.5, step_overhead_s=2e-3, sequence_overhead_s=8e-5, collective_latency_s=5e-5,
@@ -247,7 +247,7 @@ def test_a_fit_finds_how_much_steps_vary() -> None:
     assert _tail_error(sample(1, 0.5), TRUE) > 0.05  # without it the tail is too short
 
 
-def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
+def test_a_fit_finds_the_jitter_of_a_server_in_open_loop() -> None:
     closed, everything = sample(1), np.ones(400, np.bool_)
     model = replica(
         closed.settings, closed.facts, closed.device, TRUE.model_copy(update={"jitter": 0.2})
@@ -266,7 +266,7 @@ def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
         assert with_jitter([measured], TRUE).jitter == 0.2
 
 
-def test_what_an_emulator_answered_is_no_measurement(tmp_path: Path) -> None:
+def test_answers_of_an_emulator_are_no_measurement(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="5 points were answered by an emulator"):
         fit(measured(tmp_path, (1,), emulated=True))
 
@@ -277,7 +277,7 @@ def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:
     assert np.median([one["tpot_p50"] for one in before]) > 0.1
 
 
-def test_samples_hold_what_was_answered_and_compare_what_was_measured(tmp_path: Path) -> None:
+def test_samples_have_answered_requests_and_compare_measured_ones(tmp_path: Path) -> None:
     samples = read_samples(measured(tmp_path, (1,)), Profile()).samples
     assert [sample.concurrency for sample in samples].count(None) == 3
     for sample in samples:

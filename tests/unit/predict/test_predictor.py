@@ -140,9 +140,7 @@ def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
         ),
     ],
 )
-def test_what_the_model_knows_nothing_of_is_not_predicted_and_says_why(
-    changes: dict[str, Any], reason: str
-) -> None:
+def test_unpredictable_deployments_have_a_reason(changes: dict[str, Any], reason: str) -> None:
     plan = predicted_plan(**changes)
     (found,) = reasons_not_predicted(plan)
     assert reason in found
@@ -157,7 +155,7 @@ def test_what_the_model_knows_nothing_of_is_not_predicted_and_says_why(
         ("Qwen/Qwen3-Next-80B-A3B-Thinking", "layers without attention"),
     ],
 )
-def test_models_with_parts_that_the_formulas_have_no_term_for_are_not_predicted(
+def test_models_with_parts_beyond_the_formulas_are_not_predicted(
     tmp_path: Path, model: str, lacking: str
 ) -> None:
     published = json.loads(PUBLISHED_MODELS.read_text(encoding="utf-8"))[model]
@@ -250,7 +248,7 @@ def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_take
     )
 
 
-def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() -> None:
+def test_factors_follow_from_medians_of_a_normal_distribution() -> None:
     """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
     ttft, tpot = Error(0.5, 0.1, "").factors
     assert tpot == pytest.approx(1.1 ** (1.645 / 0.674)) and ttft == pytest.approx(
@@ -259,7 +257,7 @@ def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() ->
     assert Error(0.5, 0.1, "", (7.0, 1.2)).factors == (7.0, 1.2)  # somebody counted
 
 
-def test_nine_in_ten_published_points_lie_within_the_stated_factors() -> None:
+def test_factors_of_published_points_are_wider_than_normal() -> None:
     """They have fatter tails than a normal distribution of their median has."""
     found = prediction_of(predicted_plan().deployments[0])["error"]
     h100 = find("H100-80GB")
@@ -268,7 +266,7 @@ def test_nine_in_ten_published_points_lie_within_the_stated_factors() -> None:
     assert found["within"]["tpot"] > (1 + stated["tpot"]) ** (1.645 / 0.674)
 
 
-def test_levels_of_a_search_are_a_ladder_up_to_all_it_can_do() -> None:
+def test_without_levels_a_ladder_up_to_the_highest_load_is_predicted() -> None:
     plan = planned(**EXPERIMENT)
     bare = plan.model_copy(
         update={"loads": tuple(one.model_copy(update={"levels": ()}) for one in plan.loads)}

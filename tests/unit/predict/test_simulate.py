@@ -62,7 +62,7 @@ def test_a_closed_loop_keeps_its_concurrency() -> None:
         assert in_flight == 5
 
 
-def test_a_closed_loop_is_dealt_to_data_parallel_ranks_and_finds_cached_tokens() -> None:
+def test_a_closed_loop_is_dealt_to_ranks_with_cached_tokens() -> None:
     prompts, outputs = np.full(64, 1000, np.int64), np.full(64, 20, np.int64)
     one, _ = run_closed(a_replica(), prompts, outputs, 16)
     two, _ = run_closed(a_replica(), prompts, outputs, 16, ranks=2)

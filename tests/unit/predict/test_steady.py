@@ -71,7 +71,7 @@ def demand(prompt: int, output: int, spread: bool = True) -> Demand:
         (of(LARGE, 4, 256, 2048), 3000, 200, "concurrency", 16),
     ],
 )
-def test_it_is_what_a_long_simulation_shows(
+def test_steady_states_agree_with_long_simulations(
     model: Replica, prompt: int, output: int, control: Control, level: float
 ) -> None:
     """Medians of TPOT within a tenth (2 % in the median of these cases) and of TTFT within a third
@@ -101,7 +101,7 @@ def test_it_is_what_a_long_simulation_shows(
     assert state.rate * asked.output.mean() == pytest.approx(rate, rel=0.06)
 
 
-def test_more_than_it_can_do_has_no_steady_state_in_open_loop_and_waits_in_closed_loop() -> None:
+def test_overload_has_no_steady_state_in_open_loop_and_waits_in_closed() -> None:
     model, asked = of(SMALL, 1, 8, 8192), demand(600, 250)
     opened, closed = Rank(model, asked, "request_rate"), Rank(model, asked, "concurrency")
     assert opened.under(1.01 * opened.full.rate) is None
