@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import fields
@@ -16,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import Problem, ProblemsError, ResultsError
-from orchestrator.cli.load import _outputs_are_one, _plan, load
+from orchestrator.cli.load import _plan, load
 from orchestrator.cli.load_options import (
     AskedLoad,
     LoadOptions,
@@ -24,7 +23,6 @@ from orchestrator.cli.load_options import (
     dialects_of,
     target_of,
 )
-from orchestrator.cli.option_words import OPTIONS, in_options
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -537,30 +535,6 @@ def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
     assert [dialect.cache_salt for dialect in salted_ones] == [True] * len(candidates) * salted
 
 
-def test_problems_of_an_experiment_are_told_in_the_words_of_options() -> None:
-    lengths = Problem(
-        (
-            "prompts 'a.jsonl' does not say for each prompt how long the answer shall be: give "
-            "'output_tokens'"
-        ),
-        hint="'shared_prefix_tokens' or 'nothing'",
-    )
-    assert in_options(lengths) == Problem(
-        (
-            "--prompt-file 'a.jsonl' does not say for each prompt how long the answer shall be: give "
-            "--output-tokens"
-        ),
-        hint="--prefix-tokens or 'nothing'",
-    )
-    assert in_options(Problem("trace 'requests' is empty")).message == "--trace 'requests' is empty"
-
-
-def test_every_option_that_problems_name_exists() -> None:
-    options = {name for option in load.params for name in option.opts}
-    named = {word for text in OPTIONS.values() for word in text.split() if word.startswith("--")}
-    assert named <= options
-
-
 def test_answers_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "x", "completion": "y"}\n')
@@ -636,16 +610,3 @@ def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> Non
     assert problems == []
     (load_rules,) = planned(made).loads
     assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)
-
-
-def test_notes_are_repeated_only_where_the_table_goes_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.setattr("sys.stderr", err)
-        assert not _outputs_are_one()
-        monkeypatch.setattr("sys.stderr", out)
-        assert _outputs_are_one()
-        monkeypatch.setattr("sys.stderr", io.StringIO())
-        assert not _outputs_are_one()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.spec.settings import EngineSettings, is_version
+from orchestrator.spec.settings import EngineSettings
 from tests.unit.spec.files import parsed, problem, problems, problems_in
 
 VLLM = {
@@ -165,24 +163,3 @@ def test_two_environments_of_one_place_are_an_error() -> None:
 def test_one_version_and_excluded_ones_share_a_place_with_nothing() -> None:
     assert settings(deployments=versions("0.31"))
     assert settings(deployments=versions("0.31", "0.32", exclude=["engine_version == '0.32'"]))
-
-
-@pytest.mark.parametrize(
-    ("asked", "found", "same"),
-    [
-        ("0.32", "0.32.0+cpu", True), ("0.32.0", "0.32.0", True), ("v0.32", "0.32.1", True), ("0.3", "0.32.0", False),
-        ("0.31", "0.32.0", False), ("0.32.0", "0.32", False), ("nightly", "0.32", True), ("0.32-fp8", "0.31", True),
-    ],
-)  # fmt: skip
-def test_an_installed_version_is_compared_by_what_was_asked(
-    asked: str, found: str, same: bool
-) -> None:
-    assert is_version(asked, found) is same
-
-
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=3), st.integers(0, 99))
-def test_a_version_is_itself_and_a_start_of_its_patches(parts: list[int], patch: int) -> None:
-    text = ".".join(map(str, parts))
-    assert is_version(text, text)
-    assert is_version(text, f"{text}.{patch}")
-    assert not is_version(f"{text}.{patch}", text)
