@@ -23,7 +23,7 @@ import numpy as np
 
 from orchestrator.cluster.base import Bundle, Machine
 from orchestrator.plan.order import FRONT
-from orchestrator.sweep.admission import Queue, Running, Waiting, choose
+from orchestrator.sweep.admission import Queue, Reservation, Waiting, choose
 from orchestrator.sweep.resource_request import ResourceRequest
 
 PER_NODE = 8
@@ -46,16 +46,16 @@ def makespan_s(jobs: list[Waiting], took_s: dict[str, float], nodes: int) -> flo
     machines = [Machine(f"n{at:02}", f"10.0.0.{at}", PER_NODE, 96.0) for at in range(nodes)]
     queue, left, now_s = Queue(jobs), len(jobs), 0.0
     ends: list[tuple[float, str]] = []
-    running: dict[str, Running] = {}
+    reservations: dict[str, Reservation] = {}
     while left or ends:
-        while (found := choose(queue, machines, list(running.values()), now_s)) is not None:
+        while (found := choose(queue, machines, list(reservations.values()), now_s)) is not None:
             job, chosen, _ = found
             queue.remove(job)
             left -= 1
-            running[job.key] = Running(job.resources, chosen, now_s + job.estimate_s)
+            reservations[job.key] = Reservation(job.resources, chosen, now_s + job.estimate_s)
             heapq.heappush(ends, (now_s + took_s[job.key], job.key))
         now_s, key = heapq.heappop(ends)
-        del running[key]
+        del reservations[key]
     return now_s
 
 

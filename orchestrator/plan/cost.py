@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import ENGINES, ROUTERS
 from orchestrator.plan.model import Deployment, DeploymentStatus, Plan
-from orchestrator.plan.order import QueueClass, QueuePlace, place, queue_priority
+from orchestrator.plan.order import QueueClass, QueuePosition, queue_position, queue_priority
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import counted, hours
 
@@ -129,7 +129,9 @@ class Estimate:
         queue_class = QueueClass.RISKY if risky else QueueClass.NORMAL
         least_nodes = deployment.settings.least_nodes(deployment.hardware.gpus_per_node)
         return _Job(
-            place(queue_class, gang, priority, seconds), min(cluster_nodes, least_nodes), seconds
+            queue_position(queue_class, gang, priority, seconds),
+            min(cluster_nodes, least_nodes),
+            seconds,
         )
 
     def totals(self) -> Totals:
@@ -293,7 +295,7 @@ class Estimate:
 class _Job(NamedTuple):
     """A deployment on the cluster's nodes. Jobs are sorted as they start."""
 
-    place: QueuePlace
+    place: QueuePosition
     nodes: int
     seconds: float
 

@@ -21,8 +21,8 @@ class QueueClass(IntEnum):
     CONTINUED = 2  # of a race, and probed already: what was never probed goes first
 
 
-class QueuePlace(NamedTuple):
-    """A launch's place in the queue: the smallest runs first."""
+class QueuePosition(NamedTuple):
+    """A launch's position in the queue: the smallest is admitted first."""
 
     queue_class: QueueClass
     goes_after_gangs: bool
@@ -30,15 +30,19 @@ class QueuePlace(NamedTuple):
     negative_seconds: float
 
 
-def place(queue_class: QueueClass, gang: bool, priority: float, seconds: float) -> QueuePlace:
-    """The place of a launch in the queue.
+def queue_position(
+    queue_class: QueueClass, gang: bool, priority: float, seconds: float
+) -> QueuePosition:
+    """The position of a launch in the queue; the smallest is admitted first.
 
     ``gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED.
-    ``priority``: see ``queue_priority``; in a race, how far the deployment may still come.
-    ``seconds``: how long it is expected to take.
+    ``priority``: see ``queue_priority``; of a launch that is CONTINUED, how much load the
+    deployment may still hold. ``seconds``: how long the launch is expected to take.
+
+    The table in ``tests/unit/sweep/test_admission_order.py`` guards this order.
     """
     goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED
-    return QueuePlace(queue_class, goes_after_gangs, -priority, -seconds)
+    return QueuePosition(queue_class, goes_after_gangs, -priority, -seconds)
 
 
 def queue_priority(plan: Plan) -> dict[str, float]:

@@ -27,7 +27,10 @@ KINDS = {
     "nodes_wanted": "the cluster is asked for a new set of nodes: footprints, and how many of each",
     "nodes_changed": "nodes `joined` or `left` the cluster",
     "autoscaler": "what the autoscaler says of nodes that do not come",
-    "occupied": "a launch waits for a host, cores or GPUs: who holds them, or comes first",
+    "occupied": (
+        "a launch waits for a host, cores or GPUs, in line (`state` occupied) or in the queue "
+        "again (`state` queued): who holds them, or comes first"
+    ),
     "network": (
         "the nodes of a replica or its roles use TCP, or a network that the engine's log "
         "does not name"
@@ -90,12 +93,14 @@ class LaunchState(StrEnum):
     LOADING = "loading"  # requests are sent, or what came of them is stored
     STOPPING = "stopping"
     ENDED = "ended"
-    REFUSED = "refused"  # it gets no nodes in this sweep: none can hold it, or no budget is left
+    # it gets no nodes: none can hold it, no budget is left for it, or others hold more load
+    REFUSED = "refused"
 
 
 class PhaseName(StrEnum):
     """What a launch is shown to do: finer than ``LaunchState``."""
 
+    QUEUED = "queued"  # again, because others kept one of its hosts
     WAIT_FOR_NODES = "wait for nodes"
     PLACE = "place"
     WAIT_FOR_HOST = "wait for host"
@@ -109,6 +114,7 @@ class PhaseName(StrEnum):
     STOP = "stop"
     STORE_LAUNCH = "store the launch"
     ENDED = "ended"
+    REFUSED = "refused"
 
     @property
     def state(self) -> LaunchState:
@@ -117,6 +123,7 @@ class PhaseName(StrEnum):
 
 
 _STATE_OF = {
+    PhaseName.QUEUED: LaunchState.QUEUED,
     PhaseName.WAIT_FOR_NODES: LaunchState.QUEUED,
     PhaseName.PLACE: LaunchState.PLACING,
     PhaseName.WAIT_FOR_HOST: LaunchState.OCCUPIED,
@@ -130,6 +137,7 @@ _STATE_OF = {
     PhaseName.STOP: LaunchState.STOPPING,
     PhaseName.STORE_LAUNCH: LaunchState.STOPPING,
     PhaseName.ENDED: LaunchState.ENDED,
+    PhaseName.REFUSED: LaunchState.REFUSED,
 }
 
 
@@ -204,7 +212,7 @@ class Phase:
     @property
     def is_over(self) -> bool:
         """Whether nothing is done under this label any more."""
-        return self.name in (PhaseName.ENDED, SweepStep.ENDED)
+        return self.name in (PhaseName.ENDED, PhaseName.REFUSED, SweepStep.ENDED)
 
 
 Listener = Callable[[Event | Phase], None]  # called from several threads

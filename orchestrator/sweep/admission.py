@@ -1,45 +1,47 @@
-"""Pure functions of the queue, the machines and the running launches: ``choose`` picks the next
-launch and its nodes, ``worth_adding`` says for which launches nodes should be added, ``asked_for``
-which.
+"""Decides which launch of the queue starts next, and for which launches nodes should be added.
 
-Order: launches that are sure to fit, then risky ones, then those of a race that were probed already
-(``plan/order.py: place``); within a class launches over several nodes first, then those predicted
-best, then the longest. The head of the queue
-gets a reservation, and others overtake it only where they do not delay it (EASY backfill). Ray's
-own queue has no look-ahead: there, small groups would overtake a large one for ever.
-``most_nodes``: how many nodes all launches together may hold.
+Pure functions of the queue, the machines, and the nodes that other launches have reserved:
+``choose`` picks the next launch and its nodes, ``worth_adding`` lists the launches for which nodes
+should be added, and ``asked_for`` says which nodes those are.
+
+The order of the queue is one function, ``plan/order.py: queue_position``. Where the head of the
+queue does not fit yet, nodes are kept for it, and other launches overtake it only where they do not
+delay it (EASY backfill). Ray's own queue has no look-ahead: there, small groups would overtake a
+large one for ever.
+
+In all of them ``most_nodes`` limits how many nodes all launches together may hold.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
 from orchestrator.cluster.base import MOST_GROUPS, Bundle, Footprint, Machine, NodeType
-from orchestrator.plan.order import QueueClass, place
+from orchestrator.plan.order import QueueClass, QueuePosition, queue_position
 from orchestrator.sweep.resource_request import ResourceRequest
 
 Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Spending:
     """GPU seconds and US dollars."""
 
     gpu_s: float = 0.0
     usd: float = 0.0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.gpu_s + other.gpu_s, self.usd + other.usd)
+    def __add__(self, other: Spending) -> Spending:
+        return Spending(self.gpu_s + other.gpu_s, self.usd + other.usd)
 
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.gpu_s - other.gpu_s, self.usd - other.usd)
+    def __sub__(self, other: Spending) -> Spending:
+        return Spending(self.gpu_s - other.gpu_s, self.usd - other.usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +53,24 @@ class Waiting:
     estimate_s: float
     queue_class: QueueClass = QueueClass.NORMAL
     avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it: taken last
-    cost: Cost = Cost()  # expected
+    cost: Spending = Spending()  # expected
     # the load it is predicted to hold, as a share of the best prediction; of a deployment that was
     # probed already, how much it may still hold
     priority: float = 0.0
 
     @property
-    def order(self) -> tuple[QueueClass, bool, float, float, str]:
-        """Sort key of admission: the smallest first."""
-        in_queue = place(self.queue_class, self.resources.gang, self.priority, self.estimate_s)
-        return *in_queue, self.key
+    def order(self) -> tuple[QueuePosition, str]:
+        """Sort key of the queue: the smallest is admitted first; the launch's key breaks ties."""
+        position = queue_position(
+            self.queue_class, self.resources.gang, self.priority, self.estimate_s
+        )
+        return position, self.key
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A launch that holds nodes. ``end_s``: when it is expected to give them back, on the caller's
-    clock.
+class Reservation:
+    """The nodes that a launch has from its admission on. ``end_s``: when it is expected to give
+    them back, on the caller's clock.
     """
 
     resources: ResourceRequest
@@ -87,8 +91,8 @@ class _Kind(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """A launch to start, and its nodes. ``ahead``: key of the launch that it overtakes and does not
-    delay.
+    """A launch to start, and its nodes. ``ahead``: key of the launch that it overtakes without
+    delaying it; empty if it overtakes none.
     """
 
     job: Waiting
@@ -127,47 +131,66 @@ class Queue:
         return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
 
     def in_turn(self, closed: Collection[ResourceRequest]) -> Iterator[Waiting]:
-        """One launch of each resource request in turn, the first in the order of admission; those
-        of a higher class last. Launches of requests that become ``closed`` meanwhile are passed
-        over.
+        """The launches, one of each resource request in turn: first the first ones of all requests
+        in the order of admission, then the second ones, and so on; launches of a higher class come
+        last.
+
+        Launches of requests that become ``closed`` during the iteration are passed over.
         """
-        same: dict[tuple[ResourceRequest, QueueClass], list[list[Waiting]]] = {}
+        alike: dict[tuple[ResourceRequest, QueueClass], list[list[Waiting]]] = {}
         for key, kind in self._kinds.items():
-            same.setdefault((key.resources, key.queue_class), []).append(kind)
+            alike.setdefault((key.resources, key.queue_class), []).append(kind)
 
-        def turns(kinds: list[list[Waiting]]) -> Iterator[tuple[tuple[int, int, object], Waiting]]:
+        def turns(kinds: list[list[Waiting]]) -> Iterator[_Turn]:
+            """The launches of one request and class, until that request is closed."""
             jobs = heapq.merge(*kinds, key=attrgetter("order"))
-            open_jobs = takewhile(lambda job: job.resources not in closed, jobs)
-            return (((job.queue_class, turn, job.order), job) for turn, job in enumerate(open_jobs))
+            for number, job in enumerate(jobs):
+                if job.resources in closed:
+                    return
+                yield _Turn(job.queue_class, number, job.order, job)
 
-        every = (job for _, job in heapq.merge(*map(turns, same.values())))
-        return (job for job in every if job.resources not in closed)
+        for turn in heapq.merge(*map(turns, alike.values())):
+            # merge holds one launch of each request ahead: its request may be closed by now
+            if turn.job.resources not in closed:
+                yield turn.job
 
 
-def held(running: Iterable[Running]) -> set[str]:
+class _Turn(NamedTuple):
+    """A launch in ``Queue.in_turn``; sorted by its class, then by its number among its equals."""
+
+    queue_class: QueueClass
+    number: int
+    order: tuple[QueuePosition, str]
+    job: Waiting
+
+
+def held(reservations: Iterable[Reservation]) -> set[str]:
     """Ids of the nodes that launches hold."""
-    return {node for launch in running for replica in launch.nodes for node in replica}
+    nodes: set[str] = set()
+    for reservation in reservations:
+        nodes.update(*reservation.nodes)
+    return nodes
 
 
 def fit(
     resources: ResourceRequest,
     machines: Sequence[Machine],
-    running: Sequence[Running],
+    reservations: Sequence[Reservation],
     avoid: frozenset[str] = frozenset(),
     most_nodes: float = math.inf,
 ) -> Nodes | None:
-    """Free nodes for every replica, best fit first and ``avoid`` last; None when it does not fit
-    now.
+    """Free nodes for every replica, best fit first and nodes to ``avoid`` last; None when the
+    replicas do not fit now. An endpoint needs no nodes, but only one launch at a time may load it.
     """
     if not resources.replicas:
-        endpoints = {other.resources.endpoint for other in running if other.resources.endpoint}
+        endpoints = {other.resources.endpoint for other in reservations if other.resources.endpoint}
         return None if resources.endpoint in endpoints else ()
-    free = _free(resources, machines, running)
-    chosen: dict[int, tuple[str, ...]] = {}
-    for at in resources.by_size():
-        bundles = resources.replicas[at]
+    free = _free(resources, machines, reservations)
+    chosen: dict[int, tuple[str, ...]] = {}  # by index of the replica
+    own: set[str] = set()
+    for index in resources.by_size():
+        bundles = resources.replicas[index]
         available = free
-        own = {node for nodes in chosen.values() for node in nodes}
         is_router = not any(bundle.gpus or bundle.cpus for bundle in bundles)
         if own and is_router:  # on a node of its replicas
             available = {node: left for node, left in free.items() if node in own}
@@ -176,10 +199,11 @@ def fit(
             return None
         for node, bundle in zip(nodes, bundles, strict=True):
             free[node] = free[node].without(bundle)
-        chosen[at] = nodes
-    if most_nodes < math.inf and len(held(running).union(*chosen.values())) > most_nodes:
+        chosen[index] = nodes
+        own.update(nodes)
+    if most_nodes < math.inf and len(held(reservations) | own) > most_nodes:
         return None
-    return tuple(chosen[at] for at in range(len(chosen)))
+    return tuple(chosen[index] for index in range(len(chosen)))
 
 
 class _Free(NamedTuple):
@@ -196,25 +220,30 @@ class _Free(NamedTuple):
 
 
 def _free(
-    resources: ResourceRequest, machines: Sequence[Machine], running: Sequence[Running]
+    resources: ResourceRequest, machines: Sequence[Machine], reservations: Sequence[Reservation]
 ) -> dict[str, _Free]:
-    """What is left of each node that this launch may use."""
+    """What is left of each node that a launch may use; by node id."""
     free = {machine.node_id: _Free(machine.gpus, machine.cpus) for machine in machines}
     address = {machine.node_id: machine.address for machine in machines}
-    closed: set[str] = set()
-    for launch in running:
-        for replica, bundles in zip(launch.nodes, launch.resources.replicas, strict=True):
-            for node, bundle in zip(replica, bundles, strict=True):
-                if node not in free:
-                    continue
-                free[node] = free[node].without(bundle)
-                if resources.exclusive or launch.resources.exclusive:
-                    closed.add(address[node])
-    return {
-        machine.node_id: free[machine.node_id]
-        for machine in machines
-        if machine.address not in closed and resources.accepts(machine)
-    }
+    closed_hosts: set[str] = set()  # addresses; one of the two launches wants the host for itself
+    for reservation in reservations:
+        for node, bundle in _bundles_by_node(reservation):
+            if node not in free:
+                continue
+            free[node] = free[node].without(bundle)
+            if resources.exclusive or reservation.resources.exclusive:
+                closed_hosts.add(address[node])
+    for machine in machines:
+        if machine.address in closed_hosts or not resources.accepts(machine):
+            del free[machine.node_id]
+    return free
+
+
+def _bundles_by_node(reservation: Reservation) -> Iterator[tuple[str, Bundle]]:
+    """Every node id of a reservation, with the bundle that it holds there."""
+    replicas = zip(reservation.nodes, reservation.resources.replicas, strict=True)
+    for nodes, bundles in replicas:
+        yield from zip(nodes, bundles, strict=True)
 
 
 def _replica(
@@ -223,74 +252,86 @@ def _replica(
     """Distinct nodes for the bundles of one replica, the fullest that still fit; None when there
     are too few.
     """
-    left = dict(free)
+    unused = dict(free)
     nodes = []
     for bundle in bundles:
-        fitting = [node for node, rest in left.items() if rest.holds(bundle)]
+        fitting = [node for node, capacity in unused.items() if capacity.holds(bundle)]
         if not fitting:
             return None
         # fewest free GPUs first: a CPU bundle goes where no GPU is left idle beside it
-        node = min(fitting, key=lambda name: (name in avoid, left[name], name))
+        node = min(fitting, key=lambda name: (name in avoid, unused[name], name))
         nodes.append(node)
-        del left[node]
+        del unused[node]
     return tuple(nodes)
 
 
 def choose(
     queue: Queue,
     machines: Sequence[Machine],
-    running: Sequence[Running],
+    reservations: Sequence[Reservation],
     now_s: float,
     most_nodes: float = math.inf,
 ) -> Pick | None:
-    """The next launch to start and its nodes; None when none fits before something ends."""
-    reservation: _Reservation | None = None
+    """The next launch to start and its nodes; None when none fits before something ends.
+
+    The head of the queue is the first launch that does not fit now but will once others have ended.
+    Another launch overtakes it only on hosts that the head will not need, or if it is expected to
+    end before the head can start.
+    """
+    head: _HeadStart | None = None
+    head_key = ""
     best: Pick | None = None
-    ahead = ""
     for kind in queue.kinds():
         job = kind[0]
-        nodes = fit(job.resources, machines, running, job.avoid, most_nodes)
+        nodes = fit(job.resources, machines, reservations, job.avoid, most_nodes)
         if nodes is None:
-            if reservation is None:
-                reservation = _reserve(job.resources, machines, running, most_nodes)
-                ahead = job.key
+            if head is None:
+                head = _head_start(job.resources, machines, reservations, most_nodes)
+                head_key = job.key
             continue
-        if reservation is None:
+        if head is None:
             return Pick(job, nodes)
-        too_many = len(held(running).union(reservation.nodes, *nodes)) > most_nodes
-        if too_many or not _clear_of(nodes, reservation.nodes, machines):
-            in_time = (one for one in kind if now_s + one.estimate_s <= reservation.from_s)
-            short = next(in_time, None)
-            if short is None:
+        too_many = len(held(reservations).union(head.nodes, *nodes)) > most_nodes
+        if too_many or not _clear_of(nodes, head.nodes, machines):
+            ends_in_time = _first_to_end_by(head.from_s, kind, now_s)
+            if ends_in_time is None:
                 continue
-            job = short
+            job = ends_in_time
         if best is None or job.order < best.job.order:
-            best = Pick(job, nodes, ahead)
+            best = Pick(job, nodes, head_key)
     return best
+
+
+def _first_to_end_by(limit_s: float, kind: Sequence[Waiting], now_s: float) -> Waiting | None:
+    """The first of these launches that is over by ``limit_s`` if it starts now."""
+    for job in kind:
+        if now_s + job.estimate_s <= limit_s:
+            return job
+    return None
 
 
 def worth_adding(
     queue: Queue,
     machines: Sequence[Machine],
-    running: Sequence[Running],
-    left: Cost,
+    reservations: Sequence[Reservation],
+    left: Spending,
     most_nodes: float = math.inf,
     most_launches: float = math.inf,
     types: Sequence[NodeType] = (),
 ) -> list[Waiting]:
-    """The waiting launches that no node can take now and the budget ``left`` still pays for: one of
-    each resource request in turn, because nodes may come for one and none for another.
+    """The waiting launches that no node can take now and that the budget ``left`` still pays for:
+    one of each resource request in turn, because nodes may come for one and none for another.
 
-    At most ``most_launches``, and none that would exceed ``most_nodes`` or, but for the first of
-    each request, what may be added of the ``types`` that fit. Launches that fit beside what runs
-    count as started: no node has to be added for them. Launches that share nodes share those that
-    are added, too.
+    There are at most ``most_launches``. None of them would exceed ``most_nodes``, nor what may be
+    added of the ``types`` that fit; the first launch of each request is asked for even where no
+    more may be added. Launches that fit beside those that hold nodes count as started: no node has
+    to be added for them. Launches that share nodes also share the nodes that are added.
     """
-    started = list(running)
+    started = list(reservations)
     full: set[tuple[ResourceRequest, frozenset[str]]] = set()  # with the nodes to avoid
     wanted: list[Waiting] = []
     added: list[Machine] = []  # for what is wanted
-    on_added: list[Running] = []
+    on_added: list[Reservation] = []
     types_of: dict[ResourceRequest, tuple[str, ...]] = {}
     may_come: dict[tuple[str, ...], float] = {}  # how many more nodes of these types
     closed: set[ResourceRequest] = set()  # get no more
@@ -304,7 +345,7 @@ def worth_adding(
         if (resources, job.avoid) not in full:
             nodes = fit(resources, machines, started, job.avoid, most_nodes)
             if nodes is not None:
-                started.append(Running(resources, nodes, math.inf))
+                started.append(Reservation(resources, nodes, math.inf))
                 continue
             full.add((resources, job.avoid))
         nodes = None if resources.exclusive else fit(resources, added, on_added)
@@ -322,7 +363,7 @@ def worth_adding(
             added += more
             nodes = fit(resources, more, ())
         if nodes:
-            on_added.append(Running(resources, nodes, math.inf))
+            on_added.append(Reservation(resources, nodes, math.inf))
         wanted.append(job)
     return wanted
 
@@ -333,9 +374,10 @@ def asked_for(
     types: Sequence[NodeType],
     most_nodes: float,
 ) -> tuple[list[Footprint], set[ResourceRequest]]:
-    """What to ask an autoscaler for, and the resource requests that this is for. At most
-    MOST_GROUPS footprints: those of the first launch as far as that allows, of the others all or
-    none.
+    """The footprints to ask an autoscaler for, and the resource requests that they are for.
+
+    There are at most MOST_GROUPS footprints: as many of the first launch as that allows, and of
+    each other launch all of its footprints or none.
     """
     footprints: list[Footprint] = []
     served: set[ResourceRequest] = set()
@@ -351,37 +393,39 @@ def asked_for(
     return footprints, served
 
 
-class _Reservation(NamedTuple):
-    """From when on, and on which nodes, a launch will have room."""
+class _HeadStart(NamedTuple):
+    """From when on, and on which nodes, the head of the queue will have room."""
 
     from_s: float
     nodes: set[str]
 
 
-def _reserve(
+def _head_start(
     resources: ResourceRequest,
     machines: Sequence[Machine],
-    running: Sequence[Running],
+    reservations: Sequence[Reservation],
     most_nodes: float,
-) -> _Reservation | None:
-    """When and on which nodes it will fit if launches end as expected; None if it never will on
-    these.
+) -> _HeadStart | None:
+    """When and on which nodes a launch will fit if others end as expected; None if it never will
+    on these machines.
     """
-    ends = sorted(running, key=lambda launch: launch.end_s)
+    by_end = sorted(reservations, key=lambda reservation: reservation.end_s)
 
-    def after(ended: int) -> Nodes | None:
-        return fit(resources, machines, ends[ended:], most_nodes=most_nodes)
+    def nodes_after(ended: int) -> Nodes | None:
+        """Its nodes once so many of the others have ended."""
+        return fit(resources, machines, by_end[ended:], most_nodes=most_nodes)
 
-    nodes = after(len(ends))
-    if nodes is None or not ends:
+    nodes = nodes_after(len(by_end))
+    if nodes is None or not by_end:
         return None
-    first = bisect_left(range(1, len(ends)), True, key=lambda ended: after(ended) is not None) + 1
-    nodes = after(first) or nodes
-    return _Reservation(ends[first - 1].end_s, {node for replica in nodes for node in replica})
+    counts = range(1, len(by_end))  # where none of these is enough, all must end
+    enough = 1 + bisect_left(counts, True, key=lambda ended: nodes_after(ended) is not None)
+    nodes = nodes_after(enough) or nodes
+    return _HeadStart(by_end[enough - 1].end_s, set(itertools.chain(*nodes)))
 
 
 def _clear_of(nodes: Nodes, kept: set[str], machines: Sequence[Machine]) -> bool:
     """Whether ``nodes`` are on other hosts than ``kept``."""
     address = {machine.node_id: machine.address for machine in machines}
-    hosts = {address[node] for node in kept}
-    return all(address[node] not in hosts for replica in nodes for node in replica)
+    kept_hosts = {address[node] for node in kept}
+    return all(address[node] not in kept_hosts for node in itertools.chain(*nodes))

@@ -24,13 +24,13 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.sweep.admission import Cost
+from orchestrator.sweep.admission import Spending
 from orchestrator.sweep.breakers import Breakers
 from orchestrator.sweep.last_events import commit_events
 from orchestrator.sweep.node_events import ClusterWithEvents
 from orchestrator.sweep.state import SweepState, cost_of, used_up
 
-NOTHING = Cost()
+NOTHING = Spending()
 CLIENT_TRIES = 3  # to start clients; after a failure that is not the storage's on other nodes
 FIGURES_EVERY_S = 30.0  # whoever reads the results sooner computes what is not stored yet
 
@@ -64,6 +64,7 @@ class SweepContext:
         self._budget_lock = threading.Lock()
         self._unwritten: list[Event] = []
         self._announced_waits: set[str] = set()  # labels of deployments that wait for nodes
+        self._shown: set[str] = set()  # labels under which something is shown
         self.node_events = ClusterWithEvents(self.cluster, self.tell)
         self.cluster = self.node_events
         self.breakers = Breakers(self.clock.now_s, self.tell)
@@ -76,16 +77,29 @@ class SweepContext:
         self.tell(Event("storage", text))
 
     def tell(self, item: Event | Phase) -> None:
-        """Pass an event or phase on, and keep events for the store. A first phase WAIT_FOR_NODES is
-        an event, too.
+        """Pass an event or phase on to the listener, and keep events for the store. The first
+        phase WAIT_FOR_NODES of a deployment is an event, too. The end of what was never shown is
+        not passed on.
         """
         if isinstance(item, Event):
             with self._events_lock:
                 self._unwritten.append(item)
+        elif not self._shows_change(item):
+            return
         elif item.name is PhaseName.WAIT_FOR_NODES:
             self._announce_wait(item)
         if self.listener:
             self.listener(item)  # outside the lock: the listener has its own
+
+    def _shows_change(self, phase: Phase) -> bool:
+        """Whether the live view changes with this phase: all but an end of nothing."""
+        with self._events_lock:
+            if not phase.is_over:
+                self._shown.add(phase.deployment)
+                return True
+            was_shown = phase.deployment in self._shown
+            self._shown.discard(phase.deployment)
+            return was_shown
 
     def _announce_wait(self, phase: Phase) -> None:
         """Tell, once for each deployment, that it waits for nodes."""
@@ -112,8 +126,8 @@ class SweepContext:
         self,
         deployment: Deployment,
         next_s: float,
-        others: Cost = NOTHING,
-        spent: Cost | None = None,
+        others: Spending = NOTHING,
+        spent: Spending | None = None,
     ) -> str | None:
         """Which part of the budget is used up, or would be if a deployment ran for ``next_s`` and
         that overran as much as the worst point did; None if none. ``others``: what launches are

@@ -35,7 +35,7 @@ from orchestrator.node.readiness import Expected, Ready, wait_ready
 from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.outcomes import CacheState
-from orchestrator.results.records import AnswerRow
+from orchestrator.results.records import AnswerRow, LaunchRow
 from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
@@ -582,22 +582,34 @@ class EngineStart:
         self._committed = True
         self._phase(PhaseName.STORE_LAUNCH)
         row = replace(self.row, **how_it_ended(failure))
-        events = self._context.take_events()
-        try:
-            commit_launch(self._context.store, self._deployment, row, events, self.answers)
-        except Exception as error:  # costs this row alone: other launches go on
-            # else one of them may be what no row can hold: it would cost all rows
-            if isinstance(error, ResultsError):
-                self._context.give_back_events(events)
-            self._tell(
-                "row_lost", f"the row of launch {row.launch_id} could not be stored: {error}"
-            )
+        store_launch(self._context, self._deployment, row, self.answers)
 
     def _phase(self, name: PhaseName, **more: Any) -> None:
         self._context.tell(Phase(self._deployment.label, name, **more))
 
     def _tell(self, kind: str, text: str) -> None:
         self._context.tell(Event(kind, text, self._deployment.label, self.row.launch_id))
+
+
+def store_launch(
+    context: SweepContext,
+    deployment: Deployment,
+    row: LaunchRow,
+    answers: Sequence[AnswerRow] = (),
+) -> None:
+    """Commit the row of a launch, and the events since the last commit. If the row cannot be
+    stored, the user is told so, and other launches go on.
+    """
+    events = context.take_events()
+    try:
+        commit_launch(context.store, deployment, row, events, answers)
+    except Exception as error:
+        # after any other error one of the events may be what no row can hold: it would cost all
+        # later rows, too
+        if isinstance(error, ResultsError):
+            context.give_back_events(events)
+        text = f"the row of launch {row.launch_id} could not be stored: {error}"
+        context.tell(Event("row_lost", text, deployment.label, row.launch_id))
 
 
 def take_all(

@@ -1,5 +1,5 @@
-"""One launch from start to end: place, start, measure point by point, commit, stop, release.
-Failures become rows.
+"""One launch from its admission to its end: start its engines, measure point by point, commit, and
+stop. Failures become rows.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from orchestrator.base.redaction import mask_secrets
 from orchestrator.capacity.claim import claim_document
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Point
-from orchestrator.results.events import Event, Phase, PhaseName
+from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import AnswerRow, AttemptData, Committed, LaunchRow
 from orchestrator.results.validity import SPOILT
@@ -50,9 +50,11 @@ TRIAL_LIMIT_S = 60.0  # for an endpoint's trial request; a point may wait longer
 
 
 class LaunchLifecycle:
-    """One launch of a deployment; it makes as many of its measurements as the engine survives.
+    """One launch of a deployment: it makes as many of the deployment's measurements as its engines
+    survive.
 
-    ``outlook``: what it asks about the other launches.
+    ``work``: what is left to measure of the deployment. ``outlook``: answers what the launch asks
+    about the other launches.
     """
 
     def __init__(
@@ -62,32 +64,34 @@ class LaunchLifecycle:
         self._work = work
         self._outlook = outlook
         self._deployment = work.deployment
-        self._record = context.state.launch(work.deployment)
+        self._launch_record = context.state.launch(work.deployment)
         hooks = LaunchHooks(
             on_hosts=self._announce_launch,
-            on_wait=self._announce_wait,
+            on_wait=self._announce_occupied,
             is_better_off_elsewhere=partial(outlook.is_better_off_elsewhere, work.deployment),
         )
-        self._launch = EngineStart(context, work.deployment, nodes, hooks)
-        self._start = work.start
+        self._engine_start = EngineStart(context, work.deployment, nodes, hooks)
+        # which start of the deployment this is; its measurements belong to that start
+        self._start_index = work.start
         self._nodes = tuple(itertools.chain(*nodes))
-        self._full: set[str] = set()  # nodes whose disk its clients filled
-        # what ended it, if that was counted against a measurement
-        self._counted: Failure | None = None
+        self._full_nodes: set[str] = set()  # nodes whose disk its clients filled
+        # what ended the launch, if that was counted against a measurement
+        self._counted_failure: Failure | None = None
         # by path of an API: whether the tokens of its replies must be counted
         self._count_text: dict[str, bool] = {}
 
     def run(self) -> None:
-        """Run it to its end. Raises InputError for an error that would stop every launch."""
-        if self._record.announced is Announced.NOTHING:
+        """Run the launch until it has ended or is in the queue again. Raises InputError for an
+        error that would stop every launch.
+        """
+        if self._launch_record.announced is Announced.NOTHING:
             self._announce_launch()
         failure: Failure | None = None
-        is_occupied = False
+        occupied: Occupied | None = None
         try:
             failure = self._start_and_measure()
         except Occupied as error:
-            is_occupied = True
-            self._announce_wait(str(error))
+            occupied = error
         except PlacementError as error:  # the engines are placed by now, so it is about clients
             text = f"The cluster could not start a load client: {error}."
             failure = Failure(FailureKind.NO_CLIENT, text)
@@ -99,66 +103,84 @@ class LaunchLifecycle:
         finally:
             self._advance(LaunchEvent.STOP_BEGAN)
             try:
-                if self._context.stop.is_set() and not is_occupied:
-                    self._launch.commit_first(failure)
+                if self._context.stop.is_set() and occupied is None:
+                    self._engine_start.commit_first(failure)
             finally:
-                self._launch.stop()
-        if is_occupied:
-            self._context.tell(Phase(self._deployment.label, PhaseName.ENDED))
-            self._advance(LaunchEvent.REQUEUED)
+                self._engine_start.stop()
+        if occupied is not None:
+            self._queue_again(occupied)
         else:
             self._end(failure)
 
+    def _queue_again(self, occupied: Occupied) -> None:
+        """Go back to the queue, without a row, because others kept one of its hosts."""
+        self._advance(LaunchEvent.REQUEUED)
+        text = str(occupied)
+        self._context.tell(Phase(self._deployment.label, PhaseName.QUEUED, says=text))
+        if not self._context.stop.is_set():
+            self._announce_queued(text)
+
     def _end(self, failure: Failure | None) -> None:
-        """Count what ended it, and commit it."""
+        """Count what ended the launch, and commit its row."""
         is_given_up = False
         if failure is not None:
             self._announce_launch()
             self._context.breakers.failed(failure, self._nodes)
             if failure.failure_class is FailureClass.INFRA:
                 self._work.avoid |= set(self._nodes)
-            if failure is not self._counted:
+            if failure is not self._counted_failure:
                 is_given_up = not self._count_failed_start(failure)
         try:
             if failure is not None and is_given_up:
-                give_up(self._context, self._outlook, self._work, failure, self._launch.row)
+                give_up(self._context, self._outlook, self._work, failure, self._engine_start.row)
         finally:
-            self._launch.commit(failure)
-            self._context.tell(Phase(self._deployment.label, PhaseName.ENDED))
+            self._engine_start.commit(failure)
             self._advance(LaunchEvent.STOPPED)
+            self._context.tell(Phase(self._deployment.label, PhaseName.ENDED))
 
     def _advance(self, event: LaunchEvent) -> None:
         self._context.state.advance(self._deployment, event)
 
     def _announce_launch(self) -> None:
-        """Announce the launch; again when it has the hosts for which it waited."""
-        if self._record.announced is Announced.LAUNCH:
+        """Announce the launch, and announce it again when it has the hosts for which it waited."""
+        if self._launch_record.announced is Announced.LAUNCH:
             return
-        self._record.announced = Announced.LAUNCH
+        self._launch_record.announced = Announced.LAUNCH
         self._work.follow_race()
-        launch_id = self._launch.row.launch_id
+        launch_id = self._engine_start.row.launch_id
         left = self._work.left
         where = f" on {', '.join(self._nodes)}" if self._nodes else ""
         text = f"launch {launch_id}{where}, {counted(left, 'measurement')} to do"
-        data = {"nodes": list(self._nodes), "left": left, **self._record.admission.data()}
+        data = {"nodes": list(self._nodes), "left": left, **self._launch_record.admission.data()}
         self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))
 
-    def _announce_wait(self, text: str) -> None:
-        """Announce who is in its way; once for each wait."""
-        if self._record.announced is Announced.WAIT:
+    def _announce_occupied(self, held: str) -> None:
+        """Announce that the launch stands in line; once for each wait. ``held``: who holds a host
+        of it, or comes first.
+        """
+        if self._launch_record.announced in (Announced.OCCUPIED, Announced.QUEUED):
             return
-        self._record.announced = Announced.WAIT
-        self._tell("occupied", f"it waits: {text}")
+        self._launch_record.announced = Announced.OCCUPIED
+        self._tell("occupied", f"it waits: {held}", state=LaunchState.OCCUPIED)
+
+    def _announce_queued(self, held: str) -> None:
+        """Announce that the launch is in the queue again; once for each wait."""
+        if self._launch_record.announced is Announced.QUEUED:
+            return
+        self._launch_record.announced = Announced.QUEUED
+        self._tell("occupied", f"it waits in the queue again: {held}", state=LaunchState.QUEUED)
 
     def _start_and_measure(self) -> Failure | None:
-        """Start it and measure. Why it ended early; None when all is measured, or the user or the
-        budget ended it.
+        """Start the engines and measure.
+
+        Returns why the launch ended early; None when all is measured, or when it was ended by the
+        user, the budget, or for the sake of other launches.
         """
-        started = self._launch.start()
+        started = self._engine_start.start()
         if started is None or isinstance(started, Failure):
             return started
         self._advance(LaunchEvent.SERVING)
-        row = self._launch.row
+        row = self._engine_start.row
         start_s = (row.placed_s or 0.0) + (row.ready_s or 0.0)
         self._context.state.started(self._deployment, start_s)
         measurer = Measurer(
@@ -177,16 +199,16 @@ class LaunchLifecycle:
             measurer.clients.release()
 
     def _measure_all(self, measurer: Measurer) -> Failure | None:
-        """Measure point after point until nothing is left for this start or the engine is gone; why
-        it is gone.
+        """Measure point after point until nothing is left for this start or the launch is over.
+        Returns why it is over; None when it was not ended by a failure.
         """
         while True:
             self._work.follow_race()
             following = self._work.next
             if following is None or self._context.stop.is_set():
                 return None
-            if following.measurement.start != self._start:
-                return None  # the next measurement belongs to another start
+            if following.measurement.start != self._start_index:
+                return None  # the engines must be started anew for it
             if self._must_leave_nodes(following):
                 return None
             failure = self._context.taken_back(self._nodes, math.inf)
@@ -195,18 +217,20 @@ class LaunchLifecycle:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             self._advance(LaunchEvent.LOAD_BEGAN)
-            attempt = self._measure(measurer, following)
+            attempt = self._measure_next(measurer, following)
             if isinstance(attempt, Failure):
                 return attempt
             if attempt.interrupted:
                 return None
             if attempt.launch_over:
-                self._counted = attempt.failure
+                self._counted_failure = attempt.failure
                 return attempt.failure
             self._advance(LaunchEvent.LOAD_ENDED)
 
     def _must_leave_nodes(self, following: NextMeasurement) -> bool:
-        """Whether the launch ends for others, or because of the budget; that is told."""
+        """Whether the launch must end for the sake of others, or because of the budget. It tells
+        the user why.
+        """
         if self._outlook.should_yield(self._work):
             self._work.yield_to_others()
             self._tell(
@@ -227,21 +251,22 @@ class LaunchLifecycle:
             )
         return True
 
-    def _measure(self, measurer: Measurer, following: NextMeasurement) -> Attempt | Failure:
-        """Make one attempt and commit it. Returns why the launch is over instead, if the engine
-        answers nothing before the point.
+    def _measure_next(self, measurer: Measurer, following: NextMeasurement) -> Attempt | Failure:
+        """Make one attempt and commit it. Returns why the launch is over instead, if its engines
+        answer nothing before the point.
         """
         point = following.point
         timeout_s = min(point.load.request_timeout_s, TRIAL_LIMIT_S)
-        failure = self._launch.try_endpoint(measurer.replicas, point.workload.api, timeout_s)
+        failure = self._engine_start.try_endpoint(measurer.replicas, point.workload.api, timeout_s)
         if failure is not None:
             return failure
         load = self._load_point(measurer, following)
         if load.dialect.path not in self._count_text:
-            failure = self._first_answers(measurer, load)
+            failure = self._ask_fixed_prompts(measurer, load)
             if failure is not None:
                 return failure
-            load = self._load_point(measurer, following)  # as the answers say
+            # the answers say whether tokens must be counted
+            load = self._load_point(measurer, following)
         began_s = self._context.clock.now_s()
         attempt = measurer.measure(load, self._can_double(measurer, point), self._work.watch)
         if attempt.interrupted:
@@ -249,26 +274,27 @@ class LaunchLifecycle:
         self._context.tell(Phase(self._deployment.label, PhaseName.STORE, level_words(load)))
         measurement = replace(following.measurement, seed=load.seed)
         record = AttemptRecord(
-            self._deployment, point, measurement, attempt, load.attempt_id, self._launch.row
+            self._deployment, point, measurement, attempt, load.attempt_id, self._engine_start.row
         )
         committed = commit_attempt(self._context.store, record)
         took_s = self._context.clock.now_s() - began_s
         self._context.state.took(expected_s(point), took_s)
-        self._after(attempt, committed, measurer)
+        self._settle(attempt, committed, measurer)
         return attempt
 
-    def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Failure | None:
-        """Ask the fixed prompts before an API's first point, once more with other clients if one
-        was lost. Why the launch is over, if it is. The answers that count are those through the
-        first API.
+    def _ask_fixed_prompts(self, measurer: Measurer, load: LoadPoint) -> Failure | None:
+        """Ask the fixed prompts before the first point of an API; once more with other clients if
+        a client was lost. The answers through the launch's first API are stored and judged.
+
+        Returns why the launch is over, if it is.
         """
-        path = asked.dialect.path
+        path = load.dialect.path
         is_first = not self._count_text
-        emulated = self._launch.row.emulated
-        answers = measurer.first_answers(asked)
+        emulated = self._engine_start.row.emulated
+        answers = measurer.first_answers(load)
         if answers is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
-            answers = measurer.first_answers(asked)
+            answers = measurer.first_answers(load)
         # the API reports neither usage nor token ids: keep its replies and count their tokens
         self._count_text[path] = answers is not None and _counts_chunks(answers)
         ended = answers.ended if answers is not None else None
@@ -278,23 +304,25 @@ class LaunchLifecycle:
             return None
         transport = measurer.replicas.kv_transport()
         if transport is not None:
-            self._launch.note_transport(transport)
-        self._launch.answers = self._answers(answers.replies, asked) if answers is not None else []
-        measurer.broken = [
-            broken_output_text(broken) for broken in broken_output(self._launch.answers)
-        ]
-        measurer.notes = () if self._launch.answers else (NOT_KNOWN,)
+            self._engine_start.note_transport(transport)
+        rows: list[AnswerRow] = []
+        if answers is not None:
+            rows = self._answer_rows(answers.replies, load)
+        self._engine_start.answers = rows
+        measurer.broken = [broken_output_text(broken) for broken in broken_output(rows)]
+        measurer.notes = () if rows else (NOT_KNOWN,)
         return None
 
-    def _answers(self, replies: Sequence[Reply], asked: LoadPoint) -> list[AnswerRow]:
-        row = self._launch.row
-        secrets = [secret for target in asked.targets for secret in target.secrets]
+    def _answer_rows(self, replies: Sequence[Reply], load: LoadPoint) -> list[AnswerRow]:
+        """The rows of table ``answers`` for these replies to the fixed prompts."""
+        row = self._engine_start.row
+        secrets = [secret for target in load.targets for secret in target.secrets]
         return [
             AnswerRow(
                 launch_id=row.launch_id,
                 deployment_id=row.deployment_id,
                 prompt_index=reply.request_index,
-                api=asked.dialect.path,
+                api=load.dialect.path,
                 replica=reply.replica,
                 prompt=reply.prompt,
                 text=mask_secrets(reply.text, secrets),  # a server may repeat its key
@@ -305,11 +333,11 @@ class LaunchLifecycle:
         ]
 
     def _load_point(self, measurer: Measurer, following: NextMeasurement) -> LoadPoint:
-        """The point as clients load it."""
+        """The next measurement's point as clients load it."""
         point = following.point
         settings = self._deployment.settings
         attempt_id = new_ulid()
-        dialect = self._launch.dialect(point.workload.api)
+        dialect = self._engine_start.dialect(point.workload.api)
         if dialect.path in measurer.unsalted:
             dialect = dialect.unsalted()
         else:
@@ -332,17 +360,17 @@ class LaunchLifecycle:
         """Whether the cluster has twice as many clients, and each of them would have something to
         send.
         """
-        crowd = 2 * len(measurer.clients.addresses)
-        useful = point.level.control == "request_rate" or crowd <= point.level.value
-        return useful and crowd <= self._context.cluster.most_clients()
+        clients = 2 * len(measurer.clients.addresses)
+        have_work = point.level.control == "request_rate" or clients <= point.level.value
+        return have_work and clients <= self._context.cluster.most_clients()
 
-    def _after(self, attempt: Attempt, committed: Committed, measurer: Measurer) -> None:
+    def _settle(self, attempt: Attempt, committed: Committed, measurer: Measurer) -> None:
         """Close the measurement or let it be tried again, and replace or double the clients if they
         failed it.
         """
         failure = attempt.failure
         key = committed.measurement_id
-        crowd = len(measurer.clients.addresses)
+        clients = len(measurer.clients.addresses)
         if attempt.loaded is not None:
             self._context.state.add_span(attempt.loaded.span_unix_ns)
         if failure is None:
@@ -352,25 +380,31 @@ class LaunchLifecycle:
         else:
             self._tell("retry", f"{failure.kind}: {failure.sentence}", key)
         if failure is not None and failure.kind is FailureKind.CLIENT_LOST:
-            self._exchange_clients(measurer, crowd)
+            self._exchange_clients(measurer, clients)
         elif failure is not None and failure.kind is FailureKind.CLIENT_BOUND:
-            self._exchange_clients(measurer, 2 * crowd)
+            self._exchange_clients(measurer, 2 * clients)
 
     def _exchange_clients(self, measurer: Measurer, count: int) -> None:
+        """Release the clients, and borrow ``count`` others."""
         # a client that ends frees its disk, and the next one there would fill it again
-        self._full |= measurer.clients.full
+        self._full_nodes |= measurer.clients.full
         measurer.clients.release()
-        measurer.clients = self._context.borrow_clients(self._deployment.id, count, self._full)
+        measurer.clients = self._context.borrow_clients(
+            self._deployment.id, count, self._full_nodes
+        )
 
     def _count_failed_start(self, failure: Failure) -> bool:
-        """Count and tell a failure of the launch. Returns whether the engine is started again."""
-        is_tried_again = self._work.count_failure(START.format(self._start), failure)
+        """Count a failure of the launch and tell the user of it. Returns whether the engines are
+        started again.
+        """
+        is_tried_again = self._work.count_failure(START.format(self._start_index), failure)
         self._tell("retry" if is_tried_again else "gave_up", failure.sentence)
         return is_tried_again
 
-    def _tell(self, kind: str, text: str, measurement_id: str = "") -> None:
-        launch_id = self._launch.row.launch_id
-        self._context.tell(Event(kind, text, self._deployment.label, launch_id, measurement_id))
+    def _tell(self, kind: str, text: str, measurement_id: str = "", **data: str) -> None:
+        launch_id = self._engine_start.row.launch_id
+        label = self._deployment.label
+        self._context.tell(Event(kind, text, label, launch_id, measurement_id, data))
 
 
 def _counts_chunks(answers: Loaded) -> bool:
@@ -385,9 +419,11 @@ def give_up(
     failure: Failure,
     launch: LaunchRow | None = None,
 ) -> None:
-    """Commit every open measurement of a deployment whose engine cannot be started, which was told,
-    as failed; of a search only the one it asks for. If that cannot be stored, whatever the reason,
-    leave them out.
+    """Commit every open measurement of a deployment whose engines cannot be started as failed; of
+    a search only the measurement that it asks for. If rows cannot be stored, whatever the reason,
+    leave the measurements out.
+
+    The caller has told the user why the engines cannot be started. ``launch``: the last one.
     """
     try:
         work.follow_race()
@@ -408,7 +444,7 @@ def give_up(
 
 def leave_out(context: SweepContext, work: DeploymentWork, why: str, kind: str = "budget") -> None:
     """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep
-    may make them.
+    may make them. ``why``: the first part of the event's text; ``kind``: of the event.
     """
     work.follow_race()
     text = f"{why}; left out: {counted(work.left, 'measurement')}"
@@ -425,8 +461,8 @@ def close(
     failure: Failure | None,
     given_up: bool = False,
 ) -> None:
-    """Close the measurement that was asked for with this attempt, and report it. ``given_up``: see
-    ``DeploymentWork.close``; why was told.
+    """Close the deployment's next measurement with this attempt, and report it. ``given_up``: see
+    ``DeploymentWork.close``; the user was told why, so that the live view need not show it.
     """
     following = work.next
     assert following is not None

@@ -1,5 +1,8 @@
 """The life of one launch: its states, what leads from one to the next, and its record.
 
+``PhaseName`` (``results/events.py``) says what a launch is shown to do; each phase belongs to one
+of these states.
+
 ::
 
     queued ──> placing ──> starting ──> ready <──> loading
@@ -19,14 +22,15 @@ from orchestrator.results.events import LaunchState
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Deployment
-    from orchestrator.sweep.admission import Running
+    from orchestrator.sweep.admission import Reservation
 
 
 class LaunchEvent(StrEnum):
     """What changes the state of a launch."""
 
     ADMITTED = "admitted"  # its nodes are chosen
-    REFUSED = "refused"  # no node can hold it, or the budget does not pay for it
+    # no node can hold it, the budget does not pay for it, or others hold more load
+    REFUSED = "refused"
     HOST_HELD = "host held"  # others hold one of its hosts
     HOSTS_TAKEN = "hosts taken"  # they are its own; an endpoint needs none
     SERVING = "serving"
@@ -73,7 +77,8 @@ class Announced(StrEnum):
 
     NOTHING = "nothing"
     LAUNCH = "launch"  # that it begins, or goes on after a wait
-    WAIT = "wait"  # that others hold one of its hosts
+    OCCUPIED = "occupied"  # that it stands in line, since others hold one of its hosts
+    QUEUED = "queued"  # that it is in the queue again, since others kept one of its hosts
 
 
 class AdmissionReason(StrEnum):
@@ -116,18 +121,18 @@ class LaunchRecord:
     announced: Announced = field(default=Announced.NOTHING, init=False)
     is_overtaken: bool = False  # while it is in the queue: nodes are kept for it
     admission: Admission = Admission()
-    running: Running | None = None  # its nodes and expected end, from admission on
+    reservation: Reservation | None = None  # its nodes and expected end, from PLACING on
     held_since_s: float | None = None  # since when its devices cost money
     held_host: str = ""  # address of the host that others hold, in the state OCCUPIED
 
     def admit(
-        self, running: Running, avoid: frozenset[str], overtaken: LaunchRecord | None
+        self, reservation: Reservation, avoid: frozenset[str], overtaken: LaunchRecord | None
     ) -> None:
         """Give it nodes. ``overtaken``: the launch that it overtakes and does not delay. Raises
         ImpossibleTransition.
         """
         self.advance(LaunchEvent.ADMITTED)
-        self.running = running
+        self.reservation = reservation
         if overtaken is not None:
             label = overtaken.deployment.label
             self.admission = Admission(AdmissionReason.BACKFILL, label, avoid)

@@ -14,7 +14,7 @@ from orchestrator.plan.model import Deployment
 from orchestrator.results.events import LaunchState
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
-from orchestrator.sweep.admission import Cost, Running
+from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
 
 # before a host that was given back is tried again: each try starts an agent where others measure
@@ -59,7 +59,7 @@ class _SetAside:
     seconds: float
     since_s: float
 
-    def cost(self, now_s: float) -> Cost:
+    def cost(self, now_s: float) -> Spending:
         """What it will still use."""
         left_s = max(0.0, self.since_s + self.seconds - now_s)
         return cost_of(self.deployment, min(self.seconds, left_s))
@@ -91,7 +91,7 @@ class SweepState:
         self._engines: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
         self._launches: dict[str, LaunchRecord] = {}  # deployment id -> its launch of now
-        self._spent = Cost()
+        self._spent = Spending()
         self._set_aside: dict[str, _SetAside] = {}  # by deployment id
         self._resting: dict[str, _Rest] = {}  # by address
         # hosts of a launch that gave up waiting for now -> since when it had waited
@@ -124,57 +124,69 @@ class SweepState:
     def admitted(
         self,
         deployment: Deployment,
-        running: Running,
+        reservation: Reservation,
         avoid: frozenset[str] = frozenset(),
         overtaken: Deployment | None = None,
     ) -> None:
-        """The deployment's launch leaves the queue and gets these nodes. ``avoid``: nodes that
-        failed it before; ``overtaken``: whose launch it overtakes and does not delay.
+        """The deployment's launch leaves the queue and gets these nodes.
+
+        ``avoid``: nodes on which earlier launches of it failed. ``overtaken``: the deployment whose
+        launch it overtakes without delaying it.
         """
         with self._lock:
             ahead = self._launch(overtaken) if overtaken is not None else None
-            self._launch(deployment).admit(running, avoid, ahead)
+            self._launch(deployment).admit(reservation, avoid, ahead)
+
+    def withdraw(self, deployment: Deployment) -> None:
+        """The deployment's launch leaves the queue without nodes. If the deployment queues again
+        later, that is another launch.
+        """
+        with self._lock:
+            self._launch(deployment).advance(LaunchEvent.REFUSED)
+            del self._launches[deployment.id]
 
     def ended(self, deployment: Deployment) -> None:
-        """The deployment's launch is over, or in the queue again: its nodes are free."""
+        """The thread of the deployment's launch is over: its nodes are free. A launch that is in
+        the queue again keeps its record; others lose it.
+        """
         with self._lock:
             launch = self._launch(deployment)
             if launch.state is LaunchState.QUEUED:
-                launch.running = None
+                launch.reservation = None
             else:
                 del self._launches[deployment.id]
             self._set_aside.pop(deployment.id, None)
 
-    def running_launch(self, deployment_id: str) -> Running:
+    def reservation_of(self, deployment_id: str) -> Reservation:
         """The nodes and the expected end of a deployment's launch. Raises KeyError if it has no
         nodes.
         """
         with self._lock:
-            launch = self._launches[deployment_id]
-            if launch.running is None:
+            reservation = self._launches[deployment_id].reservation
+            if reservation is None:
                 raise KeyError(deployment_id)
-            return launch.running
+            return reservation
 
-    def running(self, but: str = "") -> list[Running]:
-        """The running launches, without that of the deployment ``but``."""
+    def reservations(self, but: str = "") -> list[Reservation]:
+        """The nodes that launches hold, without those of the deployment ``but``."""
+        reservations: list[Reservation] = []
         with self._lock:
-            return [
-                launch.running
-                for name, launch in self._launches.items()
-                if launch.running is not None and name != but
-            ]
+            for deployment_id, launch in self._launches.items():
+                if launch.reservation is not None and deployment_id != but:
+                    reservations.append(launch.reservation)
+        return reservations
 
     def avoid(self, deployment_id: str) -> dict[str, int]:
-        """``avoid`` for the clients of a deployment: nodes of other launches (2), then those of its
-        own (1).
+        """How much the clients of a deployment should avoid each node: those of other launches
+        (2) more than those of its own launch (1). Nodes that no launch holds are missing.
         """
         avoid: dict[str, int] = {}
         with self._lock:
             for owner, launch in self._launches.items():
-                if launch.running is None:
+                if launch.reservation is None:
                     continue
                 weight = 1 if owner == deployment_id else 2
-                for node in itertools.chain(*launch.running.nodes):
+                for node in itertools.chain(*launch.reservation.nodes):
                     avoid[node] = max(avoid.get(node, 0), weight)
         return avoid
 
@@ -198,7 +210,7 @@ class SweepState:
             self._spent += cost_of(deployment, held_s)
             return held_s
 
-    def spent(self, now_s: float) -> Cost:
+    def spent(self, now_s: float) -> Spending:
         """GPU time and money used so far, running launches included."""
         with self._lock:
             spent = self._spent
@@ -216,13 +228,13 @@ class SweepState:
             since_s = now_s if holds_devices else math.inf
             self._set_aside[deployment.id] = _SetAside(deployment, seconds, since_s)
 
-    def aside(self, now_s: float, but: str) -> Cost:
+    def aside(self, now_s: float, but: str) -> Spending:
         """GPU time and money that launches will still use until what they do now ends as estimated,
         without that of the deployment ``but``.
         """
         with self._lock:
             others = [aside for name, aside in self._set_aside.items() if name != but]
-        return sum((aside.cost(now_s) for aside in others), Cost())
+        return sum((aside.cost(now_s) for aside in others), Spending())
 
     def rest(self, address: str, now_s: float, longer: bool = False) -> float:
         """Other sweeps hold this host: do not try it for a while. ``longer``: each time twice as
@@ -345,15 +357,15 @@ def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> f
     return (idle_ns + max(0, end - covered_until)) / (end - start) if end > start else 0.0
 
 
-def cost_of(deployment: Deployment, seconds: float) -> Cost:
+def cost_of(deployment: Deployment, seconds: float) -> Spending:
     """The cost of holding a deployment's GPUs for so long; cores and endpoints cost nothing."""
     if deployment.hardware.is_cpu or deployment.settings.url:
-        return Cost()
+        return Spending()
     gpu_s = seconds * deployment.devices
-    return Cost(gpu_s, gpu_s / 3600 * (deployment.hardware.usd_per_gpu_hour or 0.0))
+    return Spending(gpu_s, gpu_s / 3600 * (deployment.hardware.usd_per_gpu_hour or 0.0))
 
 
-def used_up(budget: Budget, spent: Cost, wall_s: float) -> str | None:
+def used_up(budget: Budget, spent: Spending, wall_s: float) -> str | None:
     """Which part of the budget is used up, in words; None if none is."""
     if budget.wall is not None and wall_s >= budget.wall:
         return f"the budget of {format_duration(budget.wall)} wall time"
@@ -364,7 +376,7 @@ def used_up(budget: Budget, spent: Cost, wall_s: float) -> str | None:
     return None
 
 
-def left_of(budget: Budget | None, spent: Cost) -> Cost:
+def left_of(budget: Budget | None, spent: Spending) -> Spending:
     """GPU time and money that may still be used; infinite where the budget sets no limit."""
     gpu_s = math.inf
     usd = math.inf
@@ -372,4 +384,4 @@ def left_of(budget: Budget | None, spent: Cost) -> Cost:
         gpu_s = 3600 * budget.gpu_hours - spent.gpu_s
     if budget is not None and budget.usd is not None:
         usd = budget.usd - spent.usd
-    return Cost(gpu_s, usd)
+    return Spending(gpu_s, usd)

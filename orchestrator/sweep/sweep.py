@@ -1,7 +1,8 @@
-"""A sweep: finds what is left to measure, starts launches as nodes allow, and ends when nothing is
+"""A sweep finds what is left to measure, starts launches as nodes allow, and ends when nothing is
 left.
 
-Running the same experiment again resumes it. The sweep's other files: see the package's docstring.
+Running the same experiment again continues it. The package's docstring names the sweep's other
+files.
 """
 
 import math
@@ -24,7 +25,7 @@ from orchestrator.spec.load import counted
 from orchestrator.sweep.admission import (
     Nodes,
     Queue,
-    Running,
+    Reservation,
     Waiting,
     asked_for,
     choose,
@@ -32,12 +33,13 @@ from orchestrator.sweep.admission import (
     held,
     worth_adding,
 )
+from orchestrator.sweep.commit import how_it_ended, launch_row
 from orchestrator.sweep.competition import race_of, shortlist_of
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.default_hardware import check_same, on_this_cluster
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
 from orchestrator.sweep.earlier_attempts import SpoiltAttempts, died_at, refused, spoilt_of
-from orchestrator.sweep.engine_start import EngineStart
+from orchestrator.sweep.engine_start import store_launch
 from orchestrator.sweep.launch_lifecycle import LaunchLifecycle, give_up, leave_out
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
@@ -45,16 +47,19 @@ from orchestrator.sweep.state import SweepReport, cost_of, left_of
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
-QUEUE_S = 10.0  # how often all that waits is looked at: 1,000 deployments take milliseconds
-OFF = 0.1  # the queue is ordered again when start times differ from the estimates by this share
+QUEUE_S = 10.0  # how often the whole queue is looked at: 1,000 deployments take milliseconds
+# the queue is ordered again when start times differ from the estimates by this share
+START_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionInputs:
-    """What decides which launches start. As long as it stays the same, nothing more can start.
+    """The facts that decide which launches start. As long as they stay the same, no other launch
+    can start.
 
-    ``usable``: the machines that do not rest after failures. ``free``: those of them whose hosts
-    may be tried now. ``may_start``: neither the storage nor a pause keeps launches from starting.
+    ``usable``: the machines that do not rest after failures. ``free``: those usable machines whose
+    hosts may be tried now. ``may_grow``, ``types``: whether nodes may be added, and of which types.
+    ``may_start``: neither the storage nor a pause keeps launches from starting.
     """
 
     machines: Sequence[Machine]
@@ -67,7 +72,7 @@ class AdmissionInputs:
 
 @dataclass(frozen=True, slots=True)
 class EndedLaunch:
-    """A launch whose thread is over, and what that raised."""
+    """A launch whose thread is over, and what the thread raised."""
 
     work: DeploymentWork
     raised: BaseException | None = None
@@ -84,38 +89,46 @@ class AdmittedLaunch:
 class Sweep:
     """Runs a plan on a cluster and commits into a store. One thread admits launches; each launch
     has its own thread.
+
+    Every deployment is in one of three places: in the queue, launched, or idle, which means that
+    nothing of it is left to measure, at least as long as others hold more load.
     """
 
     def __init__(self, context: SweepContext) -> None:
         self._context = context
         self._clock = context.clock
         self._state = context.state
-        # by deployment id: what waits for a launch, what has one, and what has nothing to measure
-        # as long as others hold more
+        # by deployment id
         self._queued: dict[str, DeploymentWork] = {}
         self._launched: dict[str, DeploymentWork] = {}
         self._idle: dict[str, DeploymentWork] = {}
-        self._ended: list[EndedLaunch] = []
-        self._changed = threading.Event()
-        self._queue = Queue()  # the queued deployments as admission sees them
+        self._ended: list[EndedLaunch] = []  # by the launches' threads; ``_take_ended`` empties it
+        self._changed = threading.Event()  # set when a launch has ended
+        # the queued deployments that are on the shortlist, as admission sees them
+        self._queue = Queue()
         self._priority = queue_priority(context.plan)
         self._ordered_by_starts: dict[str, float] = {}  # start times when the queue was ordered
         self._last_admission_inputs: AdmissionInputs | None = None  # None: decide again
-        self._blocked_by_budget = False  # the running launches may leave too little for the next
+        # the running launches may leave too little of the budget for the next one
+        self._blocked_by_budget = False
         self._budget_checked_s = -math.inf
-        # what some nodes could hold once: a lost node may come back
+        # requests that some nodes could hold once: a lost node may come back
         self._once_placeable: set[ResourceRequest] = set()
-        # what no nodes can hold, and since when
+        # requests that no nodes can hold, and since when
         self._unplaceable_since: dict[ResourceRequest, float] = {}
-        self._asked_for: set[ResourceRequest] = set()  # of the autoscaler, at the last admission
-        self._announced: set[str] = set()  # what the autoscaler said, without its numbers
+        # requests for which the autoscaler was asked for nodes, at the last admission
+        self._asked_for: set[ResourceRequest] = set()
+        # what the autoscaler said, without the numbers in it
+        self._autoscaler_messages: set[str] = set()
         self._race = race_of(context.plan)
         self._followed_version = 0  # of the race
         self._shortlist = shortlist_of(context.plan, self._race, self._priority)
         self._queued_rest_s = CachedFor(self._estimate_queued, QUEUE_S, self._clock.now_s)
 
     def run(self) -> SweepReport:
-        """Measure everything that has no ok commit yet."""
+        """Measure everything that has no ok commit yet. Raises ResultsError when the storage has
+        refused for too long, and what a launch raised.
+        """
         context = self._context
         began_ns = self._clock.unix_ns()
         began_s = self._clock.now_s()
@@ -146,47 +159,48 @@ class Sweep:
     # --- what a launch asks about the others: see ``Outlook``
 
     def left_s(self) -> float:
-        """Estimated time until all is measured: with as many launches in parallel as now, and at
-        least the longest.
+        """Estimated seconds until all is measured, with as many launches in parallel as now; at
+        least the seconds of the longest deployment.
         """
         slowness = self._state.slowness
-        launched = [work.rest_s(slowness) for work in list(self._launched.values())]
-        queued = self._queued_rest_s() if self._queued else []
-        return max([sum(launched + queued) / max(1, len(launched)), *launched, *queued])
+        launched_s = [work.rest_s(slowness) for work in list(self._launched.values())]
+        queued_s = self._queued_rest_s() if self._queued else []
+        in_parallel_s = sum(launched_s + queued_s) / max(1, len(launched_s))
+        return max([in_parallel_s, *launched_s, *queued_s])
 
     def should_yield(self, work: DeploymentWork) -> bool:
         """Whether a launch should end so that its nodes go to deployments of its race that wait for
-        them: those that were not probed yet, and those that may hold more.
+        them: those that were not probed yet, and those that may hold more load.
         """
         if not work.can_yield:
             return False
-        first = [
+        go_first = [
             other
             for other in list(self._queued.values())
             if not other.has_begun or other.standing > work.standing
         ]
-        if not first:
+        if not go_first:
             return False
         machines = self._context.breakers.usable(self._context.cluster.machines())
-        others = self._state.running(but=work.deployment.id)
+        others = self._state.reservations(but=work.deployment.id)
         most_nodes = self._context.most_nodes
-        for resources in {self._resources(other) for other in first}:
+        for resources in {self._resources(other) for other in go_first}:
             if fit(resources, machines, others, most_nodes=most_nodes) is not None:
                 return True
         return False
 
     def is_better_off_elsewhere(self, deployment: Deployment) -> bool:
         """Whether a launch that waits for a host should queue again, because other nodes are free
-        for it, or because those that it holds meanwhile would do for deployments that wait.
+        for it, or because the nodes that it keeps idle meanwhile would do for queued deployments.
         """
         context = self._context
-        others = self._state.running(but=deployment.id)
-        launch = self._state.running_launch(deployment.id)
+        others = self._state.reservations(but=deployment.id)
+        reservation = self._state.reservation_of(deployment.id)
         usable = context.breakers.usable(context.cluster.machines())
         machines = self._state.rested(usable, self._clock.now_s())
-        if fit(launch.resources, machines, others, most_nodes=context.most_nodes) is not None:
+        if fit(reservation.resources, machines, others, most_nodes=context.most_nodes) is not None:
             return True
-        own = held([launch])
+        own = held([reservation])
         kept_idle = [machine for machine in machines if machine.node_id in own]
         if not kept_idle:
             return False
@@ -204,7 +218,7 @@ class Sweep:
         self._context.tell(Event("cluster_silent", text))
 
     def _to_start(self) -> list[DeploymentWork]:
-        """The queued deployments, as far as they will be started."""
+        """The queued deployments that will be started, as far as is known now."""
         return self._shortlist.expected(dict(self._queued))
 
     def _left_to_start(self) -> int:
@@ -216,7 +230,7 @@ class Sweep:
         return left
 
     def _estimate_queued(self) -> list[float]:
-        """Estimated seconds for each deployment that will be started."""
+        """Estimated seconds for each queued deployment that will be started."""
         return [work.rest_s(self._state.slowness, more_starts=1) for work in self._to_start()]
 
     def _fill_queue(self) -> None:
@@ -231,17 +245,20 @@ class Sweep:
         ok = best_ok(commits, spoilt.verdicts)
         check_same(store, deployments, ok.values())
         committed = self._settled(commits, ok, spoilt)
+        starts = self._state.starts
         works = [
-            DeploymentWork(plan, one, committed, self._state.starts, self._race, spoilt.tries)
-            for one in deployments
+            DeploymentWork(plan, deployment, committed, starts, self._race, spoilt.tries)
+            for deployment in deployments
         ]
         for work in works:  # after all exist: each sees what others hold
             work.follow_race()
             self._state.count(skipped=work.skipped, refused=work.refused)
             if work.refused:
                 self._tell_refused(work)
-            place = self._queued if work.left else self._idle
-            place[work.deployment.id] = work
+            if work.left:
+                self._queued[work.deployment.id] = work
+            else:
+                self._idle[work.deployment.id] = work
         self._tell_spoilt(spoilt, works)
         planned = {deployment.id for deployment in deployments}
         self._shortlist.chosen |= {commit.deployment_id for commit in commits} & planned
@@ -250,7 +267,10 @@ class Sweep:
     def _settled(
         self, commits: Sequence[Committed], ok: dict[str, Committed], spoilt: SpoiltAttempts
     ) -> dict[str, Committed]:
-        """The measurements that are not made again, by id, with the attempt that counts."""
+        """The measurements that are not made again: by measurement id, the attempt that counts.
+
+        ``ok``: the best attempt at each measurement that succeeded.
+        """
         plan = self._context.plan
         store = self._context.store
         settled = {name: attempt for name, attempt in ok.items() if name not in spoilt.open}
@@ -270,7 +290,7 @@ class Sweep:
         self._context.tell(Event("refused", text, work.deployment.label))
 
     def _tell_spoilt(self, spoilt: SpoiltAttempts, works: Collection[DeploymentWork]) -> None:
-        """Say what is measured again because it was spoilt, and what no longer is."""
+        """Tell which spoilt measurements are made again, and which were tried often enough."""
         left: set[str] = set()
         done: set[str] = set()
         for work in works:
@@ -290,8 +310,9 @@ class Sweep:
     # --- the loop
 
     def _admit_all(self) -> None:
-        """Start what fits, in order, until nothing is left, the budget is used up or the user stops
-        the sweep.
+        """Start launches in order as they fit, until nothing is left, the budget is used up or the
+        user stops the sweep. Raises what a launch raised, and ResultsError when the storage has
+        refused for too long.
         """
         stop = self._context.stop
         try:
@@ -322,57 +343,67 @@ class Sweep:
         """Wait until a launch ends, for LOOK_S at most."""
         since_ns = self._clock.unix_ns()
         self._clock.wait(self._changed, LOOK_S)
-        if not self._launched:  # for nodes, for hosts of others, or for a pause to end
+        if not self._launched:
+            # the sweep waits for nodes, for hosts of others, or for a pause to end: no overhead
             self._state.add_span((since_ns, self._clock.unix_ns()))
 
     def _follow_race(self) -> None:
-        """Take deployments that are beaten by now out of the queue, and put back those that no
+        """Take deployments out of the queue that are beaten by now, and put idle ones back that no
         longer are.
         """
         version_before = self._followed_version
-        changed = False
+        has_moved_work = False
         while self._race is not None and self._race_moved() and not self._context.stop.is_set():
             self._followed_version = self._race.version
-            over = self._over_in_queue()
-            back = self._back_from_idle()
-            self._queued = _without(self._queued, over) | back
-            self._idle = _without(self._idle, back) | over
-            changed = changed or bool(over or back)
-            for work in over.values():
-                if work.stage is WorkStage.DOMINATED:
-                    text = "it is not measured further: others hold more"
-                    self._context.tell(Event("outraced", text, work.deployment.label))
+            finished = self._finished_in_queue()
+            reopened = self._reopened_idle()
+            self._queued = _without(self._queued, finished) | reopened
+            self._idle = _without(self._idle, reopened) | finished
+            has_moved_work = has_moved_work or bool(finished or reopened)
+            for work in finished.values():
+                self._withdraw(work)
         if self._followed_version == version_before:
             return
-        if changed or any(work.races and work.has_begun for work in self._queued.values()):
-            self._order()  # by how much each may still hold
+        if has_moved_work or any(work.races and work.has_begun for work in self._queued.values()):
+            self._order()  # by how much load each may still hold
 
-    def _over_in_queue(self) -> dict[str, DeploymentWork]:
+    def _finished_in_queue(self) -> dict[str, DeploymentWork]:
         """Queued deployments, by id, that were begun and have nothing left."""
-        over: dict[str, DeploymentWork] = {}
+        finished: dict[str, DeploymentWork] = {}
         for name, work in self._queued.items():
             work.follow_race()
             if work.has_begun and work.stage in (WorkStage.DONE, WorkStage.DOMINATED):
-                over[name] = work
-        return over
+                finished[name] = work
+        return finished
 
-    def _back_from_idle(self) -> dict[str, DeploymentWork]:
+    def _reopened_idle(self) -> dict[str, DeploymentWork]:
         """Idle deployments, by id, that have something left again."""
-        back: dict[str, DeploymentWork] = {}
+        reopened: dict[str, DeploymentWork] = {}
         for name, work in self._idle.items():
             work.follow_race()
             if work.left:
-                back[name] = work
-        return back
+                reopened[name] = work
+        return reopened
+
+    def _withdraw(self, work: DeploymentWork) -> None:
+        """A deployment has left the queue because nothing of it is left to measure."""
+        self._state.withdraw(work.deployment)
+        label = work.deployment.label
+        self._context.tell(Phase(label, PhaseName.REFUSED))
+        if work.stage is WorkStage.DOMINATED:
+            text = "it is not measured further: others hold more"
+            self._context.tell(Event("outraced", text, label))
 
     def _race_moved(self) -> bool:
         """Whether searches have found something since the queue last followed the race."""
         return self._race is not None and self._followed_version != self._race.version
 
     def _keep_to_budget(self) -> None:
-        """Drop deployments whose next measurement, with the start it needs, the budget no longer
-        pays for. Looked at when a launch ended, and every QUEUE_S: before each launch and point the
-        budget is asked anyway.
+        """Drop queued deployments whose next measurement, with the start it needs, the budget no
+        longer pays for.
+
+        The queue is checked when a launch has ended, and every QUEUE_S. That is enough, because the
+        budget is also checked before each launch and each point.
         """
         if self._context.plan.budget is None:
             return
@@ -396,22 +427,22 @@ class Sweep:
         """Take a deployment out of the queue: it gets no launch in this sweep."""
         work = self._queued.pop(deployment_id)
         self._state.advance(work.deployment, LaunchEvent.REFUSED)
+        self._context.tell(Phase(work.deployment.label, PhaseName.REFUSED))
         return work
 
     # --- admission
 
     def _admit(self) -> None:
-        """Start what fits the nodes of now, ask for nodes worth adding, give up what no node will
-        hold.
+        """Start what fits the present nodes, ask for nodes worth adding, and give up what no node
+        will hold.
 
-        As long as nothing changed nothing more can start, and only the last of these three is
-        looked at.
+        The first two are done only when something has changed: otherwise nothing more can start.
         """
         context = self._context
         machines = context.cluster.machines()
         growth = context.cluster.growth()
         if not (machines or growth.may) and context.node_events.are_all_taken_back():
-            self._wait_for_the_end()
+            self._stop_without_nodes()
             return
         usable = context.breakers.usable(machines)
         if self._starts_are_off():
@@ -432,16 +463,16 @@ class Sweep:
             self._give_up_without_room(machines, growth)
 
     def _remember(self, inputs: AdmissionInputs) -> None:
-        """Decide again only when something else than ``inputs`` is the case."""
+        """Decide again only when the inputs differ from these."""
         if self._blocked_by_budget:
             self._blocked_by_budget = False
             self._last_admission_inputs = None  # the budget may allow the next launch soon
         else:
             self._last_admission_inputs = inputs
 
-    def _wait_for_the_end(self) -> None:
-        """All nodes are being taken back: end the sweep in order once what runs has ended, and give
-        up nothing.
+    def _stop_without_nodes(self) -> None:
+        """All nodes are being taken back: stop the sweep once the running launches have ended.
+        Queued deployments are left for a later sweep, not given up.
         """
         if self._queued and not self._launched:
             self._context.tell(
@@ -451,9 +482,10 @@ class Sweep:
 
     def _start_and_ask(self, machines: list[Machine], free: list[Machine], growth: Growth) -> bool:
         """Start what fits, and ask for nodes worth adding. Returns whether launches may still
-        start.
+        start. ``free``: see ``AdmissionInputs``.
         """
         admitted: list[AdmittedLaunch] = []
+        # how many new deployments the queue should hold: each may be what nodes are asked for
         ahead = max(1, len(machines)) if growth.may else 1
         try:
             may_start = self._context.may_start()
@@ -464,17 +496,18 @@ class Sweep:
                 admitted.append(launch)
                 may_start = self._context.may_start()
             self._asked_for = self._desire(machines, free, growth) if growth.may else set()
-            while admitted:  # after the request for nodes has moved off those that were picked
+            # started last: by now the request for nodes keeps off the nodes of these launches
+            while admitted:
                 self._start(admitted[0])
                 del admitted[0]
         except BaseException:
-            # no thread of theirs will report the end
+            # the launches that are left have no thread that would report their end
             self._ended += [EndedLaunch(launch.work) for launch in admitted]
             raise
         return may_start
 
     def _order(self) -> None:
-        """Order the queue by what is known now of how long starts take."""
+        """Order the queue anew, by what is known now of how long starts take."""
         self._ordered_by_starts = dict(self._state.starts)
         self._queue = Queue(
             self._waiting(work) for name, work in self._queued.items() if self._shortlist.has(name)
@@ -482,10 +515,12 @@ class Sweep:
         self._last_admission_inputs = None
 
     def _starts_are_off(self) -> bool:
-        """Whether some engine's starts now take longer or shorter than when the queue was ordered."""
+        """Whether some engine's starts take longer or shorter by now than the queue was ordered
+        by.
+        """
         for engine, factor in self._state.start_factors():
             ordered_by = self._ordered_by_starts.get(engine, 1.0)
-            if abs(factor - ordered_by) > OFF * ordered_by:
+            if abs(factor - ordered_by) > START_TOLERANCE * ordered_by:
                 return True
         return False
 
@@ -509,21 +544,23 @@ class Sweep:
             priority=priority,
         )
 
-    def _choose(self, ahead: int) -> None:
-        """Choose deployments until ``ahead`` of those that were never probed wait, where not all
-        are started.
+    def _fill_shortlist(self, ahead: int) -> None:
+        """Where not all deployments are started: put deployments on the shortlist until ``ahead``
+        new ones of it wait in the queue. Once it is full, the other deployments are not started.
         """
         shortlist = self._shortlist
         others = shortlist.others(self._queued)
         if not others:
             return
-        new = [work for name, work in self._queued.items() if shortlist.has(name)]
-        waiting = sum(not work.has_begun for work in new)
+        waiting = 0
+        for name, work in self._queued.items():
+            if shortlist.has(name) and not work.has_begun:
+                waiting += 1
         for _ in range(min(ahead - waiting, shortlist.left, len(others))):
             fitting = [name for name in others if self._queued[name].deployment.status != "risky"]
-            name = shortlist.choose(fitting or others, {*self._queued, *self._launched})
-            others.remove(name)
-            self._queue.add(self._waiting(self._queued[name]))
+            chosen = shortlist.choose(fitting or others, {*self._queued, *self._launched})
+            others.remove(chosen)
+            self._queue.add(self._waiting(self._queued[chosen]))
         if others and not shortlist.left:
             for name in others:
                 self._refuse(name).drop()
@@ -532,15 +569,15 @@ class Sweep:
             self._context.tell(Event("not_started", text, data={"deployments": len(others)}))
 
     def _admit_next(self, machines: list[Machine], ahead: int) -> AdmittedLaunch | None:
-        """Take the next launch from the queue, choose its nodes and count it as running; None if
-        none can start.
+        """Take the next launch from the queue and reserve its nodes; None if no launch can start.
+        ``ahead``: see ``_fill_shortlist``.
         """
-        self._choose(ahead)
-        running = self._state.running()
+        self._fill_shortlist(ahead)
+        reservations = self._state.reservations()
         now_s = self._clock.now_s()
-        if len(running) >= MOST_LAUNCHES:
+        if len(reservations) >= MOST_LAUNCHES:
             return None
-        pick = choose(self._queue, machines, running, now_s, self._context.most_nodes)
+        pick = choose(self._queue, machines, reservations, now_s, self._context.most_nodes)
         if pick is None:
             return None
         work = self._queued[pick.job.key]
@@ -557,37 +594,47 @@ class Sweep:
         self._context.breakers.admitted(job.key)
         head = self._queued.get(pick.ahead)
         overtaken = head.deployment if head is not None else None
-        running_launch = Running(job.resources, pick.nodes, now_s + job.estimate_s)
-        self._state.admitted(work.deployment, running_launch, work.avoid, overtaken)
+        reservation = Reservation(job.resources, pick.nodes, now_s + job.estimate_s)
+        self._state.admitted(work.deployment, reservation, work.avoid, overtaken)
         return AdmittedLaunch(work, pick.nodes)
 
     def _desire(
         self, machines: list[Machine], free: list[Machine], growth: Growth
     ) -> set[ResourceRequest]:
-        """Ask the cluster for the nodes worth adding, within the budget; returns for what they are.
-        Nodes that rest, or that others hold, are none of them: the cluster would think that it has
-        what is asked for.
+        """Ask the cluster for the nodes worth adding, within the budget; returns the requests that
+        they are for. While the sweep pauses none are asked for, because it is unknown whether
+        anything will run on them.
 
-        Asks for none while the sweep pauses, because it is unknown whether anything will run on
-        them.
+        Nodes that rest, or that others hold, count as taken: otherwise the cluster would take them
+        for the nodes that it is asked for.
         """
         context = self._context
-        running = self._state.running()
+        reservations = self._state.reservations()
         now_s = self._clock.now_s()
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, work in self._launched.items():
-            rest_s = max(0.0, self._state.running_launch(key).end_s - now_s)
+            rest_s = max(0.0, self._state.reservation_of(key).end_s - now_s)
             left -= cost_of(work.deployment, rest_s)
         queue = Queue() if context.breakers.paused() else self._waiting_anywhere()
-        launches = MOST_LAUNCHES - len(running)
-        jobs = worth_adding(queue, free, running, left, context.most_nodes, launches, growth.types)
-        unusable = {machine.node_id for machine in machines} - {one.node_id for one in free}
-        wanted, asked = asked_for(jobs, machines, growth.types, context.most_nodes)
-        context.cluster.desire(wanted, held(running) | unusable)
-        return asked
+        jobs = worth_adding(
+            queue,
+            free,
+            reservations,
+            left,
+            context.most_nodes,
+            most_launches=MOST_LAUNCHES - len(reservations),
+            types=growth.types,
+        )
+        free_ids = {machine.node_id for machine in free}
+        not_free = {machine.node_id for machine in machines} - free_ids
+        footprints, requests = asked_for(jobs, machines, growth.types, context.most_nodes)
+        context.cluster.desire(footprints, held(reservations) | not_free)
+        return requests
 
     def _waiting_anywhere(self) -> Queue:
-        """The queue, and what waits for hosts of others: new nodes would do for that, too."""
+        """The queue, and the launches that wait for hosts of others: new nodes would do for those,
+        too.
+        """
         in_line = []
         for deployment_id in self._state.waiting():
             work = self._launched.get(deployment_id)
@@ -611,14 +658,14 @@ class Sweep:
         self._clock.spawn(run, f"launch-{work.deployment.label}")
 
     def _take_ended(self, raising: bool = True) -> None:
-        """Free the nodes of launches that are over, and queue again what is left of them. Raises
-        what they raised.
+        """Free the nodes of launches whose threads are over, and queue their deployments again if
+        something of them is left. Raises what a thread raised, if ``raising``.
         """
         while self._ended:
             ended = self._ended.pop(0)
             work = ended.work
             if self._launched.pop(work.deployment.id, None) is None:
-                continue  # listed twice after an interrupt
+                continue  # an interrupt lists a launch twice
             self._state.ended(work.deployment)
             self._context.breakers.ended(work.deployment.id)
             self._last_admission_inputs = None
@@ -634,8 +681,8 @@ class Sweep:
     # --- what no node can hold
 
     def _look_for_unplaceable(self, growth: Growth, machines: list[Machine]) -> None:
-        """Note what no nodes could hold even if nothing ran, once nodes were asked for or none can
-        come.
+        """Note which requests the present nodes could not hold even if nothing ran there, once
+        other nodes were asked for or none can come.
         """
         now_s = self._clock.now_s()
         before = self._unplaceable_since
@@ -643,30 +690,32 @@ class Sweep:
         for resources in self._queued_resources():
             if self._could_hold(resources, machines):
                 self._once_placeable.add(resources)
-            elif self._has_waited(resources, growth, machines, before):
+            elif self._is_unplaceable(resources, growth, machines, before):
                 self._unplaceable_since[resources] = before.get(resources, now_s)
 
     def _queued_resources(self) -> list[ResourceRequest]:
-        """What the queued launches take, each once, in the order of admission."""
+        """The requests of the queued launches, each once, in the order of admission."""
         return list(dict.fromkeys(kind[0].resources for kind in self._queue.kinds()))
 
     def _could_hold(self, resources: ResourceRequest, machines: list[Machine]) -> bool:
-        """Whether the machines could hold it if nothing ran there."""
+        """Whether the machines could hold the request if nothing ran there."""
         if not resources.replicas:
             return True
         return fit(resources, machines, (), most_nodes=self._context.most_nodes) is not None
 
-    def _has_waited(
+    def _is_unplaceable(
         self,
         resources: ResourceRequest,
         growth: Growth,
         machines: list[Machine],
         before: Collection[ResourceRequest],
     ) -> bool:
-        """Whether nodes were asked for in vain, or none can come."""
+        """Whether nodes for a request that the machines could not hold were asked for, or none can
+        come. ``before``: the requests that were unplaceable when this was asked last.
+        """
         if not growth.may or resources in self._asked_for:
             return True
-        # after a pause nodes are asked for again
+        # during a pause no nodes are asked for; the wait begins anew after it
         if resources in before and not self._context.breakers.paused():
             return True
         most_nodes = self._context.most_nodes
@@ -676,14 +725,15 @@ class Sweep:
         """Give up deployments that have waited for nodes long enough."""
         context = self._context
         now_s = self._clock.now_s()
-        limits = (context.most_nodes, context.placement_timeout_s)
-        is_first = True
+        is_shown = False
         for resources, since_s in list(self._unplaceable_since.items()):
             was_placeable = resources in self._once_placeable
-            limit_s, why = resources.patience(machines, growth, was_placeable, *limits)
+            limit_s, why = resources.patience(
+                machines, growth, was_placeable, context.most_nodes, context.placement_timeout_s
+            )
             waited_s = now_s - since_s
-            if is_first:  # one is enough for the live view
-                is_first = False
+            if not is_shown:  # one wait is enough for the live view
+                is_shown = True
                 self._show_wait(resources, growth, waited_s, limit_s)
             if waited_s >= limit_s:
                 failure = Failure(FailureKind.NO_ROOM, _no_room(resources, machines, why))
@@ -693,19 +743,25 @@ class Sweep:
     def _show_wait(
         self, resources: ResourceRequest, growth: Growth, waited_s: float, limit_s: float
     ) -> None:
-        coming = ", ".join(f"{n} x {kind} being set up" for kind, n in growth.coming.items())
-        says = f"{resources}; {coming}" if coming else str(resources)
+        """Show under the first launch with this request that it waits for nodes."""
+        coming = ", ".join(
+            f"{number} x {node_type} being set up" for node_type, number in growth.coming.items()
+        )
+        detail = f"{resources}; {coming}" if coming else str(resources)
         label = self._queued[self._jobs_for(resources)[0].key].deployment.label
-        self._context.tell(Phase(label, PhaseName.WAIT_FOR_NODES, says, waited_s, limit_s))
+        self._context.tell(Phase(label, PhaseName.WAIT_FOR_NODES, detail, waited_s, limit_s))
 
     def _jobs_for(self, resources: ResourceRequest) -> list[Waiting]:
-        """The queued launches that take just that."""
-        kinds = [kind for kind in self._queue.kinds() if kind[0].resources == resources]
-        return [job for kind in kinds for job in kind]
+        """The queued launches with this request."""
+        jobs: list[Waiting] = []
+        for kind in self._queue.kinds():
+            if kind[0].resources == resources:
+                jobs += kind
+        return jobs
 
     def _give_up_all(self, resources: ResourceRequest, failure: Failure) -> bool:
-        """Give up all deployments that take just that. Returns false if the storage refuses
-        meanwhile: then the rest is given up later.
+        """Give up all deployments with this request. Returns false if the storage refuses
+        meanwhile: then those that are left are given up later.
         """
         since_s = self._unplaceable_since.pop(resources)
         for job in self._jobs_for(resources):
@@ -717,36 +773,36 @@ class Sweep:
         return True
 
     def _give_up(self, work: DeploymentWork, failure: Failure) -> None:
-        """Commit a launch that never got nodes, and every measurement of it, as failed."""
+        """Commit a launch that was refused, and every measurement of its deployment, as failed."""
+        context = self._context
+        deployment = work.deployment
         self._last_admission_inputs = None
-        label = work.deployment.label
-        launch = EngineStart(self._context, work.deployment, ())
-        self._context.tell(Event("gave_up", failure.sentence, label, launch.row.launch_id))
+        row = launch_row(deployment, context.store.experiment, self._clock.unix_ns())
+        context.tell(Event("gave_up", failure.sentence, deployment.label, row.launch_id))
         try:
-            give_up(self._context, self, work, failure, launch.row)
+            give_up(context, self, work, failure, row)
         finally:
-            launch.commit(failure)
-            self._context.tell(Phase(label, PhaseName.ENDED))
+            store_launch(context, deployment, replace(row, **how_it_ended(failure)))
 
     def _tell_autoscaler(self, text: str) -> None:
-        """Tell what the autoscaler says, unless it is empty or only its numbers are new."""
+        """Tell what the autoscaler says, unless the text is empty or only its numbers are new."""
         without_numbers = re.sub(r"\d+ x ", "", text)
-        if not text or without_numbers in self._announced:
+        if not text or without_numbers in self._autoscaler_messages:
             return
-        self._announced.add(without_numbers)
+        self._autoscaler_messages.add(without_numbers)
         self._context.tell(Event("autoscaler", text))
 
 
 def _without(works: dict[str, DeploymentWork], names: Collection[str]) -> dict[str, DeploymentWork]:
-    """The others of these deployments."""
+    """These deployments without those of the given names."""
     return {name: work for name, work in works.items() if name not in names}
 
 
 def _no_room(resources: ResourceRequest, machines: Sequence[Machine], why: str) -> str:
-    """Why a deployment is given up, as a sentence."""
+    """The sentence that says why a deployment is given up. ``why``: its last part."""
     has_gpus = any(machine.gpus for machine in machines)
-    first = ""
+    reason = ""
     if resources.gpus > 0 and machines and not has_gpus:
-        first = "no node has a GPU, so "
+        reason = "no node has a GPU, so "
     nodes = counted(len(machines), "node")
-    return f"No room: {first}the cluster's {nodes} cannot hold {resources}, and {why}."
+    return f"No room: {reason}the cluster's {nodes} cannot hold {resources}, and {why}."

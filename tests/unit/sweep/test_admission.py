@@ -19,10 +19,10 @@ from orchestrator.cluster.base import (
 )
 from orchestrator.plan.order import QueueClass
 from orchestrator.sweep.admission import (
-    Cost,
     Pick,
     Queue,
-    Running,
+    Reservation,
+    Spending,
     Waiting,
     asked_for,
     choose,
@@ -39,38 +39,38 @@ def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> Re
 
 
 def test_of_those_that_end_before_the_reservation_the_one_predicted_best_overtakes() -> None:
-    running = [Running(gpu_need(8, exclusive=False), (("n0",),), 30.0)]
+    reservations = [Reservation(gpu_need(8, exclusive=False), (("n0",),), 30.0)]
     gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
     waiting = [(10.0, 0.2), (25.0, 0.9), (500.0, 1.0)]  # the last would hold the gang up
     jobs = [
         Waiting(f"{length:g}", gpu_need(1, exclusive=False), length, priority=share)
         for length, share in waiting
     ]
-    picked = choose(Queue([gang, *jobs]), GPU8, running, now_s=0.0)
+    picked = choose(Queue([gang, *jobs]), GPU8, reservations, now_s=0.0)
     assert picked is not None and picked[0].key == "25"
 
 
 def test_an_exclusive_launch_takes_only_hosts_where_nothing_runs() -> None:
-    running = [Running(gpu_need(1, exclusive=False), (("n0",),), 10.0)]
-    assert fit(gpu_need(1, exclusive=True), GPU8[:1], running) is None
-    assert fit(gpu_need(1, exclusive=True), GPU8[:2], running) == (("n1",),)
+    reservations = [Reservation(gpu_need(1, exclusive=False), (("n0",),), 10.0)]
+    assert fit(gpu_need(1, exclusive=True), GPU8[:1], reservations) is None
+    assert fit(gpu_need(1, exclusive=True), GPU8[:2], reservations) == (("n1",),)
 
 
 def test_nothing_joins_a_host_that_an_exclusive_launch_holds() -> None:
-    running = [Running(gpu_need(1, exclusive=True), (("n0",),), 10.0)]
-    assert fit(gpu_need(1, exclusive=False), GPU8[:1], running) is None
+    reservations = [Reservation(gpu_need(1, exclusive=True), (("n0",),), 10.0)]
+    assert fit(gpu_need(1, exclusive=False), GPU8[:1], reservations) is None
 
 
 def test_two_raylets_on_one_machine_count_as_one_host() -> None:
     machines = [Machine("a", "10.0.0.1", cpus=4), Machine("b", "10.0.0.1", cpus=4)]
     need = ResourceRequest(((Bundle(0, 1.0),),), exclusive=True)
-    running = [Running(need, (("a",),), 10.0)]
-    assert fit(need, machines, running) is None
+    reservations = [Reservation(need, (("a",),), 10.0)]
+    assert fit(need, machines, reservations) is None
 
 
 def test_shared_launches_pack_onto_the_fullest_node_that_fits() -> None:
-    running = [Running(gpu_need(6, exclusive=False), (("n1",),), 10.0)]
-    assert fit(gpu_need(2, exclusive=False), GPU8, running) == (("n1",),)
+    reservations = [Reservation(gpu_need(6, exclusive=False), (("n1",),), 10.0)]
+    assert fit(gpu_need(2, exclusive=False), GPU8, reservations) == (("n1",),)
 
 
 def test_replicas_of_one_launch_may_share_a_host_and_never_overbook_it() -> None:
@@ -106,17 +106,17 @@ def test_a_node_that_its_label_gives_to_another_accelerator_is_not_taken_and_not
 
 def test_one_endpoint_is_never_loaded_by_two_launches_at_once() -> None:
     need = ResourceRequest((), endpoint="http://x")
-    assert fit(need, [], [Running(need, (), 1.0)]) is None
-    assert fit(ResourceRequest((), endpoint="http://y"), [], [Running(need, (), 1.0)]) == ()
+    assert fit(need, [], [Reservation(need, (), 1.0)]) is None
+    assert fit(ResourceRequest((), endpoint="http://y"), [], [Reservation(need, (), 1.0)]) == ()
 
 
 def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> None:
-    running = [Running(gpu_need(8, exclusive=False), (("n0",),), end_s=100.0)]
+    reservations = [Reservation(gpu_need(8, exclusive=False), (("n0",),), end_s=100.0)]
     gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
     short = Waiting("short", gpu_need(1, exclusive=False), 20)
     long = Waiting("long", gpu_need(1, exclusive=False), 500)
-    assert choose(Queue([gang, long]), GPU8, running, now_s=0.0) is None
-    picked = choose(Queue([gang, long, short]), GPU8, running, now_s=0.0)
+    assert choose(Queue([gang, long]), GPU8, reservations, now_s=0.0) is None
+    picked = choose(Queue([gang, long, short]), GPU8, reservations, now_s=0.0)
     assert picked is not None
     assert (picked.job.key, picked.ahead) == ("short", "gang")
 
@@ -145,24 +145,24 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
 ) -> None:
     queue = {str(index): Waiting(str(index), need, 10.0 + index) for index, need in enumerate(jobs)}
     possible = {key for key, job in queue.items() if fit(job.resources, GPU8, ()) is not None}
-    running: list[Running] = []
+    reservations: list[Reservation] = []
     started: set[str] = set()
     now = 0.0
     for _ in range(200):
-        picked = choose(Queue(list(queue.values())), GPU8, running, now)
+        picked = choose(Queue(list(queue.values())), GPU8, reservations, now)
         if picked is None:
-            if not running:
+            if not reservations:
                 break
-            first = min(running, key=lambda launch: launch.end_s)
+            first = min(reservations, key=lambda launch: launch.end_s)
             now = first.end_s
-            running.remove(first)
+            reservations.remove(first)
             continue
         job, nodes, _ = picked
         del queue[job.key]
         started.add(job.key)
-        running.append(Running(job.resources, nodes, now + job.estimate_s))
+        reservations.append(Reservation(job.resources, nodes, now + job.estimate_s))
         used: dict[str, int] = {}
-        for launch in running:
+        for launch in reservations:
             for replica, bundles in zip(launch.nodes, launch.resources.replicas, strict=True):
                 assert len(set(replica)) == len(replica), (
                     "ranks of one replica sit on distinct nodes"
@@ -179,20 +179,23 @@ def test_a_node_where_it_failed_is_taken_only_when_there_is_no_other() -> None:
     assert choose(Queue([job]), GPU8[:1], [], 0.0) == Pick(job, (("n0",),))
 
 
-LOTS = Cost(float("inf"), float("inf"))
+LOTS = Spending(float("inf"), float("inf"))
 
 
 def test_what_no_node_can_take_at_present_is_worth_adding_in_the_order_of_admission() -> None:
-    running = [Running(gpu_need(8), (("n0",),), 100.0)]
+    reservations = [Reservation(gpu_need(8), (("n0",),), 100.0)]
     jobs = [
         Waiting("short", gpu_need(1), 10),
         Waiting("gang", gpu_need(8, 2), 5),
         Waiting("long", gpu_need(1), 100),
     ]
     # of three nodes one is taken: the gang gets the other two, and nobody else finds a place
-    assert [job.key for job in worth_adding(Queue(jobs), GPU8, running, LOTS)] == ["long", "short"]
+    assert [job.key for job in worth_adding(Queue(jobs), GPU8, reservations, LOTS)] == [
+        "long",
+        "short",
+    ]
     assert [job.key for job in worth_adding(Queue(jobs), [], [], LOTS)] == ["gang", "long", "short"]
-    assert worth_adding(Queue(jobs[:1]), GPU8, running, LOTS) == []
+    assert worth_adding(Queue(jobs[:1]), GPU8, reservations, LOTS) == []
 
 
 POOLS = [gpu_need(8, labels=(("pool", name),), gpus_per_node=8) for name in "ab"]
@@ -229,10 +232,10 @@ def test_no_more_is_asked_for_than_may_be_added_but_one_of_each_need(
     machines = [
         Machine(f"n{at}", f"n{at}", 8, 96.0, {"pool": "a", NODE_GROUP: "a8"}) for at in range(there)
     ]
-    running = [Running(POOLS[0], ((one.node_id,),), 100.0) for one in machines]
-    found = worth_adding(Queue(MANY), machines, running, LOTS, most_launches=60, types=types)
+    reservations = [Reservation(POOLS[0], ((one.node_id,),), 100.0) for one in machines]
+    found = worth_adding(Queue(MANY), machines, reservations, LOTS, most_launches=60, types=types)
     assert Counter(job.key[0] for job in found) == {"a": asked, "b": 10}
-    assert len(worth_adding(Queue(MANY), machines, running, LOTS, types=types[:0])) == 110, (
+    assert len(worth_adding(Queue(MANY), machines, reservations, LOTS, types=types[:0])) == 110, (
         "no types are known"
     )
 
@@ -274,12 +277,12 @@ def test_an_endpoint_needs_no_node_and_a_shared_node_is_not_asked_for_twice() ->
 
 
 def test_nothing_is_worth_adding_that_would_begin_after_the_budget_is_spent() -> None:
-    jobs = [Waiting(str(at), gpu_need(8), 10, cost=Cost(80.0, 2.0)) for at in range(5)]
-    assert len(worth_adding(Queue(jobs), [], [], Cost(100.0, 100.0))) == 2
-    assert len(worth_adding(Queue(jobs), [], [], Cost(1000.0, 2.0))) == 1
-    assert worth_adding(Queue(jobs), [], [], Cost(0.0, 100.0)) == []
+    jobs = [Waiting(str(at), gpu_need(8), 10, cost=Spending(80.0, 2.0)) for at in range(5)]
+    assert len(worth_adding(Queue(jobs), [], [], Spending(100.0, 100.0))) == 2
+    assert len(worth_adding(Queue(jobs), [], [], Spending(1000.0, 2.0))) == 1
+    assert worth_adding(Queue(jobs), [], [], Spending(0.0, 100.0)) == []
     # what fits a node of now is paid for first
-    assert len(worth_adding(Queue(jobs), GPU8[:1], [], Cost(100.0, 100.0))) == 1
+    assert len(worth_adding(Queue(jobs), GPU8[:1], [], Spending(100.0, 100.0))) == 1
 
 
 def test_a_router_joins_the_fullest_node_of_its_launch() -> None:

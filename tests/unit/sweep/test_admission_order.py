@@ -10,7 +10,7 @@ from orchestrator.cluster.base import Bundle, Machine
 from orchestrator.plan.order import QueueClass
 from orchestrator.results.store import Store
 from orchestrator.sweep import sweep as sweep_module
-from orchestrator.sweep.admission import Cost, Queue, Running, Waiting, choose, worth_adding
+from orchestrator.sweep.admission import Queue, Reservation, Spending, Waiting, choose, worth_adding
 from orchestrator.sweep.resource_request import ResourceRequest
 from tests.unit.sweep.simulation import node, plan_of, sweep, world_of
 from tests.unit.sweep.sweeps import EIGHT, launches
@@ -23,10 +23,10 @@ def need(gpus: int, nodes: int = 1) -> ResourceRequest:
 
 
 def picked(
-    jobs: list[Waiting], machines: list[Machine], running: list[Running], most_nodes: float
+    jobs: list[Waiting], machines: list[Machine], reservations: list[Reservation], most_nodes: float
 ) -> str:
     """Key of the launch that starts next, empty if none does."""
-    pick = choose(Queue(jobs), machines, running, 0.0, most_nodes)
+    pick = choose(Queue(jobs), machines, reservations, 0.0, most_nodes)
     return pick.job.key if pick else ""
 
 
@@ -76,26 +76,32 @@ def test_starts_that_take_less_than_expected_reorder_the_queue(store: Store) -> 
 
 
 def test_nobody_overtakes_a_gang_onto_a_node_that_would_be_one_too_many_for_it() -> None:
-    machines, running = [*HOSTS[:2], node("small", gpus=1)], [Running(need(8), (("a",),), 100.0)]
+    machines, reservations = (
+        [*HOSTS[:2], node("small", gpus=1)],
+        [Reservation(need(8), (("a",),), 100.0)],
+    )
     gang, long, short = (
         Waiting("gang", need(8, 2), 50),
         Waiting("long", need(1), 500),
         Waiting("short", need(1), 20),
     )
-    assert picked([gang, long], machines, running, most_nodes=2) == ""
-    assert picked([gang, long], machines, running, most_nodes=3) == "long"
-    assert picked([gang, long, short], machines, running, most_nodes=2) == "short"
+    assert picked([gang, long], machines, reservations, most_nodes=2) == ""
+    assert picked([gang, long], machines, reservations, most_nodes=3) == "long"
+    assert picked([gang, long, short], machines, reservations, most_nodes=2) == "short"
 
 
 def test_nodes_are_kept_for_a_gang_from_when_it_may_have_them() -> None:
-    running = [Running(need(8), ((name,),), end_s) for name, end_s in (("a", 50.0), ("b", 200.0))]
+    reservations = [
+        Reservation(need(8), ((name,),), end_s) for name, end_s in (("a", 50.0), ("b", 200.0))
+    ]
     gang, small = Waiting("gang", need(8, 3), 50), Waiting("small", need(1), 100)
-    assert picked([gang, small], HOSTS, running, most_nodes=3) == "small", (
+    assert picked([gang, small], HOSTS, reservations, most_nodes=3) == "small", (
         "the gang starts at 200 s"
     )
-    assert picked([gang, small], HOSTS, running, most_nodes=4) == "", "it starts at 50 s"
+    assert picked([gang, small], HOSTS, reservations, most_nodes=4) == "", "it starts at 50 s"
     assert (
-        picked([gang, Waiting("long", need(1), 999)], HOSTS, running[:1], most_nodes=2) == "long"
+        picked([gang, Waiting("long", need(1), 999)], HOSTS, reservations[:1], most_nodes=2)
+        == "long"
     ), "it never may"
 
 
@@ -104,7 +110,7 @@ def test_no_more_nodes_are_asked_for_than_launches_may_run(
 ) -> None:
     jobs, lots = (
         [Waiting(str(at), need(8), 10) for at in range(5)],
-        Cost(float("inf"), float("inf")),
+        Spending(float("inf"), float("inf")),
     )
     assert len(worth_adding(Queue(jobs), [], [], lots, most_launches=2)) == 2
     monkeypatch.setattr(sweep_module, "MOST_LAUNCHES", 3)

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.base.errors import FailureKind
 from orchestrator.cluster.clients import UNFIT
 from orchestrator.plan.model import Plan
-from orchestrator.results.events import Event
+from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.results.store import Store
 from orchestrator.sweep.breakers import FIRST_WAIT_S
 from orchestrator.sweep.context import SweepContext
@@ -55,6 +55,17 @@ def test_events_after_the_last_launch_are_stored_when_the_sweep_ends(store: Stor
     assert told[-1] == "stop_failed"
     assert [one["kind"] for one in store.read("events").to_pylist()] == told
     assert [one.kind for one in store.manifests()].count("sweep") == 1
+
+
+def test_an_end_is_passed_on_only_of_what_was_shown(store: Store) -> None:
+    heard: list[Event | Phase] = []
+    context = SweepContext(plan_of(), world_of(), store, heard.append)
+    ended = Phase("x", PhaseName.ENDED)
+    refused = Phase("x", PhaseName.REFUSED)
+    placed = Phase("x", PhaseName.PLACE)
+    for phase in (refused, placed, ended, refused):
+        context.tell(phase)
+    assert heard == [placed, ended]
 
 
 def test_a_sweep_with_nothing_to_do_stores_nothing(store: Store) -> None:

@@ -27,13 +27,16 @@ from orchestrator.cluster.base import (
 from orchestrator.node.readiness import Ready
 from orchestrator.plan.make import make_plan
 from orchestrator.report.words import exclusion_text
-from orchestrator.results.events import Event
+from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import AnswerRow
+from orchestrator.results.runs import RunRecord
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep import engine_start
+from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.sweep import Sweep
 from tests.unit.sweep.simulation import (
     EXPERIMENT,
     FakeAgent,
@@ -422,6 +425,27 @@ def test_what_others_hold_is_waited_for_and_leaves_no_row_but_an_event(store: St
     assert report.overhead < 0.2, "the waiting is not its own"
     told = store.read("events").to_pylist()
     assert [one["text"] for one in told if one["kind"] == "occupied"] == [f"it waits: {others}"]
+
+
+def test_a_launch_that_queues_again_says_so_in_its_event_and_in_status(store: Store) -> None:
+    world = world_of([node("a"), node("b")], fails={"lease": [Occupied("x holds it"), None]})
+    record = RunRecord(run_id="r")
+    doing: list[str] = []
+
+    def listen(item: Event | Phase) -> None:
+        record.note(item)
+        doing.extend(deployment.doing for deployment in record.deployments.values())
+
+    plan = plan_of()
+    Sweep(SweepContext(plan, world, store, listen, clock=world.clock)).run()
+    assert "queued" in doing
+    events = [row for row in store.read("events").to_pylist() if row["kind"] == "occupied"]
+    assert [row["text"] for row in events] == [
+        "it waits: x holds it",
+        "it waits in the queue again: x holds it",
+    ]
+    states = [json.loads(row["data_json"])["state"] for row in events]
+    assert states == ["occupied", "queued"]
 
 
 def test_a_host_that_others_hold_keeps_no_other_host_waiting(store: Store) -> None:

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.errors import Occupied
 from orchestrator.cluster.base import ClientLost, HostLost
 from orchestrator.results.events import Event, LaunchState, Phase, PhaseName
 from orchestrator.results.store import Store
-from orchestrator.sweep.admission import Running
+from orchestrator.sweep.admission import Reservation
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.launch_state import (
     TRANSITIONS,
@@ -22,7 +23,7 @@ from orchestrator.sweep.launch_state import (
 from orchestrator.sweep.resource_request import ResourceRequest
 from orchestrator.sweep.state import SweepState
 from orchestrator.sweep.sweep import Sweep
-from tests.unit.sweep.simulation import plan_of, world_of
+from tests.unit.sweep.simulation import World, node, plan_of, world_of
 from tests.unit.sweep.sweeps import DIED, OOM
 
 # What each event (column) makes of each state (row); a point: it cannot happen there
@@ -118,41 +119,62 @@ def test_every_state_leads_to_an_end() -> None:
         ("first", DIED),
         ("load", DIED),
         ("prepare", ClientLost([0], "killed")),
+        ("lease", Occupied("others hold it")),
     ],
     ids=lambda value: str(value)[:16],
 )
 def test_what_a_launch_is_shown_to_do_is_of_the_state_that_it_is_in(
     step: str, instead: object, tmp_path: Path
 ) -> None:
-    world = world_of(fails={step: [instead]})
+    world = world_of([node("a"), node("b")], fails={step: [instead, None]})
+    shown = phases_checked_against_states(world, Store.open(str(tmp_path), "x"))
+    assert {PhaseName.PLACE, PhaseName.START, PhaseName.STOP, PhaseName.ENDED} <= set(shown)
+
+
+def phases_checked_against_states(world: World, store: Store) -> list[PhaseName]:
+    """What the launch of PLAN is shown to do during a sweep, each checked when it is told."""
     state = SweepState()
     (deployment,) = PLAN.deployments
-    shown = set()
+    shown: list[PhaseName] = []
 
     def listen(item: Event | Phase) -> None:
-        if isinstance(item, Phase) and item.deployment == deployment.label:
-            shown.add(item.name)
-            if item.name is not PhaseName.ENDED:
-                assert item.state is state.launch(deployment).state
+        if isinstance(item, Phase) and isinstance(item.name, PhaseName):
+            shown.append(item.name)
+            assert item.state is state.launch(deployment).state
 
-    store = Store.open(str(tmp_path), "x")
     context = SweepContext(PLAN, world, store, listen, clock=world.clock, state=state)
     Sweep(context).run()
-    assert {PhaseName.PLACE, PhaseName.START, PhaseName.STOP, PhaseName.ENDED} <= shown
+    return shown
+
+
+def test_a_launch_that_no_node_can_hold_is_shown_as_refused(tmp_path: Path) -> None:
+    world = world_of([node("small", gpus=0)])
+    shown = phases_checked_against_states(world, Store.open(str(tmp_path), "x"))
+    assert shown == [PhaseName.WAIT_FOR_NODES, PhaseName.REFUSED]
+
+
+def test_a_launch_whose_host_others_keep_is_shown_as_queued_until_it_is_placed(
+    tmp_path: Path,
+) -> None:
+    world = world_of([node("a"), node("b")], fails={"lease": [Occupied("others hold it"), None]})
+    shown = phases_checked_against_states(world, Store.open(str(tmp_path), "x"))
+    assert shown.count(PhaseName.ENDED) == 1
+    after_queued = shown[shown.index(PhaseName.QUEUED) + 1]
+    assert after_queued is PhaseName.PLACE
 
 
 def test_a_launch_knows_why_it_was_admitted() -> None:
     plan = plan_of("{tensor_parallel_size: 8}, {tensor_parallel_size: 4}")
-    running = Running(ResourceRequest(), (), 0.0)
+    reservation = Reservation(ResourceRequest(), (), 0.0)
     head, other = (LaunchRecord(deployment) for deployment in plan.deployments)
-    other.admit(running, frozenset({"b", "a"}), head)
+    other.admit(reservation, frozenset({"b", "a"}), head)
     assert other.admission.data() == {
         "why": "backfill",
         "ahead": head.deployment.label,
         "avoided": ["a", "b"],
     }
-    head.admit(running, frozenset(), None)
+    head.admit(reservation, frozenset(), None)
     assert head.admission.data() == {"why": "reserved"}
     again = LaunchRecord(head.deployment)
-    again.admit(running, frozenset(), None)
+    again.admit(reservation, frozenset(), None)
     assert again.admission.data() == {"why": "first"}

@@ -28,7 +28,7 @@ from orchestrator.results import blobs
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.sweep.admission import Cost, Queue, Waiting, worth_adding
+from orchestrator.sweep.admission import Queue, Spending, Waiting, worth_adding
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.resource_request import ResourceRequest
 from tests.unit.sweep.simulation import (
@@ -228,7 +228,7 @@ def test_launches_for_other_accelerators_count_as_other_nodes() -> None:
         for name in ("H100-80GB", "A100-80GB")
     )
     queue = Queue([Waiting("a", h100, 1.0), Waiting("b", a100, 1.0), Waiting("c", h100, 1.0)])
-    assert [job.key for job in worth_adding(queue, (), (), Cost(1e9, 1e9), most_nodes=1)] == [
+    assert [job.key for job in worth_adding(queue, (), (), Spending(1e9, 1e9), most_nodes=1)] == [
         "a",
         "c",
     ]

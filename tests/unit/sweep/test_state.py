@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.plan.model import Deployment
+from orchestrator.results.events import LaunchState
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.settings import EngineSettings, Hardware
-from orchestrator.sweep.admission import Cost, Running
+from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.resource_request import ResourceRequest
 from orchestrator.sweep.state import SweepState, left_of, used_up
@@ -50,7 +51,7 @@ def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
     state, machines = SweepState(), [node("a"), node("b")]
     first, second = deployment(name="d"), deployment(name="e")
     for waiting in (first, second):
-        state.admitted(waiting, Running(ResourceRequest(), (), 0.0))
+        state.admitted(waiting, Reservation(ResourceRequest(), (), 0.0))
         state.waits_for(waiting, "10.0.0.a")
     state.advance(first, LaunchEvent.HOSTS_TAKEN)
     assert state.rested(machines, 1e9) == [machines[1]]
@@ -61,10 +62,10 @@ def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
 
 def test_devices_cost_nothing_while_their_launch_waits_for_its_host() -> None:
     state, gpus = SweepState(), deployment("H100-80GB", "g")
-    state.admitted(gpus, Running(ResourceRequest(), (), 0.0))
+    state.admitted(gpus, Reservation(ResourceRequest(), (), 0.0))
     state.placed(gpus, 0.0)
     state.waits_for(gpus, "10.0.0.a")
-    assert state.spent(1000.0) == Cost()
+    assert state.spent(1000.0) == Spending()
     state.placed(gpus, 1000.0)
     assert state.spent(1100.0).gpu_s == 100.0
 
@@ -88,10 +89,10 @@ def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing(
     )
     state.placed(gpus, 100.0)
     state.placed(cores, 100.0)
-    assert state.spent(150.0) == Cost(100.0, pytest.approx(0.1))
+    assert state.spent(150.0) == Spending(100.0, pytest.approx(0.1))
     assert state.released(gpus, 200.0) == 100.0
     assert state.released(cores, 300.0) == 200.0
-    assert state.spent(900.0) == Cost(200.0, pytest.approx(0.2))
+    assert state.spent(900.0) == Spending(200.0, pytest.approx(0.2))
     assert state.released(gpus, 900.0) is None
 
 
@@ -100,30 +101,38 @@ def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
         SweepState(),
         *(deployment("H100-80GB", name, tensor_parallel_size=2) for name in "ab"),
     )
-    state.admitted(first, Running(ResourceRequest(), (), 0.0))
+    state.admitted(first, Reservation(ResourceRequest(), (), 0.0))
     state.set_aside(first, 100.0, 10.0)
     assert state.aside(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"
     state.placed(first, 60.0)
     assert state.aside(100.0, second.id).gpu_s == 120.0
     assert state.spent(100.0).gpu_s == 80.0
-    assert state.aside(100.0, first.id) == state.aside(500.0, second.id) == Cost()
+    assert state.aside(100.0, first.id) == state.aside(500.0, second.id) == Spending()
     state.set_aside(first, 70.0, 110.0)
     assert state.aside(110.0, second.id).gpu_s == 140.0
     state.released(first, 120.0)
-    assert state.aside(120.0, second.id) == Cost()
+    assert state.aside(120.0, second.id) == Spending()
 
 
 def test_clients_keep_off_nodes_of_engines_most_of_all_off_those_of_other_launches() -> None:
     state, need = SweepState(), ResourceRequest(())
-    state.admitted(deployment(name="mine"), Running(need, (("a", "b"),), 0.0))
-    state.admitted(deployment(name="other"), Running(need, (("b",), ("c",)), 0.0))
+    state.admitted(deployment(name="mine"), Reservation(need, (("a", "b"),), 0.0))
+    state.admitted(deployment(name="other"), Reservation(need, (("b",), ("c",)), 0.0))
     assert state.avoid("mine") == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_deployment_that_queues_again_after_its_withdrawal_has_a_new_launch() -> None:
+    state, beaten = SweepState(), deployment()
+    record = state.launch(beaten)
+    state.withdraw(beaten)
+    assert record.state is LaunchState.REFUSED
+    assert state.launch(beaten).state is LaunchState.QUEUED
 
 
 def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
     budget = Budget(gpu_hours=2.0, usd=10.0)
-    assert used_up(budget, Cost(7199.0, 9.9), 1e9) is None
-    assert "2 GPU hours" in str(used_up(budget, Cost(7200.0, 0.0), 0.0))
-    assert "10 USD" in str(used_up(budget, Cost(0.0, 10.0), 0.0))
-    assert left_of(budget, Cost(3600.0, 4.0)) == Cost(3600.0, 6.0)
-    assert left_of(None, Cost(3600.0, 4.0)) == Cost(float("inf"), float("inf"))
+    assert used_up(budget, Spending(7199.0, 9.9), 1e9) is None
+    assert "2 GPU hours" in str(used_up(budget, Spending(7200.0, 0.0), 0.0))
+    assert "10 USD" in str(used_up(budget, Spending(0.0, 10.0), 0.0))
+    assert left_of(budget, Spending(3600.0, 4.0)) == Spending(3600.0, 6.0)
+    assert left_of(None, Spending(3600.0, 4.0)) == Spending(float("inf"), float("inf"))
