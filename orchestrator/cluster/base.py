@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.base.errors import Occupied, PlacementError
 from orchestrator.load.point import ClientStats, Reply
@@ -89,6 +89,16 @@ class Stopped:
     dirty_gpus: tuple[str, ...] = ()  # UUIDs of GPUs whose memory was not freed in time
 
 
+class DeadLog(NamedTuple):
+    """The log of an engine whose agent died before it returned it. ``folder``: the work folder that
+    it lies in; ``name``: what the log is called in the store.
+    """
+
+    folder: str
+    name: str
+    log: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ClientReport:
     """One client's share of a point: its rows, and the files in the store that hold them (empty: it
@@ -104,8 +114,8 @@ class ClientReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of node that an autoscaler may add, at most ``most`` of it. ``labels``: None if nobody
-    tells them.
+    """A type of node that an autoscaler may add, at most ``most`` of it. ``labels``: None if they
+    are not known.
     """
 
     name: str
@@ -115,21 +125,28 @@ class NodeType:
     labels: Mapping[str, str] | None = None
 
 
+class RefusedNodes(NamedTuple):
+    """How many nodes of a type failed to launch, and the last reason; empty if none was told."""
+
+    number: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What is known of a cluster's autoscaler. ``may``: nodes may be added, or nobody can tell.
+    """What is known of a cluster's autoscaler. ``may``: nodes may be added, or that is not known.
 
     ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being
-    set up. ``refused``: node type -> how many nodes failed to launch since the first look, and the
-    last reason. ``impossible``: desired footprints for which it has no node type. ``types``: those
-    it has, empty if unknown. ``reports``: how many were new since the first look; None: nobody
-    knows whether there is one.
+    set up. ``refused``: node type -> nodes that failed to launch since the first look.
+    ``impossible``: desired footprints for which it has no node type. ``types``: the node types that
+    it has, empty if unknown. ``reports``: how many of its reports were new since the first look;
+    None if it is not known whether there is an autoscaler.
     """
 
     may: bool = True
     silent: str = ""
     coming: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    refused: Mapping[str, RefusedNodes] = field(default_factory=dict)
     impossible: frozenset[Footprint] = frozenset()
     types: tuple[NodeType, ...] = ()
     reports: int | None = None
@@ -138,17 +155,17 @@ class Growth:
         """Why nodes do not come; empty when nothing is known."""
         reasons = [self.silent] if self.silent else []
         failed = []
-        for kind, (number, why) in self.refused.items():
-            because = f" ({why})" if why else ""
-            failed.append(f"{number} x {kind}{because}")
+        for node_type, refused in self.refused.items():
+            because = f" ({refused.why})" if refused.why else ""
+            failed.append(f"{refused.number} x {node_type}{because}")
         if failed:
             reasons.append(f"launches of nodes were refused: {', '.join(failed)}")
         return "; ".join(reasons)
 
 
 class HostLost(Exception):
-    """The process or node of an agent or client is gone or does not answer: infrastructure, not the
-    configuration.
+    """The process or node of an agent or client is gone or does not answer. That is a failure of
+    the infrastructure, not of the configuration.
     """
 
 
@@ -164,8 +181,8 @@ class ClientLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlacementDeadline:
-    """How long to wait for a place: ``timeout_s``, or until ``stopped`` says that the sweep is
-    over.
+    """How long to wait until a footprint is placed: ``timeout_s``, or until ``stopped`` says that
+    the sweep is over.
     """
 
     timeout_s: float
@@ -174,8 +191,8 @@ class PlacementDeadline:
     def check(
         self, waited_s: float, footprint: Footprint, held: Callable[[], Collection[str]] = tuple
     ) -> None:
-        """Raises Occupied when the wait is over (nodes that could hold it are ``held``),
-        PlacementError if stopped.
+        """Raises Occupied when ``waited_s`` is long enough, with the nodes that ``held`` names as
+        in use by others; PlacementError if the sweep was stopped.
         """
         if self.stopped():
             raise PlacementError("the sweep was stopped")
@@ -196,5 +213,5 @@ class NoAnswer:
 
     @classmethod
     def of(cls, error: BaseException) -> NoAnswer:
-        """That of a check which raised."""
+        """The answer that stands for a check which raised this error."""
         return cls(f"cannot run this program: {type(error).__name__}: {error}", wrong=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -9,6 +10,14 @@ T = TypeVar("T")
 SHARE = 0.003  # of a core that the calls may take
 # the oldest answer, whatever it cost: a pause of Python's collector is no reason to look away
 MOST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptAnswer(Generic[T]):
+    """An answer, and until when it is kept."""
+
+    until_s: float
+    answer: T
 
 
 class CachedFor(Generic[P, T]):
@@ -30,14 +39,15 @@ class CachedFor(Generic[P, T]):
         self._least_s = least_s
         self._now_s = now_s
         self._used_s = used_s
-        self._last: tuple[float, T] | None = None  # until when it is good, and the answer
+        self._last: _KeptAnswer[T] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        last = self._last
-        if last is None or self._now_s() >= last[0]:
-            before_s = self._used_s()
-            answer = self._function(*args, **kwargs)
-            cost_s = self._used_s() - before_s if last else 0.0
-            keep_s = max(self._least_s, min(cost_s / SHARE, MOST_S))
-            last = self._last = self._now_s() + keep_s, answer
-        return last[1]
+        last = self._last  # read once: other threads may change it
+        if last is not None and self._now_s() < last.until_s:
+            return last.answer
+        before_s = self._used_s()
+        answer = self._function(*args, **kwargs)
+        cost_s = self._used_s() - before_s if last is not None else 0.0
+        keep_s = max(self._least_s, min(cost_s / SHARE, MOST_S))
+        self._last = _KeptAnswer(self._now_s() + keep_s, answer)
+        return answer

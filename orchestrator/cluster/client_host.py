@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from orchestrator.results.row_writer import RowFile
     from orchestrator.results.store import FilePart, Store
 
-# after that the driver gets the rows and stores them: it waits longer for the storage
+# for the storage to take a client's rows; after that the driver stores them, which waits longer
 STORE_LIMIT_S = 40.0
 
 
 def reach_problem(store: Store) -> str | None:
-    """Why this node cannot take part: it does not see the driver's plan, cannot write results, or
-    nothing can be leased on it. None: it can.
+    """Why this node cannot take part: it does not see the driver's plan, it cannot write results,
+    or nothing can be leased on it. None if it can take part.
     """
     try:
         if store.plan() is None:
@@ -46,12 +46,9 @@ def reach_problem(store: Store) -> str | None:
             )
         store.check_writable()
     except OrchestratorError as error:
-        needs = (
-            ""
-            if store.is_local
-            else "; every node needs credentials of its own, and none are passed on"
-        )
-        return f"{error}{needs}"
+        if store.is_local:
+            return str(error)
+        return f"{error}; every node needs credentials of its own, and none are passed on"
     return folder_problem()
 
 
@@ -74,7 +71,7 @@ class ClientHost(LoadClient):
         self._writer = ""
 
     def process(self) -> tuple[str, int]:
-        """Host name and pid, by which its CPU use is told from that of other programs."""
+        """Host name and pid. They tell its CPU use from that of other programs."""
         return socket.gethostname(), os.getpid()
 
     def wall_ns(self) -> int:
@@ -85,19 +82,20 @@ class ClientHost(LoadClient):
         return reach_problem(store)
 
     def lease(self, owner: Owner) -> bool:
-        """Lease a share of this host for a launch of this owner; returns whether a client should
-        rather run elsewhere: another sweep has the host for itself or is the next to get it, or
-        there is no room for rows.
+        """Lease a share of this host for a launch of this owner.
+
+        Returns whether a client should rather run elsewhere: because another sweep has the host for
+        itself or is the next to get it, or because there is no room for rows.
         """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
-        held = False
+        is_held_by_others = False
         with suppress(PlacementError, OSError):
-            held = self._lease.share(owner)
+            is_held_by_others = self._lease.share(owner)
         try:
             check_free_space()
         except ResultsError:
             return True
-        return held
+        return is_held_by_others
 
     def rest(self) -> bool:
         """Release this client for other launches. Returns True, so that the caller can see that it
@@ -108,30 +106,33 @@ class ClientHost(LoadClient):
         return True
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
-        """As a LoadClient does. It will keep off cores that any engine leases, where others remain.
-
-        Raises ResultsError where rows cannot be kept.
+        """Prepare like a LoadClient, for cores that no engine leases, if there are any. Raises
+        ResultsError where rows cannot be kept.
         """
         check_free_space()
         if self._lease is not None:
             self._lease.touch()
         with suppress(PlacementError):
-            taken = {core for holding in living() for core in holding.cores}
-            self._cores = (self._all_cores - taken) or self._all_cores
+            leased: set[int] = set()
+            for holding in living():
+                leased.update(holding.cores)
+            self._cores = (self._all_cores - leased) or self._all_cores
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
-        self._point, self._writer = point, f"client{index:04d}"  # in the order of their numbers
+        self._point = point
+        self._writer = f"client{index:04d}"  # names sort in the order of the clients
         return super().prepare(point, index, count)
 
     def run_and_store(
         self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None
     ) -> ClientReport:
-        """Send load from ``start_wall_ns`` on, by this host's wall clock.
+        """Send load from ``start_wall_ns`` on, by this host's wall clock, and write the rows to
+        ``store``.
 
-        Rows go to ``store``; where it is None or does not take them in time, token events come back
-        in the report, and also where they are few.
+        Token events come back in the report where they are few, and where ``store`` is None or does
+        not take them in time.
         """
         assert self._point
-        # sets it for the calling thread, which is the one that sends
+        # for the calling thread alone, which is the one that sends
         os.sched_setaffinity(0, self._cores)
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self.run(start_ns)
@@ -142,11 +143,11 @@ class ClientHost(LoadClient):
         return ClientReport(stats, stored, requests, gaps, result.replies)
 
     def _stored(self, store: Store, parts: Sequence[RowFile]) -> tuple[FilePart, ...]:
-        """The files its rows were stored in; none when the storage refuses or does not answer. A
-        file that arrives later does no harm: no manifest names it.
+        """Store its rows; returns their files. None are returned when the storage refuses or does
+        not answer in time; a file that arrives later does no harm, because no manifest names it.
         """
-        assert self._point
         point = self._point
+        assert point
         keys = {
             "measurement_id": point.measurement_id,
             "attempt_id": point.attempt_id,

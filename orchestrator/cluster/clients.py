@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Generic, Protocol
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
 from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
-from orchestrator.cluster.calls import CALL_LIMIT_S, answer, answer_or_none
+from orchestrator.cluster.calls import CALL_LIMIT_S, Arguments, T, answer, answer_or_none
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.node.leases import Owner
@@ -27,16 +27,12 @@ from orchestrator.results.ids import digest
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
 
-PREPARE_LIMIT_S = 600.0  # a schedule and the bodies of a long point
+PREPARE_LIMIT_S = 600.0  # for the schedule and the bodies of a long point
 STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
 UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
-
-
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 
 class ClientHandle(Protocol):
@@ -111,7 +107,8 @@ class ClientRun:
     def __init__(
         self, handles: Sequence[ClientHandle], futures: Sequence[Future[ClientReport]]
     ) -> None:
-        self._handles, self._futures = handles, futures
+        self._handles = handles
+        self._futures = futures
         self._progress = _Poll(handles, ClientHost.progress)
         self._so_far = _Poll(handles, ClientHost.so_far)
         self._reports: dict[int, ClientReport] = {}
@@ -137,7 +134,9 @@ class ClientRun:
         return not self.unfinished()
 
     def _outstanding(self) -> dict[int, Future[ClientReport]]:
-        """The reports of clients that have neither reported nor been lost, by client."""
+        """The reports that are still awaited, by client: of those that have neither reported nor
+        been lost.
+        """
         over = self._reports.keys() | self._lost.keys()
         return {index: future for index, future in enumerate(self._futures) if index not in over}
 
@@ -148,12 +147,10 @@ class ClientRun:
         """
         for _ in range(MOST_SETTLES):
             wait(self._futures, limit_s)
-            late = [
-                handle
-                for handle, future in zip(self._handles, self._futures, strict=True)
-                if not future.done()
-            ]
-            calls = [handle.begin(ClientHost.progress) for handle in late]
+            calls = []
+            for handle, future in zip(self._handles, self._futures, strict=True):
+                if not future.done():
+                    calls.append(handle.begin(ClientHost.progress))
             answered, _ = wait(calls, PROGRESS_LIMIT_S)
             if all(call.exception() for call in answered):
                 break
@@ -164,18 +161,18 @@ class ClientRun:
 
     def progress(self) -> Progress:
         """The sum over the clients that answer promptly."""
-        parts = self._progress.answers()
-        total = sum(parts.values(), Progress())
-        if len(parts) < len(self._handles):
-            # a replica that seems silent may have answered a missing client
+        answers = self._progress.answers()
+        total = sum(answers.values(), Progress())
+        if len(answers) < len(self._handles):
+            # a replica that seems silent may have answered a client that is missing here
             return replace(total, silences=())
         return total
 
     def so_far(self) -> list[SoFar]:
-        """What happened in a watched point since the last call; a client that answers late is
-        included next time.
+        """What happened in a watched point since the last call, by those clients that answer
+        promptly; what others answer later is included next time.
         """
-        return [part for part in self._so_far.answers().values() if part is not None]
+        return [report for report in self._so_far.answers().values() if report is not None]
 
     def finish(self, at_s: float, drain: bool) -> None:
         """End the point on all clients ``at_s`` seconds after its start, as if that had been its
@@ -202,8 +199,8 @@ class ClientRun:
 
 
 class BorrowedClients:
-    """The clients that one launch borrowed from the pool. ``unfit``: nodes that were found to be
-    unfit for others.
+    """The clients that one launch borrowed from the pool. ``unfit``: nodes to which no other client
+    should move, as was found when these were borrowed.
     """
 
     def __init__(
@@ -215,18 +212,22 @@ class BorrowedClients:
     ) -> None:
         self.addresses: Sequence[str] = [member.address for member in members]
         self.nodes: Sequence[str] = [member.node_id for member in members]
-        self._pool, self._members, self._store = pool, members, store
-        self._offsets: list[ClockOffset] = []
+        self._pool = pool
+        self._members = members
+        self._store = store
+        self._offsets: list[ClockOffset] = []  # of each member, since ``prepare``
         self._run: ClientRun | None = None
-        self._unfit, self._full = frozenset(unfit), set[int]()
+        self._unfit = frozenset(unfit)
+        self._full: set[int] = set()  # members that had no room for rows in ``prepare``
         self._released = False
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
         """Build the schedule and the request bodies on every client, and wait until all are ready
         to start.
 
-        Returns the number of requests scheduled so far, None when ``stopped`` became true. Raises
-        InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
+        Returns the number of requests that are scheduled by then; None when ``stopped`` became
+        true. Raises InputError when the point cannot be run (no tokenizer, no such file, …),
+        ClientLost.
         """
         count = len(self._members)
         calls = [
@@ -271,14 +272,15 @@ class BorrowedClients:
     @property
     def full(self) -> set[str]:
         """Nodes without room for rows."""
-        return {
-            self.nodes[index] for index in self._full | (self._run.full if self._run else set())
-        }
+        full = set(self._full)
+        if self._run is not None:
+            full |= self._run.full
+        return {self.nodes[index] for index in full}
 
     @property
     def unfit(self) -> set[str]:
-        """Nodes to which no client should move: those, and another sweep's when these were
-        borrowed.
+        """Nodes to which no client should move: those without room for rows, and those that
+        another sweep had when these clients were borrowed.
         """
         return self.full | self._unfit
 
@@ -299,7 +301,9 @@ def _distinct(reasons: Iterable[str]) -> str:
 
 
 def _clock_offset(handle: ClientHandle, rounds: int = 8) -> ClockOffset:
-    """By Cristian's algorithm: half of the fastest round trip bounds the error."""
+    """How far a client's wall clock is off, by Cristian's algorithm: half of the fastest round trip
+    bounds the error.
+    """
     offsets = []
     for _ in range(rounds):
         before_ns = time.time_ns()
@@ -323,7 +327,10 @@ class ClientPool:
         machines: Callable[[], list[Machine]],
         start: Callable[[Machine], ClientHandle],
     ) -> None:
-        self._store, self._address, self._machines, self._start = store, address, machines, start
+        self._store = store
+        self._address = address
+        self._machines = machines
+        self._start = start
         self._owner = owner_of(store) if store is not None else Owner()
         self._lock = threading.Lock()
         self._idle: list[PooledClient] = []
@@ -356,43 +363,50 @@ class ClientPool:
         run.
         """
         calls = [member.handle.begin(ClientHost.lease, self._owner) for member in members]
-        return {
-            member.node_id
-            for member, call in zip(members, calls, strict=True)
-            if answer_or_none(call, "lease")
-        }
+        unfit: set[str] = set()
+        for member, call in zip(members, calls, strict=True):
+            if answer_or_none(call, "lease"):
+                unfit.add(member.node_id)
+        return unfit
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[PooledClient]:
-        if not (machines := {machine.node_id: machine for machine in self._machines()}):
+        """Take idle clients, and start as many as are missing. Raises NoClient, PlacementError."""
+        machines = {machine.node_id: machine for machine in self._machines()}
+        if not machines:
             raise PlacementError("no node is left that could run a load client")
         self._end_idle(lambda member: member.node_id not in machines)
         with self._lock:
             self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
-            taken, self._idle = self._idle[:count], self._idle[count:]
+            reused = self._idle[:count]
+            self._idle = self._idle[count:]
             new: list[PooledClient] = []
-            while len(taken) + len(new) < count:
-                load = [member.node_id for member in self._members + new]
-                where = min(machines.values(), key=lambda machine: _distance(machine, avoid, load))
-                new.append(
-                    PooledClient(
-                        self._start(where),
-                        where.node_id,
-                        where.address,
-                        where.address == self._address,
-                    )
-                )
+            while len(reused) + len(new) < count:
+                new.append(self._start_client(list(machines.values()), avoid, new))
             self._members += new
         try:
             self._await(new)
         except BaseException:
             self.give_back(new, reusable=False)
-            self.give_back(taken)
+            self.give_back(reused)
             raise
-        return taken + new
+        return reused + new
+
+    def _start_client(
+        self, machines: Sequence[Machine], avoid: Mapping[str, int], new: Sequence[PooledClient]
+    ) -> PooledClient:
+        """Start a client where it disturbs least. ``new``: others that were just started."""
+        nodes_of_clients = [member.node_id for member in (*self._members, *new)]
+        machine = min(machines, key=lambda machine: _distance(machine, avoid, nodes_of_clients))
+        return PooledClient(
+            handle=self._start(machine),
+            node_id=machine.node_id,
+            address=machine.address,
+            here=machine.address == self._address,
+        )
 
     def _await(self, new: Sequence[PooledClient]) -> None:
         """Wait until new clients answer, and check that they can write to the results from their
-        node.
+        node. Raises NoClient.
         """
         end_s = time.monotonic() + CALL_LIMIT_S
         calls = [member.handle.begin(ClientHost.process) for member in new]
@@ -406,13 +420,14 @@ class ClientPool:
                 )
         if lost:
             raise NoClient("; ".join(lost.values()), lost)
-        # the first one that fails tells: it may be the storage, which all of them would wait for
+        # the first problem ends it: it may be the storage's, which all others would wait for, too
         for member in new:
-            if problem := self._reach_problem(member):
+            problem = self._reach_problem(member)
+            if problem:
                 raise NoClient(problem, [member.node_id])
 
     def _reach_problem(self, member: PooledClient) -> str:
-        """Why a client cannot write to the results, or nothing."""
+        """Why a client cannot write to the results; empty if it can."""
         if self._store is None or (member.here and self._store.is_local):
             return ""
         try:
@@ -466,8 +481,8 @@ def _rests(member: PooledClient) -> bool:
 
 
 def owner_of(store: Store) -> Owner:
-    """Whose the leases of this driver are (node/leases.py). A sweep is one experiment in one
-    results root.
+    """The owner of this driver's leases (node/leases.py). A sweep is one experiment in one results
+    root.
     """
     return Owner(
         sweep=digest([store.uri, store.experiment]),
@@ -479,14 +494,14 @@ def owner_of(store: Store) -> Owner:
 
 
 def _distance(
-    machine: Machine, avoid: Mapping[str, int], load: Sequence[str]
+    machine: Machine, avoid: Mapping[str, int], nodes_of_clients: Sequence[str]
 ) -> tuple[int, bool, int, str]:
     """Sort key of machines for a new client: away from engines, off GPU nodes, where few clients
-    are.
+    are. ``nodes_of_clients``: the node of each client.
     """
     return (
         avoid.get(machine.node_id, 0),
         machine.gpus > 0,
-        load.count(machine.node_id),
+        nodes_of_clients.count(machine.node_id),
         machine.node_id,
     )

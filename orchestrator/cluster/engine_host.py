@@ -20,7 +20,7 @@ from orchestrator.base.folders import node_folder
 from orchestrator.base.http import HttpResponse, ask
 from orchestrator.base.redaction import redact, secrets_of
 from orchestrator.base.retry import RetryPolicy, retried
-from orchestrator.cluster.base import Allocation, Stopped
+from orchestrator.cluster.base import Allocation, DeadLog, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.cluster.node_models import downloaded_bytes
 from orchestrator.engines.command import Node
@@ -57,28 +57,29 @@ def assigned_gpus() -> tuple[str, ...]:
 
     Sorted, because Ray lists them in the order of a set.
     """
-    given = (
-        os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or ""
-    ).split(",")
-    ids = [part for part in given if part.strip() and not part.strip().startswith("-")]
-    return tuple(sorted(ids, key=lambda part: (len(part), part)))
+    cuda_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hip_devices = os.environ.get("HIP_VISIBLE_DEVICES")
+    names = (cuda_devices or hip_devices or "").split(",")
+    gpus = [name for name in names if name.strip() and not name.strip().startswith("-")]
+    return tuple(sorted(gpus, key=lambda name: (len(name), name)))
 
 
 def amd_gpus(devices: Sequence[str]) -> list[str]:
-    """What AMD's GPUs are leased as: NVML lists none, so by the indices that Ray gives; nothing for
-    other devices.
+    """The names under which AMD's GPUs are leased; empty for other devices.
 
-    HIP counts only what ROCR_VISIBLE_DEVICES leaves, which may be another part of the host for
-    another Ray.
+    NVML does not list them, so they are named after the indices that Ray gives (``devices``). HIP
+    counts only what ROCR_VISIBLE_DEVICES leaves, which may be another part of the host for another
+    Ray.
     """
     if not os.environ.get("HIP_VISIBLE_DEVICES"):
         return []
-    left = [
-        part.strip()
-        for part in os.environ.get("ROCR_VISIBLE_DEVICES", "").split(",")
-        if part.strip()
-    ]
-    return [f"amd-{left[int(index)] if int(index) < len(left) else index}" for index in devices]
+    names = os.environ.get("ROCR_VISIBLE_DEVICES", "").split(",")
+    visible = [name.strip() for name in names if name.strip()]
+    gpus = []
+    for index in devices:
+        name = visible[int(index)] if int(index) < len(visible) else index
+        gpus.append(f"amd-{name}")
+    return gpus
 
 
 class EngineHost:
@@ -94,19 +95,21 @@ class EngineHost:
         self._devices = chosen(devices, list_gpus()) if devices else []
         self._workdir = Path(tempfile.mkdtemp(prefix=f"{launch_id}-", dir=node_folder("work")))
         self._lease = Lease(launch_id)
-        self._sweep = ""
-        self._waited = False  # for this host, since the GPUs were looked at
+        self._sweep = ""  # which holds the lease
+        self._has_waited = False  # for this host, since the GPUs were looked at
         self._over = threading.Event()
         self._process: EngineProcess | None = None
         self._last_words: LastWords | None = None
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
         self._counting: Future[int] | None = None
-        # bytes of the model in this node's hub cache, and in those of other ranks
-        self._here = self._elsewhere = 0
+        # bytes of the model in this node's hub cache, and in the caches of other ranks' nodes
+        self._downloaded_here = 0
+        self._downloaded_elsewhere = 0
         self._sampler: Sampler | None = None
-        self._before: Snapshot | None = None  # CPU use when the point began
-        self._held: list[Holding] = []  # leases on this host when the point began
+        # CPU use and leases of this host when the point began
+        self._cpu_at_begin: Snapshot | None = None
+        self._leases_at_begin: list[Holding] = []
         self._phase = EnginePhase.START
         self._stopped: Stopped | None = None
         self.allocation = Allocation(
@@ -121,22 +124,22 @@ class EngineHost:
         )
 
     def lease(self, wish: Wish) -> tuple[int, ...]:
-        """Lease this host for the launch, its GPUs, and as many of its cores as are wished, which
-        are returned. Asked every second while the launch waits.
+        """Lease this host for the launch, its GPUs, and as many of its cores as are wished; returns
+        those cores. The driver calls it every second while the launch waits.
 
-        Raises Occupied when others hold it or have waited for longer, PlacementError.
+        Raises Occupied when others hold the host or have waited for longer, PlacementError.
         """
         self._sweep = wish.owner.sweep
         cores = self._lease.take(self._with_gpus(wish), self.allocation.cores)
-        if self._waited and self._devices:
-            # others' engines filled their memory when this agent started
+        if self._has_waited and self._devices:
+            # the memory in use was read while engines of others ran there
             self._devices = chosen(self.allocation.devices, list_gpus())
-        self._waited = False
+        self._has_waited = False
         return cores
 
     def queue(self, wish: Wish, since_ns: int = 0) -> int:
         """Stand in line for this host, see ``Lease.queue``; ``lease`` says whose turn it is."""
-        self._waited = True
+        self._has_waited = True
         return self._lease.queue(self._with_gpus(wish), since_ns)
 
     def put_back(self) -> None:
@@ -144,28 +147,32 @@ class EngineHost:
         self._lease.put_back()
 
     def _with_gpus(self, wish: Wish) -> Wish:
-        """The GPUs that it was given, by UUID where one is known."""
-        # of a GPU, which NVML does not list
+        """The wish with this agent's GPUs: by UUID, as MIG devices are named, or as AMD's are."""
+        uuids = [gpu.uuid for gpu in self._devices]
+        # NVML does not list parts of a GPU
         parts = [device for device in self.allocation.devices if not device.isdecimal()]
-        gpus = [gpu.uuid for gpu in self._devices] or parts or amd_gpus(self.allocation.devices)
+        gpus = uuids or parts or amd_gpus(self.allocation.devices)
         return replace(wish, gpus=tuple(gpus))
 
-    def dead_logs(self) -> list[tuple[str, str, bytes]]:
-        """Logs left on this node by agents of this sweep that died before they returned them:
-        folder, name, log.
+    def dead_logs(self) -> list[DeadLog]:
+        """Logs left on this node by agents of this sweep that died before they returned them, at
+        most MOST_DEAD_LOGS.
         """
-        found: list[tuple[str, str, bytes]] = []
+        logs: list[DeadLog] = []
         # an ending agent gives up its lease after its launch's lock
         alive = {holding.launch for holding in living()}
         for work in dead_work(node_folder("locks"), node_folder("work")):
             launch = work.name.rpartition("-")[0]
             with suppress(OSError, ValueError):
                 sweep, rank = (work / ORIGIN).read_text().split()
-                if sweep == self._sweep and launch not in alive and len(found) < MOST_DEAD_LOGS:
-                    log = kept(work / LOG_NAME).decode(errors="replace")
-                    name = f"{launch}/rank{rank}.log"
-                    found.append((work.name, name, redact(log, secrets_of(os.environ)).encode()))
-        return found
+                if sweep != self._sweep or launch in alive:
+                    continue
+                log = kept(work / LOG_NAME).decode(errors="replace")
+                log = redact(log, secrets_of(os.environ))
+                logs.append(DeadLog(work.name, f"{launch}/rank{rank}.log", log.encode()))
+            if len(logs) == MOST_DEAD_LOGS:
+                break
+        return logs
 
     def drop_dead(self, folder: str) -> None:
         """Remove the work folder of a dead launch, once its log is stored."""
@@ -179,27 +186,28 @@ class EngineHost:
         self, settings: PlannedSettings, hardware: Hardware, node: Node, api_key: str
     ) -> tuple[str, ...]:
         """Start the engine; returns its argv."""
-        engine, node = program_of(settings.engine), replace(node, workdir=str(self._workdir))
+        engine = program_of(settings.engine)
+        node = replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
         self._process = EngineProcess(command, self._workdir, self._launch_id)
         self._last_words = LastWords(engine.log)
         self._server = Expected(
             engine, settings, node, f"http://{node.bind}:{node.port}", api_key, self._process
         )
-        mine = os.sched_getaffinity(0)
+        own_cores = os.sched_getaffinity(0)
         try:
             if node.cores:
-                os.sched_setaffinity(0, set(node.cores))  # inherited by the engine, then taken back
+                os.sched_setaffinity(0, set(node.cores))  # the engine inherits it
             (self._workdir / ORIGIN).write_text(f"{self._sweep} {node.rank}")
             self._process.start()
         finally:
-            os.sched_setaffinity(0, mine)
+            os.sched_setaffinity(0, own_cores)
         threading.Thread(target=self._keep, args=(self._process,), daemon=True).start()
         return command.argv
 
     def _keep(self, process: EngineProcess) -> None:
-        """Until the engine is stopped, refresh its files, which a cleaner of /tmp would remove, and
-        trim its log.
+        """Until the engine is stopped, refresh its files, so that a cleaner of /tmp does not remove
+        them, and trim its log.
         """
         while not self._over.wait(KEEP_S):
             with suppress(OSError):
@@ -212,8 +220,8 @@ class EngineHost:
         self._ready = in_thread(self._wait_ready, timeout_s)
 
     def poll_ready(self, wait_s: float) -> Ready | Failure | None:
-        """Whether the engine serves: Ready, why it does not, or None when neither is known after
-        ``wait_s``.
+        """Ready if the engine serves, a Failure that says why it never will, or None when neither
+        is known after ``wait_s``.
         """
         assert self._ready
         try:
@@ -224,45 +232,51 @@ class EngineHost:
     def _wait_ready(self, timeout_s: float) -> Ready | Failure:
         assert self._server
         try:
-            ready = wait_ready(
-                self._server, timeout_s, downloaded=lambda: self.downloaded() + self._elsewhere
-            )
+            ready = wait_ready(self._server, timeout_s, downloaded=self._downloaded_everywhere)
         except EngineFailure as error:
             return error.failure
         self._phase = EnginePhase.SERVING
         return ready
 
+    def _downloaded_everywhere(self) -> int:
+        return self.downloaded() + self._downloaded_elsewhere
+
     def downloaded(self) -> int:
-        """Bytes of the model in this node's hub cache, as last known: one on a file server may
-        hang.
+        """Bytes of the model in this node's hub cache, as last known: a cache on a file server may
+        not answer in time.
         """
         assert self._server
         if self._counting is None or self._counting.done():
             self._counting = in_thread(downloaded_bytes, self._server.settings, self._server.node)
         with suppress(TimeoutError):
-            self._here = self._counting.result(CACHE_LIMIT_S)
-        return self._here
+            self._downloaded_here = self._counting.result(CACHE_LIMIT_S)
+        return self._downloaded_here
 
     def hear_downloaded(self, elsewhere: int) -> None:
-        """Bytes of the model on the nodes of other ranks, for which rank 0 waits: while they grow,
-        no time counts.
+        """Take note of how many bytes of the model the nodes of other ranks have. Rank 0 waits for
+        those ranks, and the time in which these bytes grow does not count.
         """
-        self._elsewhere = elsewhere
+        self._downloaded_elsewhere = elsewhere
 
     def saying(self) -> str:
-        """The last line of the engine's log."""
+        """The last line of the engine's log that is not empty."""
         lines = self._process.log_tail(10).splitlines() if self._process else []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        for line in reversed(lines):
+            if line.strip():
+                return line.strip()
+        return ""
 
     def kv_transport(self) -> str:
-        """What KV caches travel over between this role and the other, as the log says since one has
+        """What KV caches travel over between this role and the other. The log says so once one has
         travelled.
         """
-        return of_kv_caches(self._process.log_tail(LOG_LINES)) if self._process else NOT_SAID
+        if self._process is None:
+            return NOT_SAID
+        return of_kv_caches(self._process.log_tail(LOG_LINES))
 
     def failure(self) -> Failure | None:
         """None while the engine lives; otherwise why it ended, or why its log says that it is about
-        to.
+        to end.
         """
         if self._process is None or self._last_words is None:
             return None
@@ -290,58 +304,63 @@ class EngineHost:
 
     def begin_metrics(self) -> None:
         """Read the engine's /metrics from now on, if it has any."""
-        if (take := self._metrics()) is not None:
-            self._sampler = Sampler(take)
+        read_metrics = self._metrics_reader()
+        if read_metrics is not None:
+            self._sampler = Sampler(read_metrics)
             self._sampler.start()
 
-    def _metrics(self) -> Callable[[], Sample | None] | None:
+    def _metrics_reader(self) -> Callable[[], Sample | None] | None:
+        """Reads the engine's /metrics once; None if it has none."""
         assert self._server
-        engine, base_url, key = self._server.engine, self._server.base_url, self._server.api_key
-        return (
-            partial(read, base_url + engine.metrics_path, engine.metrics, key)
-            if engine.metrics_path
-            else None
-        )
+        server = self._server
+        if not server.engine.metrics_path:
+            return None
+        url = server.base_url + server.engine.metrics_path
+        return partial(read, url, server.engine.metrics, server.api_key)
 
     def has_work(self) -> bool:
         """Whether the engine's /metrics say that it has running or waiting requests."""
-        sample = take() if (take := self._metrics()) is not None else None
-        return (
-            sample is not None
-            and sum(sample.values.get(name, 0.0) for name in ("running", "waiting")) > 0
-        )
+        read_metrics = self._metrics_reader()
+        sample = read_metrics() if read_metrics is not None else None
+        if sample is None:
+            return False
+        return sample.values.get("running", 0.0) + sample.values.get("waiting", 0.0) > 0
 
     def end_metrics(self) -> list[Sample]:
         """Stop reading /metrics; the samples since ``begin_metrics``, in order of time."""
-        sampler, self._sampler = self._sampler, None
+        sampler = self._sampler
+        self._sampler = None
         return sampler.stop() if sampler else []
 
     def begin_host(self) -> None:
         """Remember this host's CPU use and leases, for ``end_host``."""
-        self._before, self._held = snapshot(), []
-        self._held = living()
+        self._cpu_at_begin = snapshot()
+        self._leases_at_begin = []  # if the next line raises, no old leases are taken for new
+        self._leases_at_begin = living()
 
     def end_host(self, ours: Collection[int]) -> HostLoad:
         """What other programs did on this host since ``begin_host``.
 
         ``ours``: pids of this sweep's driver and clients on this host.
         """
-        now = living()
-        ours_then = {
-            holding.launch
-            for holding in self._held
-            if holding.sweep == self._sweep and not holding.client
-        }
-        launches = {
-            holding.launch for holding in now if holding.sweep == self._sweep and not holding.client
-        }
-        some_left = bool(ours_then - launches)
+        leases = living()
+        launches_then = self._own_launches(self._leases_at_begin)
+        launches = self._own_launches(leases)
+        has_launch_left = bool(launches_then - launches)
         in_docker = self._server is not None and is_docker(self._server.settings)
-        assert self._before
-        known = {*processes_of(launches, in_docker), *ours, os.getpid()}
-        used = foreign(self._before, snapshot(), known, some_left)
-        seen = {holding.launch for holding in (*self._held, *now) if holding.sweep != self._sweep}
-        return HostLoad(self.allocation.hostname, used.seconds, used.share, len(seen))
+        assert self._cpu_at_begin
+        own_pids = {*processes_of(launches, in_docker), *ours, os.getpid()}
+        used = foreign(self._cpu_at_begin, snapshot(), own_pids, has_launch_left)
+        foreign_launches = set()
+        for holding in (*self._leases_at_begin, *leases):
+            if holding.sweep != self._sweep:
+                foreign_launches.add(holding.launch)
+        return HostLoad(self.allocation.hostname, used.seconds, used.share, len(foreign_launches))
+
+    def _own_launches(self, holdings: Sequence[Holding]) -> set[str]:
+        """The launches of this sweep that hold this host, without its clients."""
+        own = [holding for holding in holdings if holding.sweep == self._sweep]
+        return {holding.launch for holding in own if not holding.client}
 
     def stop(self) -> Stopped:
         """End the engine and everything it started; returns its log. Further calls return the same."""
@@ -349,35 +368,33 @@ class EngineHost:
         return self._stopped
 
     def _stop(self) -> Stopped:
-        left_over, log = 0, b""
+        left_over = 0
+        log = b""
         if self._process is not None:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
-                log = self._process.redact(
-                    kept(self._process.log_path).decode(errors="replace")
-                ).encode()
-        self.end_metrics()  # still reading where a point was cut short
+                text = kept(self._process.log_path).decode(errors="replace")
+                log = self._process.redact(text).encode()
+        self.end_metrics()  # where a point was cut short they are still read
         self._over.set()
         shutil.rmtree(self._workdir, ignore_errors=True)
         dirty: Sequence[str] = ()
         # NVML raises for a GPU that is lost; the engine is gone all the same
         with suppress(Exception):
-            dirty = (
-                await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices})
-                if self._devices
-                else ()
-            )
-        self._lease.release()  # now: whoever gets these GPUs next needs their memory
+            if self._devices:
+                dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices})
+        self._lease.release()  # not before: the next launch on these GPUs needs their memory
         return Stopped(left_over, log, tuple(dirty))
 
 
 def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:
-    """The content of a log. Of a long one: its first and last whole lines, and a note of how much
-    is left out.
+    """The content of a log. Of a long log it is the first and the last whole lines, and a note of
+    how much is left out.
     """
     with path.open("rb") as file:
         text = file.read(head + tail)
-        if not (left_out := path.stat().st_size - len(text)):
+        left_out = path.stat().st_size - len(text)
+        if not left_out:
             return text
         start = text[:head].rpartition(b"\n")[0]
         file.seek(-tail, os.SEEK_END)
@@ -392,7 +409,8 @@ def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_
     Does nothing on a file system without holes.
     """
     facts = path.stat()
-    if facts.st_blocks * 512 <= most or (length := facts.st_size - tail - head) <= 0:
+    length = facts.st_size - tail - head
+    if facts.st_blocks * 512 <= most or length <= 0:
         return
     with path.open("r+b") as file:
         punch = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE

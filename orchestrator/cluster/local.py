@@ -18,11 +18,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
-from typing import IO, TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.base.errors import PlacementError
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, PlacementDeadline
-from orchestrator.cluster.calls import crossing, in_thread
+from orchestrator.cluster.calls import Arguments, T, crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost, check_leases_here
 from orchestrator.cluster.clients import BorrowedClients, ClientPool
 from orchestrator.cluster.protocol import Placement
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
     from orchestrator.cluster.node_checks import LocalProbes
     from orchestrator.results.store import Store
-
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 NODE_ID = "local"
 ADDRESS = "127.0.0.1"
@@ -121,7 +118,8 @@ class LocalCluster:
     ) -> Placement:
         from orchestrator.cluster.engine_host import EngineHost  # not needed by the load command
 
-        bundle, machine = footprint.bundles[0], self.machines()[0]
+        bundle = footprint.bundles[0]
+        (machine,) = self.machines()
         too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
         if too_much or footprint.labels or list(nodes) != [NODE_ID]:
             here = (
@@ -140,12 +138,13 @@ class LocalCluster:
 
     def _take(self, footprint: Footprint, deadline: PlacementDeadline) -> tuple[str, ...]:
         """Reserve the GPUs and CPUs of the footprint's one bundle; returns the GPUs."""
-        bundle, began_s = footprint.bundles[0], time.monotonic()
+        bundle = footprint.bundles[0]
+        began_s = time.monotonic()
         with self._change:
-            while len(free := self._free_gpus()) < bundle.gpus or self._free_cpus < bundle.cpus:
+            while len(self._free_gpus()) < bundle.gpus or self._free_cpus < bundle.cpus:
                 deadline.check(time.monotonic() - began_s, footprint)
                 self._change.wait(0.5)
-            taken = free[: bundle.gpus]
+            taken = self._free_gpus()[: bundle.gpus]
             self._used_gpus.update(taken)
             self._free_cpus -= bundle.cpus
             return taken
@@ -238,7 +237,7 @@ class ClientProcess:
         self.process.join(END_LIMIT_S)
 
     def _read(self) -> None:
-        """Pass on answers until the process ends. One that cannot be read ends it."""
+        """Pass answers on until the process ends. An answer that cannot be read ends it."""
         why = ""
         try:
             while True:
@@ -257,15 +256,16 @@ class ClientProcess:
         self.process.join(END_LIMIT_S)
         with self._lock:
             self._ended = f"the client process ended with exit code {self.process.exitcode}{why}"
-            left, self._calls = list(self._calls.values()), {}
-        for future in left:
+            unanswered = list(self._calls.values())
+            self._calls = {}
+        for future in unanswered:
             future.set_exception(HostLost(self._ended))
         self._pipe.close()
 
 
 class _Answer(pickle.Pickler):
-    """An answer of a client process, without the files of its parts: those that are not small are
-    passed on open.
+    """Sends an answer from a client process to the driver. Row files that are not small are not
+    copied: their open files are passed on beside the answer.
     """
 
     def __init__(self, number: int, error: Exception | None, value: object) -> None:
@@ -286,7 +286,9 @@ class _Answer(pickle.Pickler):
             reduction.send_handle(pipe, part.file.fileno(), None)
 
 
-class _Read(pickle.Unpickler):
+class _AnswerReader(pickle.Unpickler):
+    """Reads the content of an ``_Answer``; ``files``: the open files that came beside it."""
+
     def __init__(self, content: bytes, files: Iterator[IO[bytes]]) -> None:
         super().__init__(io.BytesIO(content))
         self._files = files
@@ -296,14 +298,14 @@ class _Read(pickle.Unpickler):
 
 
 def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:
-    """Another process's ``_Answer``."""
+    """The number of a call, what it raised and what it returned: another process's ``_Answer``."""
     content, count = pipe.recv()
     with ExitStack() as stack:
         files = [
             stack.enter_context(os.fdopen(reduction.recv_handle(pipe), "rb")) for _ in range(count)
         ]
-        found: tuple[int, Exception | None, Any] = _Read(content, iter(files)).load()
-        return found
+        answer: tuple[int, Exception | None, Any] = _AnswerReader(content, iter(files)).load()
+        return answer
 
 
 @contextmanager
@@ -325,7 +327,8 @@ def _serve(pipe: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_OWN)
     leave_pandas_out()
-    host, lock = ClientHost(), threading.Lock()
+    host = ClientHost()
+    lock = threading.Lock()
 
     def work(number: int, method: Callable[..., object], *arguments: object) -> None:
         try:
@@ -335,7 +338,8 @@ def _serve(pipe: Connection) -> None:
         with lock:
             try:
                 answer.send(pipe)
-            except OSError:  # the driver is gone; else it must not wait for what does not come
+            except OSError:
+                # the driver is gone; or if it is not, it must not wait for an answer that was lost
                 os._exit(1)
 
     with suppress(EOFError, OSError):

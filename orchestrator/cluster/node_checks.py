@@ -7,7 +7,7 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -62,7 +62,7 @@ class LocalProbes:
     ) -> dict[str, Any]:
         try:
             answer = function(*arguments)
-        except Exception as error:  # of whatever a check met
+        except Exception as error:  # a check may meet anything
             answer = NoAnswer.of(error)
         return {self.machines[0].node_id: answer}
 
@@ -76,20 +76,17 @@ def facts(
     """All facts that ``doctor`` judges. ``launched``: settings whose engines and models to look for
     on this node.
     """
-    limits = {
-        name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in LIMITS
-    }
-    caches = {
-        hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS
-    } or {hub_cache({})}
+    caches = {hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS}
     disks = {"temporary files": Path("/tmp")}  # noqa: S108
-    disks |= {f"the model cache {cache}": cache for cache in caches}
+    disks |= {f"the model cache {cache}": cache for cache in caches or {hub_cache({})}}
+    engines = []
+    models_of = _models([settings for settings, _ in launched])
+    for (settings, hardware), models in zip(launched, models_of, strict=True):
+        engines.append(_engine(settings, hardware) | {"models": models})
     return {
         "hostname": platform.node(),
         "versions": versions(),
-        "limits": {
-            name: None if hard == resource.RLIM_INFINITY else hard for name, hard in limits.items()
-        },
+        "limits": _hard_limits(),
         "cgroup": cgroup(root),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
@@ -107,64 +104,77 @@ def facts(
         "unknown_interfaces": unknown_interfaces(),
         "gpus": health(),
         "amd_gpus": _amd_gpus(root),
-        "engines": [
-            _engine(*one) | {"models": models}
-            for one, models in zip(
-                launched, _models([settings for settings, _ in launched]), strict=True
-            )
-        ],
+        "engines": engines,
     }
+
+
+def _hard_limits() -> dict[str, int | None]:
+    """The hard limits of this process; None where there is no limit."""
+    limits: dict[str, int | None] = {}
+    for name in LIMITS:
+        _, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+        limits[name] = None if hard == resource.RLIM_INFINITY else hard
+    return limits
 
 
 def versions() -> dict[str, str]:
     """Versions that must be the same on all nodes."""
-    found = {"Python": platform.python_version().rpartition(".")[0], "this program": __version__}
+    python = platform.python_version().rpartition(".")[0]
+    by_name = {"Python": python, "this program": __version__}
     with suppress(metadata.PackageNotFoundError):
-        found["Ray"] = metadata.version("ray")
-    return found
+        by_name["Ray"] = metadata.version("ray")
+    return by_name
 
 
 def cgroup(root: Path = Path("/")) -> dict[str, float]:
     """The limits on ``memory`` (bytes) and ``cpu`` (cores) of this process; absent where there is
     none.
     """
-    found = dict[str, float]()
+    limits: dict[str, float] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, own = line.split(":", 2)
-        for name, files in (CGROUP_1 if controllers else CGROUP_2).items():
-            if controllers and name not in controllers.split(","):
+        _, controllers, own_group = line.split(":", 2)
+        is_version_1 = bool(controllers)
+        for name, files in (CGROUP_1 if is_version_1 else CGROUP_2).items():
+            if is_version_1 and name not in controllers.split(","):
                 continue
-            top = root / "sys/fs/cgroup" / (name if controllers else "")
-            folder = top / own.strip("/")
-            for place in (folder, *folder.parents):  # limits of outer groups hold, too
-                words = " ".join(_text(place / file) for file in files).split()
-                if words and words[0] not in UNLIMITED:
-                    limit = int(words[0]) / (int(words[1]) if len(words) > 1 else 1)
-                    found[name] = min(limit, found.get(name, limit))
-                if place == top:
-                    break
-    return found
+            top = root / "sys/fs/cgroup" / (name if is_version_1 else "")
+            for limit in _cgroup_limits(top / own_group.strip("/"), top, files):
+                limits[name] = min(limit, limits.get(name, limit))
+    return limits
+
+
+def _cgroup_limits(folder: Path, top: Path, files: Sequence[str]) -> Iterator[float]:
+    """The limits in these files of a control group and of all groups around it, which hold, too.
+    ``top``: the outermost one's folder. A second number is a period, by which the first is divided.
+    """
+    for group in (folder, *folder.parents):
+        words = " ".join(_text(group / file) for file in files).split()
+        if words and words[0] not in UNLIMITED:
+            period = int(words[1]) if len(words) > 1 else 1
+            yield int(words[0]) / period
+        if group == top:
+            return
 
 
 def _amd_gpus(root: Path) -> int:
-    """How many of AMD's GPUs this process may use: of the kernel's nodes for them, processors have
-    no SIMD units.
+    """How many of AMD's GPUs this process may use. The kernel's list of their nodes has processors,
+    too, which have no SIMD units.
     """
-    told = (
-        _text(path).split() for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
-    )
-    return sum(
-        dict(zip(words[::2], words[1::2], strict=False)).get("simd_count", "0") != "0"
-        for words in told
-    )
+    gpus = 0
+    for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
+        words = _text(path).split()
+        properties = dict(zip(words[::2], words[1::2], strict=False))
+        if properties.get("simd_count", "0") != "0":
+            gpus += 1
+    return gpus
 
 
 def _clock_is_set() -> bool | None:
-    """Whether something (chrony, ntpd) keeps this clock right, as the kernel knows; None where that
-    is not told.
+    """Whether something (chrony, ntpd) keeps this clock right, as the kernel knows; None where the
+    kernel does not say.
     """
     with suppress(OSError, AttributeError):
-        # zeros: it changes nothing
+        # a request of zeros changes nothing
         state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
         return None if state < 0 else state != TIME_ERROR
     return None
@@ -174,10 +184,10 @@ def _space(folder: Path) -> dict[str, Any]:
     """Free and total bytes and the type of the file system that a folder is, or will be, on."""
     while not os.path.exists(folder):  # false also for a folder that this user may not enter
         folder = folder.parent
-    usage, at = shutil.disk_usage(folder), folder.resolve()
-    mounts = [
-        mount for mount in psutil.disk_partitions(all=True) if at.is_relative_to(mount.mountpoint)
-    ]
+    usage = shutil.disk_usage(folder)
+    resolved = folder.resolve()
+    partitions = psutil.disk_partitions(all=True)
+    mounts = [mount for mount in partitions if resolved.is_relative_to(mount.mountpoint)]
     kind = max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     return {
         "free": usage.free,
@@ -189,16 +199,17 @@ def _space(folder: Path) -> dict[str, Any]:
 
 def _engine(settings: PlannedSettings, hardware: Hardware) -> dict[str, Any]:
     """Where the program of an engine or router is on this node, and its version; for a container
-    the runtime, and whether it has the image. ``missing``: the Python that would start it is there,
-    but it is not installed in it.
+    where the runtime is, and whether that has the image. ``missing``: the Python that would start
+    the program is there, but the program is not installed in it.
     """
     engine = program_of(settings.engine)
-    name = engine.command(settings.model_copy(update={"nnodes": 1}), hardware, Node(), "").argv[0]
-    path, version, image = shutil.which(name), None, None
+    one_node = settings.model_copy(update={"nnodes": 1})
+    name = engine.command(one_node, hardware, Node(), "").argv[0]
+    path = shutil.which(name)
+    version: str | None = None
+    image: bool | None = None  # whether it is there; None without a container
     if settings.image is not None:
-        image = path is not None and (
-            name == "apptainer" or output_of(name, "image", "inspect", settings.image) != ""
-        )
+        image = path is not None and _has_image(name, settings.image)
     elif not engine.emulated:
         version = installed_version(path or name, settings.engine)
     missing = Path(name).name.startswith("python") and not engine.emulated and version is None
@@ -206,29 +217,41 @@ def _engine(settings: PlannedSettings, hardware: Hardware) -> dict[str, Any]:
     return {"name": what, "path": path, "version": version, "image": image, "missing": missing}
 
 
+def _has_image(runtime: str, image: str) -> bool:
+    """Whether a container runtime has an image; Apptainer is not asked, its images are files."""
+    return runtime == "apptainer" or output_of(runtime, "image", "inspect", image) != ""
+
+
 def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
     """Why this node cannot load a model or tokenizer, by its name, for each of these settings."""
-    known, found = all_absent(launched), list[dict[str, str]]()
+    absences = all_absent(launched)
+    problems_of: list[dict[str, str]] = []
     for settings in launched:
-        wanted, problems = wanted_by(settings), dict[str, str]()
+        problems: dict[str, str] = {}
+        wanted_models = wanted_by(settings)
         cache = hub_cache(settings.env)
-        free: int = _space(cache)["free"] if wanted else 0
-        for one in wanted:
-            why, needed = known[one, cache]
-            if needed > free:
-                why = (
-                    f"{needed / 1e9:.0f} GB have to be downloaded, but only {free / 1e9:.0f} "
-                    f"are free in {cache}"
+        free_bytes: int = _space(cache)["free"] if wanted_models else 0
+        for wanted in wanted_models:
+            absence = absences[wanted, cache]
+            needed_bytes = absence.download_bytes
+            problem = absence.problem
+            if needed_bytes > free_bytes:
+                problem = (
+                    f"{needed_bytes / 1e9:.0f} GB have to be downloaded, but only "
+                    f"{free_bytes / 1e9:.0f} are free in {cache}"
                 )
-            problems |= {one.name: why} if why else {}
-            free -= needed
-        found.append(problems)
-    return found
+            if problem:
+                problems[wanted.name] = problem
+            free_bytes -= needed_bytes
+        problems_of.append(problems)
+    return problems_of
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsTrial:
-    """How a node's test write to the results went. ``problem``: why it cannot use them; "": it can."""
+    """How a node's test write to the results went. ``problem``: why it cannot use them; empty if it
+    can.
+    """
 
     key: str  # of the file that it wrote, or tried to
     problem: str = ""

@@ -21,7 +21,7 @@ from orchestrator.spec.settings import EngineSettings
 HUB_LIMIT_S = 8.0
 # questions to the hub: a sweep may need many models, and doctor waits a minute for a node
 AT_ONCE = 16
-# files of which one shows that a repository was downloaded, as far as it is not weights
+# any of these files shows that a repository was downloaded, apart from its weights
 DESCRIBING = {
     "config": ("config.json", "params.json", "*.gguf"),
     "tokenizer": (
@@ -37,19 +37,22 @@ WEIGHTS = ("*.safetensors", "*model*.bin", "*.gguf")
 SHARD = re.compile(r"(.*)-\d+-of-(\d+)(\.\w+)")
 
 
+ModelPart = Literal["weights", "config", "tokenizer"]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A folder, or a repository of the hub, that an engine loads. ``part``: weights, or only what
-    describes them.
+    """A folder, or a repository of the hub, that an engine loads. ``part``: the weights, or only
+    the files that describe them.
     """
 
     name: str
-    part: Literal["weights", "config", "tokenizer"]
+    part: ModelPart
     revision: str | None = None
 
     @property
     def repository(self) -> str:
-        """Without the quantization that llama.cpp takes behind it."""
+        """Its name without the quantization that llama.cpp takes behind it."""
         return self.name.partition(":")[0]
 
     def blobs(self, cache: Path) -> Path:
@@ -57,31 +60,38 @@ class Wanted:
         return cache / f"models--{self.repository.replace('/', '--')}" / "blobs"
 
 
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """What a node lacks of something that an engine loads. ``problem``: why the node cannot have
+    it, empty if it can. ``download_bytes``: of weights, which have to be downloaded for that.
+    """
+
+    problem: str = ""
+    download_bytes: int = 0
+
+
 def wanted_by(settings: EngineSettings) -> list[Wanted]:
     """What an engine needs on its node: its model, a draft model, and a tokenizer that it is given
     beside them.
 
-    Of the hub an emulator needs nothing, and an engine that makes up weights no weights. Routers
-    have no model.
+    An emulator needs nothing from the hub, an engine that makes up its weights needs no weights,
+    and a router has no model.
     """
     if settings.engine in ROUTERS:
         return []
-    engine, draft = (
-        ENGINES[settings.engine],
-        settings.speculative.model if settings.speculative else None,
-    )
-    found = [
-        Wanted(
-            settings.model,
-            "config" if settings.load_format == "dummy" else "weights",
-            settings.revision,
-        )
-    ]
-    found += [Wanted(draft, "weights")] if draft else []
-    # others: for clients alone
-    given = settings.tokenizer if "tokenizer" in {*engine.flags, *engine.handled_fields} else None
-    found += [Wanted(given, "tokenizer")] if given not in (None, settings.model) else []
-    return [wanted for wanted in found if os.path.isabs(wanted.name) or not engine.emulated]
+    engine = ENGINES[settings.engine]
+    part: ModelPart = "config" if settings.load_format == "dummy" else "weights"
+    wanted = [Wanted(settings.model, part, settings.revision)]
+    draft = settings.speculative.model if settings.speculative else None
+    if draft:
+        wanted.append(Wanted(draft, "weights"))
+    takes_tokenizer = "tokenizer" in {*engine.flags, *engine.handled_fields}
+    tokenizer = settings.tokenizer if takes_tokenizer else None  # otherwise for clients alone
+    if tokenizer is not None and tokenizer != settings.model:
+        wanted.append(Wanted(tokenizer, "tokenizer"))
+    if engine.emulated:
+        return [model for model in wanted if os.path.isabs(model.name)]
+    return wanted
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:
@@ -96,119 +106,118 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 
 
 def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
-    """What this node's hub cache holds of the model and its draft, files that are being written
-    included.
+    """Bytes of the model and its draft in this node's hub cache, those of files that are being
+    written included.
     """
     names = [settings.model, settings.speculative.model if settings.speculative else None]
     wanted = [Wanted(name, "weights") for name in names if name and not os.path.isabs(name)]
-    cache = (
-        hub_cache({name: fill_placeholders(value, node) for name, value in settings.env.items()})
-        if wanted
-        else Path()
-    )
-    found = 0
-    for one in wanted:
-        with suppress(OSError), os.scandir(one.blobs(cache)) as files:
+    if not wanted:
+        return 0
+    env = {name: fill_placeholders(value, node) for name, value in settings.env.items()}
+    cache = hub_cache(env)
+    total_bytes = 0
+    for model in wanted:
+        with suppress(OSError), os.scandir(model.blobs(cache)) as files:
             for file in files:
                 with suppress(OSError):  # it has its final name by now
-                    found += file.stat().st_blocks * 512
-    return found
+                    total_bytes += file.stat().st_blocks * 512
+    return total_bytes
 
 
-def all_absent(launched: Sequence[EngineSettings]) -> dict[tuple[Wanted, Path], tuple[str, int]]:
-    """What ``absent`` says of all that these settings want, each asked once and all at the same
-    time.
+def all_absent(launched: Sequence[EngineSettings]) -> dict[tuple[Wanted, Path], Absence]:
+    """What this node lacks of all that these settings want: by model and hub cache. Each is looked
+    up once, and all at the same time.
     """
-    asked = list(
-        dict.fromkeys(
-            (one, hub_cache(settings.env)) for settings in launched for one in wanted_by(settings)
-        )
-    )
+    keys: dict[tuple[Wanted, Path], None] = {}
+    for settings in launched:
+        cache = hub_cache(settings.env)
+        keys |= dict.fromkeys((wanted, cache) for wanted in wanted_by(settings))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(asked, pool.map(lambda one: absent(*one), asked), strict=True))
+        absences = pool.map(lambda key: absent(*key), keys)
+        return dict(zip(keys, absences, strict=True))
 
 
-def absent(wanted: Wanted, cache: Path) -> tuple[str, int]:
-    """Why this node cannot have it, empty if it can; the bytes of weights that it has to download
-    for that.
-    """
+def absent(wanted: Wanted, cache: Path) -> Absence:
+    """What this node lacks of something that an engine loads."""
     if os.path.isabs(wanted.name):
-        return "" if os.path.exists(wanted.name) else "there is no such file or folder", 0
+        return Absence("" if os.path.exists(wanted.name) else "there is no such file or folder")
     if _is_cached(wanted, cache):
-        return "", 0
+        return Absence()
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     if HF_HUB_OFFLINE:
-        return "not all of it is in this node's cache, and HF_HUB_OFFLINE is set", 0
+        return Absence("not all of it is in this node's cache, and HF_HUB_OFFLINE is set")
     name = wanted.repository
     try:
         # uses the token in this node's environment, if there is one
         info = HfApi().model_info(
             name, revision=wanted.revision, timeout=HUB_LIMIT_S, files_metadata=True
         )
-        if info.gated:  # everybody may read what it is, not what is in it
+        if info.gated:  # everybody may read its description, but not its files
             HfApi().auth_check(name)
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
-        return redact(
-            f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}"
-        )[:300], 0
-    return "", _to_download(info.siblings or (), wanted.blobs(cache)) * (wanted.part == "weights")
+        problem = f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}"
+        return Absence(redact(problem)[:300])
+    if wanted.part != "weights":
+        return Absence()
+    return Absence(download_bytes=_to_download(info.siblings or (), wanted.blobs(cache)))
 
 
 def _is_cached(wanted: Wanted, cache: Path) -> bool:
-    """Whether nothing has to be downloaded: a plan, for one, takes only the files that describe a
-    model.
+    """Whether nothing has to be downloaded. The cache may have a part of a repository: a plan takes
+    only the files that describe a model.
     """
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(  # of this revision; without patterns nothing is said of what is in it
-            snapshot_download(
-                wanted.repository,
-                revision=wanted.revision,
-                cache_dir=cache,
-                local_files_only=True,
-                allow_patterns=[],
-            )
+        # the folder of this revision; what it holds is looked at below
+        snapshot = snapshot_download(
+            wanted.repository,
+            revision=wanted.revision,
+            cache_dir=cache,
+            local_files_only=True,
+            allow_patterns=[],
         )
-        files = {
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        }
-        named = (
-            set(json.loads((folder / INDEX).read_text())["weight_map"].values())
-            if INDEX in files
-            else set()
-        )
+        folder = Path(snapshot)
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        files = {path.relative_to(folder).as_posix() for path in paths}
+        indexed: set[str] = set()
+        if INDEX in files:
+            indexed = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
     describing = DESCRIBING["tokenizer" if wanted.part == "tokenizer" else "config"]
     if wanted.part != "weights" or not _matching(files, describing):
         return bool(_matching(files, describing))
-    return any(_complete(_matching(files, [kind]), named) for kind in WEIGHTS)
+    return any(_complete(_matching(files, [kind]), indexed) for kind in WEIGHTS)
 
 
-def _complete(files: Sequence[str], named: Set[str]) -> bool:
-    """Whether these files of one kind have a whole model: all that an index ``named``, or beside
-    those all shards of one, or one in a single file. An index may be of other files than its engine
-    takes.
+def _complete(files: Sequence[str], indexed: Set[str]) -> bool:
+    """Whether these files of one kind hold a whole model: all that an index names, or beside those
+    all shards of a model, or a model in a single file. An index may name other files than its
+    engine takes.
     """
-    if named and named <= set(files):
+    if indexed and indexed <= set(files):
         return True
-    others = [name for name in files if name not in named]
-    shards = Counter(shard.groups() for name in others if (shard := SHARD.fullmatch(name)))
-    return any(n == int(of) for (_, of, _), n in shards.items()) or any(
-        not SHARD.fullmatch(name) for name in others
-    )
+    shards: Counter[tuple[str, ...]] = Counter()  # by name, number of shards and suffix
+    for name in files:
+        if name in indexed:
+            continue
+        shard = SHARD.fullmatch(name)
+        if shard is None:
+            return True  # a single file
+        shards[shard.groups()] += 1
+    return any(found == int(needed) for (_, needed, _), found in shards.items())
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:
-    """Bytes of the weights in a repository that the cache does not have. What a download left
-    half-way is no use.
+    """Bytes of the weights in a repository that the cache does not have. Files that a download left
+    half-way count as missing.
     """
     files = {file.rfilename: file for file in siblings}
-    # of several GGUFs one is taken
+    # GGUFs do not count: of several in a repository one is taken
     names = _matching(files, WEIGHTS[:1]) or _matching(files, WEIGHTS[1:2])
 
     def is_there(file: Any) -> bool:

@@ -18,19 +18,20 @@ BYTES = 256 * 1024  # each way, enough for full-size packets
 PATIENCE_S = 5.0
 PEERS = 3  # hosts that each host tries: all pairs would be too many
 AT_ONCE = 2 * PEERS  # connections served at once: PEERS hosts try this one, and some room
-FULL = b"\0" * BYTES
+PAYLOAD = b"\0" * BYTES
 
 
 def listen(addresses: Sequence[str], limit_s: float) -> int:
     """Listen for ``limit_s`` on a port from the engines' range, which firewalls must let through;
     returns the port.
 
-    Each connection is read for BYTES bytes and sent as many back. ``addresses``: those of all
-    hosts. Listens on this host's own one, or on all interfaces where it is not among them (NAT).
+    BYTES bytes are read from each connection, and as many are sent back. ``addresses``: those of
+    all hosts. The listener takes this host's own address, or all interfaces where no address of
+    this host is among them (NAT).
     """
     (port,) = free_ports(1, (), np.random.default_rng())
-    here = _own().intersection(addresses)
-    address = here.pop() if len(here) == 1 else ""
+    own = _own_addresses().intersection(addresses)
+    address = own.pop() if len(own) == 1 else ""
     dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
     server = socket.create_server((address, port), family=family, dualstack_ipv6=dual)
@@ -39,55 +40,75 @@ def listen(addresses: Sequence[str], limit_s: float) -> int:
 
 
 def _serve(server: socket.socket, until_s: float) -> None:
+    """Answer connections until then, AT_ONCE at the same time."""
     free = Semaphore(AT_ONCE)
     with server, suppress(OSError):
-        while (left_s := until_s - time.monotonic()) > 0 and free.acquire(timeout=left_s):
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not free.acquire(timeout=left_s):
+                return
             server.settimeout(max(0.0, until_s - time.monotonic()))
-            Thread(target=_answer, args=(server.accept()[0], free), daemon=True).start()
+            connection, _ = server.accept()
+            Thread(target=_answer, args=(connection, free), daemon=True).start()
 
 
 def _answer(connection: socket.socket, free: Semaphore) -> None:
     with connection, suppress(OSError):
         connection.settimeout(PATIENCE_S)
-        _take(connection)
-        connection.sendall(FULL)
+        _receive_payload(connection)
+        connection.sendall(PAYLOAD)
     free.release()
 
 
-def _own() -> set[str]:
-    return {
-        interface.address for addresses in psutil.net_if_addrs().values() for interface in addresses
-    }
+def _own_addresses() -> set[str]:
+    addresses: set[str] = set()
+    for interface_addresses in psutil.net_if_addrs().values():
+        addresses.update(address.address for address in interface_addresses)
+    return addresses
 
 
-def _take(connection: socket.socket) -> None:
+def _receive_payload(connection: socket.socket) -> None:
     """Read BYTES bytes. Raises TimeoutError when fewer come."""
-    left = BYTES
-    while left:
-        if not (got := connection.recv(1 << 16)):
+    missing = BYTES
+    while missing:
+        chunk = connection.recv(1 << 16)
+        if not chunk:
             raise TimeoutError
-        left -= len(got)
+        missing -= len(chunk)
 
 
 def unreached(hosts: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Address -> why this host cannot reach it, for the next PEERS of ``hosts`` (address, port of
-    ``listen``).
+    """The hosts that this host cannot reach, of the PEERS that follow it in ``hosts``: address ->
+    why.
+
+    ``hosts``: the address of each host and the port of its ``listen``.
     """
-    own = _own()
-    here = next((index for index, (address, _) in enumerate(hosts) if address in own), 0)
-    others = [host for host in (*hosts[here:], *hosts[:here]) if host[0] not in own]
-    return {address: why for address, port in others[:PEERS] if (why := _problem(address, port))}
+    own = _own_addresses()
+    here = 0
+    for index, (address, _) in enumerate(hosts):
+        if address in own:
+            here = index
+            break
+    following = [*hosts[here:], *hosts[:here]]
+    peers = [host for host in following if host[0] not in own][:PEERS]
+    problems: dict[str, str] = {}
+    for address, port in peers:
+        problem = _problem(address, port)
+        if problem:
+            problems[address] = problem
+    return problems
 
 
 def _problem(address: str, port: int) -> str:
+    """Why a peer's port cannot be used from this host; empty if it can."""
     try:
         connection = socket.create_connection((address, port), PATIENCE_S)
     except OSError as error:
         return f"no connection to its port {port}: {error.strerror or 'no answer'}"
     try:
         with connection:
-            connection.sendall(FULL)
-            _take(connection)
+            connection.sendall(PAYLOAD)
+            _receive_payload(connection)
     except OSError:
         return (
             f"it takes connections, but {BYTES >> 10} KiB do not get through: full packets are lost"
@@ -97,10 +118,13 @@ def _problem(address: str, port: int) -> str:
 
 def unknown_interfaces() -> list[str]:
     """Environment variables of NCCL and Gloo that name a network interface which does not exist."""
-    there, found = list(psutil.net_if_addrs()), list[str]()
-    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        said = os.environ.get(name, "")
-        names = said.removeprefix("=").split(",") if said and not said.startswith("^") else []
-        if names and not any(interface.startswith(tuple(names)) for interface in there):
-            found.append(f"{name}={said}")
-    return found
+    interfaces = list(psutil.net_if_addrs())
+    unknown: list[str] = []
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = os.environ.get(variable, "")
+        if not value or value.startswith("^"):  # ^ excludes interfaces instead
+            continue
+        prefixes = tuple(value.removeprefix("=").split(","))
+        if not any(interface.startswith(prefixes) for interface in interfaces):
+            unknown.append(f"{variable}={value}")
+    return unknown

@@ -25,6 +25,7 @@ VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 LOOK_S, ANSWER_LIMIT_S = 2.0, 1.0
 PREEMPTED_S = 30.0  # Google's notice names no time; it gives 30 s
 MAINTENANCE_S = 60.0
+AZURE_ENDS = ("Preempt", "Terminate", "Redeploy")  # of its events, those that end a machine
 NOTICE_FILE = "ORCHESTRATOR_NOTICE_FILE"
 # used instead of LINK_LOCAL: a proxy of the cloud's metadata service
 METADATA = "ORCHESTRATOR_METADATA_URL"
@@ -38,7 +39,7 @@ class Notice:
     why: str
 
 
-Look = Callable[[], Notice | None]
+NoticeSource = Callable[[], Notice | None]
 
 
 def _get(url: str, method: str = "GET", headers: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -56,16 +57,14 @@ def _left_s(when: datetime) -> float:
 def aws(base: str = LINK_LOCAL) -> Notice | None:
     """The interruption of a spot instance, announced some two minutes ahead (IMDSv2)."""
     token = _get(f"{base}/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-    said = _get(
+    answer = _get(
         f"{base}/latest/meta-data/spot/instance-action", headers={"X-aws-ec2-metadata-token": token}
     )
-    if not said:
+    if not answer:
         return None
-    action = json.loads(said)
-    return Notice(
-        _left_s(datetime.fromisoformat(action["time"])),
-        f"AWS: spot interruption ({action['action']})",
-    )
+    action = json.loads(answer)
+    left_s = _left_s(datetime.fromisoformat(action["time"]))
+    return Notice(left_s, f"AWS: spot interruption ({action['action']})")
 
 
 def google(base: str = LINK_LOCAL) -> Notice | None:
@@ -81,15 +80,11 @@ def azure(base: str = LINK_LOCAL) -> Notice | None:
     """A scheduled event that takes this machine away; events of other machines in its set are
     listed, too.
     """
-    metadata, headers = f"{base}/metadata", {"Metadata": "true"}
-    said = json.loads(
-        _get(f"{metadata}/scheduledevents?api-version=2020-07-01", headers=headers) or "{}"
-    )
-    ends = [
-        event
-        for event in said.get("Events", ())
-        if event["EventType"] in ("Preempt", "Terminate", "Redeploy")
-    ]
+    metadata = f"{base}/metadata"
+    headers = {"Metadata": "true"}
+    answer = _get(f"{metadata}/scheduledevents?api-version=2020-07-01", headers=headers)
+    events = json.loads(answer or "{}").get("Events", ())
+    ends = [event for event in events if event["EventType"] in AZURE_ENDS]
     if not ends:
         return None
     name = _get(
@@ -111,53 +106,61 @@ CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {
 
 
 def file(path: Path) -> Notice | None:
-    """The seconds that a hook wrote to the file, from when it was written; an empty file means
-    PREEMPTED_S.
+    """The notice in a hook's file: the seconds in it count from when it was written; an empty file
+    means PREEMPTED_S.
     """
     with suppress(FileNotFoundError):
-        left_s = float(path.read_text().strip() or PREEMPTED_S) - max(
-            0.0, time.time() - path.stat().st_mtime
-        )
-        return Notice(max(0.0, left_s), f"{path} says so")
+        announced_s = float(path.read_text().strip() or PREEMPTED_S)
+        age_s = max(0.0, time.time() - path.stat().st_mtime)
+        return Notice(max(0.0, announced_s - age_s), f"{path} says so")
     return None
 
 
-def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) -> list[Look]:
-    """The sources of notices on this machine; none outside the known clouds when no file is named."""
-    found: list[Look] = (
-        [partial(file, Path(environment[NOTICE_FILE]))] if environment.get(NOTICE_FILE) else []
-    )
-    name = ""
+def notice_sources(
+    environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR
+) -> list[NoticeSource]:
+    """The sources of notices on this machine: the file of a hook, if one is named, and the cloud
+    that the machine is in, if it is a known one.
+    """
+    sources: list[NoticeSource] = []
+    if environment.get(NOTICE_FILE):
+        sources.append(partial(file, Path(environment[NOTICE_FILE])))
+    vendor_name = ""
     with suppress(OSError):
-        name = vendor.read_text()
+        vendor_name = vendor.read_text()
     base = environment.get(METADATA, LINK_LOCAL).rstrip("/")
-    return found + [partial(look, base) for word, look in CLOUDS.items() if name.startswith(word)]
+    for cloud, notice_of in CLOUDS.items():
+        if vendor_name.startswith(cloud):
+            sources.append(partial(notice_of, base))
+    return sources
 
 
-def first(asked: list[Look]) -> Notice | None:
-    """The first notice found; a source that fails or answers nonsense gives none."""
-    for look in asked:
+def first_notice(sources: list[NoticeSource]) -> Notice | None:
+    """The first notice that a source gives; one that fails or answers nonsense gives none."""
+    for source in sources:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            if (notice := look()) is not None:
+            notice = source()
+            if notice is not None:
                 return notice
     return None
 
 
 def watch(act: Callable[[Notice], None]) -> None:
-    """Call ``act`` from a thread once this machine gets notice, and again while it raises (the head
-    is unreachable).
+    """Call ``act`` from a thread once this machine gets notice; call it again as long as it raises,
+    because the head may be unreachable for a while.
 
     Starts no thread where there is no source of notices.
     """
-    asked = looks()
+    sources = notice_sources()
 
     def wait() -> None:
         while True:
             with suppress(Exception):
-                if (notice := first(asked)) is not None:
+                notice = first_notice(sources)
+                if notice is not None:
                     act(notice)
                     return
             time.sleep(LOOK_S)
 
-    if asked:
+    if sources:
         threading.Thread(target=wait, name="notices", daemon=True).start()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import (
     Allocation,
+    DeadLog,
     Footprint,
     Growth,
     Machine,
@@ -36,8 +37,8 @@ ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to sta
 
 
 class Agent(Protocol):
-    """Runs one rank of a replica on its node. What each method does stands in ``EngineHost``, which
-    is one; on another node a proxy calls it there.
+    """Runs one rank of a replica on its node. ``EngineHost`` implements it, and its docstrings say
+    what each method does; on another node a proxy calls an ``EngineHost`` there.
     """
 
     @property
@@ -46,7 +47,7 @@ class Agent(Protocol):
     def lease(self, wish: Wish) -> tuple[int, ...]: ...
     def queue(self, wish: Wish, since_ns: int = 0) -> int: ...
     def put_back(self) -> None: ...
-    def dead_logs(self) -> list[tuple[str, str, bytes]]: ...
+    def dead_logs(self) -> list[DeadLog]: ...
     def drop_dead(self, folder: str) -> None: ...
     def reserve_ports(self, count: int) -> list[int]: ...
     def start(
@@ -118,9 +119,9 @@ class Cluster(Protocol):
         ...
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
-        """From now on report when the cluster stops answering and when it answers again.
+        """From now on tell when the cluster stops answering and when it answers again.
 
-        When it is lost for good: say so, set ``stop`` and end this process.
+        When it is lost for good, tell so, set ``stop`` and end this process.
         """
         ...
 
@@ -129,12 +130,12 @@ class Cluster(Protocol):
         ...
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS, beside those that
-        launches hold; replaces the last wish.
+        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS of them, beside
+        the nodes that launches hold. A call replaces what the last one asked for.
 
-        ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed
-        by this: the nodes show up in ``machines`` or they do not. Without footprints only the
-        launches keep nodes up.
+        Nothing is placed by this: the nodes show up in ``machines`` or they do not. Without
+        footprints only the launches keep nodes up. ``taken``: ids of nodes that were given to
+        launches, also to those that are not placed yet.
         """
         ...
 
@@ -166,9 +167,8 @@ class Cluster(Protocol):
 
     def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
         """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher
-        numbers are taken last.
-
-        Raises PlacementError, also when a client's node cannot reach the results.
+        numbers are taken last. Raises PlacementError, also when a client's node cannot reach the
+        results.
         """
         ...
 

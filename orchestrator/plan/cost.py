@@ -295,7 +295,7 @@ class Estimate:
 class _Job(NamedTuple):
     """A deployment on the cluster's nodes. Jobs are sorted as they start."""
 
-    place: QueuePosition
+    position: QueuePosition
     nodes: int
     seconds: float
 

@@ -351,10 +351,10 @@ class EngineStart:
         agent died.
         """
         for agent in agents_of(self._placements):
-            for folder, name, log in agent.dead_logs():
+            for dead in agent.dead_logs():
                 with suppress(ResultsError):  # the log stays on its node
-                    self._context.store.write_log(name, log)
-                    agent.drop_dead(folder)
+                    self._context.store.write_log(dead.name, dead.log)
+                    agent.drop_dead(dead.folder)
 
     def _vocab_size(self) -> int | None:
         size = self._reported.get("vocab_size")

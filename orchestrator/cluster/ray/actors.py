@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from orchestrator.base.errors import Failure
-from orchestrator.cluster.base import Allocation, HostLost, Stopped
-from orchestrator.cluster.calls import answer, crossing
+from orchestrator.cluster.base import Allocation, DeadLog, HostLost, Stopped
+from orchestrator.cluster.calls import Arguments, T, answer, crossing
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, assigned_gpus
 from orchestrator.cluster.notices import watch
@@ -28,8 +28,6 @@ from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.engine_metrics import Sample
 
 Host = TypeVar("Host")
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 STOP_LIMIT_S = 120.0  # an engine's grace and the release of its memory take longer than other calls
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
@@ -40,10 +38,8 @@ ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died, before we do
 
 
 def _settle_in() -> str:
-    """Make this actor end with its raylet and when it is cut off, and drain its node when a cloud
-    takes it back.
-
-    Returns the node's id.
+    """Make this actor end with its raylet or when it is cut off from the head, and drain its node
+    when a cloud takes that back. Returns the node's id.
     """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     threading.Thread(target=_end_when_cut_off, daemon=True).start()
@@ -53,8 +49,8 @@ def _settle_in() -> str:
 
 
 def _end_with(raylet: int) -> None:
-    """Ray usually ends the workers of a dead raylet; one that it missed would keep its host's lease
-    for ever.
+    """End this process after its raylet has ended. Ray usually ends the workers of a dead raylet,
+    but one that it missed would keep its host's lease for ever.
     """
     wait_for_orphanage(raylet)
     os._exit(1)
@@ -98,8 +94,8 @@ def _end_when_cut_off() -> None:
     """End this actor, and through its guard an engine, when its node has been cut off from the head
     for a minute.
 
-    So has one whose head was restarted: that knows nothing of this cluster, and nobody else would
-    end this actor.
+    A head that was restarted counts as cut off: it knows nothing of this actor, and would never end
+    it.
     """
     address = ray.get_runtime_context().gcs_address
     wait_for_silence(SameHead(lambda: cluster_id(address, LOOK_LIMIT_S)))
@@ -107,17 +103,21 @@ def _end_when_cut_off() -> None:
 
 
 class SameHead:
-    """Whether the head answers that did at first. ``ask``: for its cluster's id; see
-    ``cluster_id``.
+    """Tells whether the head that answered first still answers. ``ask``: asks the head for its
+    cluster's id; see ``cluster_id``.
     """
 
     def __init__(self, ask: Callable[[], bytes | None]) -> None:
-        self._ask, self._first = ask, b""
+        self._ask = ask
+        self._first_id = b""  # empty as long as no head has told its id
 
     def __call__(self) -> bool:
-        found = self._ask()
-        self._first = self._first or found or b""
-        return found in (self._first, b"")
+        cluster = self._ask()
+        if cluster is None:
+            return False
+        if not self._first_id:
+            self._first_id = cluster
+        return cluster in (self._first_id, b"")
 
 
 def wait_for_silence(
@@ -126,10 +126,11 @@ def wait_for_silence(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return once nothing has answered for SILENT_LIMIT_S."""
-    heard = clock()
-    while clock() - heard < SILENT_LIMIT_S:
+    last_answer_s = clock()
+    while clock() - last_answer_s < SILENT_LIMIT_S:
         sleep(LOOK_EVERY_S)
-        heard = clock() if answers() else heard
+        if answers():
+            last_answer_s = clock()
 
 
 AGENT_ACTOR: Any = ray.remote(**ACTOR)(RayEngineHost)
@@ -179,10 +180,12 @@ def first_line(error: BaseException) -> str:
     """The line of Ray's long message that says what happened; for an actor that did not start it is
     the last one.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        type(error).__name__
-    ]
-    return f"it did not start: {lines[-1]}" if "creation task" in lines[0] else lines[0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if "creation task" in lines[0]:
+        return f"it did not start: {lines[-1]}"
+    return lines[0]
 
 
 class RayAgent:
@@ -207,7 +210,7 @@ class RayAgent:
     def put_back(self) -> None:
         self._call(RayEngineHost.put_back)
 
-    def dead_logs(self) -> list[tuple[str, str, bytes]]:
+    def dead_logs(self) -> list[DeadLog]:
         return self._call(RayEngineHost.dead_logs)
 
     def drop_dead(self, folder: str) -> None:

@@ -22,8 +22,9 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     """The address for ``ray.init``, and a note for the user or None.
 
     ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then
-    the file that the last ``ray start`` left on this machine. A named cluster that does not answer
-    is an InputError; one that only such a file names is ignored, and a new one is started here.
+    the file that the last ``ray start`` left on this machine. Raises InputError for a named cluster
+    that does not answer; a cluster that only such a file names is ignored, and a new one is started
+    here.
     """
     if address is not None and address.startswith(("http://", "https://")):
         host = urlsplit(address).hostname or "HEAD"
@@ -36,30 +37,22 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     if address is not None and "://" in address:
         return address, None  # Ray Client has its own time limit
     try:
-        found = bootstrap_address(address)
+        cluster = bootstrap_address(address)
     except (ConnectionError, ValueError) as error:
         raise InputError(f"no Ray cluster at {address}: {error}") from error
-    if found is None:
+    if cluster is None:
         return "local", None
-    if head_answers(found, ANSWER_LIMIT_S):
+    if head_answers(cluster, ANSWER_LIMIT_S):
         # Ray sends the token it keeps for this user only to a cluster that it found by itself
         return "auto" if address is None else address, None
-    if address is None and not os.environ.get("RAY_ADDRESS"):
-        return (
-            "local",
-            (
-                f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this "
-                "machine"
-            ),
-        )
-    who = (
-        f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}"
-        if os.environ.get("RAY_ADDRESS") and not address
-        else address
-    )
+    variable = os.environ.get("RAY_ADDRESS")
+    if address is None and not variable:
+        gone = f"the Ray cluster last started here ({cluster}) is gone"
+        return "local", f"{gone}: this sweep starts one on this machine"
+    named_by = f"RAY_ADDRESS={variable}" if variable and not address else address
     raise InputError(
-        f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and "
-        "its port open?"
+        f"no Ray cluster answers at {cluster} ({named_by}) within {ANSWER_LIMIT_S:g} s: is it up, "
+        "and its port open?"
     )
 
 
@@ -71,20 +64,25 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
     back in time.
     """
     limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
-    silent_s, told, looked_s = 0.0, False, time.monotonic()
+    silent_s = 0.0
+    was_told = False  # that it is silent
+    last_look_s = time.monotonic()
     while silent_s < limit_s:
         answers = head_answers(address, ANSWER_LIMIT_S)
-        before_s, looked_s = looked_s, time.monotonic()
-        # a look takes no longer: if it did, this process itself stood still and could not hear
-        silent_s += min(looked_s - before_s, LOOK_S + ANSWER_LIMIT_S)
+        now_s = time.monotonic()
+        # no look takes longer than this: otherwise this process itself stood still, and could not
+        # have heard an answer
+        silent_s += min(now_s - last_look_s, LOOK_S + ANSWER_LIMIT_S)
+        last_look_s = now_s
         if answers:
-            if told:
+            if was_told:
                 tell(f"the cluster's head answers again after {silent_s:.0f} s")
-            silent_s, told = 0.0, False
-        elif SILENT_S <= silent_s < limit_s and not told:
-            told = True
-            silent = f"the cluster's head ({address}) has been silent for {silent_s:.0f} s"
-            tell(f"{silent}: this run ends at {limit_s:g} s. {AGAIN}")
+            silent_s = 0.0
+            was_told = False
+        elif SILENT_S <= silent_s < limit_s and not was_told:
+            was_told = True
+            silence = f"the cluster's head ({address}) has been silent for {silent_s:.0f} s"
+            tell(f"{silence}: this run ends at {limit_s:g} s. {AGAIN}")
         time.sleep(LOOK_S)
     tell(
         f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This "

@@ -6,7 +6,6 @@ Why it is built this way: docs/hosts.md, "Ray".
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -22,7 +21,14 @@ from ray.util.scheduling_strategies import (
 )
 
 from orchestrator.base.errors import InputError, PlacementError
-from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, PlacementDeadline
+from orchestrator.cluster.base import (
+    Bundle,
+    Footprint,
+    Growth,
+    HostLost,
+    Machine,
+    PlacementDeadline,
+)
 from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.cluster.client_host import check_leases_here
 from orchestrator.cluster.clients import BorrowedClients, ClientPool
@@ -98,6 +104,7 @@ class RayCluster:
         return shipped_package() if self._elsewhere() else None
 
     def _elsewhere(self) -> list[Machine]:
+        """The nodes on other hosts than the driver's."""
         return [machine for machine in self.machines() if machine.address != self._address]
 
     def check_nodes(self) -> list[str]:
@@ -105,8 +112,10 @@ class RayCluster:
         check_leases_here()
         # a folder needs no check on the driver's host; a bucket does: raylets have their own
         # environment variables
-        asked = self._elsewhere() if self._store.is_local else self.machines()
-        return check_nodes(asked, self._store, self._package_environment()) if asked else []
+        machines = self._elsewhere() if self._store.is_local else self.machines()
+        if not machines:
+            return []
+        return check_nodes(machines, self._store, self._package_environment())
 
     def probes(self) -> RayProbes:
         return RayProbes(self.machines(), self._package_environment())
@@ -117,12 +126,12 @@ class RayCluster:
 
     def leaving(self) -> Mapping[str, float]:
         now_s = time.monotonic()
-        # a second drain may name a later time, or none
         for node, deadline_ms in draining().items():
             left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
+            # the earliest counts: a second drain may name a later time, or none
             self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
-        # other threads add
-        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}
+        gone_s = dict(self._gone_s)  # a copy: other threads add to it
+        return {node: max(0.0, at_s - now_s) for node, at_s in gone_s.items()}
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
         address = ray.get_runtime_context().gcs_address
@@ -150,8 +159,9 @@ class RayCluster:
                 group = group_of(footprint, [{NODE_ID: node} for node in nodes])
                 undo.callback(remove, group)
                 _await(group, footprint, nodes, deadline)
-                if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
-                    raise PlacementError(f"node {', '.join(gone)} is being taken back")
+                draining_nodes = set(nodes) & self.leaving().keys()
+                if draining_nodes:  # starting an actor there would hang
+                    raise PlacementError(f"node {', '.join(draining_nodes)} is being taken back")
                 handles = [
                     self._agent(group, rank, launch_id, footprint)
                     for rank in range(len(footprint.bundles))
@@ -193,6 +203,7 @@ class RayCluster:
 
 
 def _alive() -> list[Machine]:
+    """Ray's living nodes, draining ones included."""
     return [
         Machine(
             node["NodeID"],
@@ -209,28 +220,34 @@ def _alive() -> list[Machine]:
 def _await(
     group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], deadline: PlacementDeadline
 ) -> None:
-    """Wait until the group is placed. Raises PlacementError: see ``Cluster.place``."""
-    began, held = time.monotonic(), partial(_held, footprint, nodes)
+    """Wait until the group is placed. Raises Occupied, PlacementError: see ``Cluster.place``."""
+    began_s = time.monotonic()
     while not group.wait(1):
-        waited_s = time.monotonic() - began
-        deadline.check(waited_s, footprint, held)
+        waited_s = time.monotonic() - began_s
+        deadline.check(waited_s, footprint, partial(_held, footprint, nodes))
         if waited_s >= INFEASIBLE_S and _infeasible(group):
             raise PlacementError(f"the nodes chosen for {footprint} are gone or cannot hold it")
 
 
 def _held(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
-    """Those of the nodes that have too little free for their bundles."""
-    free, needed = free_resources(), dict[str, Counter[str]]()
+    """The nodes that have too little free for their bundles, because others hold it."""
+    free = free_resources()
+    needed: dict[str, Bundle] = {}  # of each node, all its bundles together
     for node, bundle in zip(nodes, footprint.bundles, strict=True):
-        needed.setdefault(node, Counter()).update({"GPU": bundle.gpus, "CPU": bundle.cpus})
-    has = {node: free[node] for node in needed if node in free}
-    return {
-        node
-        for node, here in has.items()
-        if any(here.get(name, 0.0) < n for name, n in needed[node].items())
-    }
+        before = needed.get(node, Bundle(0, 0.0))
+        needed[node] = Bundle(before.gpus + bundle.gpus, before.cpus + bundle.cpus)
+    held: set[str] = set()
+    for node, bundle in needed.items():
+        if node not in free:
+            continue
+        free_gpus = free[node].get("GPU", 0.0)
+        free_cpus = free[node].get("CPU", 0.0)
+        if free_gpus < bundle.gpus or free_cpus < bundle.cpus:
+            held.add(node)
+    return held
 
 
 def _infeasible(group: PlacementGroup) -> bool:
+    """Whether Ray says that no nodes can hold the group."""
     stats = placement_group_table(group).get("stats", {})
     return bool(stats.get("scheduling_state") == "INFEASIBLE")

@@ -11,12 +11,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import NamedTuple
 
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from orchestrator.cluster.base import MOST_GROUPS, Bundle, Footprint, Growth, NodeType
+from orchestrator.cluster.base import (
+    MOST_GROUPS,
+    Bundle,
+    Footprint,
+    Growth,
+    NodeType,
+    RefusedNodes,
+)
 from orchestrator.cluster.cached_for import CachedFor
 from orchestrator.cluster.ray.private import AutoscalerReport
 
@@ -24,6 +31,14 @@ NODE_ID = "ray.io/node-id"
 LOOK_S = 3.0  # how often the autoscaler's report is read
 SILENT_S = 60.0  # normally it reports every 5 s
 REPORTS = 2  # reports in a row that must call a footprint infeasible
+NONE_REFUSED = RefusedNodes(0, "")
+
+
+class PendingGroup(NamedTuple):
+    """A placement group that asks for nodes, and the footprint that it asks for."""
+
+    footprint: Footprint
+    group: PlacementGroup
 
 
 def _amounts(bundle: Bundle) -> dict[str, float]:
@@ -37,17 +52,17 @@ def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> Place
     """A placement group for one replica: one node, or a node for each bundle. It ends with the
     driver.
     """
-    wanted = [_amounts(bundle) for bundle in footprint.bundles]
+    bundles = [_amounts(bundle) for bundle in footprint.bundles]
     return placement_group(
-        wanted,
-        strategy="STRICT_SPREAD" if len(wanted) > 1 else "STRICT_PACK",
+        bundles,
+        strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK",
         bundle_label_selector=[dict(footprint.labels) | selector for selector in selectors],
     )
 
 
 def remove(group: PlacementGroup) -> None:
-    """Free its resources at once: Ray would place a group that lost its node again before
-    everything else.
+    """Remove a group and free its resources at once: Ray would place a group that lost its node
+    again before everything else.
     """
     with suppress(RayError):
         remove_placement_group(group)
@@ -61,7 +76,7 @@ class DesiredNodes:
         self._held: Counter[str] = Counter()  # node id -> launches' bundles on it
         self._taken: frozenset[str] = frozenset()  # nodes given to launches at the last ``desire``
         self._avoided: tuple[str, ...] = ()  # the nodes that the pending groups exclude
-        self._groups: list[tuple[Footprint, Any]] = []
+        self._pending: list[PendingGroup] = []
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         """See ``Cluster.desire``; multi-node footprints first, at most MOST_GROUPS.
@@ -78,7 +93,7 @@ class DesiredNodes:
         """A launch is about to take these nodes: move pending groups off them first."""
         with self._lock:
             self._held.update(nodes)
-            self._replace([footprint for footprint, _ in self._groups])
+            self._replace([pending.footprint for pending in self._pending])
 
     def give_back(self, nodes: Iterable[str]) -> None:
         """A launch has left these nodes; from the next ``desire`` on, pending groups may use them."""
@@ -88,27 +103,33 @@ class DesiredNodes:
     def groups(self) -> dict[str, Footprint]:
         """Placement group id -> footprint that it asks for."""
         with self._lock:
-            return {group.id.hex(): footprint for footprint, group in self._groups}
+            return {pending.group.id.hex(): pending.footprint for pending in self._pending}
 
     def _replace(self, wanted: Sequence[Footprint]) -> None:
+        """Keep a pending group for each wanted footprint, remove the others and make those that are
+        missing. All are made anew when the nodes to avoid have changed.
+        """
         avoided = tuple(sorted(self._taken.union(self._held)))
         if avoided != self._avoided:
-            for _, group in self._groups:
-                remove(group)
-            self._groups, self._avoided = [], avoided
-        missing, kept, before = Counter(wanted), list[tuple[Footprint, Any]](), self._groups
-        self._groups = kept  # now, so that an exception below loses no group
-        for footprint, group in before:
-            if missing[footprint] > 0:
-                missing[footprint] -= 1
-                kept.append((footprint, group))
+            for pending in self._pending:
+                remove(pending.group)
+            self._pending = []
+            self._avoided = avoided
+        missing = Counter(wanted)
+        before = self._pending
+        self._pending = []  # filled step by step, so that an exception below loses no group
+        for pending in before:
+            if missing[pending.footprint] > 0:
+                missing[pending.footprint] -= 1
+                self._pending.append(pending)
             else:
-                remove(group)
+                remove(pending.group)
         selector = {NODE_ID: f"!in({','.join(avoided)})"} if avoided else {}
         for footprint in wanted:
             if missing[footprint] > 0:
                 missing[footprint] -= 1
-                kept.append((footprint, group_of(footprint, [selector] * len(footprint.bundles))))
+                group = group_of(footprint, [selector] * len(footprint.bundles))
+                self._pending.append(PendingGroup(footprint, group))
 
 
 class Autoscaler:
@@ -123,11 +144,15 @@ class Autoscaler:
         used_s: Callable[[], float] = time.thread_time,
         types: Callable[[], Iterable[NodeType]] = tuple,
     ) -> None:
-        self._read_types, self._types = types, tuple[NodeType, ...]()
-        self._report, self._now_s, self._lock = report, now_s, threading.Lock()
-        self._look = CachedFor(self._read, LOOK_S, now_s, used_s)
-        self._stamp: object = None  # of its last new report, and when that was read
-        self._stamped_s, self._reports = now_s(), 0
+        self._read_types = types
+        self._types: tuple[NodeType, ...] = ()
+        self._report = report
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._cached_growth = CachedFor(self._read, LOOK_S, now_s, used_s)
+        self._last_stamp: object = None  # of its last new report
+        self._last_stamp_s = now_s()  # when that report was read
+        self._reports = 0  # how many were new
         self._first: AutoscalerReport | None = None  # launches that failed before it do not count
         # footprint -> consecutive reports that call it infeasible
         self._infeasible: Counter[Footprint] = Counter()
@@ -135,55 +160,80 @@ class Autoscaler:
     def growth(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
         """What it reports. ``groups``: see ``DesiredNodes.groups``."""
         with self._lock:
-            return self._look(groups)
+            return self._cached_growth(groups)
 
     def _read(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
-        report, read_s = self._report(), self._now_s()
-        if report is None:
-            return Growth()
-        if report.configured is None:
+        """Read its report anew."""
+        report = self._report()
+        read_s = self._now_s()
+        if report is None or report.configured is None:
             return Growth()
         if not report.configured:
             return Growth(may=False)
-        if report.stamp not in (None, self._stamp):
-            self._stamp, self._stamped_s = report.stamp, read_s
+        if report.stamp not in (None, self._last_stamp):
+            self._last_stamp = report.stamp
+            self._last_stamp_s = read_s
             self._reports += 1
             self._types = self._types or tuple(self._read_types())
-            there = groups()
-            found = {there[name] for name in report.infeasible if name in there}
-            self._infeasible = Counter(
-                {footprint: self._infeasible[footprint] + 1 for footprint in found}
-            )
-        silent = (
+            self._count_infeasible(report.infeasible, groups())
+        return Growth(
+            may=True,
+            silent=self._silence(report, read_s),
+            coming=report.coming,
+            refused=self._refused(report),
+            impossible=self._impossible(report),
+            types=self._types,
+            reports=self._reports,
+        )
+
+    def _count_infeasible(
+        self, group_ids: Iterable[str], footprints: Mapping[str, Footprint]
+    ) -> None:
+        """Count the footprints whose groups a new report calls infeasible; others start at 0 again.
+        ``footprints``: by group id.
+        """
+        infeasible = {footprints[name] for name in group_ids if name in footprints}
+        counts = {footprint: self._infeasible[footprint] + 1 for footprint in infeasible}
+        self._infeasible = Counter(counts)
+
+    def _silence(self, report: AutoscalerReport, read_s: float) -> str:
+        """Why the autoscaler does not report, as a sentence; empty if it does."""
+        if report.error:
+            return f"the autoscaler ended: {report.error}"
+        if read_s - self._last_stamp_s < SILENT_S:
+            return ""
+        return (
             f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its "
             "log, or the operator's"
         )
-        silent = silent if read_s - self._stamped_s >= SILENT_S else ""
-        silent = f"the autoscaler ended: {report.error}" if report.error else silent
-        refused = self._refused(report)
-        # a group that is only too large for now is called infeasible, too: believe it while no node
-        # of its types is up
-        alone = len(set(report.types)) <= 1 and not report.coming
-        impossible = [
-            footprint
-            for footprint, reports in self._infeasible.items()
-            if alone and reports >= REPORTS
-        ]
-        return Growth(
-            True, silent, report.coming, refused, frozenset(impossible), self._types, self._reports
-        )
 
-    def _refused(self, report: AutoscalerReport) -> dict[str, tuple[int, str]]:
-        """Node type -> failed launches since the first look, and why; version 1 tells only the last
-        of each type.
+    def _impossible(self, report: AutoscalerReport) -> frozenset[Footprint]:
+        """Desired footprints for which there is no node type.
+
+        Ray also calls a group infeasible that is only too large for now. So the reports are
+        believed only while no node of the autoscaler's types is up.
         """
-        first = self._first = self._first or report
-        more = {
-            kind: (said[0] - first.refused.get(kind, (0,))[0], said[1])
-            for kind, said in report.refused.items()
-        }
-        refused = {kind: one for kind, one in more.items() if one[0] > 0}
-        for kind, (at_s, why) in report.last_refused.items():
-            if at_s > first.last_refused.get(kind, (0.0,))[0]:
-                refused[kind] = refused.get(kind, (0,))[0] + 1, why
+        only_head_is_up = len(set(report.types)) <= 1 and not report.coming
+        if not only_head_is_up:
+            return frozenset()
+        counts = self._infeasible.items()
+        return frozenset(footprint for footprint, reports in counts if reports >= REPORTS)
+
+    def _refused(self, report: AutoscalerReport) -> dict[str, RefusedNodes]:
+        """Node type -> launches that failed since the first look. Of version 1 only the last one of
+        each type is known.
+        """
+        if self._first is None:
+            self._first = report
+        first = self._first
+        refused: dict[str, RefusedNodes] = {}
+        for node_type, total in report.refused.items():
+            before = first.refused.get(node_type, NONE_REFUSED)
+            if total.number > before.number:
+                refused[node_type] = RefusedNodes(total.number - before.number, total.why)
+        for node_type, last in report.last_refused.items():
+            before_last = first.last_refused.get(node_type)
+            if before_last is None or last.at_s > before_last.at_s:
+                number = refused.get(node_type, NONE_REFUSED).number
+                refused[node_type] = RefusedNodes(number + 1, last.why)
         return refused

@@ -24,14 +24,14 @@ PACKAGE = Path(__file__).resolve().parents[2]
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # an environment variable of Ray's with this odd name
 
 
-class _Asked:
+class _ProbeActor:
     """An actor that calls whatever function it is given."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-_ASKED: Any = ray.remote(num_cpus=0, max_restarts=0)(_Asked)
+_PROBE_ACTOR: Any = ray.remote(num_cpus=0, max_restarts=0)(_ProbeActor)
 # a task: a node without the program says so
 _REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)
 
@@ -54,13 +54,16 @@ class HeadMonitor:
         environment: Callable[[], dict[str, Any] | None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._environment, self._now_s = environment, now_s
-        self._question: Any = None
+        self._environment = environment
+        self._now_s = now_s
+        self._question: Any = None  # a ref, while the answer is awaited
         self._asked_s = 0.0
         self._answer: bool | None = None
 
     def has_configuration(self) -> bool | None:
-        """None while the head has not answered; False if it gives no answer. Does not wait."""
+        """Whether it was; None while the head has not answered, False once the time for an answer
+        is over. Does not wait.
+        """
         if self._answer is None and self._question is None:
             self._ask()
         elif self._answer is None:
@@ -94,7 +97,7 @@ class RayProbes:
     def __init__(self, machines: Sequence[Machine], environment: dict[str, Any] | None) -> None:
         self.machines = machines
         self._actors = {
-            machine.node_id: _ASKED.options(
+            machine.node_id: _PROBE_ACTOR.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False),
                 runtime_env=environment,
             ).remote()
@@ -108,8 +111,9 @@ class RayProbes:
         limit_s: float = ASK_LIMIT_S,
         nodes: Sequence[str] = (),
     ) -> dict[str, Any]:
-        asked = {node: self._actors[node] for node in nodes or self._actors}
-        refs = {node: actor.call.remote(function, *arguments) for node, actor in asked.items()}
+        refs: dict[str, Any] = {}
+        for node in nodes or self._actors:
+            refs[node] = self._actors[node].call.remote(function, *arguments)
         return answers(refs, limit_s)
 
     def close(self) -> None:
@@ -118,21 +122,21 @@ class RayProbes:
 
 
 def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-    """What each call returned within ``limit_s``, or NoAnswer."""
+    """What each call returned within ``limit_s``, or NoAnswer, under the key of its ref."""
     ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for key, ref in refs.items():
         try:
-            found[key] = ray.get(ref, timeout=0)
+            results[key] = ray.get(ref, timeout=0)
         except GetTimeoutError:
-            found[key] = NoAnswer(
+            results[key] = NoAnswer(
                 f"gave no answer within {limit_s:g} s: whether it can work is not known"
             )
         except RayTaskError as error:
-            found[key] = NoAnswer.of(error.cause)
+            results[key] = NoAnswer.of(error.cause)
         except RayError as error:
-            found[key] = NoAnswer(f"could not be asked: {first_line(error)}")
-    return found
+            results[key] = NoAnswer(f"could not be asked: {first_line(error)}")
+    return results
 
 
 def shipped_package() -> dict[str, Any] | None:
@@ -147,10 +151,10 @@ def _in_working_dir() -> bool:
     node.
     """
     config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
+    if not config.get("runtime_env", {}).get("working_dir"):
+        return False
     try:
-        return bool(config.get("runtime_env", {}).get("working_dir")) and PACKAGE.is_relative_to(
-            Path.cwd()
-        )
+        return PACKAGE.is_relative_to(Path.cwd())
     except FileNotFoundError as error:
         raise InputError(
             "the job's working_dir has vanished from this node: submit the job again, it "
@@ -175,17 +179,18 @@ def check_nodes(
         ).remote(store)
         for machine in machines
     }
-    problems, silent = [], []
-    for address, said in answers(refs, CALL_LIMIT_S).items():
-        if isinstance(said, NoAnswer) and not said.wrong:
-            silent.append(f"node {address} {said.why}")
-        elif isinstance(said, NoAnswer):
-            problems.append(Problem(f"node {address} {said.why}", hint=ADVICE))
-        elif said:
-            problems.append(Problem(f"node {address}: {said}"))
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    for address, result in answers(refs, CALL_LIMIT_S).items():
+        if isinstance(result, NoAnswer) and not result.wrong:
+            warnings.append(f"node {address} {result.why}")
+        elif isinstance(result, NoAnswer):
+            problems.append(Problem(f"node {address} {result.why}", hint=ADVICE))
+        elif result:
+            problems.append(Problem(f"node {address}: {result}"))
     if problems:
         raise ProblemsError(problems)
-    return silent
+    return warnings
 
 
 ADVICE = (

@@ -12,16 +12,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import yaml
 
-from orchestrator.cluster.base import NodeType
+from orchestrator.cluster.base import NodeType, RefusedNodes
 
 # keys that mark draining nodes where Ray cannot, will not or must not drain them
 LEAVING = b"orchestrator/leaving/"
@@ -46,8 +46,8 @@ def bootstrap_address(address: str | None) -> str | None:
         if named is None and address == "auto":
             raise ConnectionError("RAY_ADDRESS is not set") from None
         return named
-    found: str | None = canonicalize_bootstrap_address(address)
-    return found
+    cluster_address: str | None = canonicalize_bootstrap_address(address)
+    return cluster_address
 
 
 def head_answers(address: str, limit_s: float) -> bool:
@@ -60,10 +60,10 @@ def head_answers(address: str, limit_s: float) -> bool:
 
 
 def cluster_id(address: str, limit_s: float) -> bytes | None:
-    """Of the cluster whose head answers there, another one after each start of the head; None if
-    none answers.
+    """The id of the cluster whose head answers there; it is another one after each start of the
+    head. None if no head answers, empty if the head does not say.
 
-    Empty where it does not say. Fallback: empty where anything listens.
+    Fallback: empty where anything listens.
     """
     try:
         import grpc
@@ -72,21 +72,18 @@ def cluster_id(address: str, limit_s: float) -> bytes | None:
         from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
     except ImportError:
         return b"" if _listens(address, limit_s) else None
-    nobody = (
+    no_head = (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.UNIMPLEMENTED,
         grpc.StatusCode.DEADLINE_EXCEEDED,
     )
     channel = init_grpc_channel(address)
     try:
-        found: bytes = (
-            NodeInfoGcsServiceStub(channel)
-            .GetClusterId(GetClusterIdRequest(), timeout=limit_s)
-            .cluster_id
-        )
-        return found
+        reply = NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=limit_s)
+        identity: bytes = reply.cluster_id
+        return identity
     except grpc.RpcError as error:
-        return None if error.code() in nobody else b""
+        return None if error.code() in no_head else b""
     finally:
         channel.close()
 
@@ -101,12 +98,11 @@ def _listens(address: str, limit_s: float) -> bool:
 
 
 def uploaded(folder: str) -> dict[str, Any] | None:
-    """Upload a package's folder; the runtime_env that gives it to an actor. Ray itself does so in
-    ``ray.init`` alone.
+    """Upload a package's folder. Returns the runtime_env that gives the package to an actor.
 
-    Called again and again, because Ray forgets an upload that nothing used for ten minutes; one
-    that is still there is not repeated. Fallback: None, and the nodes must have the package
-    (``check_nodes`` finds out).
+    Ray itself uploads packages only in ``ray.init``. This is called again and again, because Ray
+    forgets an upload that nothing used for ten minutes; an upload that is still there is not
+    repeated. Fallback: None, and the nodes must have the package (``check_nodes`` finds out).
     """
     try:
         from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
@@ -114,8 +110,10 @@ def uploaded(folder: str) -> dict[str, Any] | None:
         return None
     modules = {"py_modules": [folder], "excludes": ["__pycache__"]}
     with tempfile.TemporaryDirectory() as scratch:
-        found = upload_py_modules_if_needed(modules, include_gitignore=True, scratch_dir=scratch)
-    return {"py_modules": found["py_modules"]}
+        environment = upload_py_modules_if_needed(
+            modules, include_gitignore=True, scratch_dir=scratch
+        )
+    return {"py_modules": environment["py_modules"]}
 
 
 @contextmanager
@@ -188,17 +186,18 @@ def draining() -> dict[str, int]:
     """Draining nodes: node id -> when it will be gone, in Unix milliseconds, 0 if unknown.
     Fallback: our own marks.
     """
-    found: dict[str, int] = {}
+    gone_ms: dict[str, int] = {}
     with suppress(Exception):
         from ray._private.state import state
 
-        found = dict(state.get_draining_nodes())
+        gone_ms = dict(state.get_draining_nodes())
     with suppress(Exception):
         from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
 
         for key in _internal_kv_list(LEAVING):
-            found.setdefault(key.removeprefix(LEAVING).decode(), int(_internal_kv_get(key) or 0))
-    return found
+            node_id = key.removeprefix(LEAVING).decode()
+            gone_ms.setdefault(node_id, int(_internal_kv_get(key) or 0))
+    return gone_ms
 
 
 def head_node() -> str | None:
@@ -212,7 +211,7 @@ def head_node() -> str | None:
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """What nobody holds of each node's resources; empty where Ray does not say."""
+    """Node id -> its resources that are free; empty where Ray does not say."""
     with suppress(Exception):
         from ray._private.state import available_resources_per_node
 
@@ -220,22 +219,29 @@ def free_resources() -> dict[str, dict[str, float]]:
     return {}
 
 
+class LastRefusal(NamedTuple):
+    """When the last launch of a node type failed, in Unix seconds on the head, and why."""
+
+    at_s: float
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class AutoscalerReport:
     """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``:
     differs in each report.
 
-    ``refused``: node type -> failed launches and a reason. ``last_refused``: node type -> when its
-    last launch failed (Unix seconds on the head) and why, which version 1 does not count.
-    ``infeasible``: ids of placement groups for which it can add no nodes.
+    ``refused``: node type -> failed launches. ``last_refused``: node type -> its last failed
+    launch, which version 1 does not count. ``infeasible``: ids of placement groups for which it can
+    add no nodes.
     """
 
     types: tuple[str, ...] = ()
     stamp: object = None  # None: it never reported
     error: str = ""
     coming: Counter[str] = field(default_factory=Counter)
-    refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    last_refused: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    refused: Mapping[str, RefusedNodes] = field(default_factory=dict)
+    last_refused: Mapping[str, LastRefusal] = field(default_factory=dict)
     infeasible: frozenset[str] = frozenset()
     # Whether the head's monitor was started with a configuration, as far as that was asked. None:
     # the head has not answered yet.
@@ -276,34 +282,44 @@ def _report_v2(gcs_address: str, by_hand: Callable[[], bool | None]) -> Autoscal
 
     reply = GetClusterStatusReply()
     reply.ParseFromString(GcsClient(gcs_address).get_cluster_status(timeout_s=10))
-    said = reply.autoscaling_state
-    nodes = [
+    autoscaler = reply.autoscaling_state
+    living_nodes = [
         node for node in reply.cluster_resource_state.node_states if node.status != NodeStatus.DEAD
     ]
-    known = (*nodes, *said.pending_instances, *said.pending_instance_requests)
-    refused: dict[str, tuple[int, str]] = {}
-    for failed in said.failed_instance_requests:
-        number = refused.get(failed.ray_node_type_name, (0, ""))[0]
-        # Ray names each request by another id, and leaves out what the provider raised (all but
-        # KubeRay's)
-        why = (
-            re.sub(r"^.* with request id [^:]*: ?", "", failed.reason)
-            or "the autoscaler's log says why"
-        )
-        refused[failed.ray_node_type_name] = number + failed.count, why
-    types = tuple(node.ray_node_type_name or UNNAMED for node in known)
+    instances = (
+        *living_nodes,
+        *autoscaler.pending_instances,
+        *autoscaler.pending_instance_requests,
+    )
+    types = tuple(instance.ray_node_type_name or UNNAMED for instance in instances)
     is_named = any(name != UNNAMED for name in types)
+    infeasible = [
+        request.details.partition(":")[0]
+        for request in autoscaler.infeasible_gang_resource_requests
+    ]
     return AutoscalerReport(
-        types,
-        said.last_seen_cluster_resource_state_version or None,
-        "",
-        Counter(instance.ray_node_type_name for instance in said.pending_instances),
-        refused,
-        infeasible=frozenset(
-            request.details.partition(":")[0] for request in said.infeasible_gang_resource_requests
-        ),
+        types=types,
+        stamp=autoscaler.last_seen_cluster_resource_state_version or None,
+        coming=Counter(instance.ray_node_type_name for instance in autoscaler.pending_instances),
+        refused=_refused_v2(autoscaler.failed_instance_requests),
+        infeasible=frozenset(infeasible),
         by_hand=False if is_named else by_hand(),
     )
+
+
+def _refused_v2(failed_requests: Iterable[Any]) -> dict[str, RefusedNodes]:
+    """Node type -> its failed launches, with the reason of the last request."""
+    refused: dict[str, RefusedNodes] = {}
+    for failed in failed_requests:
+        node_type = failed.ray_node_type_name
+        before = refused[node_type].number if node_type in refused else 0
+        # Ray names each request by another id, and leaves out what the provider raised (all but
+        # KubeRay's)
+        why = re.sub(r"^.* with request id [^:]*: ?", "", failed.reason)
+        refused[node_type] = RefusedNodes(
+            before + failed.count, why or "the autoscaler's log says why"
+        )
+    return refused
 
 
 def monitor_has_configuration(gcs_address: str) -> bool:
@@ -322,31 +338,48 @@ def monitor_has_configuration(gcs_address: str) -> bool:
 
 
 def _report_v1() -> AutoscalerReport:
-    """Empty where no monitor runs, as in a cluster that ``ray.init`` started."""
+    """The report of version 1; empty where no monitor runs, as in a cluster that ``ray.init``
+    started.
+    """
     from ray.experimental.internal_kv import _internal_kv_get
 
     status = json.loads(_internal_kv_get(STATUS_KEY) or "{}")
-    report, error = (
-        status.get("autoscaler_report") or {},
-        (_internal_kv_get(ERROR_KEY) or b"").decode().strip(),
-    )
-    pending = [kind for _, kind, _ in report.get("pending_nodes") or ()]
-    failed = Counter(kind for _, kind in report.get("failed_nodes") or ())
-    launches = (report.get("node_availability_summary") or {}).get("node_availabilities") or {}
-    last_refused = {  # version 1 keeps the last launch of each type for half an hour
-        kind: (float(last["last_checked_timestamp"]), str(why["description"]))
-        for kind, last in launches.items()
-        if (why := last["unavailable_node_information"])
-    }
+    report = status.get("autoscaler_report") or {}
+    error = (_internal_kv_get(ERROR_KEY) or b"").decode().strip()
+    pending = [node_type for _, node_type, _ in report.get("pending_nodes") or ()]
+    types = [
+        *(report.get("active_nodes") or ()),
+        *pending,
+        *(report.get("pending_launches") or ()),
+    ]
+    if error:
+        types.append(FAILED)
+    failed = Counter(node_type for _, node_type in report.get("failed_nodes") or ())
     return AutoscalerReport(
-        (*(report.get("active_nodes") or ()), *pending, *(report.get("pending_launches") or ()),
-         *([FAILED] if error else [])),
-        status.get("time"),
-        error.rpartition("\n")[2],
-        Counter(pending),
-        {kind: (number, "the node failed") for kind, number in failed.items()},
-        last_refused,
-    )  # fmt: skip
+        types=tuple(types),
+        stamp=status.get("time"),
+        error=error.rpartition("\n")[2],
+        coming=Counter(pending),
+        refused={
+            node_type: RefusedNodes(number, "the node failed")
+            for node_type, number in failed.items()
+        },
+        last_refused=_last_refused_v1(report),
+    )
+
+
+def _last_refused_v1(report: Mapping[str, Any]) -> dict[str, LastRefusal]:
+    """Node type -> its last launch, if that failed. Version 1 keeps the last launch of each type
+    for half an hour.
+    """
+    summary = report.get("node_availability_summary") or {}
+    last_refused: dict[str, LastRefusal] = {}
+    for node_type, last in (summary.get("node_availabilities") or {}).items():
+        problem = last["unavailable_node_information"]
+        if problem:
+            at_s = float(last["last_checked_timestamp"])
+            last_refused[node_type] = LastRefusal(at_s, str(problem["description"]))
+    return last_refused
 
 
 def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[NodeType]:

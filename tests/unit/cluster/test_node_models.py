@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from huggingface_hub import hf_hub_download
 
-from orchestrator.cluster.node_models import Wanted, absent, downloaded_bytes, wanted_by
+from orchestrator.cluster.node_models import Absence, Wanted, absent, downloaded_bytes, wanted_by
 from orchestrator.engines.command import Node
 from orchestrator.spec.settings import EngineSettings
 from tests.harness import wait_for
@@ -140,28 +140,29 @@ def stored(
 def test_a_model_is_in_the_cache_if_all_of_its_weights_are(
     cache: Path, files: dict[str, str], there: bool
 ) -> None:
-    assert "HF_HUB_OFFLINE" in absent(MODEL, cache)[0]
+    assert "HF_HUB_OFFLINE" in absent(MODEL, cache).problem
     stored(cache, files)
-    why, needed = absent(MODEL, cache)
-    assert ("HF_HUB_OFFLINE" not in why, needed) == (there, 0)
+    absence = absent(MODEL, cache)
+    assert ("HF_HUB_OFFLINE" not in absence.problem) is there
+    assert absence.download_bytes == 0
 
 
 def test_weights_whose_blob_is_gone_and_those_of_another_revision_do_not_count(cache: Path) -> None:
     stored(cache, {"config.json": "{}", "model.safetensors": "w"})
-    assert absent(MODEL, cache) == ("", 0)
-    assert absent(Wanted("acme/tiny", "weights", "c" * 40), cache) == ("", 0)
-    assert "HF_HUB_OFFLINE" in absent(Wanted("acme/tiny", "weights", "v2"), cache)[0]
+    assert absent(MODEL, cache) == Absence()
+    assert absent(Wanted("acme/tiny", "weights", "c" * 40), cache) == Absence()
+    assert "HF_HUB_OFFLINE" in absent(Wanted("acme/tiny", "weights", "v2"), cache).problem
     (cache / "models--acme--tiny" / "blobs" / "sha-model.safetensors").unlink()
-    assert "HF_HUB_OFFLINE" in absent(MODEL, cache)[0]
+    assert "HF_HUB_OFFLINE" in absent(MODEL, cache).problem
 
 
 def test_of_a_tokenizer_and_of_made_up_weights_what_describes_them_is_enough(cache: Path) -> None:
     tokenizer, config = Wanted("acme/tiny", "tokenizer"), Wanted("acme/tiny", "config")
     stored(cache, {"config.json": "{}"})
-    assert absent(config, cache) == ("", 0)
-    assert "HF_HUB_OFFLINE" in absent(tokenizer, cache)[0]
+    assert absent(config, cache) == Absence()
+    assert "HF_HUB_OFFLINE" in absent(tokenizer, cache).problem
     stored(cache, {"tokenizer.json": "{}"})
-    assert absent(tokenizer, cache) == ("", 0)
+    assert absent(tokenizer, cache) == Absence()
 
 
 def test_what_the_cache_holds_of_the_weights_needs_no_room(
@@ -185,9 +186,9 @@ def test_what_the_cache_holds_of_the_weights_needs_no_room(
         return SimpleNamespace(siblings=siblings, gated=False)
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
-    assert absent(MODEL, cache) == ("", 60)
-    assert absent(Wanted("acme/tiny", "tokenizer"), cache) == ("", 0)
-    assert absent(Wanted("acme/other:Q4_K_M", "weights"), cache) == ("", 130)
+    assert absent(MODEL, cache) == Absence(download_bytes=60)
+    assert absent(Wanted("acme/tiny", "tokenizer"), cache) == Absence()
+    assert absent(Wanted("acme/other:Q4_K_M", "weights"), cache) == Absence(download_bytes=130)
     assert asked == ["acme/tiny", "acme/tiny", "acme/other"], (
         "llama.cpp's quantization is no part of the name"
     )

@@ -18,7 +18,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster import notices
-from orchestrator.cluster.notices import Notice, aws, azure, file, first, google, looks
+from orchestrator.cluster.notices import (
+    Notice,
+    aws,
+    azure,
+    file,
+    first_notice,
+    google,
+    notice_sources,
+)
 
 Serve = Callable[[dict[str, str]], str]
 TOKEN = "session-token"  # noqa: S105
@@ -160,11 +168,11 @@ def test_only_the_cloud_that_a_machine_is_in_is_asked(
     vendor: str, asked: int, serve: Serve, tmp_path: Path
 ) -> None:
     (tmp_path / "sys_vendor").write_text(f"{vendor}\n")
-    assert len(looks({}, tmp_path / "sys_vendor")) == asked
-    assert looks({}, tmp_path / "no_dmi") == []
+    assert len(notice_sources({}, tmp_path / "sys_vendor")) == asked
+    assert notice_sources({}, tmp_path / "no_dmi") == []
     notice = {"/computeMetadata/v1/instance/preempted": "TRUE"}
-    found = looks({"ORCHESTRATOR_METADATA_URL": serve(notice)}, tmp_path / "sys_vendor")
-    assert (first(found) is not None) == (vendor == "Google")
+    found = notice_sources({"ORCHESTRATOR_METADATA_URL": serve(notice)}, tmp_path / "sys_vendor")
+    assert (first_notice(found) is not None) == (vendor == "Google")
 
 
 def test_a_service_that_is_silent_or_talks_nonsense_gives_no_notice(serve: Serve) -> None:
@@ -172,7 +180,7 @@ def test_a_service_that_is_silent_or_talks_nonsense_gives_no_notice(serve: Serve
         {"/latest/meta-data/spot/instance-action": "[]", "/metadata/scheduledevents": "[]"}
     )
     asked = [partial(aws, nonsense), partial(aws, "http://127.0.0.1:1"), partial(google, nonsense)]
-    assert first([*asked, partial(azure, nonsense)]) is None
+    assert first_notice([*asked, partial(azure, nonsense)]) is None
 
 
 def test_a_notice_that_cannot_be_passed_on_is_passed_on_again(
@@ -187,7 +195,7 @@ def test_a_notice_that_cannot_be_passed_on_is_passed_on_again(
         passed_on.set()
 
     monkeypatch.setattr(notices, "LOOK_S", 0.0)
-    monkeypatch.setattr(notices, "looks", lambda: [lambda: Notice(9.0, "spot")])
+    monkeypatch.setattr(notices, "notice_sources", lambda: [lambda: Notice(9.0, "spot")])
     notices.watch(act)
     assert passed_on.wait(10.0)
     assert heard == [Notice(9.0, "spot")] * 3

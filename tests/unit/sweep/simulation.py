@@ -21,6 +21,7 @@ from orchestrator.cluster.base import (
     Allocation,
     ClientLost,
     ClientReport,
+    DeadLog,
     Footprint,
     Growth,
     HostLost,
@@ -292,12 +293,10 @@ class FakeAgent:
     def put_back(self) -> None:
         self.world.step("put back")
 
-    def dead_logs(self) -> list[tuple[str, str, bytes]]:
-        return (
-            [("01ABC-x", "01ABC/rank0.log", b"its last words")]
-            if "dead_logs" in self.world.fails
-            else []
-        )
+    def dead_logs(self) -> list[DeadLog]:
+        if "dead_logs" not in self.world.fails:
+            return []
+        return [DeadLog("01ABC-x", "01ABC/rank0.log", b"its last words")]
 
     def drop_dead(self, folder: str) -> None:
         self.world.log.append(f"drop {folder}")

@@ -9,6 +9,7 @@ from orchestrator.cluster.base import (
     Footprint,
     Growth,
     NodeType,
+    RefusedNodes,
 )
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
@@ -143,7 +144,7 @@ SET_UP_S = 900.0
     [
         (Growth(impossible=frozenset({NODE8})), 5.0, ("its autoscaler has no type of node that "
                                                      "could.")),
-        (Growth(refused={"spot": (2, "no capacity")}), 300.0,
+        (Growth(refused={"spot": RefusedNodes(2, "no capacity")}), 300.0,
          "none was added within 300 s (launches of nodes were refused: 2 x spot (no capacity))."),
         (Growth(silent="it has not reported"), 300.0, ("none was added within 300 s (it has not "
                                                       "reported).")),

@@ -21,6 +21,7 @@ from orchestrator.cluster.base import (
     Machine,
     NodeType,
     PlacementDeadline,
+    RefusedNodes,
 )
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -318,7 +319,7 @@ def test_a_host_that_another_sweep_holds_is_none_that_will_do(store: Store) -> N
 
 
 def test_why_nodes_do_not_come_is_told_also_where_some_are_there(store: Store) -> None:
-    refused = Growth(refused={"h8": (3, "VcpuLimitExceeded")})
+    refused = Growth(refused={"h8": RefusedNodes(3, "VcpuLimitExceeded")})
     world = World(VirtualClock(), [node("a")], autoscaler=True, says=refused)
     assert sweep(world, plan_of(cases(3, gpus=8)), store).counts.measured == 3
     assert told(world, "autoscaler") == [str(refused)]

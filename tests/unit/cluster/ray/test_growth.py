@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestrator.cluster.base import Bundle, Footprint, Growth, NodeType
+from orchestrator.cluster.base import Bundle, Footprint, Growth, NodeType, RefusedNodes
 from orchestrator.cluster.ray import growth as ray_growth
 from orchestrator.cluster.ray.growth import Autoscaler, DesiredNodes
-from orchestrator.cluster.ray.private import AutoscalerReport
+from orchestrator.cluster.ray.private import AutoscalerReport, LastRefusal
 
 ONE = Footprint((Bundle(8, 4.0),), (("pool", "a"),))
 GANG = Footprint((Bundle(8, 4.0),) * 2)
@@ -178,12 +178,29 @@ def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:
 
 
 def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() -> None:
-    before, later = {"spot": (7, "no capacity")}, {"spot": (9, "quota"), "h8": (1, "")}
-    said = Saying(
+    before = {"spot": RefusedNodes(7, "no capacity")}
+    later = {"spot": RefusedNodes(9, "quota"), "h8": RefusedNodes(1, "")}
+    reports = Saying(
         AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later)
     )
-    assert str(said.after(5.0)) == ""
-    assert str(said.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
+    assert str(reports.after(5.0)) == ""
+    assert str(reports.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
+
+
+def test_of_version_1_a_last_launch_that_failed_since_the_first_look_counts_as_one() -> None:
+    before = {"spot": LastRefusal(100.0, "no capacity")}
+    later = {"spot": LastRefusal(160.0, "quota"), "h8": LastRefusal(150.0, "it is full")}
+    reports = Saying(
+        AutoscalerReport(HEAD, 1, last_refused=before),
+        AutoscalerReport(HEAD, 2, last_refused=before),
+        AutoscalerReport(HEAD, 3, last_refused=later),
+    )
+    assert reports.after(5.0).refused == {}
+    assert reports.after(5.0).refused == {}
+    assert reports.after(5.0).refused == {
+        "spot": RefusedNodes(1, "quota"),
+        "h8": RefusedNodes(1, "it is full"),
+    }
 
 
 def test_what_no_type_can_hold_is_believed_when_it_is_said_twice_and_nothing_is_in_the_way() -> (
