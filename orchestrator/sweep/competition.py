@@ -12,36 +12,41 @@ from orchestrator.spec.load import Per
 
 
 def race_of(plan: Plan) -> Race | None:
-    """The race among the deployments that ``best`` would compare, by the objective in the file;
-    None if the plan searches for no capacity. With concurrency levels nobody is beaten: more in
-    flight is not more throughput.
+    """The race among the deployments that ``best`` would compare; None if the plan searches for no
+    capacity.
+
+    Deployments are compared per unit of the objective in the file. Without an objective they are
+    compared per GPU, or where a deployment of the group has no devices, as a whole, like ``best``
+    does. With concurrency levels no deployment is beaten: more requests in flight are not more
+    throughput.
     """
-    load = next((load for load in plan.loads if load.searches), None)
-    if load is None:
+    searching_load = next((load for load in plan.loads if load.searches), None)
+    if searching_load is None:
         return None
-    per: Per = load.objective or "gpu"
-    entrants = {}
-    for group, deployments in plan.groups(per).items():
+    objective = searching_load.objective
+    entrants: dict[str, Entrant] = {}
+    for group, deployments in plan.groups(objective or "gpu").items():
         have_devices = all(deployment.devices for deployment in deployments)
-        # else per deployment, like ``best``
-        group_per: Per = per if load.objective or have_devices else "deployment"
+        per: Per = objective or ("gpu" if have_devices else "deployment")
         for deployment in deployments:
-            divisor = deployment.divisor(group_per)
+            divisor = deployment.divisor(per)
             if divisor:
-                settings = {
-                    "hardware": deployment.hardware.name,
-                    **deployment.settings.model_dump(),
-                }
+                hardware = deployment.hardware.name
+                settings = {"hardware": hardware, **deployment.settings.model_dump()}
                 entrants[deployment.id] = Entrant(group, divisor, settings)
-    return Race(entrants, not load.races)
+    return Race(entrants, full_grid=not searching_load.races)
 
 
 def shortlist_of(plan: Plan, race: Race | None, priority: Mapping[str, float]) -> Shortlist:
-    """What chooses the deployments that are started: all, unless the plan searches for capacities
-    and says otherwise. ``priority``: see ``queue_priority`` in ``plan/order.py``.
+    """The choice of the deployments that are started: all of them, unless the plan searches for
+    capacities and limits their number. ``priority``: see ``queue_priority`` in ``plan/order.py``.
     """
-    load = next((one for one in plan.loads if one.max_deployments or one.proposer), None)
-    if race is None or load is None:
+    limiting_load = next(
+        (load for load in plan.loads if load.max_deployments or load.proposer), None
+    )
+    if race is None or limiting_load is None:
         return Shortlist(Race({}), {}, None)
-    goals = {slo.name: shares[0] for slo, shares in zip(plan.slos, targets(plan.slos), strict=True)}
-    return Shortlist(race, goals, plan.most_started, priority, load.proposer, plan.seed)
+    goals: dict[str, float] = {}  # share of requests, by name of SLO
+    for slo, shares in zip(plan.slos, targets(plan.slos), strict=True):
+        goals[slo.name] = shares[0]
+    return Shortlist(race, goals, plan.most_started, priority, limiting_load.proposer, plan.seed)

@@ -56,7 +56,7 @@ class NextMeasurement:
 
 
 @dataclass(eq=False)
-class _Search:
+class _WorkloadSearch:
     """One workload's strategy, and the repeats of each level that it was told of."""
 
     load: PlannedLoad
@@ -90,10 +90,10 @@ class _Search:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Proposal:
     """What one search asks for."""
 
-    search: _Search
+    search: _WorkloadSearch
     what: NextMeasurement
 
 
@@ -125,12 +125,12 @@ class DeploymentWork:
         self._followed_version = -1  # of the race
         self._has_yielded = False
         self._searches = [
-            _Search(load, plan.strategy(load, deployment.id, race))
+            _WorkloadSearch(load, plan.strategy(load, deployment.id, race))
             for load in plan.loads_of(deployment.id)
         ]
         self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
         self._spoilt_tries = spoilt_tries
-        self._next: _Asked | None = None
+        self._next: _Proposal | None = None
         self._open: list[NextMeasurement] = []
         self._open_load_s = 0.0
         self._later_starts = 0
@@ -341,11 +341,11 @@ class DeploymentWork:
         """Tell the strategies what is committed already until each asks for something new; list
         what will follow.
         """
-        asked: list[_Asked] = []
+        asked: list[_Proposal] = []
         for search in self._searches:
             what = self._next_of(search)
             if what is not None:
-                asked.append(_Asked(search, what))
+                asked.append(_Proposal(search, what))
             self._tell_race(search)
         self._next = min(asked, key=lambda ask: ask.what.turn, default=None)
         self._open = [
@@ -359,7 +359,7 @@ class DeploymentWork:
         self._open_load_s = sum(expected_s(what.point) for what in self._open)
         self._later_starts = len({what.measurement.start for what in self._open} - {self.start})
 
-    def _next_of(self, search: _Search) -> NextMeasurement | None:
+    def _next_of(self, search: _WorkloadSearch) -> NextMeasurement | None:
         """What one strategy asks for that is not committed; None once it is satisfied."""
         while (level := search.strategy.ask()) is not None:
             repeat = next(search.repeats_of(level))
@@ -370,7 +370,7 @@ class DeploymentWork:
             search.tell(level, what.measurement.repeat, attempt)
         return None
 
-    def _tell_race(self, search: _Search, over: bool = False) -> None:
+    def _tell_race(self, search: _WorkloadSearch, over: bool = False) -> None:
         """Tell the race what one search knows now. ``over``: it asks for nothing more."""
         if self._race is None or search.capacity is None:
             return
@@ -393,7 +393,7 @@ class DeploymentWork:
                 ahead.append(self._measurement_at(search, level, repeat, search.start))
         return ahead
 
-    def _tell_all(self, search: _Search) -> list[Committed]:
+    def _tell_all(self, search: _WorkloadSearch) -> list[Committed]:
         """Tell a search that decides by figures everything that is committed of it, oldest first;
         returns that.
 
@@ -416,11 +416,11 @@ class DeploymentWork:
                 told.append(attempt)
         return told
 
-    def _make_point(self, search: _Search, level: Level) -> Point:
+    def _make_point(self, search: _WorkloadSearch, level: Level) -> Point:
         return self._plan.point(self.deployment.id, search.load, level)
 
     def _make_measurement(
-        self, search: _Search, level: Level, repeat: int, start: int | None
+        self, search: _WorkloadSearch, level: Level, repeat: int, start: int | None
     ) -> NextMeasurement:
         """``start``: used only if the search's strategy decides on starts."""
         point = self._point_at(search, level)

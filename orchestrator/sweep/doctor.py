@@ -25,7 +25,7 @@ MOST_TAKEN_PORTS = 25  # of the 50 ports that are tried
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class NodeFault:
     """A finding of one check at one node: what is wrong, why that matters, and what to do."""
 
     level: Severity
@@ -34,24 +34,21 @@ class Problem:
     do: str
 
 
-Problems = Iterator[Problem]
-
-
 # -- checks of one node
 
 
-def _limits(node: ExaminedNode) -> Problems:
+def _limits(node: ExaminedNode) -> Iterator[NodeFault]:
     limits = node.facts["limits"]
     files = limits["nofile"]
     if files is not None and files < GOOD_FILES:
-        yield Problem(
+        yield NodeFault(
             "fail" if files < LEAST_FILES else "warning",
             f"at most {files} open files per process",
             "every stream of a load client takes one",
             "raise `ulimit -Hn` before starting Ray",
         )
     if node.facts["infiniband"] and limits["memlock"] is not None:
-        yield Problem(
+        yield NodeFault(
             "fail",
             f"it has InfiniBand, but only {limits['memlock']} bytes of memory may be locked",
             "RDMA locks its buffers, so NCCL fails",
@@ -59,12 +56,12 @@ def _limits(node: ExaminedNode) -> Problems:
         )
 
 
-def _cgroup(node: ExaminedNode) -> Problems:
+def _cgroup(node: ExaminedNode) -> Iterator[NodeFault]:
     cgroup = node.facts["cgroup"]
     cores = min(cgroup.get("cpu", node.facts["cores"]), node.facts["cores"])
     if node.machine.cpus > cores + 0.5:
         cpus = counted(node.machine.cpus, "CPU")
-        yield Problem(
+        yield NodeFault(
             "warning",
             f"the cluster counts {cpus}, but the node may use only {cores:g}",
             "engines and clients are promised the same cores",
@@ -74,7 +71,7 @@ def _cgroup(node: ExaminedNode) -> Problems:
     gpu_bytes = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
     memory_bytes = cgroup.get("memory", gpu_bytes)
     if memory_bytes < gpu_bytes / 2:
-        yield Problem(
+        yield NodeFault(
             "warning",
             f"its cgroup allows {memory_bytes / GIB:.0f} GiB of memory, "
             f"but its GPUs have {gpu_bytes / GIB:.0f}",
@@ -83,12 +80,12 @@ def _cgroup(node: ExaminedNode) -> Problems:
         )
 
 
-def _shared_memory(node: ExaminedNode) -> Problems:
+def _shared_memory(node: ExaminedNode) -> Iterator[NodeFault]:
     free_bytes = node.facts["shm"]["free"]
     gpus = node.machine.gpus
     needed_bytes = max(16, gpus) * GIB if gpus else GIB
     if free_bytes < needed_bytes:
-        yield Problem(
+        yield NodeFault(
             "fail" if gpus > 1 else "warning",
             f"only {free_bytes / GIB:.1f} GiB are free in /dev/shm; "
             f"engines may need {needed_bytes / GIB:g}",
@@ -97,10 +94,10 @@ def _shared_memory(node: ExaminedNode) -> Problems:
         )
 
 
-def _ports(node: ExaminedNode) -> Problems:
+def _ports(node: ExaminedNode) -> Iterator[NodeFault]:
     first, last = node.facts["outgoing_ports"] or (LAST_PORT + 1, LAST_PORT + 1)
     if first <= LAST_PORT and last >= FIRST_PORT:
-        yield Problem(
+        yield NodeFault(
             "warning",
             (
                 f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to "
@@ -111,7 +108,7 @@ def _ports(node: ExaminedNode) -> Problems:
         )
     taken = node.facts["taken_ports"]
     if taken > MOST_TAKEN_PORTS:
-        yield Problem(
+        yield NodeFault(
             "fail",
             f"{taken} of 50 ports that were tried are taken",
             "engines may find no port",
@@ -119,17 +116,17 @@ def _ports(node: ExaminedNode) -> Problems:
         )
 
 
-def _disk(node: ExaminedNode) -> Problems:
+def _disk(node: ExaminedNode) -> Iterator[NodeFault]:
     for what, space in node.facts["disk"].items():
         if not space["writable"]:
-            yield Problem(
+            yield NodeFault(
                 "fail",
                 f"the folder of {what} cannot be written to",
                 "engines need it",
                 "let this user write there",
             )
         elif space["free"] < GOOD_DISK_BYTES:
-            yield Problem(
+            yield NodeFault(
                 "fail" if space["free"] < LEAST_DISK_BYTES else "warning",
                 f"only {space['free'] / GIB:.1f} GiB are free for {what} ({space['kind']})",
                 "logs, caches and weights fill it",
@@ -137,9 +134,9 @@ def _disk(node: ExaminedNode) -> Problems:
             )
 
 
-def _clock(node: ExaminedNode) -> Problems:
+def _clock(node: ExaminedNode) -> Iterator[NodeFault]:
     if node.clock_s > CLOCK_WARNING_S:
-        yield Problem(
+        yield NodeFault(
             "fail" if node.clock_s > CLOCK_FAIL_S else "warning",
             f"its clock is at least {1e3 * node.clock_s:.0f} ms off the driver's",
             "clients start at the same time, and rows carry wall clocks",
@@ -147,9 +144,9 @@ def _clock(node: ExaminedNode) -> Problems:
         )
 
 
-def _interfaces(node: ExaminedNode) -> Problems:
+def _interfaces(node: ExaminedNode) -> Iterator[NodeFault]:
     for setting in node.facts["unknown_interfaces"]:
-        yield Problem(
+        yield NodeFault(
             "fail",
             f"{setting} names no interface of this node",
             "NCCL and Gloo fail",
@@ -157,7 +154,7 @@ def _interfaces(node: ExaminedNode) -> Problems:
         )
 
 
-def _gpus(node: ExaminedNode) -> Problems:
+def _gpus(node: ExaminedNode) -> Iterator[NodeFault]:
     gpus = node.facts["gpus"].get("gpus", [])
     of_amd = 0 if gpus else node.facts["amd_gpus"]  # beside NVIDIA's it is part of the processor
     sliced = any(gpu.get("mig") for gpu in gpus)  # Ray may be told to count the slices
@@ -167,7 +164,7 @@ def _gpus(node: ExaminedNode) -> Problems:
         if of_amd:
             seen += f" and AMD's driver {of_amd}"
             tool = "amd-smi"
-        yield Problem(
+        yield NodeFault(
             "fail",
             f"the cluster counts {counted(node.machine.gpus, 'GPU')}, but {seen}",
             "an engine may be given one that is not there",
@@ -176,47 +173,47 @@ def _gpus(node: ExaminedNode) -> Problems:
     for gpu in gpus:
         for problem in _gpu(gpu):
             what = f"GPU {gpu['index']}: {problem.what}"
-            yield Problem(problem.level, what, problem.why, problem.do)
+            yield NodeFault(problem.level, what, problem.why, problem.do)
 
 
-def _gpu(gpu: Mapping[str, Any]) -> Problems:
+def _gpu(gpu: Mapping[str, Any]) -> Iterator[NodeFault]:
     if gpu.get("lost"):
-        yield Problem(
+        yield NodeFault(
             "fail", "it is lost", "whatever runs on it dies", "reset it, or take the node out"
         )
         return
     used_bytes = gpu["used_bytes"] or 0
     if used_bytes > USED_GPU_BYTES:
         users = f"pids {gpu['pids']}" if gpu["pids"] else "processes that NVML does not name"
-        yield Problem(
+        yield NodeFault(
             "fail",
             f"{used_bytes / GIB:.1f} GiB are in use, by {users}",
             "an engine has no room, or has to share the GPU",
             "end what runs there",
         )
     if gpu["mig"]:
-        yield Problem(
+        yield NodeFault(
             "warning",
             "MIG is on",
             "an engine sees a slice, not the whole device",
             "nvidia-smi -mig 0",
         )
     if gpu["ecc_errors"]:
-        yield Problem(
+        yield NodeFault(
             "fail",
             f"{gpu['ecc_errors']} uncorrected memory errors",
             "answers may be wrong, and the GPU may fail",
             "drain the node and reset the GPU",
         )
     if gpu["slowed"]:
-        yield Problem(
+        yield NodeFault(
             "warning",
             ", ".join(gpu["slowed"]),
             "it is slower than others of its kind",
             "cool it, or nvidia-smi --reset-gpu-clocks",
         )
     if gpu["fabric"] is False:
-        yield Problem(
+        yield NodeFault(
             "fail",
             "the fabric manager has not joined it",
             "CUDA fails with error 802",
@@ -224,7 +221,7 @@ def _gpu(gpu: Mapping[str, Any]) -> Problems:
         )
 
 
-NODE_CHECKS: Mapping[str, Callable[[ExaminedNode], Problems]] = {
+NODE_CHECKS: Mapping[str, Callable[[ExaminedNode], Iterator[NodeFault]]] = {
     "limits": _limits,
     "cgroup": _cgroup,
     "shared memory": _shared_memory,

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpoiltAttempts:
-    """The measurements of which every ok attempt was spoilt, by id, with the attempt that counts.
+    """The measurements whose ok attempts were all spoilt: by measurement id, the attempt that
+    counts.
 
-    ``open``: they are measured again. ``kept``: they were, as often as is allowed, and stay.
-    ``tries``: spoilt attempts by measurement id. ``verdicts``: of each spoilt attempt, by its ids.
+    ``open``: those that are measured again. ``kept``: those that were measured again as often as is
+    allowed, and stay as they are. ``tries``: how many attempts were spoilt, by measurement id.
+    ``verdicts``: the verdict on each spoilt attempt, by the attempt's ids.
     """
 
     open: dict[str, Committed]
@@ -32,51 +34,57 @@ class SpoiltAttempts:
     verdicts: Mapping[tuple[str, str], str]
 
     def words(self, attempts: Iterable[Committed]) -> str:
-        """How many of these have which verdict: ``3 disturbed, 1 client_bound``."""
-        verdicts = Counter(self.verdicts[one.ids] for one in attempts)
+        """How many of these attempts have which verdict: ``3 disturbed, 1 client_bound``."""
+        verdicts = Counter(self.verdicts[attempt.ids] for attempt in attempts)
         return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
 
 
 def spoilt_of(store: Store, commits: Sequence[Committed], most_again: int) -> SpoiltAttempts:
-    """What something beside the engine spoilt, of all ``commits``. ``most_again``: how often a
-    measurement is measured again for that.
+    """The attempts among ``commits`` that something beside the engine spoilt. ``most_again``: how
+    often a measurement is made again because of that.
     """
     verdicts = store.spoilt(commits)
     tries = Counter(measurement_id for measurement_id, _ in verdicts)
-    found = SpoiltAttempts({}, {}, tries, verdicts)
-    for name, attempt in best_ok(commits, verdicts).items():
+    spoilt = SpoiltAttempts({}, {}, tries, verdicts)
+    for measurement_id, attempt in best_ok(commits, verdicts).items():
         if attempt.ids not in verdicts:
             continue
-        if tries[name] <= most_again:
-            found.open[name] = attempt
+        if tries[measurement_id] <= most_again:
+            spoilt.open[measurement_id] = attempt
         else:
-            found.kept[name] = attempt
-    return found
+            spoilt.kept[measurement_id] = attempt
+    return spoilt
 
 
 def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the
-    experiment file.
+    """The measurements whose last attempt failed by a fault of the experiment file: by measurement
+    id, that attempt. ``commits``: oldest first.
     """
     last = {attempt.measurement_id: attempt for attempt in commits}
-    wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
+    badly_configured = [
+        attempt for attempt in last.values() if attempt.failure_class == FailureClass.BAD_CONFIG
+    ]
     refused_by_id: dict[str, Committed] = {}
-    for attempt in attempt_data(store, wrong):
+    for attempt in attempt_data(store, badly_configured):
         if attempt.point.failure_kind not in OF_THE_MACHINE:
             refused_by_id[attempt.measurement_id] = attempt
     return refused_by_id
 
 
 def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements at which the engine died under load as often as it is tried: to a search,
-    that is an answer.
+    """The measurements at which the engine died under load as often as it is tried: by measurement
+    id, the last attempt. To a search that is an answer.
     """
     tries: Counter[str] = Counter()
     last: dict[str, Committed] = {}
-    crashed = [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]
+    crashed = [attempt for attempt in commits if attempt.failure_class == FailureClass.ENGINE_CRASH]
     for attempt in attempt_data(store, crashed):
-        if attempt.point.clients:
+        if attempt.point.clients:  # otherwise it died before any load
             tries[attempt.measurement_id] += 1
             last[attempt.measurement_id] = attempt
     most_tries = FailureClass.ENGINE_CRASH.retries
-    return {name: attempt for name, attempt in last.items() if tries[name] > most_tries}
+    return {
+        measurement_id: attempt
+        for measurement_id, attempt in last.items()
+        if tries[measurement_id] > most_tries
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -10,43 +11,46 @@ from orchestrator.capacity.outcomes import ClientReport, outcomes, targets
 from orchestrator.capacity.probe_outcome import SEPARATOR
 from orchestrator.capacity.sequential_test import Probe, next_look_s
 from orchestrator.capacity.strategy import ProbeWatch
-from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.load.rows import tables
 
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun
 
-Outcome = Literal["holds", "fails", "mixed", "undecided"]
+# of all SLOs of a probe together; undecided: at least one of them has no verdict
+EarlyOutcome = Literal["holds", "fails", "mixed", "undecided"]
 LEAD_S = 0.3  # for the message to reach all clients
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
-    """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs;
-    ``undecided``: at least one has no verdict. ``limits``: of these SLOs, as a row holds them.
+class EarlyStop:
+    """When and why a probe ended early. ``at_s``: seconds since its start. ``limits``: those of
+    its SLOs, as a row holds them.
     """
 
     at_s: float
-    outcome: Outcome
-    says: str
+    outcome: EarlyOutcome
+    sentence: str
     limits: str
 
 
 class EarlyEnd:
-    """Watches one probe."""
+    """Watches one probe, and ends it as soon as its SLOs are decided. ``end``: when and why it
+    did, once it has.
+    """
 
     def __init__(self, point: LoadPoint, watch: ProbeWatch) -> None:
         self._point = point
         self._slos = watch.slos
         self._is_search_over = watch.over
         self._probe = Probe(targets(watch.slos), watch.before, watch.expected)
-        self._next_s = 0.0
+        self._next_look_s = 0.0  # since the start of the probe
         self._is_capped = False  # max_in_flight keeps the load below the level
-        self.end: Early | None = None
+        self.end: EarlyStop | None = None
 
-    def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> Early | None:
+    def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> EarlyStop | None:
         """End the run once every SLO has its verdict, a verdict would take too long, or the search
-        is over; returns that end.
+        is over. Returns when and why it was ended; None while it goes on.
 
         Open requests are waited for, unless requests come in faster than they are answered: then
         they are aborted.
@@ -55,36 +59,46 @@ class EarlyEnd:
             return self.end
         if self._is_search_over():
             return self._end(run, elapsed_s, "undecided", "the search is over")
-        if elapsed_s < self._next_s:
+        if elapsed_s < self._next_look_s:
             return None
-        parts = run.so_far()
-        if not parts:
+        reports = run.so_far()
+        if not reports:
             return None
-        self._next_s = next_look_s(elapsed_s)
-        over = [table for part in parts for table in part.ended]
-        requests, token_events = tables(self._point, over)
-        reports = [ClientReport(part.now_ns, part.open) for part in parts]
-        found = outcomes(reports, requests, token_events)
-        self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
-        self._is_capped = self._is_capped or progress.sent < progress.scheduled
-        verdicts = self._probe.look(
-            found.now_s, found.open_due_s, found.open_missed(self._slos), self._is_capped
-        )
-        now_s = max(part.now_ns for part in parts) / 1e9
-        if None in verdicts:
+        self._next_look_s = next_look_s(elapsed_s)
+        verdicts = self._verdicts(reports, progress)
+        now_s = max(report.now_ns for report in reports) / 1e9
+        decided = [verdict for verdict in verdicts if verdict is not None]
+        if len(decided) < len(verdicts):
             if self._probe.takes_longer:
                 return self._end(run, now_s, "undecided", "a verdict would take too long")
             return None
-        outcome = verdicts[0] if len(set(verdicts)) == 1 else "mixed"
-        pairs = zip(self._slos, verdicts, strict=True)
+        outcome: EarlyOutcome = decided[0] if len(set(decided)) == 1 else "mixed"
+        pairs = zip(self._slos, decided, strict=True)
         why = ", ".join(f"{slo.name} {verdict}" for slo, verdict in pairs)
         if self._probe.diverging:
             why = f"{why} (requests come in faster than they are answered)"
-        return self._end(run, now_s, outcome or "mixed", why)
+        return self._end(run, now_s, outcome, why)
 
-    def _end(self, run: ClientRun, now_s: float, outcome: Outcome, why: str) -> Early:
+    def _verdicts(
+        self, reports: Sequence[SoFar], progress: Progress
+    ) -> Sequence[Literal["holds", "fails"] | None]:
+        """The verdict on each SLO, None where it is open, after what the clients reported since
+        the last look.
+        """
+        ended_tables = [table for report in reports for table in report.ended]
+        requests, token_events = tables(self._point, ended_tables)
+        still_open = [ClientReport(report.now_ns, report.open) for report in reports]
+        new = outcomes(still_open, requests, token_events)
+        self._probe.tell(new.due_s, new.done_s, new.met(self._slos))
+        self._is_capped = self._is_capped or progress.sent < progress.scheduled
+        return self._probe.look(
+            new.now_s, new.open_due_s, new.open_missed(self._slos), self._is_capped
+        )
+
+    def _end(self, run: ClientRun, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
+        """Tell the clients to end the run in a moment, and note that."""
         at_s = now_s + LEAD_S
         limits = SEPARATOR.join(map(format_limits, self._slos))
-        self.end = Early(at_s, outcome, f"ended after {at_s:.1f} s: {why}", limits)
+        self.end = EarlyStop(at_s, outcome, f"ended after {at_s:.1f} s: {why}", limits)
         run.finish(at_s, drain=not self._probe.diverging)
         return self.end

@@ -49,7 +49,7 @@ class NextProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CapacityResult:
     """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would
     probe with as much time again. ``failure``: of the probe that ended it; ``interrupted``: the
     user ended it.
@@ -96,7 +96,7 @@ class CapacitySearch:
         self._ends_s = self.clock.now_s() + self._budget_s
         self._over_s = math.inf
 
-    def run(self) -> Found:
+    def run(self) -> CapacityResult:
         """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
         (deployment,) = self.plan.deployments
         (load,) = self.plan.loads
@@ -148,7 +148,7 @@ class CapacitySearch:
         work.hurry(self._budget_s)
         probes = sorted(done.values(), key=lambda probe: probe.created_unix_ns)
         claim = work.claims(load.workload.name)[slo.name]
-        return Found(claim, probes, _ahead(work), failure, self.stopped())
+        return CapacityResult(claim, probes, _ahead(work), failure, self.stopped())
 
     def _earlier_probes(self) -> _EarlierProbes:
         """What the store has of this search."""

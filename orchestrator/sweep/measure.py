@@ -21,7 +21,7 @@ from orchestrator.load.validity import Verdict, judge
 from orchestrator.results.events import Event, Listener, Phase, PhaseName, RequestProgress
 from orchestrator.results.outcomes import CacheState, ErrorClass, RequestStatus
 from orchestrator.spec.load import counted
-from orchestrator.sweep.early_end import Early, EarlyEnd
+from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import level_words
@@ -81,7 +81,7 @@ class Loaded:
     lost: Mapping[int, RowFile] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     ended: Failure | None = None
-    early: Early | None = None
+    early: EarlyStop | None = None
     interrupted: bool = False
     cache: CacheState = "unknown"
     hosts: Sequence[HostLoad] = ()
@@ -159,7 +159,7 @@ def judged(
         reasons = [_interrupted(point, loaded), *verdict.reasons]
         verdict = replace(verdict, validity="interrupted", reasons=reasons)
     if loaded.early:
-        verdict = replace(verdict, reasons=[loaded.early.says, *verdict.reasons])
+        verdict = replace(verdict, reasons=[loaded.early.sentence, *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         sentence = "; ".join(verdict.reasons) or "the client was the limit"
@@ -213,8 +213,8 @@ def _redirected(requests: Rows) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is known of a running point at one moment. ``elapsed_s``: since its start."""
+class PointSnapshot:
+    """What a running point has come to at one moment. ``elapsed_s``: since its start."""
 
     progress: Progress
     elapsed_s: float
@@ -231,7 +231,7 @@ class End:
 
 
 # looks at a running point about once a second
-Watcher = Callable[[Look], End | None]
+Watcher = Callable[[PointSnapshot], End | None]
 
 
 @dataclass
@@ -414,9 +414,9 @@ class Measurer:
                 return End(self._died(failure))
             if all_reported:
                 return None
-            look = Look(run.progress(), self.clock.now_s() - started_s)
+            snapshot = PointSnapshot(run.progress(), self.clock.now_s() - started_s)
             for watcher in watchers:
-                end = watcher(look)
+                end = watcher(snapshot)
                 if end is not None:
                     return end
 
@@ -436,23 +436,23 @@ class Measurer:
         return watchers
 
     def _look_for_lost_nodes(
-        self, point: LoadPoint, early_end: EarlyEnd | None, look: Look
+        self, point: LoadPoint, early_end: EarlyEnd | None, snapshot: PointSnapshot
     ) -> End | None:
         """End the point while its rows can still be stored before its nodes go."""
-        needs_s = max(0.0, _length_s(point, early_end) - look.elapsed_s) + COMMIT_S
+        needs_s = max(0.0, _length_s(point, early_end) - snapshot.elapsed_s) + COMMIT_S
         failure = self.taken_back(needs_s)
         return End(self._died(failure, "preempted")) if failure is not None else None
 
     def _look_for_verdict(
-        self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd, look: Look
+        self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd, snapshot: PointSnapshot
     ) -> None:
         """Let a probe end its run, unless that is about to end by itself."""
         length_s = _length_s(point, early_end)
-        if not length_s or look.elapsed_s + self.lead_s < length_s:
-            early_end.look(run, look.progress, look.elapsed_s)
+        if not length_s or snapshot.elapsed_s + self.lead_s < length_s:
+            early_end.look(run, snapshot.progress, snapshot.elapsed_s)
 
-    def _look_for_stall(self, point: LoadPoint, look: Look) -> End | None:
-        failure = _stalled(look.progress, point)
+    def _look_for_stall(self, point: LoadPoint, snapshot: PointSnapshot) -> End | None:
+        failure = _stalled(snapshot.progress, point)
         return End(self._died(failure)) if failure is not None else None
 
     def _died_after(self) -> Failure | None:
@@ -472,19 +472,21 @@ class Measurer:
         self.tell(Event(kind, failure.sentence, self.label, self.launch_id))
         return failure
 
-    def _show_load(self, point: LoadPoint, early_end: EarlyEnd | None, look: Look) -> None:
-        progress = look.progress
+    def _show_load(
+        self, point: LoadPoint, early_end: EarlyEnd | None, snapshot: PointSnapshot
+    ) -> None:
+        progress = snapshot.progress
         counts = RequestProgress(
             progress.done, progress.in_flight, progress.failed, point.requests or 0
         )
         length_s = _length_s(point, early_end)
         name = PhaseName.MEASURE
-        if look.elapsed_s < (point.warmup_s or 0.0):
+        if snapshot.elapsed_s < (point.warmup_s or 0.0):
             name = PhaseName.WARM_UP
-        if 0 < length_s <= look.elapsed_s:
+        if 0 < length_s <= snapshot.elapsed_s:
             name = PhaseName.WAIT_FOR_ANSWERS
             length_s = 0.0
-        self.tell(Phase(self.label, name, level_words(point), look.elapsed_s, length_s, counts))
+        self.tell(Phase(self.label, name, level_words(point), snapshot.elapsed_s, length_s, counts))
 
 
 @dataclass(slots=True)
@@ -505,8 +507,8 @@ class LateClients:
         length_s = point.ends_s or point.request_timeout_s * max(1, point.requests or 1)
         return length_s + point.drain_s + 2 * SETTLE_S
 
-    def __call__(self, look: Look) -> End | None:
-        late_s = look.elapsed_s - self.limit_s
+    def __call__(self, snapshot: PointSnapshot) -> End | None:
+        late_s = snapshot.elapsed_s - self.limit_s
         if late_s > SETTLE_S:
             return End(_client_lost(ClientLost(range(self.clients))))
         if late_s > 0.0 and not self.has_aborted:
@@ -522,9 +524,9 @@ def _length_s(point: LoadPoint, early_end: EarlyEnd | None) -> float:
     return point.ends_s or 0.0
 
 
-def _look_for_errors(max_errors: int, look: Look) -> End | None:
+def _look_for_errors(max_errors: int, snapshot: PointSnapshot) -> End | None:
     """End the point once so many requests of all clients together have failed."""
-    return End(interrupted=True) if look.progress.failed >= max_errors else None
+    return End(interrupted=True) if snapshot.progress.failed >= max_errors else None
 
 
 def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:

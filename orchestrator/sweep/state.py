@@ -22,7 +22,7 @@ REST_S, MOST_REST_S = 2.0, 60.0
 
 
 @dataclass(slots=True)
-class Counts:
+class MeasurementCounts:
     """A sweep's measurements by how they ended."""
 
     measured: int = 0
@@ -38,7 +38,7 @@ class Counts:
 class SweepReport:
     """How a sweep ended."""
 
-    counts: Counts
+    counts: MeasurementCounts
     wall_s: float
     # share of wall_s in which no engine started, nothing was measured and nothing was waited for
     overhead: float
@@ -83,7 +83,7 @@ class SweepState:
     """
 
     def __init__(self) -> None:
-        self.counts = Counts()
+        self.counts = MeasurementCounts()
         # deployment id -> seconds of its last start; engine -> actual divided by estimated time of
         # its starts
         self.starts: dict[str, float] = {}

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from orchestrator.cli.main import cli
 from orchestrator.cli.run import _summary
 from orchestrator.results.store import Store
-from orchestrator.sweep.state import Counts, SweepReport
+from orchestrator.sweep.state import MeasurementCounts, SweepReport
 from tests.harness import ROOT
 
 FILE = """
@@ -36,7 +36,7 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
     def broken(*_: object) -> list[str]:
         raise TypeError("damaged rows")
 
-    report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
+    report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
     monkeypatch.setattr(
         "orchestrator.cluster.open_cluster.open_cluster",
         lambda *_: SimpleNamespace(note="", close=lambda: None),
@@ -62,7 +62,7 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
 
 def test_a_run_that_had_nothing_to_do_says_nothing_of_its_own_overhead() -> None:
     def said(**counts: int) -> str:
-        report = SweepReport(Counts(**counts), wall_s=1.0, overhead=1.0)
+        report = SweepReport(MeasurementCounts(**counts), wall_s=1.0, overhead=1.0)
         return _summary(report, cast(Store, SimpleNamespace(uri="results")))
 
     assert "overhead" in said(measured=1) and "overhead" in said(failed=1)

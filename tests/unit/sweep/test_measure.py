@@ -12,7 +12,7 @@ from orchestrator.load.point import LoadPoint, Progress, Target, TargetSilence
 from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
-from orchestrator.sweep.early_end import Early
+from orchestrator.sweep.early_end import EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.measure import (
     COMMIT_S,
@@ -21,8 +21,8 @@ from orchestrator.sweep.measure import (
     End,
     LateClients,
     Loaded,
-    Look,
     Measurer,
+    PointSnapshot,
     _look_for_errors,
     judged,
 )
@@ -141,11 +141,11 @@ def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_tha
         for index, name in enumerate(("aborted", told, told))
     ]
     rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
-    early = Early(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
+    early = EarlyStop(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
     loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
     attempt = judged(load_point(warmup_s=None), loaded)
     assert (attempt.failure and attempt.failure.kind) == kind
-    assert attempt.verdict.reasons[0] == early.says
+    assert attempt.verdict.reasons[0] == early.sentence
     assert loaded.lasted_s(None, 60.0) == 3.0
 
 
@@ -337,9 +337,9 @@ def test_clients_that_are_late_are_told_to_abort_once_and_given_up_later() -> No
     watcher = LateClients(run, point, clients=2)
     assert watcher.limit_s == 70.0 + 20.0 + 2 * SETTLE_S
     for late_s, aborted in ((-1.0, 0), (0.0, 0), (1.0, 1), (SETTLE_S, 1)):
-        assert watcher(Look(Progress(), watcher.limit_s + late_s)) is None
+        assert watcher(PointSnapshot(Progress(), watcher.limit_s + late_s)) is None
         assert run.aborted == aborted
-    end = watcher(Look(Progress(), watcher.limit_s + SETTLE_S + 1.0))
+    end = watcher(PointSnapshot(Progress(), watcher.limit_s + SETTLE_S + 1.0))
     assert end is not None
     assert end.failure is not None
     assert end.failure.kind is FailureKind.CLIENT_LOST
@@ -347,7 +347,7 @@ def test_clients_that_are_late_are_told_to_abort_once_and_given_up_later() -> No
 
 @pytest.mark.parametrize(("failed", "ends"), [(2, False), (3, True), (4, True)])
 def test_so_many_errors_of_all_clients_interrupt_a_point(failed: int, ends: bool) -> None:
-    end = _look_for_errors(3, Look(Progress(failed=failed), 1.0))
+    end = _look_for_errors(3, PointSnapshot(Progress(failed=failed), 1.0))
     assert end == (End(interrupted=True) if ends else None)
 
 
@@ -361,7 +361,7 @@ def test_a_node_that_goes_before_its_rows_are_stored_ends_the_point() -> None:
 
     made = measurer(world_of(), taken_back=taken_back)
     watcher = made._look_for_lost_nodes
-    assert watcher(load_point(), None, Look(Progress(), 10.0)) == End(failure)
-    assert watcher(load_point(), None, Look(Progress(), 30.0)) is None
-    assert watcher(load_point(), None, Look(Progress(), 99.0)) is None
+    assert watcher(load_point(), None, PointSnapshot(Progress(), 10.0)) == End(failure)
+    assert watcher(load_point(), None, PointSnapshot(Progress(), 30.0)) is None
+    assert watcher(load_point(), None, PointSnapshot(Progress(), 99.0)) is None
     assert asked == [60.0 + COMMIT_S, 40.0 + COMMIT_S, COMMIT_S]
