@@ -15,6 +15,7 @@ from orchestrator.analysis.attempt_summary import attempt_of_rows, store_compute
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.base.errors import Failure, ResultsError
 from orchestrator.engines.registry import ENGINES
+from orchestrator.load.point import ClientStats
 from orchestrator.plan.model import Deployment, Measurement, Point
 from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
@@ -31,6 +32,7 @@ from orchestrator.results.schemas import (
 )
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.settings import EngineSettings
+from orchestrator.sweep.early_end import EarlyStop
 from orchestrator.sweep.measure import Attempt, Loaded
 from orchestrator.telemetry.engine_metrics import Sample
 
@@ -39,10 +41,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt and what it was an attempt at. ``measurement``: with the seed that this attempt
-    used.
-
-    ``launch``: None if the attempt got no launch.
+    """One attempt and the measurement that it was an attempt at. ``measurement``: with the seed
+    that this attempt used. ``launch``: None if the attempt got no launch.
     """
 
     deployment: Deployment
@@ -53,14 +53,26 @@ class AttemptRecord:
     launch: LaunchRow | None = None
 
     def row(self, experiment: str) -> PointRow:
-        """Its row in ``points``."""
-        point, loaded, verdict = self.point, self.attempt.loaded, self.attempt.verdict
-        requests, stats = (
-            (loaded.requests, loaded.stats) if loaded else (REQUESTS.empty_table(), ())
-        )
-        warmup_s, duration_s = point.load.warmup_s, point.load.duration_s
-        lasted_s = loaded.lasted_s(warmup_s, duration_s) if loaded else duration_s
-        window_start_ns, window_end_ns = steady_window_ns(warmup_s, lasted_s, requests)
+        """The attempt's row in ``points``."""
+        point = self.point
+        load = point.load
+        loaded = self.attempt.loaded
+        verdict = self.attempt.verdict
+        requests = REQUESTS.empty_table()
+        lasted_s = load.duration_s
+        stats: Sequence[ClientStats] = ()
+        early: EarlyStop | None = None
+        if loaded is not None:
+            requests = loaded.requests
+            lasted_s = loaded.lasted_s(load.warmup_s, load.duration_s)
+            stats = loaded.stats
+            early = loaded.early
+        window_start_ns, window_end_ns = steady_window_ns(load.warmup_s, lasted_s, requests)
+        looks_for_steady_window = load.warmup_s is None and load.duration_s is not None
+        is_capped = load.max_in_flight is not None
+        emulated = ENGINES[self.deployment.settings.engine].emulated
+        if self.launch is not None:
+            emulated = self.launch.emulated
         return PointRow(
             **asdict(self.measurement),
             attempt_id=self.attempt_id,
@@ -68,38 +80,32 @@ class AttemptRecord:
             experiment=experiment,
             workload=point.workload.name,
             workload_json=point.workload.model_dump_json(exclude_defaults=True),
-            load_json=json.dumps(point.load.rules(point.level)),
+            load_json=json.dumps(load.rules(point.level)),
             control=point.level.control,
             level=point.level.value,
-            arrivals=point.load.arrivals.at(point.level),
+            arrivals=load.arrivals.at(point.level),
             validity=verdict.validity,
             validity_reasons=tuple(verdict.reasons),
             evidence_json=json.dumps(verdict.evidence),
             clients=len(stats),
-            clients_json=json.dumps([asdict(one) for one in stats]),
+            clients_json=json.dumps([asdict(client) for client in stats]),
             window_start_ns=window_start_ns,
             window_end_ns=window_end_ns,
-            steady=window_start_ns > 0
-            if point.load.warmup_s is None and point.load.duration_s is not None
-            else None,
+            steady=window_start_ns > 0 if looks_for_steady_window else None,
             started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
-            capped_share=verdict.evidence.get("capped_share")
-            if point.load.max_in_flight is not None
-            else None,
-            ended_early=loaded.early.outcome if loaded and loaded.early else None,
-            ended_for=loaded.early.limits if loaded and loaded.early else None,
-            emulated=self.launch.emulated
-            if self.launch
-            else ENGINES[self.deployment.settings.engine].emulated,
+            capped_share=verdict.evidence.get("capped_share") if is_capped else None,
+            ended_early=early.outcome if early is not None else None,
+            ended_for=early.limits if early is not None else None,
+            emulated=emulated,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),
         )
 
 
 def how_it_ended(failure: Failure | None) -> dict[str, Any]:
-    """The columns of ``points`` and ``launches`` that say how it ended."""
+    """The columns of ``points`` and ``launches`` that say how an attempt or a launch ended."""
     if failure is None:
         return {"status": "ok"}
     return {
@@ -130,7 +136,8 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
     """The deployment's row; columns named like a setting hold that setting. Settings contain no
     secrets.
     """
-    settings, hardware = deployment.settings, deployment.hardware
+    settings = deployment.settings
+    hardware = deployment.hardware
     devices = deployment.devices
     price = hardware.usd_per_gpu_hour
     columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
@@ -157,28 +164,31 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     """Write the attempt's row beside those of its clients and replicas, then the manifest.
 
     Returns the AttemptData that answers are computed from, and stores it. If computing it fails,
-    returns the manifest; whoever reads the results computes it again.
+    the manifest is returned; a reader of the results computes the data again.
     """
-    point, loaded = record.row(store.experiment), record.attempt.loaded
-    # the deployment's row, too: a driver that dies before the launch is committed must not leave it
-    # unknown
-    deployment, described = _described(record.deployment, store.experiment)
+    point = record.row(store.experiment)
+    loaded = record.attempt.loaded
+    # the deployment's row is written, too: a driver that dies before the launch is committed must
+    # not leave the deployment unknown
+    described = _described(record.deployment, store.experiment)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
-    ours = [
+    driver_files = [
         _part(store, "points", [point], keys),
-        store.put_part(described, writer="driver", **keys),
+        store.put_part(described.file, writer="driver", **keys),
     ]
-    theirs = _rows(store, loaded, keys) if loaded else []
+    client_files = _client_files(store, loaded, keys) if loaded else []
     metrics = engine_metrics(loaded.samples if loaded else {}, **keys)
-    sampled = _engine_metrics_part(store, metrics, keys)
-    manifest = _commit(store, "point", point, keys, [*theirs, *sampled, *ours])
-    requests, known = (
-        loaded.requests if loaded else REQUESTS.empty_table(),
-        metrics if sampled else metrics[:0],
-    )
+    metrics_files = _engine_metrics_files(store, metrics, keys)
+    files = [*client_files, *metrics_files, *driver_files]
+    manifest = _commit(store, "point", point, keys, files)
+    requests = loaded.requests if loaded else REQUESTS.empty_table()
+    stored_metrics = metrics if metrics_files else metrics[:0]
     try:
         gaps = loaded.token_events if loaded else None
-        data = attempt_of_rows(store, manifest, point, deployment, requests, known, gaps).data()
+        attempt = attempt_of_rows(
+            store, manifest, point, described.row, requests, stored_metrics, gaps
+        )
+        data = attempt.data()
         store_computed(store.computed, [data])
     except Exception as error:
         # the attempt is committed: no error may cause it to be measured again
@@ -187,18 +197,21 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     return data
 
 
-def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
-    """The files of its clients."""
-    parts: list[FilePart] = []
-    for index, one in loaded.reports.items():
-        ours = (one.requests, one.token_events) if not one.stored else ()
-        parts += [
-            *one.stored,
-            *(store.put_part(part, writer=f"client{index:04d}", **keys) for part in ours if part),
-        ]
-    for index, part in loaded.lost.items():
-        parts.append(store.put_part(part, writer=f"client{index:04d}-lost", **keys))
-    return parts
+def _client_files(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
+    """The files with the rows of its clients: those that clients stored themselves, and those that
+    are stored now, also for clients that were lost.
+    """
+    files: list[FilePart] = []
+    for index, report in loaded.reports.items():
+        if report.stored:
+            files += report.stored
+            continue
+        for rows in (report.requests, report.token_events):
+            if rows is not None:
+                files.append(store.put_part(rows, writer=f"client{index:04d}", **keys))
+    for index, rows in loaded.lost.items():
+        files.append(store.put_part(rows, writer=f"client{index:04d}-lost", **keys))
+    return files
 
 
 def commit_launch(
@@ -212,14 +225,15 @@ def commit_launch(
     then the manifest.
     """
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
-    _, described = _described(deployment, store.experiment)
-    parts = [
+    described = _described(deployment, store.experiment)
+    files = [
         _part(store, "launches", [launch], keys),
-        store.put_part(described, writer="driver", **keys),
+        store.put_part(described.file, writer="driver", **keys),
         _part(store, "events", [event.row() for event in events], keys),
-        *([_part(store, "answers", answers, keys)] if answers else []),
     ]
-    _commit(store, "launch", launch, keys, parts)
+    if answers:
+        files.append(_part(store, "answers", answers, keys))
+    _commit(store, "launch", launch, keys, files)
 
 
 def engine_metrics(
@@ -227,46 +241,51 @@ def engine_metrics(
 ) -> pa.Table:
     """The samples of the replicas' /metrics as rows; none if no replica has any.
 
-    A replica without samples beside others with some gets a row of nulls, so that no sum is taken
-    for the whole.
+    A replica without samples beside others with samples gets a row of nulls, so that no sum over
+    the others is taken for the whole.
     """
-    keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
-    silent = Sample(time.time_ns(), {})
-    rows = [
-        {
-            **keys,
-            "replica": replica,
-            "role": sample.role,
-            "unix_ns": sample.unix_ns,
-            **sample.values,
-        }
-        for replica, taken in samples.items()
-        for sample in taken or [silent]
-    ]
-    return pa.Table.from_pylist(rows if any(samples.values()) else [], schema=ENGINE_METRICS)
+    rows: list[dict[str, Any]] = []
+    if any(samples.values()):
+        silent = Sample(time.time_ns(), {})
+        for replica, taken in samples.items():
+            for sample in taken or [silent]:
+                row = {
+                    "measurement_id": measurement_id,
+                    "attempt_id": attempt_id,
+                    "replica": replica,
+                    "role": sample.role,
+                    "unix_ns": sample.unix_ns,
+                }
+                rows.append(row | sample.values)
+    return pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
 
 
-def _engine_metrics_part(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
-    """The file with these rows, if there are any; an attempt does without it if it cannot be
+def _engine_metrics_files(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
+    """The file with these rows, if there are any. An attempt does without the file if it cannot be
     stored.
     """
+    if not rows.num_rows:
+        return []
     try:
-        return (
-            [store.write_part("engine_metrics", rows, writer="driver", **keys)]
-            if rows.num_rows
-            else []
-        )
+        return [store.write_part("engine_metrics", rows, writer="driver", **keys)]
     except ResultsError as error:
         _log.warning("no engine metrics of attempt %s: %s", keys["attempt_id"], error)
         return []
 
 
-@lru_cache(64)  # as many as a sweep's launches. What a plan says of a deployment never changes
-def _described(deployment: Deployment, experiment: str) -> tuple[DeploymentRow, RowFile]:
+@dataclass(frozen=True, slots=True)
+class _DescribedDeployment:
     """A deployment's row, and the file with it, which each of its attempts stores."""
+
+    row: DeploymentRow
+    file: RowFile
+
+
+@lru_cache(64)  # as many as a sweep's launches. What a plan says of a deployment never changes
+def _described(deployment: Deployment, experiment: str) -> _DescribedDeployment:
     row = deployment_row(deployment, experiment)
     rows = conform("deployments", table_of([row], DeploymentRow))
-    return row, RowFile("deployments", 1, to_parquet("deployments", rows))
+    return _DescribedDeployment(row, RowFile("deployments", 1, to_parquet("deployments", rows)))
 
 
 def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, str]) -> FilePart:

@@ -1,4 +1,4 @@
-"""Stores the events of a sweep that came after its last launch was committed."""
+"""Stores the events of a sweep that happened after its last launch was committed."""
 
 import time
 from collections.abc import Sequence
@@ -13,11 +13,13 @@ from orchestrator.results.store import Store
 
 
 def commit_events(store: Store, events: Sequence[Event]) -> None:
-    """Write them and a manifest of the sweep's end; nothing where a sweep had nothing to do."""
-    if all(one.kind == "sweep" for one in events):
+    """Write the events and a manifest of the sweep's end; write nothing if the sweep had nothing to
+    do.
+    """
+    if all(event.kind == "sweep" for event in events):
         return
     sweep_id = new_ulid()
-    rows = table_of([one.row() for one in events], EventRow)
+    rows = table_of([event.row() for event in events], EventRow)
     part = store.write_part(
         "events", rows, measurement_id=sweep_id, attempt_id=sweep_id, writer="driver"
     )

@@ -28,37 +28,39 @@ class ClusterWithEvents:
         self._tell = tell
         self._lock = threading.Lock()
         self._last_machines: list[Machine] | None = None
-        self._last_nodes: frozenset[str] = frozenset()  # of the last look that found any
-        self._last_wanted: Counter[str] = Counter()
+        # ids of the nodes when there were any last
+        self._last_nodes: frozenset[str] = frozenset()
+        self._last_wanted: Counter[str] = Counter()  # footprints in words
 
     def machines(self) -> list[Machine]:
         machines = self._cluster.machines()
         with self._lock:
             last = self._last_machines
             self._last_machines = list(machines)
-            self._last_nodes = frozenset(one.node_id for one in machines) or self._last_nodes
+            if machines:
+                self._last_nodes = frozenset(machine.node_id for machine in machines)
         if last is not None and last != machines:
             self._tell_changes(last, machines)
         return machines
 
     def _tell_changes(self, last: Sequence[Machine], machines: Sequence[Machine]) -> None:
         """Tell which nodes joined and which left, if any did."""
-        before = {machine.node_id: machine.address for machine in last}
-        now = {machine.node_id: machine.address for machine in machines}
-        changes = {
-            "joined": sorted(now.keys() - before.keys()),
-            "left": sorted(before.keys() - now.keys()),
-        }
+        addresses_before = {machine.node_id: machine.address for machine in last}
+        addresses = {machine.node_id: machine.address for machine in machines}
+        joined = sorted(addresses.keys() - addresses_before.keys())
+        left = sorted(addresses_before.keys() - addresses.keys())
         parts = []
-        for change, nodes in changes.items():
-            if nodes:
-                parts.append(f"{len(nodes)} {change}: {_named(nodes, before | now)}")
+        if joined:
+            parts.append(f"{len(joined)} joined: {_named(joined, addresses)}")
+        if left:
+            parts.append(f"{len(left)} left: {_named(left, addresses_before)}")
         if parts:
-            text = f"nodes {'; '.join(parts)}; {len(now)} in all"
-            self._tell(Event("nodes_changed", text, data=changes))
+            text = f"nodes {'; '.join(parts)}; {len(addresses)} in all"
+            data = {"joined": joined, "left": left}
+            self._tell(Event("nodes_changed", text, data=data))
 
     def are_all_taken_back(self) -> bool:
-        """Whether the last nodes that were there are all being taken back."""
+        """Whether there were nodes, and all of the last ones are being taken back."""
         return bool(self._last_nodes) and self._last_nodes <= self._cluster.leaving().keys()
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
@@ -109,6 +111,7 @@ class ClusterWithEvents:
         self._cluster.close()
 
 
-def _named(nodes: Sequence[str], addresses: dict[str, str]) -> str:
+def _named(nodes: Sequence[str], addresses: Mapping[str, str]) -> str:
+    """The nodes for a sentence, at most MOST_NAMED of them."""
     named = ", ".join(f"{node[:8]} at {addresses[node]}" for node in nodes[:MOST_NAMED])
     return named if len(nodes) <= MOST_NAMED else f"{named} and {len(nodes) - MOST_NAMED} more"
