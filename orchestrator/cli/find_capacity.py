@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def show_capacity(
     plan: Plan,
     target: Target,
-    probed: EndpointDialect,
+    detected: EndpointDialect,
     notes: Sequence[str],
     results: str | None,
     form: str,
@@ -50,7 +50,7 @@ def show_capacity(
             search = CapacitySearch(
                 plan=plan,
                 target=target,
-                probed=probed,
+                detected=detected,
                 store=store,
                 clients=clients,
                 tell=shown,
@@ -61,7 +61,7 @@ def show_capacity(
             url=target.url,
             model=target.model,
             clients=clients,
-            emulated=probed.emulated,
+            emulated=detected.emulated,
             results=results,
             name=None if results is None else plan.name,
         )

@@ -274,12 +274,12 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         check_answers(results)
     given["api"] = _api_of(url, given["api"])
     options = LoadOptions(results=results, **given)
-    plan, target, probed = _planned(url, options)
-    notes = [*probed.notes, *_to_know(plan, target)]
+    plan, target, detected = _planned(url, options)
+    notes = [*detected.notes, *_to_know(plan, target)]
     if options.find_capacity:
         from orchestrator.cli.find_capacity import show_capacity
 
-        return show_capacity(plan, target, probed, notes, results, form, clients)
+        return show_capacity(plan, target, detected, notes, results, form, clients)
     from orchestrator.report.text import echo
     from orchestrator.results.store import Store
     from orchestrator.sweep.endpoint import runs_of
@@ -289,7 +289,7 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         if uri is None and form == "csv":  # its lines are those of stored points
             uri = at_end.enter_context(tempfile.TemporaryDirectory(prefix="load-"))
         store = None if uri is None else Store.open(uri, plan.name)
-        runs = runs_of(plan, target, probed, store)
+        runs = runs_of(plan, target, detected, store)
         if repeat := max(run.measurement.repeat for run in runs):
             notes.append(
                 f"{plan.name} is stored with the same options: this adds repeat {repeat + 1}"
@@ -539,7 +539,7 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
     slow.start()
     try:
         timeout_s = plan.loads[0].request_timeout_s
-        probed = detect_dialect(
+        detected = detect_dialect(
             target, candidates, settings.tokenizer, timeout_s, address, key_name
         )
     except TrialFailed as error:
@@ -550,7 +550,7 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
     finally:
         slow.cancel()
     note = listing.note_on(target.model)
-    return plan, target, replace(probed, notes=(*probed.notes, *([note] if note else [])))
+    return plan, target, replace(detected, notes=(*detected.notes, *([note] if note else [])))
 
 
 def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:

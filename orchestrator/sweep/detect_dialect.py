@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.settings import EngineSettings
 
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
-PROBE_TOKENS = 2
+TRIAL_TOKENS = 2
 MOST_LISTED = 10  # models in a sentence: gateways list hundreds
 FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
 KEY_REFUSED = (401, FORBIDDEN)
@@ -285,7 +285,7 @@ def _try_twice(
     """The row of a request of two tokens: of a second one where the first failed in a way that may
     be chance, because a plainer dialect tells less.
     """
-    salted = dialect.salted("probe")
+    salted = dialect.salted("trial")
     row = _try(target, salted, tokenizer, vocabulary, timeout_s)
     if _answered(row) or not _may_be_refusal(row):
         return row
@@ -345,7 +345,7 @@ def _try(
         targets=(target,),
         dialect=dialect,
         workload=RandomWorkload(
-            name="probe", input_tokens=Lengths(fixed=16), output_tokens=Lengths(fixed=PROBE_TOKENS)
+            name="trial", input_tokens=Lengths(fixed=16), output_tokens=Lengths(fixed=TRIAL_TOKENS)
         ),
         level=Level(control="concurrency", value=1),
         arrivals=Arrivals(),

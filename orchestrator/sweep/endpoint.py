@@ -1,12 +1,11 @@
-"""Measures points of one endpoint without a sweep and without Ray, and commits them like those of a
-sweep.
+"""Measures points of one endpoint without a sweep and without Ray, and commits them like points of
+a sweep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import replace
-from itertools import count
 
 from orchestrator.base.errors import FailureKind, InputError, OrchestratorError
 from orchestrator.capacity.strategy import ProbeWatch
@@ -23,7 +22,7 @@ from orchestrator.sweep.measure import Attempt, Measurer
 from orchestrator.sweep.replicas import Replicas
 
 START_LEAD_S = 0.05  # to the common start of clients on this machine
-WARM_UP_IN_FLIGHT = 8  # where a trace sets the times
+WARM_UP_IN_FLIGHT = 8  # requests of a warm-up, where a trace would set their times
 
 
 def measure_here(
@@ -36,9 +35,10 @@ def measure_here(
 ) -> Attempt:
     """Load an endpoint once with ``clients`` clients of this machine; ``tell`` hears the progress.
 
-    ``watched``: progress is drawn, which takes time. ``watch``: see ``Measurer.measure``. Ends
-    early, with what was measured until then, once ``stopped`` is true. Raises InputError when the
-    point cannot be run, OrchestratorError when every client died.
+    The attempt ends early, with what was measured until then, once ``stopped`` returns true.
+    ``watched``: progress is drawn, which takes time. ``watch``: see ``Measurer.measure``.
+
+    Raises InputError when the point cannot be run, OrchestratorError when every client died.
     """
     cluster = LocalCluster(None, clients, watched or watch is not None)
     try:
@@ -54,38 +54,47 @@ def measure_here(
         attempt = measurer.measure(point, watch=watch)
     finally:
         cluster.close()
-    why = attempt.failure.sentence if attempt.failure else ""
+    failure = attempt.failure
+    sentence = failure.sentence if failure is not None else ""
     if attempt.loaded is None:
-        bad_point = attempt.failure is not None and attempt.failure.kind is FailureKind.BAD_POINT
-        raise (InputError if bad_point else OrchestratorError)(why)
+        if failure is not None and failure.kind is FailureKind.BAD_POINT:
+            raise InputError(sentence)
+        raise OrchestratorError(sentence)
     if not attempt.loaded.stats and not attempt.interrupted:
-        raise OrchestratorError(f"no client is left to report: {why}")
+        raise OrchestratorError(f"no client is left to report: {sentence}")
     return attempt
 
 
 def runs_of(
-    plan: Plan, target: Target, probed: EndpointDialect, store: Store | None = None
+    plan: Plan, target: Target, detected: EndpointDialect, store: Store | None = None
 ) -> list[EndpointRun]:
-    """The next repeat of every point of a plan for one endpoint, in order: the first one that
+    """A run of every point of a plan for one endpoint, in order. Each is the first repeat that
     ``store`` does not have. Raises InputError if the endpoint can serve none of them.
     """
     if not plan.points:
         raise InputError("; ".join(plan.deployments[0].reasons))
-    stored = {one.measurement_id for one in store.commits()} if store is not None else set()
+    stored: set[str] = set()
+    if store is not None:
+        stored = {commit.measurement_id for commit in store.commits()}
     return [
-        EndpointRun(plan, point, target, probed, _next_repeat(plan, point, stored))
+        EndpointRun(plan, point, target, detected, _next_repeat(plan, point, stored))
         for point in plan.points
     ]
 
 
 def _next_repeat(plan: Plan, point: Point, stored: Container[str]) -> Measurement:
-    repeats = (plan.measurement(point, repeat) for repeat in count())
-    return next(one for one in repeats if one.measurement_id not in stored)
+    """The first repeat of a point that is not among the ``stored`` measurement ids."""
+    repeat = 0
+    while True:
+        measurement = plan.measurement(point, repeat)
+        if measurement.measurement_id not in stored:
+            return measurement
+        repeat += 1
 
 
 class EndpointRun:
-    """One measurement of a point of an endpoint, by default the first repeat. ``probed``: how to
-    talk to it.
+    """One measurement of a point of an endpoint, by default the first repeat. ``detected``: how to
+    talk to the endpoint.
     """
 
     def __init__(
@@ -93,22 +102,24 @@ class EndpointRun:
         plan: Plan,
         point: Point,
         target: Target,
-        probed: EndpointDialect,
+        detected: EndpointDialect,
         measurement: Measurement | None = None,
     ) -> None:
         (self.deployment,) = plan.deployments
-        self.plan, self.point = plan, point
+        self.plan = plan
+        self.point = point
         self.measurement = measurement or plan.measurement(point, 0)
-        self.emulated = probed.emulated
-        tokenizer, attempt_id = self.deployment.settings.tokenizer, new_ulid()
+        self.emulated = detected.emulated
+        tokenizer = self.deployment.settings.tokenizer
+        attempt_id = new_ulid()
         self.load = LoadPoint(
             targets=(target,),
-            dialect=probed.dialect.salted(attempt_id),
+            dialect=detected.dialect.salted(attempt_id),
             **self.point.load_rules(),
             seed=self.measurement.seed,
             tokenizer=tokenizer,
-            count_text=not probed.counts and tokenizer is not None,
-            vocabulary=probed.vocabulary,
+            count_text=not detected.counts and tokenizer is not None,
+            vocabulary=detected.vocabulary,
             measurement_id=self.measurement.measurement_id,
             attempt_id=attempt_id,
         )
@@ -122,20 +133,25 @@ class EndpointRun:
         Drawn prompts differ from those that will be measured; prompts of a file are its last ones.
         The times of a trace are ignored.
         """
-        workload = self.load.workload.others(requests)
-        other = replace(
-            self.load, workload=workload, requests=requests, duration_s=None, warmup_s=0.0
+        level = self.load.level
+        if self.load.arrivals.process == "trace":
+            level = Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT))
+        warm_up = replace(
+            self.load,
+            workload=self.load.workload.others(requests),
+            level=level,
+            requests=requests,
+            duration_s=None,
+            warmup_s=0.0,
+            seed=self.load.seed ^ 1,
         )
-        other = replace(other, seed=self.load.seed ^ 1)
-        if other.arrivals.process == "trace":
-            other = replace(
-                other, level=Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT))
-            )
-        loaded = measure_here(other, clients, stopped=stopped).loaded
+        loaded = measure_here(warm_up, clients, stopped=stopped).loaded
         return loaded.requests.num_rows if loaded else 0
 
     def commit(self, store: Store, attempt: Attempt) -> Committed:
-        """Store the plan, a launch (of a server that was already up) and the attempt."""
+        """Store the plan, a launch that stands for the server that was already up, and the
+        attempt.
+        """
         # imports the engines' code, which loading does not need
         from orchestrator.sweep.commit import (
             AttemptRecord,

@@ -1,7 +1,7 @@
-"""Tries an endpoint that an experiment file names, as ``load`` tries the one that it is given.
+"""Tries an endpoint that an experiment file names, as ``load`` tries the endpoint that it is given.
 
-``run`` does so before its first point, so that an endpoint is asked in words that it understands;
-``doctor`` does so to tell what would make a run fail.
+``run`` does so before the first point, so that an endpoint is asked in a dialect that it
+understands. ``doctor`` does so to tell what would make a run fail.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.detect_dialect import (
     KEY_REFUSED,
     EndpointDialect,
+    Listing,
     TrialFailed,
     detect_dialect,
     dialects,
     list_models,
     salted_first,
 )
-from orchestrator.sweep.examine import Finding, Severity
+from orchestrator.sweep.examine import Finding
 
 DOCTOR_LIMIT_S = 10.0  # for a trial request; some endpoints load their model at the first one
 _API_OF_LOAD = {"native": "sglang"}  # what `load` calls an API of a file
@@ -43,7 +44,9 @@ def endpoint_target(settings: EngineSettings, api_key: str | None) -> Target:
 
 
 def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
-    """How an endpoint is asked unless a trial request shows that it takes only less."""
+    """The dialect in which an endpoint is asked, unless a trial request shows that it understands
+    only a plainer one. ``owner``: who the endpoint says owns the model.
+    """
     dialect = dialect_of(ENGINES[settings.engine], settings, api)
     path = parse_address(str(settings.url)).paths(dialect.path)[0]
     return with_salt(replace(dialect, path=path), owner, settings)
@@ -52,10 +55,8 @@ def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
 def try_endpoint(
     settings: EngineSettings, api: str, owner: str, target: Target, timeout_s: float
 ) -> EndpointDialect:
-    """The first dialect in which an endpoint answers: from what most servers understand to the
-    plainest. Raises TrialFailed.
-
-    ``owner``: who the endpoint says owns the model.
+    """The first dialect in which an endpoint answers. They are tried from the engine's own to the
+    plainest. ``owner``: who the endpoint says owns the model. Raises TrialFailed.
     """
     usual = dialect_of(ENGINES[settings.engine], settings, api)
     candidates = [usual]
@@ -76,53 +77,62 @@ def try_endpoint(
 
 
 def endpoint_findings(plan: Plan) -> Iterator[Finding]:
-    """What would make a run of this plan's endpoints fail: each is asked for its models and for two
-    tokens through every API that its workloads use. It takes seconds.
+    """What would make a run of this plan's endpoints fail. Each endpoint is asked for its models,
+    and for two tokens through every API that its workloads use, which takes seconds.
     """
     for deployment in plan.runnable():
         if ENGINES[deployment.settings.engine].launches:
             continue
-        apis = [
-            load.workload.api
-            for load in plan.loads
-            if load.workload.name not in deployment.unserved
-        ]
-        yield from _findings_of(deployment, dict.fromkeys(apis))
+        loads = [load for load in plan.loads if load.workload.name not in deployment.unserved]
+        apis = dict.fromkeys(load.workload.api for load in loads)  # each once, in order
+        yield from _findings_of(deployment, apis)
 
 
 def _findings_of(deployment: Deployment, apis: Iterable[str]) -> Iterator[Finding]:
-    settings, label = deployment.settings, deployment.label
-
-    def finding(level: Severity, what: str, do: str) -> Finding:
-        why = f"{label} fails" if level == "fail" else f"{label} may fail"
-        return Finding(level, "endpoint", label, what, why, do)
-
-    name = settings.api_key_env
-    api_key = os.environ.get(name) if name else None
-    if name and not api_key:
-        yield finding("fail", f"the variable {name} (api_key_env) is not set here", "set it")
+    settings = deployment.settings
+    variable = settings.api_key_env
+    api_key = os.environ.get(variable) if variable else None
+    if variable and not api_key:
+        what = f"the variable {variable} (api_key_env) is not set here"
+        yield _failure(deployment, what, "set it")
         return
     target = endpoint_target(settings, api_key)
     try:
         listing = list_models(target, parse_address(str(settings.url)), DOCTOR_LIMIT_S)
     except InputError as error:
-        yield finding("fail", str(error), "start it, or mend its url")
+        yield _failure(deployment, str(error), "start it, or mend its url")
         return
     owner = (listing.owners or {}).get(target.model, "")
     for api in apis:
         try:
             try_endpoint(settings, api, owner, target, DOCTOR_LIMIT_S)
         except TrialFailed as error:
-            unlisted = listing.owners is not None and target.model not in listing.owners
-            lists = f"; it lists {listing.names}, not {target.model!r}" if unlisted else ""
-            level: Severity = "warning" if error.may_pass else "fail"
-            do = "ask again later" if error.may_pass else _remedy(error, unlisted)
-            yield finding(level, f"{error}{lists}", do)
+            yield _failed_trial(deployment, error, listing, target.model)
         except InputError as error:
-            yield finding("fail", str(error), "mend its url")
+            yield _failure(deployment, str(error), "mend its url")
+
+
+def _failure(deployment: Deployment, what: str, remedy: str) -> Finding:
+    label = deployment.label
+    return Finding("fail", "endpoint", label, what, f"{label} fails", remedy)
+
+
+def _failed_trial(
+    deployment: Deployment, error: TrialFailed, listing: Listing, model: str
+) -> Finding:
+    """The finding for a trial request that failed; a warning if the next one may be answered."""
+    label = deployment.label
+    is_unlisted = listing.owners is not None and model not in listing.owners
+    what = str(error)
+    if is_unlisted:
+        what = f"{what}; it lists {listing.names}, not {model!r}"
+    if error.may_pass:
+        return Finding("warning", "endpoint", label, what, f"{label} may fail", "ask again later")
+    return _failure(deployment, what, _remedy(error, is_unlisted))
 
 
 def _remedy(error: TrialFailed, is_unlisted: bool) -> str:
+    """What the user can do about a trial request that failed."""
     if error.status in KEY_REFUSED:
         return "give the right key (api_key_env names its variable)"
     if is_unlisted:

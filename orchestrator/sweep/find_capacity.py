@@ -31,13 +31,14 @@ from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
 DRAIN_S = 60.0  # for requests in flight when the budget ends
-# for them when the user ends a probe: without their answers it shows that a level fails, or nothing
+# for them when the user ends a probe: without their answers a probe shows that its level fails, or
+# nothing
 GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class NextProbe:
-    """``seconds``: how long it is expected to take."""
+    """The probe that a search would make next. ``seconds``: how long it is expected to take."""
 
     level: Level
     seconds: float
@@ -50,9 +51,9 @@ class NextProbe:
 
 @dataclass(frozen=True, slots=True)
 class CapacityResult:
-    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would
-    probe with as much time again. ``failure``: of the probe that ended it; ``interrupted``: the
-    user ended it.
+    """The result of a search. ``probes``: all that are committed, oldest first. ``next``: what the
+    search would probe with as much time again. ``failure``: of the probe that ended the search.
+    ``interrupted``: the user ended it.
     """
 
     claim: Claim
@@ -75,16 +76,18 @@ class CapacitySearch:
     """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are
     not repeated.
 
-    After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell``
-    hears the progress. When the plan's budget of wall time is used up, or ``stopped`` says so, the
-    running probe ends and counts as far as it came. If answers to its requests are waited for in
-    vain then (``DRAIN_S``, ``GRACE_S``), it can only show that its level fails. One that came to
+    After a probe that ``clients`` clients slowed down, all probes are made with twice as many
+    clients. ``tell`` hears the progress.
+
+    When the plan's budget of wall time is used up, or ``stopped`` returns true, the running probe
+    ends and counts as far as it came. If the answers to its requests do not come in time then
+    (``DRAIN_S``, ``GRACE_S``), it can only show that its level fails; a probe that has shown
     nothing until then is left out.
     """
 
     plan: Plan  # of one endpoint, one workload and one SLO
     target: Target
-    probed: EndpointDialect  # how to talk to it
+    detected: EndpointDialect  # how to talk to the endpoint
     store: Store
     clients: int = 1
     tell: Listener = lambda item: None
@@ -92,9 +95,11 @@ class CapacitySearch:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self._budget_s = (self.plan.budget and self.plan.budget.wall) or math.inf
+        self._budget_s = math.inf  # of wall time
+        if self.plan.budget is not None and self.plan.budget.wall:
+            self._budget_s = self.plan.budget.wall
         self._ends_s = self.clock.now_s() + self._budget_s
-        self._over_s = math.inf
+        self._over_since_s = math.inf  # when it was seen that the search is over
 
     def run(self) -> CapacityResult:
         """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
@@ -105,23 +110,26 @@ class CapacitySearch:
             raise InputError("; ".join(deployment.reasons))
         earlier = self._earlier_probes()
         tries = earlier.tries
-        done = earlier.done  # what is added to it, the search sees: a probe that failed, too
+        done = earlier.done  # ``work`` reads it, so it also sees the failed probes that are added
         work = DeploymentWork(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)
         failure: Failure | None = None
         try:
             measurer = self._measurer(cluster, self.clients)
-            while not self._over():
+            while not self._is_over():
                 work.hurry(self._ends_s - self.clock.now_s())
                 following = work.next
                 if following is None:
                     break
                 measurement_id = following.measurement.measurement_id
                 measurement = following.measurement.tried(tries[measurement_id])
-                run = EndpointRun(self.plan, following.point, self.target, self.probed, measurement)
+                run = EndpointRun(
+                    self.plan, following.point, self.target, self.detected, measurement
+                )
                 attempt = self._measure(measurer, run, work.watch)
                 failure = attempt.failure
-                if failure is not None and self._over():  # it might not have failed, had it gone on
+                if failure is not None and self._is_over():
+                    # it might not have failed if it had gone on
                     text = f"{level_words(following.point)}: left out: {failure.sentence}"
                     self.tell(Event("stopping", text))
                     failure = None
@@ -148,27 +156,28 @@ class CapacitySearch:
         work.hurry(self._budget_s)
         probes = sorted(done.values(), key=lambda probe: probe.created_unix_ns)
         claim = work.claims(load.workload.name)[slo.name]
-        return CapacityResult(claim, probes, _ahead(work), failure, self.stopped())
+        return CapacityResult(claim, probes, _next_probe(work), failure, self.stopped())
 
     def _earlier_probes(self) -> _EarlierProbes:
-        """What the store has of this search."""
+        """The probes of this search that the store has."""
         commits: Sequence[Committed] = self.store.commits(checked=True)
         spoilt = spoilt_of(self.store, commits, MOST_AGAIN)
         committed = best_ok(commits, spoilt.verdicts)
-        for name, attempt in spoilt.open.items():
-            # one that was interrupted shows how its level did until then, and the search knows
+        for measurement_id, attempt in spoilt.open.items():
+            # an interrupted probe counts: the strategy knows that it shows only how its level did
+            # until then
             if spoilt.verdicts[attempt.ids] != Validity.INTERRUPTED:
-                del committed[name]
+                del committed[measurement_id]
         tries = Counter(commit.measurement_id for commit in commits if commit.status != "ok")
         tries.update(spoilt.tries)
         with_figures = attempt_data(self.store, committed.values())
         return _EarlierProbes({probe.measurement_id: probe for probe in with_figures}, tries)
 
     def _measure(self, measurer: Measurer, run: EndpointRun, watch: ProbeWatch | None) -> Attempt:
-        """Make one probe; it also ends once the search is over."""
+        """Make one probe, which also ends once the search is over."""
         has_more_clients = len(measurer.clients.addresses) == self.clients
         if watch is not None:
-            watch = replace(watch, over=self._over)
+            watch = replace(watch, over=self._is_over)
         return measurer.measure(run.load, has_more_clients, watch)
 
     def _tell_measured(self, point: Point, outcome: Committed, work: DeploymentWork) -> None:
@@ -176,42 +185,46 @@ class CapacitySearch:
         claim = claim_words(point.level.control, work.claims(point.workload.name))
         figures = measured_words(outcome, self.plan.slos)
         text = f"{level_words(point)}: {figures}; {claim}"
-        ahead = _ahead(work)
-        if ahead is not None:
-            text = f"{text}; next {ahead.words}"
+        next_probe = _next_probe(work)
+        if next_probe is not None:
+            text = f"{text}; next {next_probe.words}"
         left = {"left": work.left, "left_s": self._ends_s - self.clock.now_s()}
         self.tell(Event("measured", text, data=left))
 
-    def _over(self) -> bool:
-        """Whether the user ended it, or its time did."""
+    def _is_over(self) -> bool:
+        """Whether the user has ended the search, or its time is up."""
         return self.stopped() or self.clock.now_s() >= self._ends_s
 
-    def _impatient(self) -> bool:
-        """Whether the search is over and requests in flight then were waited for long enough."""
-        if self._over():
-            self._over_s = min(self._over_s, self.clock.now_s())
-        return self.clock.now_s() >= self._over_s + (GRACE_S if self.stopped() else DRAIN_S)
+    def _has_waited_enough(self) -> bool:
+        """Whether the search is over, and the requests that were in flight then were waited for long
+        enough.
+        """
+        now_s = self.clock.now_s()
+        if self._is_over():
+            self._over_since_s = min(self._over_since_s, now_s)
+        patience_s = GRACE_S if self.stopped() else DRAIN_S
+        return now_s >= self._over_since_s + patience_s
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
-        replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
         return Measurer(
-            replicas,
-            borrowed,
-            stopped=self._impatient,
+            Replicas((), (self.target,)),
+            cluster.clients(clients, {}),
+            stopped=self._has_waited_enough,
             tell=self.tell,
             lead_s=START_LEAD_S,
             keeps=True,
         )
 
 
-def _ahead(work: DeploymentWork) -> NextProbe | None:
-    """What it would probe next."""
+def _next_probe(work: DeploymentWork) -> NextProbe | None:
+    """What the search would probe next; None if it knows enough."""
     following = work.next
     watch = work.watch
     if following is None or watch is None:
         return None
     level = following.point.level
     length_s = following.point.load.duration_s or math.inf
-    if level.control != "request_rate":  # how fast a closed loop is answered nobody knows
+    if level.control != "request_rate":
+        # it is not known before how fast a closed loop is answered
         return NextProbe(level, length_s)
     return NextProbe(level, min(watch.expected / level.value, length_s))

@@ -161,7 +161,7 @@ def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
         search = find_capacity.CapacitySearch(
             plan=plan,
             target=Target(url, "m1"),
-            probed=EndpointDialect(Dialect("openai_completions", "/v1/completions", True), None),
+            detected=EndpointDialect(Dialect("openai_completions", "/v1/completions", True), None),
             store=Store.open(str(tmp_path), "x"),
             stopped=lambda: time.monotonic() > ends_s,
         )

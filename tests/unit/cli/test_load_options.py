@@ -205,8 +205,8 @@ def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(
         (*LENGTHS, "--rate", "3", "--requests", "9"),
     ):
         plan = planned(asked(*loop)[0])
-        probed = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
-        EndpointRun(plan, plan.points[0], Target(URL, "m"), probed).warm_up(2, 1)
+        detected = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
+        EndpointRun(plan, plan.points[0], Target(URL, "m"), detected).warm_up(2, 1)
     assert [(point.level.control, point.level.value, point.requests) for point in points] == [
         ("concurrency", 2, 2), ("request_rate", 3, 2)
     ]  # fmt: skip

@@ -312,9 +312,9 @@ def test_what_a_slow_client_spoiled_is_asked_again_with_other_prompts_by_a_later
     for _ in range(2):
         measurer = BoundMeasurer()
         monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_, one=measurer: one)
-        probed = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
+        detected = EndpointDialect(Dialect("openai_completions", "/v1/completions"), None)
         CapacitySearch(
-            plan=plan, target=Target("http://127.0.0.1:9", "m"), probed=probed, store=store
+            plan=plan, target=Target("http://127.0.0.1:9", "m"), detected=detected, store=store
         ).run()
         seeds += measurer.seeds[:1]
         assert len(set(measurer.seeds)) == 2
@@ -353,7 +353,7 @@ def of_endpoint(
     return CapacitySearch(
         plan=endpoint_plan(more),
         target=Target("http://127.0.0.1:9", "m"),
-        probed=EndpointDialect(Dialect("openai_completions", "/v1/completions"), None),
+        detected=EndpointDialect(Dialect("openai_completions", "/v1/completions"), None),
         store=Store.open(str(tmp_path), "x"),
         tell=told.append,
         clock=clock,
