@@ -256,7 +256,7 @@ def engine_metrics(
                     "role": sample.role,
                     "unix_ns": sample.unix_ns,
                 }
-                rows.append(row | sample.values)
+                rows.append({**row, **sample.values})
     return pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
 
 

@@ -61,11 +61,11 @@ class _WorkloadSearch:
 
     load: PlannedLoad
     strategy: Strategy
-    told: set[tuple[Level, int]] = field(default_factory=set)
+    told: set[tuple[Level, int]] = field(default_factory=set)  # levels and repeats
 
     @property
     def capacity(self) -> Capacity | None:
-        """The strategy, if it searches for capacities."""
+        """The strategy, if it searches for a capacity."""
         return self.strategy if isinstance(self.strategy, Capacity) else None
 
     def tell(self, level: Level, repeat: int, attempt: Committed) -> None:
@@ -91,20 +91,22 @@ class _WorkloadSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """What one search asks for."""
+    """The measurement that one search asks for next."""
 
     search: _WorkloadSearch
-    what: NextMeasurement
+    measurement: NextMeasurement
 
 
 class DeploymentWork:
-    """The open measurements of one deployment. ``committed``: measurement id -> its outcome in
-    earlier sweeps.
+    """The open measurements of one deployment, and what is known of how they went.
 
-    Of those that it needs (``done``, their ids), ``skipped`` are measured, and ``refused`` failed
-    and are not tried again. ``starts``: see ``SweepState``. ``race``: what other deployments'
-    searches found, which may change or end this one's once it is followed. ``spoilt_tries``: how
-    many attempts at a measurement earlier sweeps saw spoilt.
+    ``committed``: measurement id -> its outcome in earlier sweeps. ``starts``: see ``SweepState``.
+    ``race``: what other deployments' searches found; it may change what this one needs, or end it,
+    whenever it is followed. ``spoilt_tries``: measurement id -> its attempts that earlier sweeps saw
+    spoilt.
+
+    ``done``: ids of the measurements that it needs and that were committed before; ``skipped`` of
+    them succeeded, and ``refused`` failed and are not tried again.
     """
 
     def __init__(
@@ -132,8 +134,8 @@ class DeploymentWork:
         self._spoilt_tries = spoilt_tries
         self._next: _Proposal | None = None
         self._open: list[NextMeasurement] = []
-        self._open_load_s = 0.0
-        self._later_starts = 0
+        self._open_load_s = 0.0  # of all open measurements, without starts
+        self._later_starts = 0  # how many more starts they take after the next one
         self._estimated_start_s = estimated_start_s(deployment)
         # ids are hashes, and each is needed again and again
         self._measurement_at = cache(self._make_measurement)
@@ -155,7 +157,7 @@ class DeploymentWork:
         """What to measure next: of all that the strategies ask for, the lowest start, then the
         lowest repeat. It stays the same until it is closed or the race is followed.
         """
-        return self._next.what if self._next is not None else None
+        return self._next.measurement if self._next is not None else None
 
     @property
     def start(self) -> int:
@@ -171,11 +173,13 @@ class DeploymentWork:
     @property
     def open(self) -> frozenset[str]:
         """The ids of the measurements that are left, as far as is known now."""
-        return frozenset(what.measurement.measurement_id for what in self._open)
+        return frozenset(following.measurement.measurement_id for following in self._open)
 
     @property
     def watch(self) -> ProbeWatch | None:
-        """If the next measurement is a probe: what it must find out, after which it may end early."""
+        """What the next measurement must find out, after which it may end early; None if it is not
+        a probe.
+        """
         search = self._next.search.capacity if self._next is not None else None
         if search is None:
             return None
@@ -206,9 +210,12 @@ class DeploymentWork:
 
     def _is_dominated(self) -> bool:
         """Whether others hold more load than it can."""
-        searches = [search.capacity for search in self._searches if search.capacity is not None]
-        claims = [claim for search in searches for claim in search.claims().values()]
-        return any(claim.status == "outraced" for claim in claims)
+        for search in self._searches:
+            if search.capacity is None:
+                continue
+            if any(claim.status == "outraced" for claim in search.capacity.claims().values()):
+                return True
+        return False
 
     @property
     def can_yield(self) -> bool:
@@ -224,7 +231,7 @@ class DeploymentWork:
 
     @property
     def standing(self) -> float:
-        """How much it may still hold, compared with others: see ``Race``."""
+        """How much load it may still hold, compared with others: see ``Race.priority``."""
         return self._race.priority(self.deployment.id) if self._race is not None else 0.0
 
     @property
@@ -247,17 +254,17 @@ class DeploymentWork:
     def estimate_s(self) -> float:
         """Seconds the next launch will take, start included, as far as is known now."""
         start = self.start
-        load_s = sum(
-            expected_s(what.point) for what in self._open if what.measurement.start == start
-        )
-        return self.start_estimate_s + load_s
+        of_next_start = [what for what in self._open if what.measurement.start == start]
+        return self.start_estimate_s + sum(expected_s(what.point) for what in of_next_start)
 
     def first_s(self) -> float:
         """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is
         left.
         """
         following = self.next
-        return self.start_estimate_s + expected_s(following.point) if following is not None else 0.0
+        if following is None:
+            return 0.0
+        return self.start_estimate_s + expected_s(following.point)
 
     def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
         """Seconds for all that is left, the next launch's start not included. ``slowness``: see
@@ -268,8 +275,8 @@ class DeploymentWork:
         return start_s + self._open_load_s * slowness
 
     def tries(self, key: str) -> int:
-        """How often it has failed or was spoilt, for whatever reason: each try sends other
-        prompts.
+        """How often the measurement with this id has failed or was spoilt, for whatever reason.
+        Each try sends other prompts.
         """
         failures = sum(number for (name, _), number in self._failures.items() if name == key)
         return failures + self._spoilt_tries.get(key, 0)
@@ -288,20 +295,20 @@ class DeploymentWork:
         self._has_yielded = True
 
     def hurry(self, left_s: float) -> None:
-        """So many seconds are left for its searches."""
+        """Tell its searches how many seconds are left for them."""
         for search in self._searches:
             if search.capacity is not None:
                 search.capacity.hurry(left_s)
         self._go_on()
 
     def close(self, attempt: Committed, given_up: bool = False) -> None:
-        """Tell the outcome of the next measurement. ``given_up``: nothing more comes of it here; a
-        search for a capacity is over.
+        """Tell the outcome of the next measurement. ``given_up``: the engines cannot be started,
+        which ends a search for a capacity.
         """
         assert self._next is not None
         search = self._next.search
-        what = self._next.what
-        search.tell(what.point.level, what.measurement.repeat, attempt)
+        following = self._next.measurement
+        search.tell(following.point.level, following.measurement.repeat, attempt)
         if given_up and search.capacity is not None:
             self._tell_race(search, over=True)
             self._searches.remove(search)
@@ -330,24 +337,27 @@ class DeploymentWork:
         return self._failures[key, failure.failure_class] <= failure.failure_class.retries
 
     def _look_at_race(self) -> bool:
-        """Let every search look at the race; whether any of them saw something new."""
+        """Let every search look at the race. Returns whether any of them saw something new."""
         if self._race is not None:
             # read first: what changes meanwhile is seen next time
             self._followed_version = self._race.version
-        news = [search.capacity.look() for search in self._searches if search.capacity is not None]
-        return any(news)
+        saw_news = False
+        for search in self._searches:
+            if search.capacity is not None and search.capacity.look():
+                saw_news = True
+        return saw_news
 
     def _go_on(self) -> None:
         """Tell the strategies what is committed already until each asks for something new; list
         what will follow.
         """
-        asked: list[_Proposal] = []
+        proposals: list[_Proposal] = []
         for search in self._searches:
-            what = self._next_of(search)
-            if what is not None:
-                asked.append(_Proposal(search, what))
+            following = self._next_of(search)
+            if following is not None:
+                proposals.append(_Proposal(search, following))
             self._tell_race(search)
-        self._next = min(asked, key=lambda ask: ask.what.turn, default=None)
+        self._next = min(proposals, key=lambda proposal: proposal.measurement.turn, default=None)
         self._open = [
             what for what in self._ahead() if what.measurement.measurement_id not in self._committed
         ]
@@ -360,18 +370,22 @@ class DeploymentWork:
         self._later_starts = len({what.measurement.start for what in self._open} - {self.start})
 
     def _next_of(self, search: _WorkloadSearch) -> NextMeasurement | None:
-        """What one strategy asks for that is not committed; None once it is satisfied."""
-        while (level := search.strategy.ask()) is not None:
+        """The first measurement that one strategy asks for and that is not committed; None once it
+        asks for nothing more.
+        """
+        while True:
+            level = search.strategy.ask()
+            if level is None:
+                return None
             repeat = next(search.repeats_of(level))
-            what = self._measurement_at(search, level, repeat, search.start)
-            attempt = self._committed.get(what.measurement.measurement_id)
+            following = self._measurement_at(search, level, repeat, search.start)
+            attempt = self._committed.get(following.measurement.measurement_id)
             if attempt is None:
-                return what
-            search.tell(level, what.measurement.repeat, attempt)
-        return None
+                return following
+            search.tell(level, following.measurement.repeat, attempt)
 
     def _tell_race(self, search: _WorkloadSearch, over: bool = False) -> None:
-        """Tell the race what one search knows now. ``over``: it asks for nothing more."""
+        """Tell the race what one search knows now. ``over``: the search asks for nothing more."""
         if self._race is None or search.capacity is None:
             return
         asking = search.capacity.asking()
@@ -383,7 +397,7 @@ class DeploymentWork:
             self._race.tell(self.deployment.id, workload, slo, claim, reach, asks)
 
     def _ahead(self) -> list[NextMeasurement]:
-        """Everything that the strategies will ask for, as far as they know."""
+        """The measurements that the strategies will ask for, as far as they know."""
         ahead: list[NextMeasurement] = []
         for search in self._searches:
             levels = search.strategy.ahead()
@@ -394,23 +408,24 @@ class DeploymentWork:
         return ahead
 
     def _tell_all(self, search: _WorkloadSearch) -> list[Committed]:
-        """Tell a search that decides by figures everything that is committed of it, oldest first;
-        returns that.
+        """Tell a search that decides by figures everything that is committed of it, oldest first.
+        Returns what it was told.
 
-        Asking it what it wants would not find all: its first level may follow from predictions that
-        have changed.
+        Asking the search what it wants would not find everything: its first level may follow from
+        predictions that have changed.
         """
         told: list[Committed] = []
         if not search.strategy.needs_figures:
             return told
-        own = [one for one in self._committed.values() if one.deployment_id == self.deployment.id]
+        own: list[AttemptData] = []
+        for attempt in self._committed.values():
+            if isinstance(attempt, AttemptData) and attempt.deployment_id == self.deployment.id:
+                own.append(attempt)
         for attempt in sorted(own, key=lambda attempt: attempt.created_unix_ns):
-            if not isinstance(attempt, AttemptData):
-                continue
             point = attempt.point
             level = Level(control=cast("Control", point.control), value=point.level)
             what = self._measurement_at(search, level, point.repeat, point.start)
-            # else it belongs to another search
+            # with another id it belongs to another search
             if what.measurement.measurement_id == attempt.measurement_id:
                 search.tell(level, point.repeat, attempt)
                 told.append(attempt)

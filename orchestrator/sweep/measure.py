@@ -1,5 +1,5 @@
-"""One attempt at a load point on running replicas: load them once, watch, judge. Needs no sweep,
-plan or store.
+"""Makes one attempt at a load point on running replicas: loads them once, watches, and judges what
+came of it. It needs no sweep, plan or store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ START_LEAD_S = 0.25
 COMMIT_S = 10.0  # reserved for storing a point's rows before a node is taken back
 SETTLE_S = 30.0  # for clients to report after an abort
 IDLE_LIMIT_S = 60.0  # for an engine to drop aborted requests
-# silence on open requests that is a stall: share of request_timeout; at least
+# An engine has stalled when no open request has got a byte for so long: a share of
+# request_timeout, but at least so many seconds.
 STALL_SHARE, LEAST_STALL_S = 0.5, 120.0
 DEATH_LOOKS = 6  # one per second; vLLM's watchdog takes 5 s to notice that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
@@ -67,12 +68,13 @@ OF_THE_POINT = frozenset(
 class Loaded:
     """What loading the replicas once left behind.
 
-    ``requests``: every scheduled request, those of lost clients included; if the user ended it,
-    only those that were over by then. ``span_unix_ns``: warm-up and window, without draining.
-    ``reports``: by client; ``lost``: rows made up for lost clients, not stored yet. ``samples``:
-    /metrics by replica. ``ended``: the failure that ended it early; ``early``: where a probe that
-    knew enough ended it; ``interrupted``: the user, or too many errors, ended it. ``cache``: state
-    of the prefix caches before it. ``hosts``: load of others on the engines' hosts.
+    ``requests``: every scheduled request, those of lost clients included; if the user ended the
+    point, only those that were over by then. ``span_unix_ns``: warm-up and window, without
+    draining. ``reports``: by client. ``lost``: by client, rows made up for clients that were lost,
+    not stored yet. ``samples``: /metrics by replica. ``ended``: the failure that ended the point
+    early. ``early``: where a probe that knew enough ended it. ``interrupted``: the user, or too
+    many errors, ended it. ``cache``: state of the prefix caches before it. ``hosts``: load of
+    others on the engines' hosts.
     """
 
     span_unix_ns: tuple[int, int]
@@ -91,8 +93,8 @@ class Loaded:
         return replace(point, duration_s=self.lasted_s(point.warmup_s, point.duration_s))
 
     def lasted_s(self, warmup_s: float | None, duration_s: float | None) -> float | None:
-        """The point's real duration: shorter than ``duration_s`` if it, or the user, ended it
-        early.
+        """The point's real duration: shorter than ``duration_s`` if a probe that knew enough, the
+        user or too many errors ended it early.
         """
         if duration_s is None or not (self.interrupted or self.early):
             return duration_s
@@ -101,14 +103,14 @@ class Loaded:
 
     @property
     def stats(self) -> list[ClientStats]:
-        """Of the clients that reported."""
-        return [one.stats for one in self.reports.values()]
+        """Those of the clients that reported."""
+        return [report.stats for report in self.reports.values()]
 
     @property
     def replies(self) -> list[Reply]:
         """The replies in order of request_index, if the point keeps them."""
-        replies = (reply for one in self.reports.values() for reply in one.replies)
-        return sorted(replies, key=lambda one: one.request_index)
+        replies = itertools.chain.from_iterable(report.replies for report in self.reports.values())
+        return sorted(replies, key=lambda reply: reply.request_index)
 
     @property
     def token_events(self) -> Rows | None:
@@ -117,8 +119,12 @@ class Loaded:
         """
         from orchestrator.results.lazy_rows import LazyRows
 
-        parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
-        return LazyRows.of("token_events", parts) if len(parts) == len(self.reports) else None
+        parts = []
+        for report in self.reports.values():
+            if report.token_events is None:
+                return None
+            parts.append(report.token_events)
+        return LazyRows.of("token_events", parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +151,11 @@ class Attempt:
 def judged(
     point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken: Sequence[str] = ()
 ) -> Attempt:
-    """Judge one try. ``more_clients``: there are more for a retry; ``broken``: why the engine's
-    output makes no sense.
+    """Judge one try. A point that its clients slowed down fails only if more clients could do
+    better.
 
-    A point that its clients slowed down fails only if more of them could do better.
+    ``more_clients``: there are more clients for a retry. ``broken``: why the engine's output makes
+    no sense.
     """
     cut = loaded.cut(point)
     start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
@@ -165,7 +172,7 @@ def judged(
         sentence = "; ".join(verdict.reasons) or "the client was the limit"
         failure = Failure(FailureKind.CLIENT_BOUND, sentence)
     if failure is not None and verdict.validity == "valid":
-        # well measured until then, but not the point
+        # what was measured is sound, but it is not the whole point
         verdict = replace(verdict, validity=UNMEASURED.validity)
     return Attempt(verdict=verdict, failure=failure, loaded=loaded)
 
@@ -184,16 +191,16 @@ def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
 
 
 def _nothing_ok(requests: Rows) -> Failure | None:
-    """A failure with the commonest error, if no request succeeded; but not for a probe that was
-    ended for that.
+    """A failure with the commonest error, if no request succeeded; None for a probe that was ended
+    because it failed its limits.
     """
     statuses = set(requests["status"].unique().to_pylist())
     if RequestStatus.OK in statuses or statuses == {RequestStatus.ABORTED}:
         return None
     commonest = "no request was sent"
-    classes = requests["error_class"].drop_null().value_counts().to_pylist()
-    if classes:
-        commonest = max(classes, key=lambda entry: entry["counts"])["values"]
+    class_counts = requests["error_class"].drop_null().value_counts().to_pylist()
+    if class_counts:
+        commonest = max(class_counts, key=lambda entry: entry["counts"])["values"]
     if commonest == ErrorClass.ABORTED:  # a probe that failed its limits
         return None
     is_refused = commonest == ErrorClass.HTTP_4XX or _redirected(requests)
@@ -205,11 +212,11 @@ def _nothing_ok(requests: Rows) -> Failure | None:
 
 
 def _redirected(requests: Rows) -> bool:
-    """Whether every request is to go elsewhere: the user's URL is wrong, and no other request will
-    fare better.
+    """Whether every request was redirected: the user's URL is wrong, and no other request will fare
+    better.
     """
     statuses = requests["http_status"].unique().to_pylist()
-    return bool(statuses) and all(300 <= (one or 0) < 400 for one in statuses)
+    return bool(statuses) and all(300 <= (status or 0) < 400 for status in statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +229,15 @@ class PointSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a point ends before all clients have reported: a failure, or the user or too many errors
-    interrupt it.
+    """Why a point ends before all clients have reported: because of a failure, or because the user
+    or too many errors interrupt it.
     """
 
     failure: Failure | None = None
     interrupted: bool = False
 
 
-# looks at a running point about once a second
+# called about once a second while a point runs; returns how to end the point, or None
 Watcher = Callable[[PointSnapshot], End | None]
 
 
@@ -240,9 +247,10 @@ class Measurer:
     points.
 
     ``stopped``: whether the user asked to stop. ``tell``: hears what happens, under the
-    deployment's ``label``. ``keeps``: what a point measured until the user stopped it is wanted.
+    deployment's ``label``. ``keeps``: what a point measured until the user stopped it is kept.
     ``broken``: why the replicas' output makes no sense. ``notes``: added to the reasons of every
-    verdict.
+    verdict. ``unsalted``: paths of the APIs that refuse a cache_salt, see ``first_answers``.
+    ``taken_back``: a failure if the replicas' nodes will go within so many seconds.
     """
 
     replicas: Replicas
@@ -256,51 +264,37 @@ class Measurer:
     keeps: bool = False
     broken: Sequence[str] = ()
     notes: Sequence[str] = ()
-    # paths of APIs that refuse a cache_salt: see first_answers
     unsalted: set[str] = field(default_factory=set)
-    # set if its nodes will go within needs_s
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None
 
     def measure(
         self, point: LoadPoint, more_clients: bool = False, watch: ProbeWatch | None = None
     ) -> Attempt:
-        """Make one attempt; commits nothing. ``more_clients``: see ``judged``. ``watch``: it is a
-        probe, which ends as soon as these SLOs are decided.
+        """Make one attempt; nothing is committed. ``more_clients``: see ``judged``. ``watch``: the
+        point is a probe, which ends as soon as these SLOs are decided.
         """
         early_end = EarlyEnd(point, watch) if watch is not None else None
         try:
             loaded = self.load_once(replace(point, watched=watch is not None), early_end=early_end)
         except InputError as error:
-            return Attempt(
-                failure=Failure(FailureKind.BAD_POINT, f"The point cannot be run: {error}.")
-            )
+            sentence = f"The point cannot be run: {error}."
+            return Attempt(failure=Failure(FailureKind.BAD_POINT, sentence))
         except ClientLost as error:
             return Attempt(failure=_client_lost(error))
         attempt = judged(point, loaded, more_clients, self.broken)
-        return replace(
-            attempt,
-            verdict=replace(attempt.verdict, reasons=[*attempt.verdict.reasons, *self.notes]),
-        )
+        reasons = [*attempt.verdict.reasons, *self.notes]
+        return replace(attempt, verdict=replace(attempt.verdict, reasons=reasons))
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
-        """Send the fixed prompts, all at once, before the first point of an API. Stores nothing;
-        see ``replies``, and ``ended`` for an engine that dies at its first requests, or an endpoint
-        that only redirects them.
+        """Send the fixed prompts, all at once, before the first point of an API. Nothing is stored.
 
-        None when a client was lost or the point cannot be run: the first point will fail in the
-        same way.
+        Of the result see ``replies``, and ``ended`` for an engine that dies at its first requests,
+        or an endpoint that only redirects them. None when a client was lost or the point cannot be
+        run: the first point will fail in the same way.
         """
         self.tell(Phase(self.label, PhaseName.ANSWERS))
-        salting = (True, False) if point.dialect.cache_salt else (True,)
         try:
-            for salts, logprobs in itertools.product(salting, (True, False)):
-                asked = point if salts else replace(point, dialect=point.dialect.unsalted())
-                loaded = self.load_once(fixed_prompts(asked, logprobs), lead_s=0.0, store=False)
-                classes = set(loaded.requests["error_class"].to_pylist())
-                if loaded.ended is not None or not classes or classes - REFUSALS:
-                    if not salts:
-                        self.unsalted.add(point.dialect.path)
-                    break
+            loaded = self._load_accepted_prompts(point)
         except (InputError, ClientLost):
             return None
         ended = loaded.ended
@@ -310,6 +304,24 @@ class Measurer:
             return None
         return replace(loaded, ended=ended)
 
+    def _load_accepted_prompts(self, point: LoadPoint) -> Loaded:
+        """Send the fixed prompts in ever plainer requests until the API does not refuse all of
+        them: with logprobs, without, and then both without a cache_salt. Notes an API that takes no
+        cache_salt. Raises InputError, ClientLost.
+        """
+        salting = (True, False) if point.dialect.cache_salt else (True,)
+        for is_salted, logprobs in itertools.product(salting, (True, False)):
+            variant = point
+            if not is_salted:
+                variant = replace(point, dialect=point.dialect.unsalted())
+            loaded = self.load_once(fixed_prompts(variant, logprobs), lead_s=0.0, store=False)
+            classes = set(loaded.requests["error_class"].to_pylist())
+            if loaded.ended is not None or not classes or classes - REFUSALS:
+                if not is_salted:
+                    self.unsalted.add(point.dialect.path)
+                break
+        return loaded
+
     def load_once(
         self,
         point: LoadPoint,
@@ -318,10 +330,11 @@ class Measurer:
         early_end: EarlyEnd | None = None,
     ) -> Loaded:
         """Load the replicas once, with all clients starting at one instant, and watch until the
-        end.
+        end. Raises InputError for a point that cannot be run, ClientLost when a client is lost
+        before the start.
 
-        Raises InputError for a point that cannot be run, ClientLost when a client is lost before
-        the start.
+        ``lead_s``: until the start, by default the measurer's. ``store``: clients store their rows.
+        ``early_end``: ends a probe.
         """
         from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
@@ -329,7 +342,7 @@ class Measurer:
         if lead_s is None:
             lead_s = self.lead_s
         cache = self.replicas.fresh_cache(point.dialect)
-        # a minute where prompts are many and long
+        # this takes a minute where prompts are many and long
         self.tell(Phase(self.label, PhaseName.WRITE_REQUESTS, level_words(point)))
         if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
@@ -346,7 +359,7 @@ class Measurer:
         early = early_end.end if early_end else None
         longest_s = _length_s(point, early_end) or math.inf
         took_s = min(self.clock.now_s() - started_s, longest_s)
-        # the wall clock may have been set meanwhile
+        # not read from the wall clock, which may have been set meanwhile
         span_unix_ns = (started_unix_ns, started_unix_ns + int(took_s * 1e9))
         if ended is not None or interrupted:
             run.abort(rows=not interrupted)  # requests that the user cut short have not failed
@@ -409,7 +422,7 @@ class Measurer:
                 return End(_client_lost(error))
             if not all_reported and self.stopped():
                 return End(interrupted=True)
-            failure = self.replicas.failure()  # it may have died with the last request
+            failure = self.replicas.failure()  # an engine may have died with the last request
             if failure is not None:
                 return End(self._died(failure))
             if all_reported:
@@ -423,7 +436,7 @@ class Measurer:
     def _watchers(
         self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd | None
     ) -> list[Watcher]:
-        """What looks at a running point, in this order."""
+        """The watchers of a point, in the order in which they are called."""
         watchers: list[Watcher] = [partial(self._look_for_lost_nodes, point, early_end)]
         if early_end is not None:
             watchers.append(partial(self._look_for_verdict, run, point, early_end))
@@ -438,7 +451,7 @@ class Measurer:
     def _look_for_lost_nodes(
         self, point: LoadPoint, early_end: EarlyEnd | None, snapshot: PointSnapshot
     ) -> End | None:
-        """End the point while its rows can still be stored before its nodes go."""
+        """End the point if its nodes are taken back before it is over and its rows are stored."""
         needs_s = max(0.0, _length_s(point, early_end) - snapshot.elapsed_s) + COMMIT_S
         failure = self.taken_back(needs_s)
         return End(self._died(failure, "preempted")) if failure is not None else None
@@ -446,18 +459,19 @@ class Measurer:
     def _look_for_verdict(
         self, run: ClientRun, point: LoadPoint, early_end: EarlyEnd, snapshot: PointSnapshot
     ) -> None:
-        """Let a probe end its run, unless that is about to end by itself."""
+        """Let a probe end its run once it knows enough, unless the run is about to end by itself."""
         length_s = _length_s(point, early_end)
         if not length_s or snapshot.elapsed_s + self.lead_s < length_s:
             early_end.look(run, snapshot.progress, snapshot.elapsed_s)
 
     def _look_for_stall(self, point: LoadPoint, snapshot: PointSnapshot) -> End | None:
+        """End the point if an engine makes no progress."""
         failure = _stalled(snapshot.progress, point)
         return End(self._died(failure)) if failure is not None else None
 
     def _died_after(self) -> Failure | None:
-        """Why the engine died, if it did: its server may outlive it by seconds and answer 5xx, so
-        look for a while.
+        """Why the engine died, if it did. Its server may outlive it by seconds and answer 5xx, so
+        this looks for a while.
         """
         for _ in range(DEATH_LOOKS):
             failure = self.replicas.failure()
@@ -469,6 +483,7 @@ class Measurer:
         return None
 
     def _died(self, failure: Failure, kind: str = "engine_died") -> Failure:
+        """Tell of a failure that ends the launch, and return it. ``kind``: of the event."""
         self.tell(Event(kind, failure.sentence, self.label, self.launch_id))
         return failure
 
@@ -491,8 +506,8 @@ class Measurer:
 
 @dataclass(slots=True)
 class LateClients:
-    """A watcher of clients that do not report in time: they are told to abort, and given up
-    SETTLE_S later.
+    """A watcher of clients that do not report in time: they are told to abort, and SETTLE_S later
+    they are given up.
     """
 
     run: ClientRun
@@ -530,8 +545,8 @@ def _look_for_errors(max_errors: int, snapshot: PointSnapshot) -> End | None:
 
 
 def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
-    """A failure if an engine lives but makes no progress: its open requests got nothing for longer
-    than any prefill.
+    """A failure if an engine lives but makes no progress: its open requests have got nothing for
+    longer than any prefill takes.
     """
     limit_s = max(LEAST_STALL_S, STALL_SHARE * point.request_timeout_s)
     silent = progress.silent(limit_s)

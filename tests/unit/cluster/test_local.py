@@ -81,7 +81,7 @@ def test_an_answer_that_the_driver_cannot_read_says_why(monkeypatch: pytest.Monk
     def full(_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("orchestrator.cluster.local._Read.load", full)
+    monkeypatch.setattr("orchestrator.cluster.local._AnswerReader.load", full)
     with pytest.raises(HostLost, match="answer could not be read: .*Too many open files"):
         reported(ClientProcess())
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
 from orchestrator.cluster import node_checks
-from orchestrator.cluster.base import Growth, Machine, NodeType
+from orchestrator.cluster.base import Growth, Machine, NodeType, RefusedNodes
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.node_checks import facts
 from orchestrator.plan.make import make_plan
@@ -336,7 +336,7 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
             "the autoscaler ended: KeyError",
         ),
         (
-            {"reports": 2, "refused": {"spot": (2, "quota")}},
+            {"reports": 2, "refused": {"spot": RefusedNodes(2, "quota")}},
             "launches of nodes were refused: 2 x spot (quota)",
         ),
         ({"reports": 2}, None),
