@@ -9,14 +9,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind
-from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
@@ -36,7 +35,6 @@ from orchestrator.spec.load import Slo
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.find_capacity import CapacitySearch
 from orchestrator.sweep.measure import Attempt, Loaded
-from orchestrator.sweep.words import claim_words
 from tests.in_flight import record_of
 from tests.unit.results.builders import part_of, request, requests
 from tests.unit.sweep import simulation
@@ -569,13 +567,6 @@ def test_lumps_end_a_search_only_where_times_between_tokens_are_limited(
         search.plan = search.plan.model_copy(update={"slos": (slo,)})
         search.run()
         assert measurer.probes == probes
-
-
-def test_a_level_whose_probe_passed_once_is_called_unconfirmed() -> None:
-    claim = Claim(None, 0.0, 31.54, "budget", (cast("Any", object()),), passed=16.0)
-    said = claim_words("request_rate", {"fast": claim})
-    assert said == "fast: passed 16 req/s, not confirmed, fails 31.54 req/s"
-    assert "hold" not in said
 
 
 def test_a_sweep_whose_engine_answers_noise_probes_once_per_start(tmp_path: Path) -> None:

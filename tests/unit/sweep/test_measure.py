@@ -13,7 +13,6 @@ from orchestrator.results.events import Event, Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
 from orchestrator.sweep.early_end import EarlyStop
-from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.measure import (
     COMMIT_S,
     SETTLE_S,
@@ -88,15 +87,6 @@ def test_an_endpoint_has_no_agents_and_is_measured_all_the_same() -> None:
         load_point()
     )  # type: ignore[arg-type]
     assert (attempt.failure, attempt.verdict.validity) == (None, "valid")
-
-
-def test_a_salt_of_the_users_own_is_the_same_for_every_attempt_and_no_fresh_cache() -> None:
-    theirs = Dialect("openai_chat", "/", extra_body={"cache_salt": "x"})
-    assert Replicas((), ()).fresh_cache(theirs) == "unknown"
-    assert (
-        Replicas((), ()).fresh_cache(Dialect("openai_chat", "/", cache_salt=True).salted("y"))
-        == "salted"
-    )
 
 
 def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_help() -> None:
@@ -266,21 +256,6 @@ def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_w
     assert found.ended is not None
     assert measurer(world_of(fails={"first": ["lost"]})).first_answers(load_point()) is None
     assert steps(world)["load"] == 0
-
-
-def test_each_of_many_replicas_answers_a_few_of_the_same_prompts_and_no_longer_than_a_minute() -> (
-    None
-):
-    few, many = (
-        fixed_prompts(load_point(targets=(TARGET,) * count), logprobs=True) for count in (1, 10)
-    )
-    assert (few.requests, many.requests, many.level.value, many.request_timeout_s) == (
-        32,
-        40,
-        40,
-        60,
-    )
-    assert (few.seed, few.workload) == (many.seed, many.workload)
 
 
 def test_who_refuses_log_probabilities_is_asked_without() -> None:

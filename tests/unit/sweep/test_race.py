@@ -295,28 +295,6 @@ def test_what_others_tell_in_between_does_not_end_a_sweep(
     assert work.next is None
 
 
-TWO_SIZES = "{tensor_parallel_size: 1}, {tensor_parallel_size: 4}"
-
-
-@pytest.mark.parametrize(
-    ("objective", "expected"),
-    [("", [1, 4]), (", objective: usd", [3, 12]), (", objective: deployment", [1, 1])],
-)
-def test_it_is_raced_per_what_the_file_says(objective: str, expected: list[float]) -> None:
-    plan = racing(objective, TWO_SIZES, ", usd_per_gpu_hour: 3")
-    race = race_of(plan)
-    assert race is not None
-    found = [one.divisor for one in race.entrants.values()]
-    assert sorted(found) == expected
-
-
-def test_requests_in_flight_do_not_race() -> None:
-    text = RACE.format(load="", cases=SLOTS, price="").replace("request_rate", "concurrency")
-    race = race_of(make_plan(parse_experiment(text, "x.yaml")))
-    assert race is not None
-    assert race.full_grid
-
-
 @pytest.mark.parametrize(
     ("load", "said"),
     [

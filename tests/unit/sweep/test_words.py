@@ -1,11 +1,46 @@
-"""The sentences of a sweep about points and engines."""
+"""What events and the live view say of a point, of a search and of broken output."""
 
 from __future__ import annotations
+
+import math
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
-from orchestrator.sweep.words import broken_output_text
+from orchestrator.capacity.claim import Claim
+from orchestrator.sweep.words import broken_output_text, claim_words, level_words
+from tests.unit.sweep.simulation import plan_of
+
+LEVELS = (cast("Any", object()),)  # some level was probed
+
+
+def words_of(claim: Claim) -> str:
+    return claim_words("request_rate", {"fast": claim})
+
+
+def test_a_point_is_named_after_its_workload_and_its_level() -> None:
+    (point,) = plan_of(levels="8").points
+    assert level_words(point) == "w 8 in flight"
+
+
+def test_nothing_is_known_of_an_slo_before_its_first_probe() -> None:
+    assert words_of(Claim(None, 0.0, math.inf, "budget", ())) == "fast: nothing is known yet"
+
+
+def test_a_confirmed_level_holds_and_the_next_one_fails() -> None:
+    claim = Claim(16.0, 16.0, 20.0, "exact", LEVELS)
+    assert words_of(claim) == "fast: holds 16 req/s, fails 20 req/s"
+
+
+def test_a_level_that_passed_once_is_called_unconfirmed() -> None:
+    claim = Claim(None, 0.0, 31.54, "budget", LEVELS, passed=16.0)
+    assert words_of(claim) == "fast: passed 16 req/s, not confirmed, fails 31.54 req/s"
+
+
+def test_without_a_failed_level_none_fails_yet() -> None:
+    claim = Claim(None, 0.0, math.inf, "budget", LEVELS)
+    assert words_of(claim) == "fast: no level passed yet, none fails yet"
 
 
 @pytest.mark.parametrize(
