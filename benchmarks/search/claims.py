@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -43,7 +44,7 @@ SLO = Slo(name="slo", ttft=0.5, attainment=TARGET)
 
 @dataclass
 class Spent:
-    """Load that a search took."""
+    """Load that a search took, and how it ended."""
 
     seconds: float = 0.0
     requests: int = 0
@@ -52,11 +53,17 @@ class Spent:
     high: float = math.inf
 
     def add(self, seconds: float, requests: int) -> None:
-        self.seconds, self.requests, self.probes = (
-            self.seconds + seconds,
-            self.requests + requests,
-            self.probes + 1,
-        )
+        self.seconds += seconds
+        self.requests += requests
+        self.probes += 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one search claims (None: nothing), and what it took."""
+
+    claim: float | None
+    spent: Spent
 
 
 def probe(
@@ -68,17 +75,23 @@ def probe(
     cap_s: float,
 ) -> ProbeOutcome:
     """One probe as a sweep runs it, and what is stored of it."""
-    test, told = Probe([[TARGET]], [tier.before(level)], expected_requests(tier.state, level)), 0
+    test = Probe([[TARGET]], [tier.before(level)], expected_requests(tier.state, level))
     run = server.probe(level, cap_s, rng)
     by_end = np.argsort(run.done, kind="stable")
-    ends, end, verdict, now = run.done[by_end], cap_s, None, LOOK_S
+    ends = run.done[by_end]
+    told = 0  # how many ended requests the test knows
+    end = cap_s
+    verdict = None
+    now = LOOK_S
     while now < cap_s:
-        until = int(np.searchsorted(ends, now, "right"))
-        new, told = by_end[told:until], until
+        ended = int(np.searchsorted(ends, now, "right"))
+        new = by_end[told:ended]
+        told = ended
         test.tell(run.due[new], run.done[new], run.met[new, None])
         came = int(np.searchsorted(run.due, now, "right"))
-        waits = run.due[:came][run.done[:came] > now]
-        (verdict,) = test.look(now, waits, (now - waits > run.limit)[:, None])
+        waiting_since = run.due[:came][run.done[:came] > now]
+        has_missed = (now - waiting_since > run.limit)[:, None]
+        (verdict,) = test.look(now, waiting_since, has_missed)
         if verdict or test.takes_longer:
             end = now
             break
@@ -91,11 +104,16 @@ def stored(
     run: Run, level: float, end: float, verdict: LevelVerdict | None, diverging: bool, whole: bool
 ) -> ProbeOutcome:
     """What is kept of a probe that ended then."""
-    asked = run.due < end
-    begin = steady_from(lambda: [RequestSpans(run.due[asked], run.done[asked])], end) or 0.0
-    met = run.met & (run.done <= end) if diverging else run.met  # what was open was aborted
-    shows: Shows = "diverged" if diverging else "misses" if verdict == "fails" else "all"
-    return ProbeOutcome(level, (met[asked & (run.due >= begin)],), shows, whole)
+    was_due = run.due < end
+    begin = steady_from(lambda: [RequestSpans(run.due[was_due], run.done[was_due])], end) or 0.0
+    met = run.met
+    shows: Shows = "all"
+    if diverging:
+        met = met & (run.done <= end)  # open requests were aborted
+        shows = "diverged"
+    elif verdict == "fails":
+        shows = "misses"
+    return ProbeOutcome(level, (met[was_due & (run.due >= begin)],), shows, whole)
 
 
 def search(
@@ -108,12 +126,14 @@ def search(
 ) -> Claim:
     """A whole search of one tier, or as much of it as so many seconds of load allow."""
     tier = Tier(server.closed, SLO, precision)
-    while spent.probes < MOST_PROBES and (left_s := budget_s - spent.seconds) > 0:
+    while spent.probes < MOST_PROBES and spent.seconds < budget_s:
+        left_s = budget_s - spent.seconds
         level = level_to_explore(tier.state, guess, left_s=left_s) or level_to_confirm(tier.state)
         if level is None:
             break
         tier.tell(probe(server, level, rng, spent, tier, min(CAP_S, left_s)))
-    spent.status, spent.high = tier.claim.status, tier.claim.high
+    spent.status = tier.claim.status
+    spent.high = tier.claim.high
     return tier.claim
 
 
@@ -121,7 +141,9 @@ def met(
     server: Server, level: float, requests: int, rng: np.random.Generator, spent: Spent
 ) -> float:
     """Attainment among so many requests, without any warm-up: a probe as others make it."""
-    seconds = requests / level * (server.limit * 0.8 if server.closed else 1.0)
+    seconds = requests / level
+    if server.closed:
+        seconds *= server.request_s
     run = server.probe(level, seconds, rng)
     spent.add(seconds, len(run.due))
     return float(run.met.mean()) if len(run.met) else 1.0
@@ -129,34 +151,45 @@ def met(
 
 def bisection(holds: Callable[[float], bool], tolerance: float = 0.05) -> float | None:
     """Doubling from 1, then halving the bracket until it is 5 % wide."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while holds(high):
-        low, high = high, high * 2
+        low = high
+        high *= 2
     while high - low > tolerance * high and high > 1e-3:
         middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
     return low or None
 
 
-def wilson_lower(share: float, n: int) -> float:
-    """One-sided 95 %, as if requests were independent."""
-    z2 = 1.645**2
-    centre, half = (
-        share + z2 / (2 * n),
-        math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))),
-    )
-    return (centre - half) / (1 + z2 / n)
-
-
 def uniform_scan(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
-    """Ten rates up to twice what it can do (somebody guessed well), 1,000 requests each: the
-    highest that passes.
+    """Ten rates up to twice what the server can do (a good guess), 1,000 requests each: the highest
+    that passes.
     """
-    rates = [server.capacity * one / 5 for one in range(1, 11)]
-    return max((one for one in rates if met(server, one, 1000, rng, spent) >= TARGET), default=None)
+    rates = [server.capacity * step / 5 for step in range(1, 11)]
+    passing = [rate for rate in rates if met(server, rate, 1000, rng, spent) >= TARGET]
+    return max(passing, default=None)
 
 
 Rule = Callable[[Server, np.random.Generator, Spent], float | None]
+
+
+def to_the_end(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
+    return search(server, rng, spent, None).claim
+
+
+def to_the_precision_of_a_file(
+    server: Server, rng: np.random.Generator, spent: Spent
+) -> float | None:
+    return search(server, rng, spent, None, precision=PRECISION).claim
+
+
+def first_guess_off(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
+    guess = server.capacity * float(rng.lognormal(0, 0.4))
+    return search(server, rng, spent, guess).claim
 
 
 def within(minutes: int) -> Rule:
@@ -164,58 +197,68 @@ def within(minutes: int) -> Rule:
     return lambda server, rng, spent: search(server, rng, spent, None, 60.0 * minutes).claim
 
 
-RULES: dict[str, Rule] = {
-    "this program, to the end": lambda server, rng, spent: search(server, rng, spent, None).claim,
-    "this program, to the precision of a file": lambda server, rng, spent: (
-        search(server, rng, spent, None, precision=PRECISION).claim
-    ),
-    **{f"this program, {minutes} minutes": within(minutes) for minutes in (10, 20, 30, 60)},
-    "this program, first guess off by sigma 0.4": lambda server, rng, spent: (
-        search(server, rng, spent, server.capacity * float(rng.lognormal(0, 0.4))).claim
-    ),
-    "bisection, 100 requests": lambda server, rng, spent: bisection(
-        lambda level: met(server, level, 100, rng, spent) >= TARGET
-    ),
-    "bisection, 1,000 requests": lambda server, rng, spent: bisection(
-        lambda level: met(server, level, 1000, rng, spent) >= TARGET
-    ),
-    "best of 3 x 300": lambda server, rng, spent: bisection(
+def bisection_by_probes_of(requests: int) -> Rule:
+    """A level passes if one probe of so many requests meets the target."""
+    return lambda server, rng, spent: bisection(
+        lambda level: met(server, level, requests, rng, spent) >= TARGET
+    )
+
+
+def best_of_three(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
+    """A level passes if one of three probes of 300 requests does."""
+    return bisection(
         lambda level: any(met(server, level, 300, rng, spent) >= TARGET for _ in range(3))
-    ),
-    # concurrency there; doubling, bisection to 10 %, at most 15 probes, point estimates
-    "doubling and bisection to 10 %, 15 probes (GuideLLM)": lambda server, rng, spent: bisection(
+    )
+
+
+def at_most_15_probes(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
+    """As GuideLLM, by concurrency there: doubling, bisection to 10 %, point estimates."""
+    return bisection(
         lambda level: spent.probes < 15 and met(server, level, 1000, rng, spent) >= TARGET, 0.1
-    ),
+    )
+
+
+# the length of a name is part of its seeds: a rule that is renamed has other random numbers
+RULES: dict[str, Rule] = {
+    "this program, to the end": to_the_end,
+    "this program, to the precision of a file": to_the_precision_of_a_file,
+    **{f"this program, {minutes} minutes": within(minutes) for minutes in (10, 20, 30, 60)},
+    "this program, first guess off by sigma 0.4": first_guess_off,
+    "bisection, 100 requests": bisection_by_probes_of(100),
+    "bisection, 1,000 requests": bisection_by_probes_of(1000),
+    "best of 3 x 300": best_of_three,
+    "doubling and bisection to 10 %, 15 probes (GuideLLM)": at_most_15_probes,
     "uniform scan, 10 rates": uniform_scan,
 }
 
 
-def repetition(server: Server, rule: str, seed: int) -> tuple[float | None, Spent]:
-    """What one search claims, and what it took."""
+def repetition(server: Server, rule: str, seed: int) -> Result:
+    """One search by a rule."""
     spent = Spent()
-    return RULES[rule](server, np.random.default_rng([seed, len(rule)]), spent), spent
+    claim = RULES[rule](server, np.random.default_rng([seed, len(rule)]), spent)
+    return Result(claim, spent)
 
 
-def row(server: Server, rule: str, found: Sequence[tuple[float | None, Spent]]) -> str:
-    """Of a table, from these repetitions."""
-    claims, spents = [claim for claim, _ in found], [spent for _, spent in found]
-    shares = np.array([one / server.capacity for one in claims if one is not None])
-    at = np.quantile(shares, [0.05, 0.5, 0.95, 1.0]) if shares.size else ()
+def row(server: Server, rule: str, results: Sequence[Result]) -> str:
+    """Row of the table, from these repetitions."""
+    claims = [result.claim for result in results if result.claim is not None]
+    shares = np.array(claims) / server.capacity
+    quantiles = np.quantile(shares, [0.05, 0.5, 0.95, 1.0]) if shares.size else ()
+    # a level that holds was "shown to fail"
+    too_low = [result.spent.high * KNOWN < server.capacity for result in results]
+    statuses = Counter(result.spent.status for result in results).most_common()
     cells = (
-        *(server.name, f"{server.capacity:.4g}", rule, f"{len(found)}"),
-        f"{np.sum(shares > KNOWN) / len(found):.1%}",
-        # such a level was "shown to fail"
-        f"{np.mean([one.high * KNOWN < server.capacity for one in spents]):.1%}",
-        f"{np.mean([one is None for one in claims]):.1%}",
-        " ".join(f"{one:.3f}" for one in at) or "-",
-        *(
-            f"{np.mean([getattr(one, of) for one in spents]):,.0f}"
-            for of in ("requests", "seconds")
-        ),
-        ", ".join(
-            f"{count} {status}"
-            for status, count in Counter(one.status for one in spents).most_common()
-        ),
+        server.name,
+        f"{server.capacity:.4g}",
+        rule,
+        f"{len(results)}",
+        f"{np.sum(shares > KNOWN) / len(results):.1%}",
+        f"{np.mean(too_low):.1%}",
+        f"{1 - len(claims) / len(results):.1%}",
+        " ".join(f"{quantile:.3f}" for quantile in quantiles) or "-",
+        f"{np.mean([result.spent.requests for result in results]):,.0f}",
+        f"{np.mean([result.spent.seconds for result in results]):,.0f}",
+        ", ".join(f"{count} {status}" for status, count in statuses),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -235,12 +278,13 @@ def main() -> None:
         "| claim / capacity p5, median, p95, most | requests | load s | statuses |"
     )
     print(f"|{'---|' * 11}")
-    for server in (one for one in SERVERS if options.only in one.name):
-        for rule in (one for one in RULES if options.rule in one):
-            began = time.process_time()
-            found = [repetition(server, rule, seed) for seed in seeds]
-            print(row(server, rule, found), flush=True)
-            print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
+    servers = [server for server in SERVERS if options.only in server.name]
+    rules = [rule for rule in RULES if options.rule in rule]
+    for server, rule in product(servers, rules):
+        began = time.process_time()
+        results = [repetition(server, rule, seed) for seed in seeds]
+        print(row(server, rule, results), flush=True)
+        print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

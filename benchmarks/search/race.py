@@ -15,6 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -44,21 +45,20 @@ class Search(Capacity):
         super().__init__(
             Question((), "request_rate", (SLO,), first_guess=guess, rivals=race.rivals(name, "w"))
         )
-        self.race, self.name, self.devices, self.capacity, self.server = (
-            race,
-            name,
-            devices,
-            capacity,
-            server,
-        )
+        self.race = race
+        self.name = name
+        self.devices = devices
+        self.capacity = capacity
+        self.server = server
         (self.tier,) = self._tiers
-        self.value, self.waited = guess / devices, False  # as predicted
+        self.predicted_value = guess / devices
+        self.has_yielded = False
 
     def go_on(self, gives_way: Callable[[], bool], rng: np.random.Generator, spent: Spent) -> None:
         """One launch: until it knows, is dominated, or others come first."""
         while (level := self.ask()) is not None:
             if self.may_wait and gives_way():
-                self.waited = True
+                self.has_yielded = True
                 return
             self.tier.tell(probe(self.server, level.value, rng, spent, self.tier, CAP_S))
             self._told += 1
@@ -78,25 +78,24 @@ class Search(Capacity):
 def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[Race, list[Search]]:
     """So many deployments, those predicted best first."""
     cells = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
-    gains = {
-        name: dict(zip(map(str, values), rng.lognormal(0, 0.25, len(values)), strict=True))
-        for name, values in AXES.items()
-    }
-    found, entrants = [], dict[str, Entrant]()
+    gains: dict[str, dict[str, float]] = {}
+    for axis, values in AXES.items():
+        gains_of_values = rng.lognormal(0, 0.25, len(values))
+        gains[axis] = dict(zip(map(str, values), gains_of_values, strict=True))
+    searches: list[Search] = []
+    entrants: dict[str, Entrant] = {}
     race = Race(entrants)
     for number in rng.permutation(len(cells))[:size]:
-        cell, name = cells[number], str(number)
+        cell = cells[number]
+        name = str(number)
         devices = cell["tensor_parallel_size"] * cell["pipeline_parallel_size"]
-        gain = np.prod([gains[axis][str(value)] for axis, value in cell.items()]) * rng.lognormal(
-            0, 0.1
-        )
-        capacity = 4.0 * float(gain) * devices
+        gain = np.prod([gains[axis][str(value)] for axis, value in cell.items()])
+        capacity = 4.0 * float(gain * rng.lognormal(0, 0.1)) * devices
         server = Server("", curve(capacity, STEEPNESS[kind], runs), 0.5, (1.0, 2.0))
-        found.append(
-            Search(race, name, devices, capacity, server, capacity * float(rng.lognormal(0, SIGMA)))
-        )
+        guess = capacity * float(rng.lognormal(0, SIGMA))
+        searches.append(Search(race, name, devices, capacity, server, guess))
         entrants[name] = Entrant("all", float(devices), cell)
-    return race, sorted(found, key=lambda one: -one.value)
+    return race, sorted(searches, key=lambda search: -search.predicted_value)
 
 
 def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
@@ -104,18 +103,18 @@ def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
     seen = -1
     while seen != race.version:
         seen = race.version
-        for one in searches:
-            if one.look():
-                one.tell_race()
-    return [one for one in searches if one.ask() is not None]
+        for search in searches:
+            if search.look():
+                search.tell_race()
+    return [search for search in searches if search.ask() is not None]
 
 
-def gives_way(race: Race, one: Search, queue: Sequence[Search]) -> bool:
+def gives_way(race: Race, search: Search, queue: Sequence[Search]) -> bool:
     """Once: to all that were not probed yet, and to those that may come further."""
-    priority = race.priority(one.name)
-    return not one.waited and any(
-        not other.probes or race.priority(other.name) > priority for other in queue
-    )
+    if search.has_yielded:
+        return False
+    priority = race.priority(search.name)
+    return any(not other.probes or race.priority(other.name) > priority for other in queue)
 
 
 def alone(kind: str, count: int) -> float:
@@ -123,24 +122,40 @@ def alone(kind: str, count: int) -> float:
     spent = Spent()
     for seed in range(count):
         rng = np.random.default_rng([seed, 1])
-        _, (one,) = grid(1, kind, (1, 5)[seed % 2], rng)
-        one.go_on(lambda: False, rng, spent)
+        _, (search,) = grid(1, kind, (1, 5)[seed % 2], rng)
+        search.go_on(lambda: False, rng, spent)
     return spent.seconds / count
 
 
-def run(size: int, kind: str, seed: int, patient: bool) -> tuple[float, Spent, int]:
-    """Regret (how much of the best value per GPU the winner lacks), load, and starts of engines."""
-    rng, spent, starts = np.random.default_rng([seed, size]), Spent(), 0
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one race. ``regret``: how much of the best value per GPU the winner lacks.
+    ``starts``: of engines.
+    """
+
+    regret: float
+    spent: Spent
+    starts: int
+
+
+def run(size: int, kind: str, seed: int, patient: bool) -> Outcome:
+    """One race. ``patient``: leaders give way once."""
+    rng = np.random.default_rng([seed, size])
+    spent = Spent()
+    starts = 0
     race, searches = grid(size, kind, (1, 5)[seed % 2], rng)
-    while queue := follow(race, searches):
-        one = min(queue, key=lambda each: (each.probes > 0, -race.priority(each.name)))
-        queue.remove(one)
+    queue = follow(race, searches)
+    while queue:
+        search = min(queue, key=lambda other: (other.probes > 0, -race.priority(other.name)))
+        queue.remove(search)
         starts += 1
-        one.go_on(partial(gives_way, race, one, queue) if patient else lambda: False, rng, spent)
-    best = max(one.capacity / one.devices for one in searches)
-    winner = max(searches, key=lambda one: worth(one.tier.claim, TARGET) / one.devices)
+        yields = partial(gives_way, race, search, queue) if patient else lambda: False
+        search.go_on(yields, rng, spent)
+        queue = follow(race, searches)
+    best = max(search.capacity / search.devices for search in searches)
+    winner = max(searches, key=lambda search: worth(search.tier.claim, TARGET) / search.devices)
     held = winner.capacity if winner.tier.claim.claim is not None else 0.0
-    return 1.0 - held / winner.devices / best, spent, starts
+    return Outcome(1.0 - held / winner.devices / best, spent, starts)
 
 
 def main() -> None:
@@ -168,16 +183,15 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
         began = time.process_time()
-        raced = [
+        races = [
             run(size, options.server, seed, not options.impatient)
             for seed in range(options.repetitions)
         ]
-        regrets = np.array([regret for regret, _, _ in raced])
-        load_s, full_s = float(np.mean([spent.seconds for _, spent, _ in raced])), size * each_s
-        probes, starts = (
-            np.mean([spent.probes for _, spent, _ in raced]),
-            np.mean([count for *_, count in raced]),
-        )
+        regrets = np.array([race.regret for race in races])
+        load_s = float(np.mean([race.spent.seconds for race in races]))
+        full_s = size * each_s
+        probes = np.mean([race.spent.probes for race in races])
+        starts = np.mean([race.starts for race in races])
         print(
             f"| {size} | {options.repetitions} | {np.mean(regrets <= 0.02):.1%} | "
             f"{regrets.max():.1%} "

@@ -33,8 +33,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Server:
-    """``probe(level, seconds, rng)``. ``levels``: below and above its capacity; ``exact``: it,
-    where theory says it.
+    """A server in virtual time. ``answer``: how long each request takes and whether it meets the
+    limits. ``levels``: one below and one above its capacity. ``exact``: its capacity, where theory
+    says it. ``closed``: load is requests in flight, not a rate.
     """
 
     name: str
@@ -47,8 +48,7 @@ class Server:
     def probe(self, level: float, seconds: float, rng: np.random.Generator) -> Run:
         """A run whose requests are due in so many seconds; they all end."""
         if self.closed:
-            each = self.limit * 0.8  # what one of so many clients takes for a request, in the mean
-            count = max(1, int(level * seconds / each))
+            count = max(1, int(level * seconds / self.request_s))
             due = np.sort(rng.uniform(0, seconds, count))
         else:
             gaps = rng.exponential(1 / level, int(level * seconds * 1.2) + 50)
@@ -56,6 +56,11 @@ class Server:
             due = due[due < seconds]
         stay, met = self.answer(level, due, rng)
         return Run(due, due + stay, met, self.limit)
+
+    @property
+    def request_s(self) -> float:
+        """How long one of the clients of a closed loop takes for a request, in the mean."""
+        return self.limit * 0.8
 
     @property
     def capacity(self) -> float:
@@ -69,7 +74,10 @@ def _capacity(server: Server) -> float:
     while high / low > 1.002:
         middle = (low * high) ** 0.5
         run = server.probe(middle, LONG / middle, np.random.default_rng(7))
-        low, high = (middle, high) if run.met[1000:].mean() >= TARGET else (low, middle)
+        if run.met[1000:].mean() >= TARGET:
+            low = middle
+        else:
+            high = middle
     return low
 
 
@@ -94,29 +102,34 @@ def exponential_slots(
     """As ``slots``, with times that are exponential (M/M/c)."""
 
     def answer(level: float, due: Floats, rng: np.random.Generator) -> tuple[Floats, Bools]:
-        free, done = [0.0] * count, np.empty(len(due))
-        for at, (one, takes) in enumerate(
-            zip(due.tolist(), rng.exponential(seconds, len(due)).tolist(), strict=True)
-        ):
-            start = heapq.heappop(free)
-            done[at] = max(one, start) + takes
-            heapq.heappush(free, max(one, start) + takes)
-        return done - due, done - due <= limit
+        free_s = [0.0] * count  # when each place is free
+        durations = rng.exponential(seconds, len(due)).tolist()
+        ends: list[float] = []
+        for due_s, takes_s in zip(due.tolist(), durations, strict=True):
+            end_s = max(due_s, heapq.heappop(free_s)) + takes_s
+            ends.append(end_s)
+            heapq.heappush(free_s, end_s)
+        stay_s = np.array(ends) - due
+        return stay_s, stay_s <= limit
 
     return answer
 
 
 def exponential_capacity(count: int, seconds: float, limit: float, low: float) -> float:
-    """Of ``exponential_slots``, above ``low``: where as many as may take longer, by the sojourn
-    times of M/M/c.
+    """Capacity of ``exponential_slots``, above ``low``: the rate at which the share of requests that
+    take longer than the limit is what the target allows, by the sojourn times of M/M/c.
     """
 
     def late(rate: float) -> float:
-        busy, blocked = rate * seconds, 1.0  # Erlang B, then C
+        """The share of requests that take longer than the limit."""
+        busy = rate * seconds
+        blocked = 1.0  # Erlang B
         for slot in range(1, count + 1):
             blocked = busy * blocked / (slot + busy * blocked)
-        waits, idle = blocked / (1 - busy / count * (1 - blocked)), count - 1 - busy
-        return math.exp(-limit / seconds) * (1 - waits * math.expm1(-limit / seconds * idle) / idle)
+        waits = blocked / (1 - busy / count * (1 - blocked))  # Erlang C
+        idle = count - 1 - busy
+        times = limit / seconds
+        return math.exp(-times) * (1 - waits * math.expm1(-times * idle) / idle)
 
     return float(brentq(lambda rate: late(rate) - (1 - TARGET), low, count / seconds * (1 - 1e-9)))
 
@@ -124,17 +137,21 @@ def exponential_capacity(count: int, seconds: float, limit: float, low: float) -
 def batches(
     most: int, base: float, each: float, limit: float
 ) -> Callable[..., tuple[Floats, Bools]]:
-    """Whoever waits is taken together, at most so many; a batch takes ``base`` and ``each`` for
-    each of it.
+    """Requests that wait are taken together, at most ``most``; a batch takes ``base``, and ``each``
+    for each of its requests.
     """
 
     def answer(level: float, due: Floats, rng: np.random.Generator) -> tuple[Floats, Bools]:
-        done, free, at = np.empty(len(due)), 0.0, 0
-        while at < len(due):
-            free = max(free, due[at])
-            end = min(at + most, int(np.searchsorted(due, free, "right")))
-            free += base + each * (end - at)
-            done[at:end], at = free, end
+        done = np.empty(len(due))
+        free_s = 0.0  # when the batch before is done
+        begin = 0
+        while begin < len(due):
+            free_s = max(free_s, due[begin])
+            waiting = int(np.searchsorted(due, free_s, "right"))
+            end = min(begin + most, waiting)
+            free_s += base + each * (end - begin)
+            done[begin:end] = free_s
+            begin = end
         return done - due, done - due <= limit
 
     return answer
@@ -143,8 +160,8 @@ def batches(
 def curve(
     capacity: float, steepness: float, runs: float, floor: float = 0.002
 ) -> Callable[..., tuple[Floats, Bools]]:
-    """Misses rise with the load, (load/capacity)^steepness; they come in runs of this mean length,
-    1: independent.
+    """The odds of a miss rise with the load as (load/capacity)^steepness. Misses come in runs of
+    this mean length; 1: they are independent.
     """
 
     def answer(level: float, due: Floats, rng: np.random.Generator) -> tuple[Floats, Bools]:
@@ -152,20 +169,25 @@ def curve(
         share = min(max(odds / (1 + odds), floor), 0.999)
         if runs == 1:
             met = rng.random(len(due)) >= share
-        else:  # lengths of what is met and what is missed, in turns
-            met_mean, turns = runs * (1 - share) / share, int(len(due) / runs) + 8
-            lengths = np.stack(
-                [rng.geometric(min(1.0, 1 / met_mean), turns), rng.geometric(1 / runs, turns)], 1
-            )
-            lengths = lengths[
-                : int(np.searchsorted(np.cumsum(lengths.sum(1)), len(due))) + 1
-            ].ravel()
-            met = np.repeat(np.tile([True, False], len(lengths) // 2), lengths)
-            start = rng.integers(0, max(1, len(met) - len(due)), endpoint=True)
-            met = np.resize(met[start : start + len(due)], len(due))
+        else:
+            met = _in_runs(len(due), share, runs, rng)
         return np.where(met, 0.3, 0.8), met
 
     return answer
+
+
+def _in_runs(count: int, share: float, runs: float, rng: np.random.Generator) -> Bools:
+    """Flags of requests of which this share misses, in runs of this mean length."""
+    met_mean = runs * (1 - share) / share
+    turns = int(count / runs) + 8
+    met_lengths = rng.geometric(min(1.0, 1 / met_mean), turns)
+    missed_lengths = rng.geometric(1 / runs, turns)
+    lengths = np.stack([met_lengths, missed_lengths], 1)
+    enough = int(np.searchsorted(np.cumsum(lengths.sum(1)), count)) + 1
+    lengths = lengths[:enough].ravel()
+    met = np.repeat(np.tile([True, False], len(lengths) // 2), lengths)
+    start = rng.integers(0, max(1, len(met) - count), endpoint=True)
+    return np.resize(met[start : start + count], count)
 
 
 def cliff(capacity: float) -> Callable[..., tuple[Floats, Bools]]:
@@ -183,12 +205,10 @@ def cliff(capacity: float) -> Callable[..., tuple[Floats, Bools]]:
 SERVERS = [
     Server("M/D/8: 8 slots x 400 ms, 500 ms", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0)),
     Server(
-        *(
-            "M/M/8: 8 slots, 400 ms exponential, 1.5 s",
-            exponential_slots(8, 0.4, 1.5),
-            1.5,
-            (4.0, 20.0),
-        ),
+        "M/M/8: 8 slots, 400 ms exponential, 1.5 s",
+        exponential_slots(8, 0.4, 1.5),
+        1.5,
+        (4.0, 20.0),
         exact=exponential_capacity(8, 0.4, 1.5, 4.0),
     ),
     Server("batches of up to 16, 1 s", batches(16, 0.2, 0.02, 1.0), 1.0, (5.0, 40.0)),

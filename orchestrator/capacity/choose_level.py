@@ -15,7 +15,6 @@ had ended (docs/search.md).
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 from orchestrator.capacity.attainment_fit import AttainmentFit
 from orchestrator.capacity.levels import HIGHEST, LOWEST, SAME, STEPS, LevelEvidence, SearchState
@@ -26,8 +25,6 @@ from orchestrator.capacity.sequential_test import FEWEST, PATIENT
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
 WORTHLESS = 1.5  # a claim is of use from the expected capacity divided by this
 SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
-# a gap is probed if the next level of which something is known is at least this many times higher
-WIDE = 1.12
 # raising the claim, which is what was asked for, counts this many times as much as lowering ``high``
 RAISE = 3.0
 
@@ -237,8 +234,8 @@ class _Worth:
 
 
 def _inside(state: SearchState, confirms_last: bool, left_s: float, effort: Effort) -> float | None:
-    """The level, between what is held and what fails, whose verdict is worth most; where no verdict
-    is within the effort, the middle of a wide gap.
+    """The level, between what is held and what fails, whose verdict is worth most; None: no verdict
+    is within the effort.
 
     Until there is a claim, one far below the expected capacity counts for nothing.
     """
@@ -266,9 +263,7 @@ def _inside(state: SearchState, confirms_last: bool, left_s: float, effort: Effo
         worth = _worth(gain, proofs * requests, left_s * level)
         if best_worth is None or worth > best_worth:
             best, best_worth = level, worth
-    if best is not None:
-        return best
-    return _widest_gap(state, max(held, state.low), effort)
+    return best
 
 
 def _worth(gain: float, requests: float, requests_left: float) -> _Worth:
@@ -276,25 +271,6 @@ def _worth(gain: float, requests: float, requests_left: float) -> _Worth:
     from the capacity takes four times the load.
     """
     return _Worth(requests <= requests_left, gain / math.sqrt(requests))
-
-
-def _widest_gap(state: SearchState, held: float, effort: Effort) -> float | None:
-    """The middle of the widest gap between levels of which something is known; None: all gaps are
-    narrow. A fit over a wide gap says little of what lies in it.
-    """
-    ceiling = state.ceiling
-    known = [
-        there.level
-        for there in state.levels
-        if held < there.level < ceiling and there.effective >= FEWEST
-    ]
-    gaps = [(high / low, low * high) for low, high in pairwise([held, *known, ceiling])]
-    width, square = max(gaps)
-    middle = state.on_grid(math.sqrt(square))
-    if width <= WIDE or not held < middle < ceiling:
-        return None
-    there = state.at(middle)
-    return None if there is not None and is_spent(there, effort) else middle
 
 
 def _levels_between(state: SearchState, low: float, high: float) -> list[float]:

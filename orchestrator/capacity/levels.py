@@ -117,12 +117,12 @@ class SearchState:
             default=0.0,
         )
 
-    def is_precise(self, held: float) -> bool:
-        """Whether the level ``held`` is as near to one that fails as is asked for."""
-        if held <= 0:
+    def is_precise(self, level: float) -> bool:
+        """Whether a level that holds is as near to one that fails as is asked for; 0: none holds."""
+        if level <= 0:
             return False
-        is_next_number = self.whole_numbers and self.high <= held + 1
-        return is_next_number or self.high <= held * (1 + self.precision)
+        is_next_number = self.whole_numbers and self.high <= level + 1
+        return is_next_number or self.high <= level * (1 + self.precision)
 
     @property
     def is_screening(self) -> bool:
@@ -318,8 +318,9 @@ def _evidence_on(
     telling = [probe for probe in probes if probe.shows in EVIDENCE]
     able = _able_to_hold(telling)
     tests = judge.evidence(telling)
-    # as a share of its target, of the test that is worst off
-    worst = min(found.share / test.target for found, test in zip(tests, judge.tests, strict=True))
+    # the share as a part of its target, of the test that is worst off
+    shares = [shown.share / test.target for shown, test in zip(tests, judge.tests, strict=True)]
+    worst = min(shares)
     probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
     is_far_below = probes_far_below > 0 and worst < FAR_BELOW
     borne_out = probes_far_below > 1 or lower_far_below
@@ -415,9 +416,9 @@ def _miss_runs(
     by_level: Mapping[float, Sequence[ProbeOutcome]], test: int, target: float
 ) -> list[MissRuns]:
     """What each level tells of runs of misses, where it tells anything."""
-    found: list[MissRuns] = []
+    runs_by_level: list[MissRuns] = []
     for probes in by_level.values():
         of_level = miss_runs([probe.met[test] for probe in probes if probe.met], target)
         if of_level is not None:
-            found.append(of_level)
-    return found
+            runs_by_level.append(of_level)
+    return runs_by_level

@@ -193,9 +193,10 @@ class Race:
             return None
         with self._lock:
             progress = dict(self._fields[workload, slo, entrant.group].progress)
-        leads = {
-            other: known.lead for other, known in progress.items() if other != name and known.lead
-        }
+        leads: dict[str, float] = {}
+        for other, other_progress in progress.items():
+            if other != name and other_progress.lead:
+                leads[other] = other_progress.lead
         nearest = min(
             leads,
             key=lambda other: distance(self.entrants[other].settings, entrant.settings),
@@ -215,12 +216,12 @@ class Race:
         highest = 0.0
         with self._lock:
             for (workload, slo, of_group), rivals in self._fields.items():
-                known = rivals.progress.get(name)
-                if of_group != group or known is None or not known.upper_estimate:
+                progress = rivals.progress.get(name)
+                if of_group != group or progress is None or not progress.upper_estimate:
                     continue
                 to_equal = self._view(name, workload, slo).leader_estimate
-                most = min(known.claim.high, FURTHEST * known.upper_estimate)
-                highest = max(highest, most / (to_equal or known.upper_estimate))
+                most = min(progress.claim.high, FURTHEST * progress.upper_estimate)
+                highest = max(highest, most / (to_equal or progress.upper_estimate))
         return highest
 
     def rivals(self, name: str, workload: str) -> Rivals:

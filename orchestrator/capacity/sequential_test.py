@@ -220,13 +220,13 @@ def _joined(parts: Sequence[_EndedRequests], tests: int) -> _EndedRequests:
 class _Requests:
     """Requests that were due by an instant, in that order. Open ones are done at infinity.
 
-    ``known`` [n, tests]: whether it is certain that each request meets or misses each test.
+    ``certain`` [n, tests]: whether it is certain that each request meets or misses each test.
     ``met`` [n, tests]: whether it meets it.
     """
 
     due_s: Floats
     done_s: Floats
-    known: Bools
+    certain: Bools
     met: Bools
 
 
@@ -315,12 +315,12 @@ class Probe:
         self._ended = [ended]
         due_s = np.concatenate([ended.due_s, open_due_s])
         done_s = np.concatenate([ended.done_s, np.full(len(open_due_s), np.inf)])
-        known = np.concatenate([np.ones_like(ended.met), open_missed])
+        certain = np.concatenate([np.ones_like(ended.met), open_missed])
         met = np.concatenate([ended.met, np.zeros_like(open_missed)])
         order = np.argsort(due_s, kind="stable")
         due_by_now = int(np.searchsorted(due_s[order], now_s, "right"))
         order = order[:due_by_now]
-        return _Requests(due_s[order], done_s[order], known[order], met[order])
+        return _Requests(due_s[order], done_s[order], certain[order], met[order])
 
     def _look_at(
         self, column: int, requests: _Requests, begin_s: float | None, saturated: bool
@@ -332,7 +332,7 @@ class Probe:
         before = self._before[column]
         # requests are judged up to the first one whose fate is unknown: of those due later only
         # the fast ones have ended
-        unknown = np.flatnonzero(~requests.known[:, column])
+        unknown = np.flatnonzero(~requests.certain[:, column])
         until_s = requests.due_s[unknown[0]] if unknown.size else np.inf
         from_s = 0.0 if begin_s is None else begin_s
         judged = requests.met[(requests.due_s >= from_s) & (requests.due_s < until_s), column]
@@ -390,9 +390,9 @@ def _late(requests: _Requests, now_s: float) -> bool:
 def _misses_mostly(requests: _Requests, now_s: float) -> bool:
     """Whether the requests of the last quarter mostly miss a test, as far as that is known."""
     last = requests.due_s >= 0.75 * now_s
-    known = requests.known[last]
-    decided = known.sum(0)
-    missed = (known & ~requests.met[last]).sum(0)
+    certain = requests.certain[last]
+    decided = certain.sum(0)
+    missed = (certain & ~requests.met[last]).sum(0)
     return bool(np.any((decided >= FEWEST_LATE) & (missed > MOSTLY * decided)))
 
 

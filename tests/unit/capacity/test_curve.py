@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.knee import knee
 from orchestrator.capacity.curve import Curve
 from orchestrator.capacity.strategy import Question
 from orchestrator.results.records import AttemptData, Committed
@@ -119,19 +117,6 @@ def test_levels_that_fail_end_the_ladder_and_unknown_ones_do_not() -> None:
             level, Committed(measurement_id="m", attempt_id="a", created_unix_ns=1, status=status)
         )
     assert seen == [1, 2, 4, 8, 6]
-
-
-def test_the_knee_is_where_a_curve_bends() -> None:
-    levels = [1, 2, 4, 8, 16, 32]
-    assert knee(levels, [min(one, 9) for one in levels]) == 3
-    assert knee(levels, [one * 1.02**at for at, one in enumerate(levels)]) is None
-    assert knee(levels[:3], [1, 2, 2]) is None, "too few levels"
-    assert knee(levels, [5.0] * 6) is None
-    smooth = [1 - math.exp(-one / 4) for one in range(1, 33)]
-    slope = (smooth[-1] - smooth[0]) / 31  # where the curve rises as the line between its ends does
-    assert knee(list(range(1, 33)), smooth) == pytest.approx(
-        4 * math.log(1 / (4 * slope)) - 1, abs=1
-    )
 
 
 @given(st.floats(1, 1e3), st.integers(1, 3), st.integers(0, 30))

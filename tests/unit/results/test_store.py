@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import pickle
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from orchestrator.base.errors import InputError, ResultsError
-from orchestrator.report.frames import read
 from orchestrator.results import blobs
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.root import open_results
@@ -451,23 +449,6 @@ def test_a_place_without_results_says_so(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "not there"):
         with pytest.raises(InputError, match="no results at"):
             open_results(str(path))
-
-
-def test_a_frame_for_notebooks_keeps_nullable_integers(store: Store) -> None:
-    commit_measurement(store, "m0", [request(0), failed_request(1)])
-    frame = read(store.uri, "requests", ["output_tokens", "status"])
-    assert str(frame["output_tokens"].dtype) == "Int32"
-    assert frame["output_tokens"].isna().tolist() == [False, True]
-    assert frame.loc[0, "status"] == "ok"
-
-
-def test_a_frame_of_polars_says_what_to_install(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit_measurement(store, "m0", [request(0)])
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[polars\]'"):
-        read(store.uri, "requests", library="polars")
 
 
 def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Path) -> None:
