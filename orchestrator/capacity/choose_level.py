@@ -29,19 +29,10 @@ SCREENING = 1000.0  # requests that should be enough to say whether to go up or 
 RAISE = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """What is spent at most to decide one level, and as much again to confirm it: ``repeats``,
-    probes of full length; ``requests``, that a verdict may be expected to take.
-    """
-
-    repeats: int
-    requests: float
-
-
-FIRST_EFFORT = Effort(3, 50_000.0)
-# the second once the first tells nothing more of any level
-EFFORTS = (FIRST_EFFORT, Effort(8, 130_000.0))
+# probes of full length that decide one level at most, and as many again that confirm it
+MOST_REPEATS = 8
+MOST_REQUESTS = 130_000.0  # that a verdict on a level may be expected to take
+MOST_SCREENING = 3  # probes of a level that only say whether to go up or down
 
 
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
@@ -64,9 +55,6 @@ def level_to_explore(
     ``guess``: up to where the tier is expected to hold. ``confirms_last``: levels are confirmed on
     another start of the engine, when nothing is left to explore on this one. ``left_s``: seconds of
     load that are left; of requests in flight it is not known how many come in a second.
-
-    All levels that are in doubt get the first effort before one gets the second, so that a level on
-    the target, which no effort decides, does not use up the load of the others.
     """
     if not state.levels:
         first = FIRST_IN_FLIGHT if state.whole_numbers else FIRST_RATE
@@ -80,15 +68,12 @@ def level_to_explore(
         return None
     if state.whole_numbers:
         left_s = math.inf
-    for effort in EFFORTS:
-        best = _inside(state, confirms_last, left_s, effort)
-        if best is not None:
-            there_at_best = state.at(best)
-            is_shown = there_at_best is not None and there_at_best.verdict == "holds"
-            return None if is_shown else best
-        if not confirms_last and _unconfirmed(state, 1, effort) is not None:
-            return None
-    return None if state.low else _further_out(state, guess)
+    best = _inside(state, confirms_last, left_s)
+    if best is not None:
+        return None if state.is_shown_to_hold(best) else best
+    if state.low or (not confirms_last and _unconfirmed(state, 1) is not None):
+        return None
+    return _further_out(state, guess)
 
 
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
@@ -98,11 +83,7 @@ def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
     """
     if starts == 1 and state.is_precise(state.confirmed_level):
         return None
-    for effort in EFFORTS:
-        level = _unconfirmed(state, starts, effort)
-        if level is not None:
-            return level
-    return None
+    return _unconfirmed(state, starts)
 
 
 def level_among_rivals(
@@ -135,40 +116,39 @@ def expected_requests(state: SearchState, level: float) -> float:
     if state.is_screening:
         return SCREENING
     fit = AttainmentFit(state.levels, state.target)
-    for effort in EFFORTS:
-        requests = affordable_requests(fit, level, effort)
-        if requests is not None:
-            return requests
-    return PATIENT * FEWEST * fit.effect
+    requests = affordable_requests(fit, level)
+    return PATIENT * FEWEST * fit.effect if requests is None else requests
 
 
-def affordable_requests(fit: AttainmentFit, level: float, effort: Effort) -> float | None:
-    """Requests that a verdict on the level is expected to take; None: more than the effort."""
+def affordable_requests(fit: AttainmentFit, level: float) -> float | None:
+    """Requests that a verdict on the level is expected to take; None: more than any level gets."""
     requests = fit.requests(level)
-    most = min(effort.requests, effort.repeats * fit.longest_probe)
+    most = min(MOST_REQUESTS, MOST_REPEATS * fit.longest_probe)
     return requests if requests <= most else None
 
 
-def is_spent(there: LevelEvidence, effort: Effort) -> bool:
-    """Whether the effort was made to decide the level, or to confirm it once it was shown to hold.
-    Probes that ended early count half.
+def is_spent(there: LevelEvidence) -> bool:
+    """Whether the level had all probes that it gets to be decided, or to be confirmed once it was
+    shown to hold. Probes that ended early count half.
     """
-    most = effort.repeats * (2 if there.verdict == "holds" else 1)
+    most = 2 * MOST_REPEATS if there.verdict == "holds" else MOST_REPEATS
     return there.whole >= most or there.probes >= 2 * most
 
 
 def _is_done(there: LevelEvidence) -> bool:
-    return there.confirmed or there.verdict == "fails" or is_spent(there, EFFORTS[-1])
+    return there.confirmed or there.verdict == "fails" or is_spent(there)
 
 
-def _unconfirmed(state: SearchState, starts: int, effort: Effort) -> float | None:
-    """``level_to_confirm``, with so much effort for each level."""
+def _unconfirmed(state: SearchState, starts: int) -> float | None:
+    """The highest level that was shown to hold and may still be confirmed; None: it is confirmed,
+    or there is none.
+    """
     for there in reversed(state.levels):
         if there.verdict != "holds" or there.level >= state.high:
             continue
         if there.confirmed and (starts == 1 or there.start):
             return None
-        if not is_spent(there, effort):
+        if not is_spent(there):
             return there.level
     return None
 
@@ -180,7 +160,7 @@ def _further_out(state: SearchState, guess: float | None) -> float | None:
     upward = math.isinf(state.ceiling)
     top = state.levels[-1]
     misses_unclearly = bool(top.requests) and (top.share or 0.0) < state.target
-    if upward and misses_unclearly and top.probes < FIRST_EFFORT.repeats:
+    if upward and misses_unclearly and top.probes < MOST_SCREENING:
         return top.level
     further = _step_out(state, guess, upward)
     is_new = state.at(further) is None and LOWEST < further < HIGHEST
@@ -217,7 +197,7 @@ def _undecided(state: SearchState) -> float | None:
         if there.verdict is not None or there.level >= ceiling:
             continue
         more_would_tell = not there.whole or there.requests >= FEWEST
-        if more_would_tell and there.probes < FIRST_EFFORT.repeats:
+        if more_would_tell and there.probes < MOST_SCREENING:
             return there.level
     return None
 
@@ -233,9 +213,17 @@ class _Worth:
     narrowing: float
 
 
-def _inside(state: SearchState, confirms_last: bool, left_s: float, effort: Effort) -> float | None:
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A level whose verdict is affordable."""
+
+    level: float
+    worth: _Worth
+
+
+def _inside(state: SearchState, confirms_last: bool, left_s: float) -> float | None:
     """The level, between what is held and what fails, whose verdict is worth most; None: no verdict
-    is within the effort.
+    is affordable.
 
     Until there is a claim, one far below the expected capacity counts for nothing.
     """
@@ -243,15 +231,15 @@ def _inside(state: SearchState, confirms_last: bool, left_s: float, effort: Effo
     held = state.low if confirms_last else state.confirmed_level
     if not held:
         held = fit.level_of(state.target) / WORTHLESS
-    best: float | None = None
-    best_worth: _Worth | None = None
+    candidates: list[_Candidate] = []
     for level in _levels_between(state, held, state.ceiling):
         there = state.at(level)
-        is_shown = there is not None and there.verdict == "holds"
-        is_over = there is not None and is_spent(there, effort)
-        if level < state.low or is_over or (is_shown and confirms_last):
+        is_shown = state.is_shown_to_hold(level)
+        if level < state.low or (is_shown and confirms_last):
             continue
-        requests = affordable_requests(fit, level, effort)
+        if there is not None and is_spent(there):
+            continue
+        requests = affordable_requests(fit, level)
         if requests is None:
             continue
         if is_shown or fit.share(level) > state.target:
@@ -260,10 +248,10 @@ def _inside(state: SearchState, confirms_last: bool, left_s: float, effort: Effo
         else:
             gain = math.log(state.ceiling / level)
             proofs = 1
-        worth = _worth(gain, proofs * requests, left_s * level)
-        if best_worth is None or worth > best_worth:
-            best, best_worth = level, worth
-    return best
+        candidates.append(_Candidate(level, _worth(gain, proofs * requests, left_s * level)))
+    if not candidates:
+        return None
+    return max(candidates, key=lambda candidate: candidate.worth).level
 
 
 def _worth(gain: float, requests: float, requests_left: float) -> _Worth:

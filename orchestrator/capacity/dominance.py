@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.capacity.attainment_fit import AttainmentFit, is_known
-from orchestrator.capacity.choose_level import EFFORTS, is_spent
+from orchestrator.capacity.choose_level import is_spent
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 
@@ -108,4 +108,4 @@ def _is_open(there: LevelEvidence, claim: Claim, lead: float) -> bool:
 def _is_tied(there: LevelEvidence, lead: float) -> bool:
     """Whether more probes of the level would not tell it from the lead."""
     near_the_lead = lead / 2 ** (1.5 / STEPS)
-    return there.blocked or (is_spent(there, EFFORTS[-1]) and there.level > near_the_lead)
+    return there.blocked or (is_spent(there) and there.level > near_the_lead)

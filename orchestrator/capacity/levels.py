@@ -163,6 +163,11 @@ class SearchState:
         """What is known of a level; None: it was not probed."""
         return next((there for there in self.levels if there.level == level), None)
 
+    def is_shown_to_hold(self, level: float) -> bool:
+        """Whether probes showed that the level holds, confirmed or not."""
+        there = self.at(level)
+        return there is not None and there.verdict == "holds"
+
     def on_grid(self, level: float) -> float:
         """The nearest level that may be probed."""
         level = min(max(level, 1.0 if self.whole_numbers else LOWEST), HIGHEST)
