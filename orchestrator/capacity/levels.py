@@ -3,10 +3,9 @@
 A level is *shown to hold* or *shown to fail* where the evidence of all its probes, taken together
 (``capacity/sequential_test.py``), says so with 95 % confidence; else it is undecided. One long run
 of misses comes at levels that hold, too. So a level fails by 20 independent requests, or where its
-share is far below the target and two probes were each far below it alone: one at this level, and
-one at this level or a lower one. A level that was shown to hold is *confirmed* where the
-probes after those, each with a seed of its own, show it once more: the first ones were why it was
-chosen. How long runs of misses are is learned from all levels that are near the target.
+share is far below the target and two of its probes were each far below it alone. A level that was
+shown to hold is *confirmed* where the probes after those, each with a seed of its own, show it once
+more: the first ones were why it was chosen. How long runs of misses are is learned from all levels that are near the target.
 
 Levels lie on a geometric grid, so that the same ones come up again and their evidence adds up.
 """
@@ -54,7 +53,6 @@ class LevelEvidence:
     last start of the engine that was probed. ``blocked``: it cannot be measured, because clients
     are too slow (``client_bound``) or because of what made its probes invalid. ``collapsed``: not
     even half of the target was met. ``usual_effect``: the design effect that was learned.
-    ``far_below``: its share is far below the target, and so was that of a probe by itself.
     ``pointless``: the verdict on one of its probes that no other load changes.
     """
 
@@ -72,7 +70,6 @@ class LevelEvidence:
     usual_effect: float
     proof: int = 0
     start: int = 0
-    far_below: bool = False
     pointless: Validity | None = None
 
     def log_evidence(self, holds: bool) -> float:
@@ -200,14 +197,7 @@ def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[
         second_start=any(probe.start for of_level in by_level.values() for probe in of_level),
         client_limit=_client_limit(by_level),
     )
-    levels: list[LevelEvidence] = []
-    # a lower level is far below the target, and none in between holds
-    lower_far_below = False
-    for level in sorted(by_level):
-        there = _evidence_on(level, by_level[level], judge, lower_far_below)
-        levels.append(there)
-        lower_far_below = there.verdict != "holds" and (lower_far_below or there.far_below)
-    return levels
+    return [_evidence_on(level, by_level[level], judge) for level in sorted(by_level)]
 
 
 def earlier_probes(
@@ -314,12 +304,8 @@ def _client_limit(by_level: Mapping[float, Sequence[ProbeOutcome]]) -> float:
     return slowed[-MOST_INVALID] if len(slowed) >= MOST_INVALID else 0.0
 
 
-def _evidence_on(
-    level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudge, lower_far_below: bool
-) -> LevelEvidence:
-    """What the ``probes`` of one level show. ``lower_far_below``: a lower level is far below the
-    target, and none in between holds.
-    """
+def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudge) -> LevelEvidence:
+    """What the ``probes`` of one level show."""
     telling = [probe for probe in probes if probe.shows in EVIDENCE]
     able = _able_to_hold(telling)
     tests = judge.evidence(telling)
@@ -327,12 +313,11 @@ def _evidence_on(
     shares = [shown.share / test.target for shown, test in zip(tests, judge.tests, strict=True)]
     worst = min(shares)
     probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
-    is_far_below = probes_far_below > 0 and worst < FAR_BELOW
-    borne_out = probes_far_below > 1 or lower_far_below
+    is_far_below = probes_far_below > 1 and worst < FAR_BELOW
     verdict: LevelVerdict | None = None
     if (
         _fails_outright(probes, telling)
-        or (is_far_below and borne_out)
+        or is_far_below
         or "fails" in (judge.verdict(telling), judge.verdict(able))
     ):
         verdict = "fails"
@@ -357,7 +342,6 @@ def _evidence_on(
         proof=proof,
         start=max((probe.start for probe in able), default=0),
         collapsed=bool(requests) and worst < COLLAPSED,
-        far_below=is_far_below,
         pointless=next(
             (Validity(probe.validity) for probe in probes if probe.shows == "pointless"), None
         ),
