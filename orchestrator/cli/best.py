@@ -81,27 +81,32 @@ def best(
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    given = parse_prices(prices)
-    found = experiments(open_results(uri), experiment, given)
-    check_prices(given, found)
-    asked = limits(slo_text, found)
-    if not any(judged.slos for judged in asked):
+    usd_by_hardware = parse_prices(prices)
+    stored_experiments = experiments(open_results(uri), experiment, usd_by_hardware)
+    check_prices(usd_by_hardware, stored_experiments)
+    with_limits = limits(slo_text, stored_experiments)
+    if not any(judged.slos for judged in with_limits):
         raise click.UsageError(
             'no experiment there names limits (slos:): give --slo, like "ttft<=500ms"'
         )
-    ranked = answers(asked, per)
+    ranked = answers(with_limits, per)
     answer = answer_document(ranked.comparisons)
     if form == "json":
         click.echo(json_text(answer_json(answer)))
     else:
         echo("\n".join(best_text(answer)))
     notes = [
-        without_limits_text(judged.experiment, slo_text) for judged in asked if not judged.slos
+        without_limits_text(judged.experiment, slo_text)
+        for judged in with_limits
+        if not judged.slos
     ]
-    for each in ranked.experiments:
-        notes += experiment_notes(each.experiment, each.points, each.unanswered, each.ranked_apart)
+    for judged in ranked.experiments:
+        notes += experiment_notes(
+            judged.experiment, judged.points, judged.unanswered, judged.ranked_apart
+        )
     for note in notes:
         echo(f"note: {note}", err=True)
-    damaged = any(stored.damaged for stored in found)
-    measured = [comparison.measured for comparison in ranked.comparisons]
-    return 0 if measured and all(measured) and not damaged else 3
+    is_damaged = any(stored.damaged for stored in stored_experiments)
+    is_measured = [comparison.measured for comparison in ranked.comparisons]
+    is_answered = bool(is_measured) and all(is_measured)
+    return 0 if is_answered and not is_damaged else 3

@@ -5,9 +5,9 @@ it starts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,8 @@ from orchestrator.base.text import grouped
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
+    from orchestrator.plan.model import Plan
+    from orchestrator.report.formats import JsonObject
     from orchestrator.sweep.examine import ExaminedNode, Finding
 
 EXAMPLES = """
@@ -51,23 +53,49 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
     Finds what would make the sweep fail or distort its numbers, with the reason and a remedy.
     """
-    from orchestrator.cluster.node_checks import versions
-    from orchestrator.cluster.open_cluster import LOCAL, open_cluster
     from orchestrator.plan.make import load_plan
     from orchestrator.report.formats import json_text
     from orchestrator.results.location import check_answers
     from orchestrator.results.store import Store
+
+    plan = load_plan(experiment) if experiment else None
+    if results_uri:
+        check_answers(results_uri)
+        # bad input is an error before anything is joined; a path is whole
+        results_uri = Store.open(results_uri, "x").uri
+    checked = _checked(plan, address, results_uri)
+    if form == "json":
+        document = {
+            "nodes": [_node_json(node) for node in checked.nodes],
+            "findings": [asdict(finding) for finding in checked.findings],
+        }
+        click.echo(json_text(redact_all(document)))
+    else:
+        click.echo(redact(_text(checked)))
+    levels = {finding.level for finding in checked.findings}
+    if "fail" in levels:
+        return 2
+    return 3 if levels else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The nodes that were asked, and what was found on them."""
+
+    nodes: Sequence[ExaminedNode]
+    findings: Sequence[Finding]
+
+
+def _checked(plan: Plan | None, address: str | None, results_uri: str | None) -> _Checked:
+    """Joins the cluster, asks every node and leaves again."""
+    from orchestrator.cluster.node_checks import versions
+    from orchestrator.cluster.open_cluster import LOCAL, open_cluster
     from orchestrator.sweep.default_hardware import on_this_cluster
     from orchestrator.sweep.doctor import diagnose
     from orchestrator.sweep.endpoint_trial import endpoint_findings
     from orchestrator.sweep.examine import examine, growth_of, requirements_of
 
-    plan = load_plan(experiment) if experiment else None
     deployments = plan.runnable() if plan else []
-    if results_uri:
-        check_answers(results_uri)
-        # bad input is told before anything is joined; a path is whole
-        results_uri = Store.open(results_uri, "x").uri
     cluster = open_cluster(None, address or LOCAL)
     try:
         requirements = requirements_of(on_this_cluster(deployments, cluster.machines()))
@@ -82,40 +110,31 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
             probes.close()
     finally:
         cluster.close()
-    if form == "json":
-        document = {
-            "nodes": [_node_document(node) for node in nodes],
-            "findings": [asdict(finding) for finding in findings],
-        }
-        click.echo(json_text(redact_all(document)))
-    else:
-        click.echo(redact(_text(findings, len(nodes))))
-    levels = {finding.level for finding in findings}
-    if "fail" in levels:
-        return 2
-    return 3 if levels else 0
+    return _Checked(nodes, findings)
 
 
-def _node_document(node: ExaminedNode) -> dict[str, Any]:
-    """A node's facts and where it is, as JSON has them."""
+def _node_json(node: ExaminedNode) -> JsonObject:
+    """A node's facts and where it is."""
     return {**node.facts, "node_id": node.machine.node_id, "address": node.machine.address}
 
 
-def _text(findings: Sequence[Finding], nodes: int) -> str:
-    """The findings, failures first; what is wrong on several nodes is said once."""
-    ordered = sorted(findings, key=lambda finding: finding.level)
-    places_of = grouped((replace(finding, where=""), finding.where) for finding in ordered)
-    lines = [
-        f"{finding.level}: {finding.check}: {finding.what}\n"
-        f"  where: {', '.join(places)}\n"
-        f"  why it matters: {finding.why}\n"
-        f"  what to do: {finding.do}"
-        for finding, places in places_of.items()
-    ]
-    failures = sum(finding.level == "fail" for finding in places_of)
-    warnings = len(places_of) - failures
-    summary = (
-        f"{counted(nodes, 'node')}: {counted(failures, 'finding')} that would fail a sweep, "
-        f"{counted(warnings, 'warning')}"
-    )
-    return "\n".join([*lines, summary])
+def _text(checked: _Checked) -> str:
+    """The findings, failures first; what is wrong on several nodes is printed once."""
+    by_level = sorted(checked.findings, key=lambda finding: finding.level)
+    places_by_finding = grouped((replace(finding, where=""), finding.where) for finding in by_level)
+    lines = []
+    failures = 0
+    for finding, places in places_by_finding.items():
+        if finding.level == "fail":
+            failures += 1
+        lines += [
+            f"{finding.level}: {finding.check}: {finding.what}",
+            f"  where: {', '.join(places)}",
+            f"  why it matters: {finding.why}",
+            f"  what to do: {finding.do}",
+        ]
+    nodes = counted(len(checked.nodes), "node")
+    warnings = counted(len(places_by_finding) - failures, "warning")
+    findings = counted(failures, "finding")
+    lines.append(f"{nodes}: {findings} that would fail a sweep, {warnings}")
+    return "\n".join(lines)

@@ -2,13 +2,21 @@
 model.
 """
 
+from __future__ import annotations
+
 import argparse
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
-LARGE_ERROR = 0.25  # held out of a fit: beyond it a profile is warned of
-# Its flags are those of the emulator's own process (emulator/flags.py), which is started with them
-# as an engine too.
+if TYPE_CHECKING:
+    from orchestrator.predict.fit import Fit
+
+# median error of samples that were held out of a fit: above it there is a warning
+LARGE_ERROR = 0.25
+# The flags are those of the emulator's own process (emulator/flags.py), which a sweep starts with
+# them as an engine.
 _ALL = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 
 
@@ -33,46 +41,49 @@ def emulator(argv: tuple[str, ...]) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
+    """Writes the fitted profile, and how well it predicts on stderr."""
     import yaml
 
     from orchestrator.emulator.profile import load_profile
     from orchestrator.predict.fit import fit
 
-    found = fit(arguments.results, load_profile(arguments.profile), arguments.engine)
-    text = yaml.safe_dump(
-        found.profile.model_dump(mode="json", exclude_defaults=True), sort_keys=False
-    )
+    fitted = fit(arguments.results, load_profile(arguments.profile), arguments.engine)
+    profile = fitted.profile.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(profile, sort_keys=False)
     if arguments.output is None:
         click.echo(text, nl=False)
     else:
         arguments.output.write_text(text, encoding="utf-8")
-    for name, errors in found.by_sample.items():
-        click.echo(f"{name}: {_percentages(errors)}", err=True)
-    for field, groups in found.by_field.items():
-        for value, errors in groups.items():
-            click.echo(f"{field} {value}: {_percentages(errors)}", err=True)
-    constants = found.profile.constants
-    known = (
-        f"{name} {getattr(constants, name):.3g} ± {spread:.0%}"
-        for name, spread in found.calibration.spread.items()
-    )
-    click.echo(f"fitted: {', '.join(known)}", err=True)
-    undetermined = ", ".join(found.calibration.undetermined)
-    if undetermined:
-        click.echo(f"not told by these measurements, so as typical: {undetermined}", err=True)
-    click.echo(
-        f"median error over {len(found.by_sample)} samples: {_percentages(found.error)}", err=True
-    )
-    held_out = (
-        "too few samples" if found.held_out_error is None else _percentages(found.held_out_error)
-    )
-    click.echo(f"of samples held out of the fit: {held_out}", err=True)
-    if max((found.held_out_error or found.error).values()) > LARGE_ERROR:
-        said = "this profile does not predict what it was not fitted on"
-        advice = "look for the field above whose values differ, and fit those on their own"
-        click.echo(f"warning: {said}: {advice}", err=True)
+    for line in _fit_text(fitted):
+        click.echo(line, err=True)
     return 0
 
 
-def _percentages(errors: dict[str, float]) -> str:
+def _fit_text(fitted: Fit) -> Iterator[str]:
+    """Errors by sample and by field, the constants, and the error of what was held out."""
+    for name, errors in fitted.by_sample.items():
+        yield f"{name}: {_percentages(errors)}"
+    for field, groups in fitted.by_field.items():
+        for value, errors in groups.items():
+            yield f"{field} {value}: {_percentages(errors)}"
+    constants = fitted.profile.constants
+    fitted_constants = [
+        f"{name} {getattr(constants, name):.3g} ± {spread:.0%}"
+        for name, spread in fitted.calibration.spread.items()
+    ]
+    yield f"fitted: {', '.join(fitted_constants)}"
+    undetermined = ", ".join(fitted.calibration.undetermined)
+    if undetermined:
+        yield f"not told by these measurements, so as typical: {undetermined}"
+    yield f"median error over {len(fitted.by_sample)} samples: {_percentages(fitted.error)}"
+    held_out_error = fitted.held_out_error
+    held_out = "too few samples" if held_out_error is None else _percentages(held_out_error)
+    yield f"of samples held out of the fit: {held_out}"
+    if max((held_out_error or fitted.error).values()) > LARGE_ERROR:
+        problem = "this profile does not predict what it was not fitted on"
+        advice = "look for the field above whose values differ, and fit those on their own"
+        yield f"warning: {problem}: {advice}"
+
+
+def _percentages(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.1%}" for name, value in errors.items())

@@ -35,17 +35,14 @@ def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -
     from orchestrator.report.selection import experiments
     from orchestrator.results.root import open_results
 
-    found = [
-        text
-        for one in experiments(open_results(uri), experiment)
-        for text in log_text(one.store, deployment, lines)
-    ]
-    for text in found:
-        click.echo(text)
-    if not found and deployment is not None:
+    has_printed = False
+    for stored in experiments(open_results(uri), experiment):
+        for line in log_text(stored.store, deployment, lines):
+            click.echo(line)
+            has_printed = True
+    if has_printed:
+        return 0
+    if deployment is not None:
         raise click.UsageError(f"no launch of a deployment like {deployment!r} is stored there")
-    if not found:
-        click.echo(
-            "no launch failed; name a DEPLOYMENT for the logs of those that served", err=True
-        )
+    click.echo("no launch failed; name a DEPLOYMENT for the logs of those that served", err=True)
     return 0

@@ -13,12 +13,14 @@ import click
 from orchestrator import __version__
 from orchestrator.base.errors import InputError, OrchestratorError, ProblemsError
 
+FOLDER_IS_GONE = (
+    "error: the folder that this program runs in or from is gone: start it again to continue"
+)
 COMMANDS = {
     "plan": "orchestrator.cli.plan:plan",
     "run": "orchestrator.cli.run:run",
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",
-    "report": "orchestrator.cli.report:report",
     "status": "orchestrator.cli.status:status",
     "stop": "orchestrator.cli.stop:stop",
     "doctor": "orchestrator.cli.doctor:doctor",
@@ -38,7 +40,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; a name that is none is said with the nearest one."""
+        """As click does, but the error for an unknown name suggests the nearest command."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.base.registry import unknown_name
 
@@ -76,9 +78,9 @@ def cli() -> None:
     """
 
 
-def _complain(error: object) -> None:
-    """It may repeat what a server said, or what was typed: no terminal obeys it, and no password of
-    a URL is shown.
+def _print_error(error: object) -> None:
+    """Prints a sentence that may repeat what a server sent, or what was typed: no terminal obeys
+    it, and no password of a URL is shown.
     """
     from orchestrator.base.redaction import redact
 
@@ -89,7 +91,7 @@ def main() -> None:
     """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error,
     130 interrupted.
     """
-    # answers are a million records without cycles: looking took a third of the time
+    # answers are a million records without cycles: looking for cycles took a third of the time
     gc.set_threshold(100_000, 50, 100)
     # `ray job stop`, Slurm and others send it
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -102,28 +104,22 @@ def main() -> None:
         from orchestrator.spec.load import counted
 
         for problem in error.problems:
-            _complain(problem)
+            _print_error(problem)
         click.echo(f"{counted(len(error.problems), 'problem')}; nothing was started", err=True)
         sys.exit(2)
     except InputError as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(2)
     except OrchestratorError as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(1)
     except (KeyboardInterrupt, click.exceptions.Abort):  # click makes one of the other
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ImportError, OSError):
-        # of a job whose working_dir was removed under it nothing more can be loaded
         if os.path.exists(__file__) and os.path.exists(os.readlink("/proc/self/cwd")):
             raise
-        click.echo(
-            (
-                "error: the folder that this program runs in or from is gone: start it again to "
-                "continue"
-            ),
-            err=True,
-        )
+        # a job whose working_dir was removed under it can load no more modules
+        click.echo(FOLDER_IS_GONE, err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

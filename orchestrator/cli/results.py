@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.report.documents.capacity import CapacityDocument
     from orchestrator.report.documents.point import PointDocument
     from orchestrator.report.selection import JudgedExperiment
+    from orchestrator.results.records import PointHead
 
 EXAMPLES = """
 \b
@@ -72,7 +73,8 @@ def results(
     superseded: bool,
     slo_text: str | None,
     form: str,
-    **shown: bool,
+    launches: bool,
+    profile: bool,
 ) -> int:
     """Show the metrics of every point at URI.
 
@@ -85,27 +87,33 @@ def results(
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    launches, profile = shown["launches"], shown["profile"]
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
     if profile and (launches or form != "table"):
         raise click.UsageError(
             "--profile is a table of points: json and csv hold the same figures of each"
         )
-    found = experiments(open_results(uri), experiment)
-    judged = [] if launches else list(with_limits(slo_text, found))
-    texts = _launches(found, form) if launches else _points(judged, superseded, form, profile)
-    for text in texts:
-        echo(text) if form == "table" else click.echo(text, nl=False)
-    notes: list[str] = []
+    stored_experiments = experiments(open_results(uri), experiment)
+    judged_experiments: list[JudgedExperiment] = []
     if launches:
-        for stored in found:
+        texts = _launches(stored_experiments, form)
+    else:
+        judged_experiments = list(with_limits(slo_text, stored_experiments))
+        texts = _points(judged_experiments, superseded, form, profile)
+    for text in texts:
+        if form == "table":
+            echo(text)
+        else:
+            click.echo(text, nl=False)
+    notes: list[str] = []  # complete once all is read
+    if launches:
+        for stored in stored_experiments:
             notes += experiment_notes(stored)
-    for each in judged:
-        notes += experiment_notes(each.experiment, each.points, each.unanswered)
+    for judged in judged_experiments:
+        notes += experiment_notes(judged.experiment, judged.points, judged.unanswered)
     for note in notes:
         echo(f"note: {note}", err=True)
-    return 3 if any(stored.damaged for stored in found) else 0
+    return 3 if any(stored.damaged for stored in stored_experiments) else 0
 
 
 def _points(
@@ -152,8 +160,8 @@ def _table(
     from orchestrator.report.documents.point import point_document
     from orchestrator.report.point_table import points_text
 
-    bends = knees(points)
-    documents = [point_document(point, judged.slos, knees=bends) for point in points]
+    points_at_knees = knees(points)
+    documents = [point_document(point, judged.slos, knees=points_at_knees) for point in points]
     return points_text(documents, heading, profile)
 
 
@@ -166,13 +174,16 @@ def _documents(
 
     for judged in shown:
         points = judged.points
-        bends = judged.experiment.knees(points)
-        wanted = [*points.current, *(points.superseded if superseded else ())]
-        failed = [repeat.point for point in wanted for repeat in point.repeats if not repeat.ok]
+        knees = judged.experiment.knees(points)
+        older = points.superseded if superseded else ()
+        failed: list[PointHead] = []
+        for point in (*points.current, *older):
+            failed += [repeat.point for repeat in point.repeats if not repeat.ok]
         launches = launches_of(judged.experiment.store, failed)
-        for index, point in enumerate(wanted):
-            is_current = index < len(points.current)
-            yield point_document(point, judged.slos, launches, is_current, bends)
+        for point in points.current:
+            yield point_document(point, judged.slos, launches, is_current=True, knees=knees)
+        for point in older:
+            yield point_document(point, judged.slos, launches, is_current=False, knees=knees)
         yield from capacity_documents(judged.experiment, points.current, judged.slos)
 
 

@@ -21,7 +21,7 @@ from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.sweep.state import SweepReport
+    from orchestrator.sweep.state import Counts, SweepReport
 
 NOTHING_RUNS = (
     "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
@@ -47,9 +47,9 @@ left out, or nothing can run); 2 bad input, 1 internal error, 130 interrupted.
 """
 
 
-def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> float:
+def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
     try:
-        return parse_duration(given)
+        return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -156,15 +156,16 @@ def run(
     from orchestrator.sweep.context import SweepContext
     from orchestrator.sweep.sweep import Sweep
 
-    console, stop = Console(stderr=True), threading.Event()
-    with LiveSweep(console) as live:
+    stop = threading.Event()
+    with LiveSweep(Console(stderr=True)) as live:
         store = Store.open(results_uri, plan.name, tell=live.say)
         live(Phase(SWEEP, SweepStep.CHECK_STORAGE, store.uri))
         store.check_writable()
         live.say(Estimate(plan).summary())
-        for sentence in models_left_behind(one.settings for one in plan.deployments):
+        settings = [deployment.settings for deployment in plan.deployments]
+        for sentence in models_left_behind(settings):
             live.say(f"note: {sentence}")
-        if any(one.status == "impossible" for one in plan.deployments):
+        if any(deployment.status == "impossible" for deployment in plan.deployments):
             live.say(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
             )
@@ -175,17 +176,16 @@ def run(
             cluster = open_cluster(store, address, clients)
             if cluster.note:
                 live.say(f"note: {cluster.note}")
-            most = max_nodes or math.inf
             context = SweepContext(
-                plan,
-                cluster,
-                store,
-                active,
-                place_s,
-                store_s,
-                retry_failed,
-                most,
-                most_again,
+                plan=plan,
+                cluster=cluster,
+                store=store,
+                listener=active,
+                placement_timeout_s=place_s,
+                storage_timeout_s=store_s,
+                retry_failed=retry_failed,
+                most_nodes=max_nodes or math.inf,
+                most_again=most_again,
                 stop=stop,
             )
             active.tell = context.tell
@@ -195,12 +195,17 @@ def run(
                 finally:
                     cluster.close()
         live.say(_summary(report, store))
-    lacks = _say_answer(store)
+    is_complete = _print_answer(store)
     if report.interrupted:
         return INTERRUPTED
-    counts = report.counts
-    lacks |= bool(counts.failed or counts.left_out or counts.refused or counts.kept)
-    return 3 if lacks or not counts.measured + counts.skipped else 0
+    return 0 if is_complete and _is_whole(report.counts) else 3
+
+
+def _is_whole(counts: Counts) -> bool:
+    """Whether something is measured, and nothing failed or was left out."""
+    is_lacking = counts.failed or counts.left_out or counts.refused or counts.kept
+    has_measured = counts.measured + counts.skipped
+    return bool(has_measured and not is_lacking)
 
 
 def _plan(experiment: Path, allow_impossible: bool) -> Plan:
@@ -209,15 +214,18 @@ def _plan(experiment: Path, allow_impossible: bool) -> Plan:
     from orchestrator.plan.predictions import with_predictions
 
     plan = load_plan(experiment)
-    if unset := plan.unset_keys():
+    unset = plan.unset_keys()
+    if unset:
         raise InputError(
             f"set the environment variables that api_key_env names: {', '.join(unset)}"
         )
     return with_predictions(plan.allowing() if allow_impossible else plan)
 
 
-def _say_answer(store: Store) -> bool:
-    """Print what was found. Whether something asked for has no valid measurement."""
+def _print_answer(store: Store) -> bool:
+    """Prints the answer. Returns whether all that was asked for has a valid measurement, or that
+    cannot be read now.
+    """
     from orchestrator.plan.current import StoredExperiment
     from orchestrator.report.answer_table import answer_text
     from orchestrator.report.text import echo
@@ -226,17 +234,18 @@ def _say_answer(store: Store) -> bool:
     try:
         experiment = StoredExperiment(store)
         echo("\n".join(answer_text(experiment)), err=True)
-        lacks = unmeasured(experiment)
+        missing = unmeasured(experiment)
     except Exception as error:
         # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
-        return False
-    if lacks:
-        click.echo(f"without a valid measurement: {', '.join(lacks)}", err=True)
-    return bool(lacks)
+        return True
+    if missing:
+        click.echo(f"without a valid measurement: {', '.join(missing)}", err=True)
+    return not missing
 
 
 def _summary(report: SweepReport, store: Store) -> str:
+    """What became of the measurements, how long it took, and where the results are."""
     counts = report.counts
     spoilt = f" ({counts.spoilt} of them spoilt)" if counts.spoilt else ""
     parts = [
@@ -252,8 +261,8 @@ def _summary(report: SweepReport, store: Store) -> str:
         parts.append(f"{counts.kept} stay spoilt (--again N)")
     if report.left:
         parts.append(f"interrupted with {report.left} left: run the same command again to continue")
-    took = f"{report.wall_s:.0f} s in all"
+    time_text = f"{report.wall_s:.0f} s in all"
     if counts.measured or counts.failed:
-        took += f"; {report.overhead:.1%} of it was the program's own overhead"
-        took += " (neither engine start-up nor warm-up nor measurement nor waiting)"
-    return f"{', '.join(parts)}\n{took}\nresults: {store.uri}"
+        time_text += f"; {report.overhead:.1%} of it was the program's own overhead"
+        time_text += " (neither engine start-up nor warm-up nor measurement nor waiting)"
+    return f"{', '.join(parts)}\n{time_text}\nresults: {store.uri}"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 
 INTERRUPTED = 130  # exit status
 SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
@@ -26,31 +27,41 @@ def stops(stop: threading.Event) -> Iterator[None]:
     is in, and a write to a store that does not answer takes minutes.
     """
     with ExitStack() as undo:
-        told, tell = os.pipe()
-        undo.callback(os.close, told)
-        os.set_blocking(tell, False)
-        watcher = threading.Thread(target=_act, args=(told, stop), name="signals", daemon=True)
+        reading_end, writing_end = os.pipe()
+        undo.callback(os.close, reading_end)
+        os.set_blocking(writing_end, False)
+        watcher = threading.Thread(
+            target=_act, args=(reading_end, stop), name="signals", daemon=True
+        )
         watcher.start()
         undo.callback(watcher.join)
-        undo.callback(os.close, tell)  # which ends the thread
-        undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(tell, warn_on_full_buffer=False))
+        undo.callback(os.close, writing_end)  # which ends the thread
+        earlier_fd = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
+        undo.callback(signal.set_wakeup_fd, earlier_fd)
         for number in STOPPING:  # only a signal with a handler is written to the pipe
-            undo.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+            earlier_handler = signal.signal(number, _ignore)
+            undo.callback(signal.signal, number, earlier_handler)
         yield
 
 
-def _act(told: int, stop: threading.Event) -> None:
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """A handler: the thread that reads the pipe acts."""
+
+
+def _act(reading_end: int, stop: threading.Event) -> None:
     """Reads the number of each signal as it comes, until the pipe is closed."""
-    asked_s: float | None = None
-    while number := os.read(told, 1):
+    first_s: float | None = None  # when the first signal came
+    while True:
+        number = os.read(reading_end, 1)
+        if not number:
+            return
         if number[0] not in STOPPING:
             continue
         now_s = time.monotonic()
-        if asked_s is not None and now_s - asked_s < TOGETHER_S:
-            continue
-        if asked_s is not None:
+        if first_s is None:
+            first_s = now_s
+            stop.set()
+        elif now_s - first_s >= TOGETHER_S:
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
             os._exit(INTERRUPTED)
-        asked_s = now_s
-        stop.set()

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +14,7 @@ from orchestrator.base.redaction import redact
 from orchestrator.cli.results_uri import no_file
 
 if TYPE_CHECKING:
-    from orchestrator.results.runs import Runs
+    from orchestrator.results.runs import RunRecord, Runs
 
 LOOK_S = 1.0
 LEFTOVERS = frozenset({"left_over", "gpu_dirty", "stop_failed"})  # kinds of events
@@ -44,45 +45,70 @@ def stop(uri: str, experiment: str | None, timeout: str) -> int:
         end_s = time.monotonic() + parse_duration(timeout)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--timeout") from error
-    asked: list[tuple[Runs, str]] = []
+    asked: list[_AskedRun] = []
     for runs in runs_at(uri, experiment):
         for record, _ in runs.all():
             if record.lives() is not False:
                 runs.ask_to_stop(record.run_id)
                 click.echo(f"{runs.experiment}: asked {record.name} to stop")
-                asked.append((runs, record.run_id))
+                asked.append(_AskedRun(runs, record.run_id))
     if not asked:
         click.echo(f"no run is active at {uri}")
-    outcomes = [_wait(runs, run_id, end_s) for runs, run_id in asked]
-    return 3 if any(outcomes) else 0
+    problems = [_wait(run, end_s) for run in asked]
+    return 3 if any(problems) else 0
 
 
-def _wait(runs: Runs, run_id: str, end_s: float) -> str:
-    """Until the run ended. Says how, and returns what is wrong with that."""
-    from orchestrator.results.runs import SILENT_S, Liveness
+@dataclass(frozen=True, slots=True)
+class _AskedRun:
+    """A run that was asked to stop, and the runs of its experiment."""
 
-    watch, wrong = Liveness(), ""
-    while (found := runs.read(run_id)) is not None:
-        record, text = found
-        if record.state == "ended":
-            wrong = "; ".join(event.text for event in record.events if event.kind in LEFTOVERS)
+    runs: Runs
+    run_id: str
+
+
+def _wait(run: _AskedRun, end_s: float) -> str:
+    """Waits until the run ended and prints how it did. Returns what is wrong with that; empty:
+    nothing.
+    """
+    from orchestrator.results.runs import Liveness
+
+    watch = Liveness()
+    problem = ""
+    record: RunRecord | None = None
+    while True:
+        found = run.runs.read(run.run_id)
+        if found is None:  # a run removes its record if it never began
+            record = None
             break
-        if record.lives() is False:
-            wrong = (
-                "its process is gone; the engines' guards end them, and 'orchestrator doctor' "
-                "finds what is left"
-            )
-        elif watch.silent_s(record, text) >= SILENT_S:
-            wrong = f"it does not answer: look at {record.name}"
-        elif time.monotonic() >= end_s:
-            wrong = "it has not ended yet"
-        if wrong:
+        record, text = found
+        problem = _problem(record, watch.silent_s(record, text), end_s)
+        if problem or record.state == "ended":
             break
         time.sleep(LOOK_S)
-    counts = (
-        f": {found[0].measured} of {found[0].total} measured"
-        if found
-        else " before it measured anything"
-    )
-    click.echo(f"{runs.experiment}: {redact(wrong) if wrong else 'ended'}{counts}")
-    return wrong
+    outcome = redact(problem) if problem else "ended"
+    click.echo(f"{run.runs.experiment}: {outcome}{_counts(record)}")
+    return problem
+
+
+def _problem(record: RunRecord, silent_s: float, end_s: float) -> str:
+    """What is wrong with a run that was asked to stop; empty: nothing so far."""
+    from orchestrator.results.runs import SILENT_S
+
+    if record.state == "ended":
+        return "; ".join(event.text for event in record.events if event.kind in LEFTOVERS)
+    if record.lives() is False:
+        return (
+            "its process is gone; the engines' guards end them, and 'orchestrator doctor' finds"
+            " what is left"
+        )
+    if silent_s >= SILENT_S:
+        return f"it does not answer: look at {record.name}"
+    if time.monotonic() >= end_s:
+        return "it has not ended yet"
+    return ""
+
+
+def _counts(record: RunRecord | None) -> str:
+    if record is None:
+        return " before it measured anything"
+    return f": {record.measured} of {record.total} measured"

@@ -27,12 +27,13 @@ def verify(uri: str, experiment: str | None) -> int:
     from orchestrator.report.selection import experiments
     from orchestrator.results.root import open_results
 
-    files = damaged = 0
-    for one in experiments(open_results(uri), experiment):
-        for part, problem in one.store.verify():
+    files = 0
+    damaged = 0
+    for stored in experiments(open_results(uri), experiment):
+        for part, problem in stored.store.verify():
             files += 1
             if problem:
                 damaged += 1
-                click.echo(f"{one.name}/{part}: {problem}")
+                click.echo(f"{stored.name}/{part}: {problem}")
     click.echo(f"{files} files, {damaged} damaged")
     return 3 if damaged else 0

@@ -63,15 +63,16 @@ class ModelRules:
     whole_replicas: bool = False
     # data-parallel ranks of attention share dense MLPs, shared experts and output layer
     shares_dense: bool = False
-    # Whether it accepts (``quantization`` asked for, method of the checkpoint); None: not known.
-    takes: Callable[[str, str], bool] | None = None
-    # methods of checkpoints that stay in effect, whatever is asked for
-    own_wins: frozenset[str] = frozenset()
+    # Whether it accepts a ``quantization`` (first) for a checkpoint with a method (second); None: not
+    # known.
+    accepts_method: Callable[[str, str], bool] | None = None
+    # methods of checkpoints that stay in effect, whatever ``quantization`` says
+    fixed_methods: frozenset[str] = frozenset()
     # method that it refuses -> flag that allows it
     allowed_by: Mapping[str, str] = field(default_factory=dict)
     not_on_amd: frozenset[str] = frozenset()  # methods that it has for NVIDIA's GPUs only
     unknown_methods: frozenset[str] = frozenset()  # methods of other engines that it does not have
-    unread: frozenset[str] = frozenset()  # methods of checkpoints at which it stops
+    unreadable_methods: frozenset[str] = frozenset()  # methods of checkpoints at which it stops
     # methods of checkpoints that also quantize experts at load
     experts_while_loading: frozenset[str] = frozenset()
     # ``quantization`` values for checkpoints that are stored that way
@@ -80,7 +81,7 @@ class ModelRules:
     # except of experts, in checkpoints of these methods
     halved_groups: frozenset[str] = frozenset()
     # ranks can share FP8 blocks: those of experts are split evenly, K and V may be uneven
-    cuts_blocks: bool = False
+    splits_blocks: bool = False
     draft_vocabulary_slack: int = 0  # tokens by which a draft's vocabulary may differ
     # flags of ``extra_args`` that place or size memory otherwise
     moves_memory: tuple[str, ...] = ()
@@ -100,15 +101,16 @@ class ModelRules:
     cpu: CpuKernels | None = None  # None: not known
 
     def method(self, wanted: str | None, stored: Quantization | None) -> str:
-        """The method of quantization in effect; "" without any.
+        """The method of quantization in effect; "" without quantization.
 
-        It is the one that the settings want, unless they leave it open or the checkpoint's wins.
+        It is the method that the settings want. If they leave it open, or if the method of the
+        checkpoint is fixed, it is that of the checkpoint.
         """
         own = stored.method if stored else ""
-        if own in self.own_wins:
+        if own in self.fixed_methods:
             return own
         return wanted or own
 
-    def moved(self, settings: EngineSettings) -> list[str]:
-        """Names in ``extra_args`` with which it is not known what memory holds."""
+    def memory_overrides(self, settings: EngineSettings) -> list[str]:
+        """Names in ``extra_args`` that change what memory holds in a way that is not modelled."""
         return present_flags(settings, (*self.moves_memory, *self.whole_attention))

@@ -114,7 +114,7 @@ ATTENTION_RANKS = (0, 5, 23)
 BACKEND = "--disaggregation-transfer-backend"
 BOOTSTRAP_PORT = "--disaggregation-bootstrap-port"
 # with these --quantization has no effect
-OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
+FIXED_METHODS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
 # Of a checkpoint's method -> what else --quantization may say of it.
 KERNELS = {
     "awq": ("awq_marlin", "moe_wna16"),
@@ -350,14 +350,14 @@ def _of_trees(spec: Speculative) -> Iterator[str]:
         )
 
 
-def _takes(wanted: str, stored: str) -> bool:
+def _accepts_method(wanted: str, stored: str) -> bool:
     """Whether ``configs/model_config.py: _verify_quantization`` accepts a --quantization for a
     checkpoint that is stored with a method.
 
     Of ModelOpt's checkpoints SGLang goes on with their own method, whatever is wanted; nvfp4_online
     would quantize what modelopt_fp4 has quantized already.
     """
-    if stored in OWN_WINS:
+    if stored in FIXED_METHODS:
         return not (wanted == "nvfp4_online" and stored == "modelopt_fp4")
     if wanted == "humming":
         return stored != "mxfp4"
@@ -566,8 +566,8 @@ ENGINE = Engine(
             *("--dcp-size", "--decode-context-parallel-size", "--speculative-algorithm"),
         ),
         whole_attention=ATTENTION_FLAGS,
-        takes=_takes,
-        own_wins=OWN_WINS,
+        accepts_method=_accepts_method,
+        fixed_methods=FIXED_METHODS,
         experts_while_loading=frozenset({"modelopt_fp4"}),
         unknown_methods=frozenset({"fbgemm_fp8", "torchao"}),
         # configs/model_config.py: rocm_supported_quantization

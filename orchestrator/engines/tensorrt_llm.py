@@ -272,7 +272,7 @@ ENGINE = Engine(
         whole_attention=("enable_attention_dp",),
         # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads;
         # GPTQ since late 2026.
-        unread=frozenset({"awq", "auto-round", "bitsandbytes", "fbgemm_fp8", "quark"}),
+        unreadable_methods=frozenset({"awq", "auto-round", "bitsandbytes", "fbgemm_fp8", "quark"}),
         unknown_methods=frozenset({"gptq", "compressed-tensors"}),
         min_capability={
             **dict.fromkeys(("fp8", "modelopt", "modelopt_mixed"), 89),

@@ -33,7 +33,7 @@ CPU_KV_BYTES = 1 << 30  # per rank; by default every rank takes 92 % of the node
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 # Checkpoints whose own method overrides --quantization, and further values that it may have for
 # others.
-OWN_WINS = frozenset(
+FIXED_METHODS = frozenset(
     {"modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4"}
 )
 KERNELS = {
@@ -194,11 +194,11 @@ def _shared_ranks(settings: EngineSettings) -> int:
     return 1 if divides_tokens else settings.tensor_parallel_size
 
 
-def _takes(wanted: str, stored: str) -> bool:
+def _accepts_method(wanted: str, stored: str) -> bool:
     """Whether ``config/model.py: _verify_quantization`` accepts a --quantization for a checkpoint:
     some checkpoints keep their own method, whatever is wanted.
     """
-    return stored in OWN_WINS or wanted in (stored, "humming", *KERNELS.get(stored, ()))
+    return stored in FIXED_METHODS or wanted in (stored, "humming", *KERNELS.get(stored, ()))
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
@@ -328,8 +328,8 @@ ENGINE = Engine(
             *("--prefill-context-parallel-size", "-pcp"),
             *("--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"),
         ),
-        takes=_takes,
-        own_wins=OWN_WINS,
+        accepts_method=_accepts_method,
+        fixed_methods=FIXED_METHODS,
         unknown_methods=frozenset({"bitsandbytes", "gguf"}),
         # platforms/rocm.py: supported_quantization
         not_on_amd=frozenset(
@@ -358,7 +358,7 @@ ENGINE = Engine(
         kernels_on={"int8": range(100)},
         whole_groups=True,
         # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; not in earlier releases
-        cuts_blocks=True,
+        splits_blocks=True,
         # quantization/moe_wna16.py, if Marlin cannot
         halved_groups=frozenset({"gptq", "awq", "auto-round"}),
         # quantization/*.py: get_supported_act_dtypes

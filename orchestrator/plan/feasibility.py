@@ -7,7 +7,7 @@ looks tight is ``risky`` and runs last. docs/emulator.md, "Feasibility", explain
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.catalog import quantization
 from orchestrator.catalog.accelerators import Accelerator, memory_bytes, nearest, of_hardware
@@ -73,7 +73,7 @@ class Feasibility:
 @dataclass(frozen=True, slots=True)
 class FeasibilityCase:
     """What rules judge. ``settings.data_parallel_size`` counts only ranks that share experts;
-    ``copies`` the others.
+    ``copies`` counts the others.
     """
 
     settings: EngineSettings
@@ -95,7 +95,7 @@ Findings = Iterator[tuple[FitStatus, str]]  # a status and the reason in one sen
 def assess(
     settings: EngineSettings,
     facts: ModelFacts | None,
-    on: Hardware,
+    hardware: Hardware,
     draft: ModelFacts | None = None,
     role: str = "",
 ) -> Feasibility:
@@ -110,7 +110,7 @@ def assess(
             "and parallelism are not judged, and the nodes must be able to load it"
         )
         return Feasibility("fits", (remark,))
-    case = feasibility_case(settings, facts, on, draft, role)
+    case = feasibility_case(settings, facts, hardware, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
     predicted = asdict(case.estimate)
@@ -145,20 +145,29 @@ def feasibility_case(
     in_effect = settings.model_copy(
         update={"gpu_memory_utilization": fraction, **_length_in_effect(settings, facts, rules)}
     )
-    added = draft_bytes(facts, settings, draft)
+    bytes_of_draft = draft_bytes(facts, settings, draft)
     estimate = estimate_memory(
-        facts, in_effect, device, rules.share_of, rules.shares_dense, added or NO_DRAFT
+        facts, in_effect, device, rules.share_of, rules.shares_dense, bytes_of_draft or NO_DRAFT
     )
-    if rules.moved(settings):
+    if rules.memory_overrides(settings):
         estimate = replace(
             estimate,
             weight_bytes=None,
             kv_bytes_per_token=None,
             kv_cache_memory_bytes=None,
+            kv_cache_tokens=settings.kv_cache_tokens,
         )
-        estimate = replace(estimate, kv_cache_tokens=settings.kv_cache_tokens)
     return FeasibilityCase(
-        settings, facts, hardware, device, rules, estimate, draft, added, copies, fraction
+        settings=settings,
+        facts=facts,
+        hardware=hardware,
+        device=device,
+        rules=rules,
+        estimate=estimate,
+        draft=draft,
+        draft_bytes=bytes_of_draft,
+        copies=copies,
+        fraction=fraction,
     )
 
 
@@ -184,7 +193,7 @@ def _length_in_effect(
 
 
 def fraction_of(
-    settings: EngineSettings, facts: ModelFacts, on: Hardware, rules: ModelRules, role: str
+    settings: EngineSettings, facts: ModelFacts, hardware: Hardware, rules: ModelRules, role: str
 ) -> float | None:
     """Share of a device's memory that the engine takes; None: it depends on memory that is not
     known.
@@ -194,8 +203,8 @@ def fraction_of(
     share = rules.memory_fraction
     if not callable(share):
         return share
-    memory = memory_bytes(on)
-    if memory is None or on.is_cpu:
+    memory = memory_bytes(hardware)
+    if memory is None or hardware.is_cpu:
         return None
     return share(settings, facts, memory, role)
 
@@ -227,9 +236,11 @@ def _attention_ranks(case: FeasibilityCase) -> int:
 
 
 def _intermediate(case: FeasibilityCase) -> Findings:
+    if not case.rules.heads_divisible:
+        return
     for name, (width, ranks) in _mlp_widths(case).items():
-        if case.rules.heads_divisible and width % ranks and not _is_padded(case, name):
-            yield "impossible", f"{name} {width} cannot be divided by {_over(case, ranks)}"
+        if width % ranks and not _is_padded(case, name):
+            yield "impossible", f"{name} {width} cannot be divided by {_rank_settings(case, ranks)}"
 
 
 def _is_padded(case: FeasibilityCase, name: str) -> bool:
@@ -255,30 +266,37 @@ def _kv_heads(case: FeasibilityCase) -> Findings:
         yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
 
 
-def _mlp_widths(case: FeasibilityCase) -> dict[str, tuple[int, int]]:
-    """Name -> (width, ranks that divide it) of dense MLPs, shared experts, and experts unless ranks
-    have whole ones.
-    """
+class DividedWidth(NamedTuple):
+    """The width of a matrix, and the ranks that divide it."""
+
+    width: int
+    ranks: int
+
+
+def _mlp_widths(case: FeasibilityCase) -> dict[str, DividedWidth]:
+    """Widths by name of dense MLPs, shared experts, and experts unless ranks have whole ones."""
     shape, settings = case.facts.shape, case.settings
-    widths: dict[str, tuple[int, int]] = {}
+    widths: dict[str, DividedWidth] = {}
     if "mlp" in shape.mlps and not present_flags(settings, case.rules.whole_dense):
         ranks = settings.tensor_parallel_size
         if case.rules.shares_dense:
             ranks = expert_ranks(settings)
-        widths["intermediate_size"] = (shape.intermediate_size, ranks)
+        widths["intermediate_size"] = DividedWidth(shape.intermediate_size, ranks)
     shared_width = shape.shared_expert_intermediate_size
     if shared_width and case.facts.counted:
         ranks = case.rules.shared_ranks(settings)
-        widths["shared_expert_intermediate_size"] = (shared_width, ranks)
+        widths["shared_expert_intermediate_size"] = DividedWidth(shared_width, ranks)
     if shape.num_moe_layers and expert_parallel_size(settings) == 1:
-        widths["moe_intermediate_size"] = (shape.moe_intermediate_size, expert_ranks(settings))
+        ranks = expert_ranks(settings)
+        widths["moe_intermediate_size"] = DividedWidth(shape.moe_intermediate_size, ranks)
     return widths
 
 
-def _over(case: FeasibilityCase, ranks: int) -> str:
+def _rank_settings(case: FeasibilityCase, ranks: int) -> str:
     """The settings that make this many ranks."""
-    product = "" if ranks == case.settings.tensor_parallel_size else " * data_parallel_size"
-    return f"tensor_parallel_size{product}={ranks}"
+    if ranks == case.settings.tensor_parallel_size:
+        return f"tensor_parallel_size={ranks}"
+    return f"tensor_parallel_size * data_parallel_size={ranks}"
 
 
 def _stages(case: FeasibilityCase) -> Findings:
@@ -357,7 +375,7 @@ def _quantization(case: FeasibilityCase) -> Findings:
             f"quantization {named} is not part of this engine, "
             "unless a plugin or a newer release adds it",
         )
-    if stored is not None and stored.method in rules.unread:
+    if stored is not None and stored.method in rules.unreadable_methods:
         yield (
             "impossible",
             f"the checkpoint is quantized with {stored.method}, which this engine does not read",
@@ -380,9 +398,9 @@ def _asked_quantization(case: FeasibilityCase, asked: str, method: str) -> Findi
     is_stored = stored is not None and stored.method == method
     if of_experts and not case.facts.shape.num_experts and not is_stored:
         yield "risky", f"quantization {method} is for experts, the model has none"
-    if stored is None or stored.method == "unknown" or rules.takes is None:
+    if stored is None or stored.method == "unknown" or rules.accepts_method is None:
         return
-    if not rules.takes(asked, stored.method):
+    if not rules.accepts_method(asked, stored.method):
         yield (
             "impossible",
             f"the checkpoint is quantized with {stored.method}, "
@@ -426,22 +444,25 @@ def _blocks(case: FeasibilityCase) -> Findings:
             status = "risky"
         yield (
             status,
-            f"{name} {width} / {_over(case, ranks)} is not a multiple of "
+            f"{name} {width} / {_rank_settings(case, ranks)} is not a multiple of "
             f"{stored.method}'s {unit} of {size}",
         )
 
 
-def _quantized_widths(case: FeasibilityCase, stored: Quantization) -> dict[str, tuple[int, int]]:
-    """Name -> (width, ranks that divide it) of the matrices that are stored quantized."""
-    shape, ranks = case.facts.shape, _attention_ranks(case)
-    widths: dict[str, tuple[int, int]] = {}
-    for name, width_and_ranks in _mlp_widths(case).items():
+def _quantized_widths(case: FeasibilityCase, stored: Quantization) -> dict[str, DividedWidth]:
+    """Widths by name of the matrices that are stored quantized."""
+    shape = case.facts.shape
+    widths: dict[str, DividedWidth] = {}
+    for name, divided in _mlp_widths(case).items():
         if stored.share(PART_OF_WIDTH[name]) and not _is_padded(case, name):
-            widths[name] = width_and_ranks
+            widths[name] = divided
     if stored.share("attention") and shape.num_attention_layers and not shape.mla:
-        widths["attention width"] = (shape.num_attention_heads * shape.head_dim, ranks)
+        ranks = _attention_ranks(case)
+        width = shape.num_attention_heads * shape.head_dim
+        widths["attention width"] = DividedWidth(width, ranks)
         if stored.block:  # K and V are cut along their outputs, groups run along the inputs
-            widths["KV width"] = (max(shape.num_key_value_heads, ranks) * shape.head_dim, ranks)
+            kv_width = max(shape.num_key_value_heads, ranks) * shape.head_dim
+            widths["KV width"] = DividedWidth(kv_width, ranks)
     return widths
 
 
@@ -511,7 +532,8 @@ def _lengths(case: FeasibilityCase) -> Findings:
     length = case.estimate.max_model_len
     batch = case.estimate.max_num_batched_tokens
     if settings.max_model_len and positions is not None and settings.max_model_len > positions:
-        is_allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
+        variable = settings.env.get(rules.longer_variable or "", "")
+        is_allowed = variable.lower() in {"1", "true"}
         yield (
             "impossible" if rules.refuses_longer and not is_allowed else "risky",
             f"max_model_len={settings.max_model_len} is more than "
@@ -595,7 +617,7 @@ def _why_memory_is_not_judged(case: FeasibilityCase, memory: int | None) -> str 
     hardware = case.hardware
     if hardware.is_cpu:
         return "memory is not judged on cpu"
-    moved = case.rules.moved(case.settings)
+    moved = case.rules.memory_overrides(case.settings)
     if moved:
         return f"memory is not judged with {', '.join(moved)}"
     if case.estimate.weight_bytes is None or memory:
@@ -610,8 +632,10 @@ def _why_memory_is_not_judged(case: FeasibilityCase, memory: int | None) -> str 
 
 
 def _of_draft(case: FeasibilityCase) -> str:
-    added = case.draft_bytes
-    return f" ({memory_text(added.weights)} of them the draft's)" if added and added.weights else ""
+    draft = case.draft_bytes
+    if draft is None or not draft.weights:
+        return ""
+    return f" ({memory_text(draft.weights)} of them the draft's)"
 
 
 def _is_weight_proven(case: FeasibilityCase) -> bool:
@@ -690,12 +714,10 @@ def _support(case: FeasibilityCase) -> Findings:
         return
     title = ENGINES[engine].title
     if not support.names.intersection(names):
-        own = " of its own; transformers' code may run it"
-        yield (
-            "risky",
-            f"{title} {support.version} has no code for {names[0]}"
-            f"{own if engine in _BY_TRANSFORMERS else ''}",
-        )
+        sentence = f"{title} {support.version} has no code for {names[0]}"
+        if engine in _BY_TRANSFORMERS:
+            sentence += " of its own; transformers' code may run it"
+        yield "risky", sentence
         return
     if support.turbomind is None or case.settings.extra_args.get("--backend") == "pytorch":
         return
@@ -707,11 +729,9 @@ def _architecture(case: FeasibilityCase) -> Findings:
     facts = case.facts
     kind = facts.model_type or "this architecture"
     if not facts.sized:
-        size = (
-            "its weights are as large as its files"
-            if facts.checkpoint_bytes
-            else "nothing is known of its weights"
-        )
+        size = "nothing is known of its weights"
+        if facts.checkpoint_bytes:
+            size = "its weights are as large as its files"
         yield "fits", f"no formula for {kind}: {size}, nothing is known of its KV cache"
     elif not facts.counted:
         yield "fits", f"sizes are those of a plain transformer: no formula for {kind}"

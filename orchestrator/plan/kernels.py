@@ -25,7 +25,7 @@ def status_of_cut_group(
     """
     of_experts = matrices == "moe_intermediate_size"
     if stored.block:
-        if not rules.cuts_blocks or hardware.is_cpu:
+        if not rules.splits_blocks or hardware.is_cpu:
             return "impossible"
         splits_evenly = (
             of_experts and stored.method == "fp8" and math.gcd(*stored.block, width) >= LEAST_GROUP

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,11 +53,11 @@ _NO_MEMORY = MemoryEstimate(None, None, 0, 0, 0)
 
 
 class NotPredictable(Exception):
-    """Why something is not predicted."""
+    """The model cannot predict a deployment; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
+class ErrorEstimate:
     """Median of |predicted / measured - 1| of TTFT and TPOT, and what it was found on.
 
     ``counted``: factors of TTFT and TPOT within which 90 % of measured points lay, where these were
@@ -92,13 +92,13 @@ class Error:
 
 
 # more than tests/unit/predict/test_steady.py finds
-OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")
+OF_THE_FORMULA = ErrorEstimate(0.3, 0.05, "emulators on this machine")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a deployment is predicted from. ``memory``: what plan/feasibility.py predicts of it, empty if
-    nothing.
+    """What a deployment is predicted from. ``memory``: what plan/feasibility.py predicts of it; empty
+    without a prediction.
     """
 
     settings: EngineSettings
@@ -120,19 +120,26 @@ class _Model:
 
     rank: Replica
     ranks: int
-    error: Error
+    error: ErrorEstimate
     devices: int
     usd_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelSource:
-    """From what a step model is made, and how far off it is."""
+    """What a step model is made from, and how far off it is."""
 
     profile: Profile
     facts: ModelFacts
     device: Accelerator
-    error: Error
+    error: ErrorEstimate
+
+
+class _FiniteLevel(NamedTuple):
+    """A level of the file or of the ladder: whole numbers of requests in flight stay whole."""
+
+    control: Control
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +220,7 @@ class Predictor:
         for field, name in NO_TERM.items():
             if getattr(settings, field):
                 raise NotPredictable(f"the model has no term for {name}")
-        moved = engine.rules.moved(settings)
+        moved = engine.rules.memory_overrides(settings)
         if moved:
             raise NotPredictable(f"the model has no term for {', '.join(moved)}")
         if engine.emulated:
@@ -290,7 +297,7 @@ class Predictor:
         if not hardware.is_cpu and device != of_hardware(hardware):
             return None
         error = profile.fitted.get("held_out_error") or profile.fitted["error"]
-        own_error = Error(error["ttft_p50"], error["tpot_p50"], "the profile's own fit")
+        own_error = ErrorEstimate(error["ttft_p50"], error["tpot_p50"], "the profile's own fit")
         return _ModelSource(profile, facts, device, own_error)
 
     def _demand_of(self, name: str, caches_prefixes: bool) -> Demand:
@@ -323,23 +330,32 @@ class Predictor:
         demand = self._demand(name, caches_prefixes)
         if rules.arrivals.process not in STEADY_ARRIVALS:
             raise NotPredictable(f"{rules.arrivals.process} arrivals have no steady state")
-        asked = [(level.control, level.value) for level in levels if level.value < math.inf]
-        control: Control = rules.control or (asked[0][0] if asked else "request_rate")
-        controls = {control, *(other for other, _ in asked)}
-        ranks = {each: Rank(model.rank, demand, each) for each in controls}
-        if ranks[control].most < 1:
-            raise NotPredictable(f"the KV cache does not hold one request of {name!r}")
-        if not asked:
-            asked = [(control, value) for value in _ladder(model, ranks[control], control)]
-        figures = [
-            _figures(model, ranks[each], demand, each, value)
-            for each, value in dict.fromkeys(asked)
+        finite_levels = [
+            _FiniteLevel(level.control, level.value) for level in levels if level.value < math.inf
         ]
-        capacities = [_capacity(model, ranks[control], demand, control, slo) for slo in self._slos]
+        control: Control = "request_rate"
+        if rules.control:
+            control = rules.control
+        elif finite_levels:
+            control = finite_levels[0].control
+        controls = {control, *(level.control for level in finite_levels)}
+        ranks: dict[Control, Rank] = {
+            of_levels: Rank(model.rank, demand, of_levels) for of_levels in controls
+        }
+        rank = ranks[control]
+        if rank.most < 1:
+            raise NotPredictable(f"the KV cache does not hold one request of {name!r}")
+        if not finite_levels:
+            finite_levels = _ladder(model, rank, control)
+        figures = [
+            _figures(model, ranks[level.control], demand, level)
+            for level in dict.fromkeys(finite_levels)
+        ]
+        capacities = [_capacity(model, rank, demand, control, slo) for slo in self._slos]
         return _LoadPrediction(figures, capacities)
 
 
-def _published_error(settings: EngineSettings, device: Accelerator, tables: bool) -> Error:
+def _published_error(settings: EngineSettings, device: Accelerator, tables: bool) -> ErrorEstimate:
     """How far off published points were from the model. Raises NotPredictable without any."""
     published = typical(settings.engine, device, tables)
     if published.error is None:
@@ -363,23 +379,21 @@ def _published_error(settings: EngineSettings, device: Accelerator, tables: bool
         widening = 2.0
     error = published.error
     counted = error["ttft_within"] ** widening, error["tpot_within"] ** widening
-    return Error(widening * error["ttft"], widening * error["tpot"], source, counted)
+    return ErrorEstimate(widening * error["ttft"], widening * error["tpot"], source, counted)
 
 
-def _ladder(model: _Model, rank: Rank, control: Control) -> list[float]:
+def _ladder(model: _Model, rank: Rank, control: Control) -> list[_FiniteLevel]:
     """Levels up to the highest load of a deployment; concurrencies are whole numbers."""
     highest = model.ranks * rank.level(rank.full)
-    levels = [share * highest for share in LADDER]
-    if control == "request_rate":
-        return levels
-    return [max(1, round(level)) for level in levels]
+    values = [share * highest for share in LADDER]
+    if control == "concurrency":
+        values = [max(1, round(value)) for value in values]
+    return [_FiniteLevel(control, value) for value in values]
 
 
-def _figures(
-    model: _Model, rank: Rank, demand: Demand, control: Control, level: float
-) -> dict[str, Any]:
+def _figures(model: _Model, rank: Rank, demand: Demand, level: _FiniteLevel) -> dict[str, Any]:
     """Medians at a level; without latencies where it is more than the deployment can do for long."""
-    level_of_rank = level / model.ranks
+    level_of_rank = level.value / model.ranks
     state = rank.under(level_of_rank)
     ttft_ms = tpot_ms = None
     if state is not None:
@@ -388,8 +402,8 @@ def _figures(
         tpot_ms = float(np.median(latencies["tpot"])) * 1e3
     rate = (state or rank.full).rate
     return {
-        "control": control,
-        "level": level,
+        "control": level.control,
+        "level": level.value,
         "ttft_ms": ttft_ms,
         "tpot_ms": tpot_ms,
         "output_throughput": rate * model.ranks * float(demand.output.mean()),
@@ -399,8 +413,9 @@ def _figures(
 def _capacity(
     model: _Model, rank: Rank, demand: Demand, control: Control, slo: Slo
 ) -> dict[str, Any]:
-    """The highest load that holds, what it yields, and the interval of the yield: what is left if
-    all is slower, or faster, by as much as nine in ten predictions are off at most.
+    """The highest load that holds, what it yields, and the interval of the yield: from what it is
+    if latencies are longer to what it is if they are shorter, by the factors within which nine in
+    ten predictions lie.
     """
     ttft_factor, other_factor = model.error.factors
     best = _busiest_that_holds(rank, slo, 1.0, 1.0)

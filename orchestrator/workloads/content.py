@@ -1,8 +1,8 @@
 """Makes parts of prompts of a wanted length: token ids where the API takes them, else text.
 
 Text has an exact length only with the model's tokenizer. Without one it is made of short common
-English words, which nearly every vocabulary holds as one token each. The rows hold what the engine
-counted either way; a point whose input is off by more than 1 % says so.
+English words, which nearly every vocabulary holds as one token each. In both cases the rows hold
+what the engine counted, and a point whose input is off by more than 1 % says so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SAFE_IDS = (1_000, 31_000)
 # For vocabularies smaller than any usual one (test models): the first range that fits.
 SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
 
+MOST_CORRECTIONS = 64  # of the length of one text
 MAX_WORDS = 4_096  # taken from a tokenizer's vocabulary; more would only slow down the start
 
 WORDS = (
@@ -57,7 +58,8 @@ class Words:
     """Common words: about one token each."""
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
-        return "".join(" " + WORDS[choice] for choice in rng.integers(0, len(WORDS), tokens))
+        choices = rng.integers(0, len(WORDS), tokens)
+        return "".join(" " + WORDS[choice] for choice in choices)
 
     def count(self, text: str) -> int | None:
         return None
@@ -75,18 +77,22 @@ class TokenizedText:
         across words).
         """
         words = self._draw(rng, tokens)
-        for _ in range(64):
-            off = _tokens_of(self._tokenizer, "".join(words)) - tokens
-            if off == 0:
+        for _ in range(MOST_CORRECTIONS):
+            surplus = _tokens_of(self._tokenizer, "".join(words)) - tokens
+            if surplus == 0:
                 break
-            words = words[:-off] if off > 0 else words + self._draw(rng, -off)
+            if surplus > 0:
+                words = words[:-surplus]
+            else:
+                words += self._draw(rng, -surplus)
         return "".join(words)
 
     def count(self, text: str) -> int | None:
         return _tokens_of(self._tokenizer, text)
 
     def _draw(self, rng: np.random.Generator, count: int) -> list[str]:
-        return [self._words[at] for at in rng.integers(0, len(self._words), count).tolist()]
+        choices = rng.integers(0, len(self._words), count).tolist()
+        return [self._words[choice] for choice in choices]
 
 
 def _tokens_of(tokenizer: Any, text: str) -> int:
@@ -114,39 +120,42 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def local_tokenizer(name: str | None) -> str | None:
-    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a
-    model of this name.
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # not `repository:quantization`
 
-    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary
-    has, or words.
+
+def local_tokenizer(name: str | None) -> str | None:
+    """Path of a tokenizer on this node: the folder or file of this name, or the hub cache's file
+    for a model of this name.
+
+    None if the node has none (a GGUF file does not count): prompts are then token ids that every
+    vocabulary has, or words.
     """
-    path = Path(name or "")
-    if name is None or path.is_file():
+    if name is None:
+        return None
+    path = Path(name)
+    if path.is_file():
         return None if path.suffix == ".gguf" else name
     if path.is_dir():
         return name
+    if not _HUB_ID.fullmatch(name):
+        return None
     from huggingface_hub import try_to_load_from_cache
 
-    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # not `repository:quantization`
-    cached = try_to_load_from_cache(name, "tokenizer.json") if hub_id else None
+    cached = try_to_load_from_cache(name, "tokenizer.json")
     return cached if isinstance(cached, str) else None
 
 
 ENGLISH = (  # the beginning of the Gettysburg Address (1863), as an example of plain English
     "Four score and seven years ago our fathers brought forth on this continent, a new nation, "
-    "conceived in Liberty, "
-    "and dedicated to the proposition that all men are created equal. Now we are engaged in a "
-    "great civil war, testing "
-    "whether that nation, or any nation so conceived and so dedicated, can long endure. We are "
-    "met on a great "
-    "battle-field of that war."
+    "conceived in Liberty, and dedicated to the proposition that all men are created equal. Now we "
+    "are engaged in a great civil war, testing whether that nation, or any nation so conceived and "
+    "so dedicated, can long endure. We are met on a great battle-field of that war."
 )
 
 
 def tokens_per_word(tokenizer: str) -> float | None:
-    """Tokens per English word, with its share of spaces and punctuation; None: there is no such
-    tokenizer here.
+    """Tokens per English word, with its share of spaces and punctuation; None if this node has no
+    such tokenizer.
     """
     try:
         ids = load_tokenizer(tokenizer).encode(ENGLISH, add_special_tokens=False).ids
@@ -159,44 +168,52 @@ def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
     """The range of safe ids for a vocabulary of this size; None where the size is unknown or too
     small.
     """
-    return next((ids for ids in SMALLER_IDS if vocab_size and ids[1] <= vocab_size), None)
+    if vocab_size is None:
+        return None
+    return next((ids for ids in SMALLER_IDS if ids[1] <= vocab_size), None)
 
 
 def prompter(
     *, takes_ids: bool, tokenizer: str | None, vocabulary: tuple[int, int] | None
 ) -> Prompter:
-    """Makes token ids where the server takes them, else text; of exact length where there is a
-    tokenizer. ``vocabulary`` is the range of ids ``[low, high)`` that is safe
-    without one.
+    """Makes token ids where the server takes them, else text. The length is exact where there is a
+    tokenizer. ``vocabulary`` is the range of ids ``[low, high)`` that is safe without one.
     """
     if tokenizer is None:
         return RandomIds(vocabulary or SAFE_IDS) if takes_ids else Words()
     loaded = load_tokenizer(tokenizer)
-    return RandomIds(_plain_ids(loaded), loaded) if takes_ids else TokenizedText(loaded)
+    if takes_ids:
+        return RandomIds(_plain_ids(loaded), loaded)
+    return TokenizedText(loaded)
 
 
 def _plain_ids(tokenizer: Any) -> TokenIds:
     """All ids that stand for text: neither control nor added tokens."""
     added = set(tokenizer.get_added_tokens_decoder())
-    return np.array(
-        [i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32
-    )
+    ids = [token for token in range(tokenizer.get_vocab_size()) if token not in added]
+    return np.array(ids, dtype=np.int32)
+
+
+_LOWER_CASE_WORD = re.compile(r" [a-z]{2,}")
 
 
 def _whole_words(tokenizer: Any) -> list[str]:
     """Texts of single tokens that are a whole word with its space: they stay one token in any text."""
-    word = re.compile(r" [a-z]{2,}")
-    texts = set(tokenizer.decode_batch([[i] for i in _plain_ids(tokenizer).tolist()]))
+    texts = set(tokenizer.decode_batch([[token] for token in _plain_ids(tokenizer).tolist()]))
     # SentencePiece drops a leading space when it decodes
     texts |= {" " + text.lstrip() for text in texts}
-    found = [text for text in sorted(texts) if word.fullmatch(text)]
-    found = found[:: max(1, len(found) // MAX_WORDS)]
-    alone = len(tokenizer.encode(" a", add_special_tokens=False).ids)
-    encoded = tokenizer.encode_batch([" a" + text for text in found], add_special_tokens=False)
-    kept = [text for text, code in zip(found, encoded, strict=True) if len(code.ids) == alone + 1]
-    if not kept:
+    words = [text for text in sorted(texts) if _LOWER_CASE_WORD.fullmatch(text)]
+    words = words[:: max(1, len(words) // MAX_WORDS)]
+    tokens_before = _tokens_of(tokenizer, " a")
+    encodings = tokenizer.encode_batch([" a" + word for word in words], add_special_tokens=False)
+    whole_words = [
+        word
+        for word, encoding in zip(words, encodings, strict=True)
+        if len(encoding.ids) == tokens_before + 1
+    ]
+    if not whole_words:
         raise InputError(
             "the tokenizer holds no token that is a lower-case word with its space; use --api "
             "completions"
         )
-    return kept
+    return whole_words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -32,10 +33,13 @@ BLOCK = 1024  # sessions whose lengths are drawn together
 SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
 PREFIXES_KEPT = 1024  # in memory; others are drawn again
+BLOCKS_KEPT = 16  # of lengths, in memory
+
+TokenCounts = NDArray[np.int64]
 
 
-def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Token counts, at least 1, of the given shape."""
+def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> TokenCounts:
+    """Token counts, at least 1, in an array of this size."""
     if lengths.fixed is not None:
         return np.full(size, lengths.fixed, np.int64)
     if lengths.uniform is not None:
@@ -43,46 +47,72 @@ def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> N
     shape = lengths.lognormal
     assert shape is not None
     # `mean` is the mean of the distribution itself: E[X] = exp(mu + sigma^2 / 2)
-    values = rng.lognormal(np.log(shape.mean) - shape.sigma**2 / 2, shape.sigma, size)
-    return np.clip(np.round(values), shape.min, shape.max or MOST_TOKENS).astype(np.int64)
+    mu = np.log(shape.mean) - shape.sigma**2 / 2
+    values = np.round(rng.lognormal(mu, shape.sigma, size))
+    return np.clip(values, shape.min, shape.max or MOST_TOKENS).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _LengthBlock:
+    """Token counts of BLOCK sessions; each array has a row for a session, a column for a turn."""
+
+    inputs: TokenCounts
+    outputs: TokenCounts
+    conversations: TokenCounts  # prompts that contain everything before them in their session
 
 
 class SessionLengths:
     """Input and output token counts of every (session, turn) of a point."""
 
-    def __init__(self, asked: Lengths, answered: Lengths, turns: int, seed: int) -> None:
-        def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-            rng = stream(seed, LENGTH_STREAM, number)
-            size = (BLOCK, turns)
-            inputs = draw(asked, size, rng)
-            outputs = draw(answered, size, rng)
-            return inputs, outputs, np.cumsum(inputs + outputs, axis=1) - outputs
+    def __init__(
+        self, input_lengths: Lengths, output_lengths: Lengths, turns: int, seed: int
+    ) -> None:
+        self._input_lengths = input_lengths
+        self._output_lengths = output_lengths
+        self._turns = turns
+        self._seed = seed
+        self._block = lru_cache(maxsize=BLOCKS_KEPT)(self._draw_block)
 
-        self._block = lru_cache(maxsize=16)(block)
+    def _draw_block(self, number: int) -> _LengthBlock:
+        rng = stream(self._seed, LENGTH_STREAM, number)
+        size = (BLOCK, self._turns)
+        inputs = draw(self._input_lengths, size, rng)
+        outputs = draw(self._output_lengths, size, rng)
+        conversations = np.cumsum(inputs + outputs, axis=1) - outputs
+        return _LengthBlock(inputs, outputs, conversations)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        return int(self._block(session // BLOCK)[0][session % BLOCK, turn])
+        return int(self._block(session // BLOCK).inputs[session % BLOCK, turn])
 
     def output_tokens(self, session: int, turn: int) -> int:
-        return int(self._block(session // BLOCK)[1][session % BLOCK, turn])
+        return int(self._block(session // BLOCK).outputs[session % BLOCK, turn])
 
     def conversation_tokens(self, session: int, turn: int) -> int:
-        """Length of a prompt that contains everything said before in its session."""
-        return int(self._block(session // BLOCK)[2][session % BLOCK, turn])
+        """Length of a prompt that contains everything before it in its session."""
+        return int(self._block(session // BLOCK).conversations[session % BLOCK, turn])
 
-    def sample(self) -> NDArray[np.int64]:
+    def sample(self) -> TokenCounts:
         """``conversation_tokens`` of all turns of the first SAMPLE sessions, sorted."""
-        return np.sort(self._block(0)[2][:SAMPLE], axis=None)
+        return np.sort(self._block(0).conversations[:SAMPLE], axis=None)
 
 
 @lru_cache(MOST_TURNS_OF_ALL)
-def _sample(asked: Lengths, answered: Lengths, turns: int) -> NDArray[np.uint32]:
-    """``SessionLengths.sample``, drawn once for all deployments. Beyond what uint32 holds no limit
-    can be.
+def _sample(input_lengths: Lengths, output_lengths: Lengths, turns: int) -> NDArray[np.uint32]:
+    """``SessionLengths.sample``, drawn once for all deployments. Lengths that uint32 cannot hold
+    are cut: no limit is as high.
     """
-    return np.minimum(SessionLengths(asked, answered, turns, seed=0).sample(), 2**32 - 1).astype(
-        np.uint32
-    )
+    sample = SessionLengths(input_lengths, output_lengths, turns, seed=0).sample()
+    return np.minimum(sample, 2**32 - 1).astype(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests that follow one another: their number, and the time between an answer and the next
+    request.
+    """
+
+    turns: int
+    think_time_s: float
 
 
 class Drawn(Workload):
@@ -96,16 +126,16 @@ class Drawn(Workload):
     shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)
     converses: ClassVar[bool] = False  # each request continues the conversation of its session
 
-    def session(self) -> tuple[int, float]:
-        """Requests of a session, and seconds between an answer and the next request."""
-        return 1, 0.0
+    def session(self) -> Session:
+        """What a session of this kind is: here a single request."""
+        return Session(turns=1, think_time_s=0.0)
 
     def token_bounds(self) -> tuple[int, int | None]:
         """The last turn of a conversation contains all turns before it."""
         least_in, most_in = self.input_tokens.bounds
         least_out, most_out = self.output_tokens.bounds
         prefix = self.shared_prefix_tokens
-        turns, _ = self.session()
+        turns = self.session().turns
         least = prefix + turns * (least_in + least_out)
         if most_in is None or most_out is None:
             return least, None
@@ -115,23 +145,33 @@ class Drawn(Workload):
         """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated
         from a sample.
         """
-        least, most = self.input_tokens.bounds
-        _, answered = self.output_tokens.bounds
-        turns, _ = self.session()
+        least, _ = self.input_tokens.bounds
         if self.shared_prefix_tokens + least > tokens:
             return 1.0
-        if most is not None and (turns == 1 or answered is not None):
-            longest = self.shared_prefix_tokens + turns * most + (turns - 1) * (answered or 0)
-            if longest <= tokens:
-                return 0.0
-        drawn = _sample(self.input_tokens, self.output_tokens, turns)
-        count = len(drawn)
+        longest = self._longest_prompt()
+        if longest is not None and longest <= tokens:
+            return 0.0
+        sample = _sample(self.input_tokens, self.output_tokens, self.session().turns)
+        count = len(sample)
         fitting_tokens = np.uint32(tokens - self.shared_prefix_tokens)
-        fitting = np.searchsorted(drawn, fitting_tokens, side="right")
+        fitting = np.searchsorted(sample, fitting_tokens, side="right")
         return float(np.clip((count - fitting) / count, 1 / count, 1 - 1 / count))
 
-    def requests(self, prompter: Prompter, seed: int) -> Random:
-        return Random(self, prompter, seed)
+    def _longest_prompt(self) -> int | None:
+        """Tokens of the longest prompt that can be drawn; None: there is no limit."""
+        _, most_input = self.input_tokens.bounds
+        _, most_output = self.output_tokens.bounds
+        turns = self.session().turns
+        if most_input is None:
+            return None
+        if turns == 1:
+            return self.shared_prefix_tokens + most_input
+        if most_output is None:
+            return None
+        return self.shared_prefix_tokens + turns * most_input + (turns - 1) * most_output
+
+    def requests(self, prompter: Prompter, seed: int) -> DrawnRequests:
+        return DrawnRequests(self, prompter, seed)
 
 
 class RandomWorkload(Drawn):
@@ -154,17 +194,19 @@ class ConversationsWorkload(Drawn):
     think_time: Duration = 0.0
     converses = True
 
-    def session(self) -> tuple[int, float]:
-        return self.turns, self.think_time
+    def session(self) -> Session:
+        return Session(self.turns, self.think_time)
 
 
-class Random(WorkloadKind):
+class DrawnRequests(WorkloadKind):
     """A shared prefix of ``shared_prefix_tokens``, then ``input_tokens`` random tokens."""
 
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int) -> None:
         self._prompter = prompter
         self._seed = seed
-        self._turns, self.think_time_s = workload.session()
+        session = workload.session()
+        self._turns = session.turns
+        self.think_time_s = session.think_time_s
         self.mean_turns = float(self._turns)
         self.sessions = workload.converses
         self.needs_reply = workload.converses
@@ -181,9 +223,8 @@ class Random(WorkloadKind):
 
     def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
         """``path``: the path of the random stream that the message is drawn from."""
-        return Message(
-            role, (self._prompter.make(stream(self._seed, PROMPT_STREAM, *path), tokens),), tokens
-        )
+        rng = stream(self._seed, PROMPT_STREAM, *path)
+        return Message(role, (self._prompter.make(rng, tokens),), tokens)
 
     def turns(self, session: int) -> int:
         return self._turns
@@ -195,13 +236,15 @@ class Random(WorkloadKind):
         return Prompt(messages, sum(message.tokens for message in messages))
 
     def _shared(self, session: int, phase: str) -> Iterator[Message]:
+        """The shared prefix of a session, where prompts have one."""
+        if not self._prefix_tokens:
+            return
         number = 0
         # drawn at random, because replicas already take sessions in turn
         if self._prefix_count > 1:
             rng = stream(self._seed, PROMPT_STREAM, 3, session)
             number = int(rng.integers(self._prefix_count))
-        if self._prefix_tokens:
-            yield self._prefix(number * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
+        yield self._prefix(number * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
 
     def output_tokens(self, session: int, turn: int) -> int:
         return self._lengths.output_tokens(session, turn)

@@ -1,8 +1,8 @@
 """One JSON object of a prompt file as a request.
 
 Every key of an object is one of four things: what is sent, a setting of this request (the length of
-its answer, its sampling), something that changes no request (an id, a category), or a problem. None
-is dropped without a word.
+its answer, its sampling), something that changes no request (an id, a category), or a problem. No
+key is dropped silently.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ _OTHER_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class PromptEntry:
-    """One request of the file. ``output_tokens``: None where the line gives none; then the
-    workload's apply.
+    """One request of the file. ``output_tokens``: None where the entry gives no length; the length
+    that the workload gives applies then.
 
-    ``messages`` is empty for a trace: ``input_tokens`` tokens are made for it, alike where
-    ``blocks`` are equal; each stands for ``block_tokens``.
+    ``messages`` is empty for an entry of a trace: ``input_tokens`` tokens are made for it. Each of
+    its ``blocks`` stands for ``block_tokens`` tokens, and equal blocks get equal tokens.
     """
 
     messages: tuple[Message, ...]
@@ -132,35 +132,33 @@ class PromptEntry:
     input_tokens: int = 0
     blocks: tuple[int, ...] = ()
     block_tokens: int = max(BLOCK_TOKENS)
-    answer: str | None = field(default=None, compare=False)  # as it was recorded; None: it was not
+    answer: str | None = field(default=None, compare=False)  # None: no answer was recorded
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the request's body
     later_turns: bool = field(default=False, compare=False)  # the user says more, which is not sent
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
 
 
 def read_entry(entry: Any, shown: object) -> PromptEntry | None:
-    """One entry as a PromptEntry; None where its user says nothing. ``shown``: the entry as the file has
-    it.
+    """The request of one entry; None where its user says nothing. ``shown``: the entry as the file
+    has it.
 
-    Raises EntryError with everything that is wrong with it.
+    Raises EntryError with everything that is wrong with the entry.
     """
-    given = entry if isinstance(entry, dict) else {}
-    contents = [name for name in _CONTENTS if given.get(name) is not None]
-    contents = contents or [name for name in _CONTENTS if name in given]
+    keys = entry if isinstance(entry, dict) else {}
+    contents = [name for name in _CONTENTS if keys.get(name) is not None]
     if not contents:
-        names = " or ".join(f'"{name}"' for name in _CONTENTS)
-        remedy = next((text for name, text in _OTHER_FILES.items() if name in given), None)
-        more = f"; {remedy}" if remedy else ""
-        raise EntryError([f"{str(shown)[:60]!r} is not an object with {names}{more}"])
+        contents = [name for name in _CONTENTS if name in keys]
+    if not contents:
+        raise EntryError([_no_content(keys, shown)])
     problems: list[str] = []
     if len(contents) > 1:
         both = " and ".join(f'"{name}"' for name in contents)
         problems.append(f"{both} both say what is sent: give one of them")
-    unused = _unused_keys(given, problems)
-    output_tokens = _answer_length(given, problems)
+    unused = _unused_keys(keys, problems)
+    output_tokens = _answer_length(keys, problems)
     try:
-        content = _CONTENTS[contents[0]](given)
-        if content is None and "timestamp" in given:
+        content = _CONTENTS[contents[0]](keys)
+        if content is None and "timestamp" in keys:
             raise ValueError(
                 "its user says nothing: without it, all prompts below it would be sent at the "
                 "wrong times"
@@ -171,7 +169,7 @@ def read_entry(entry: Any, shown: object) -> PromptEntry | None:
         raise EntryError(problems)
     if content is None:
         return None
-    fields = {name: given[name] for name in SAMPLING if given.get(name) is not None}
+    fields = {name: keys[name] for name in SAMPLING if keys.get(name) is not None}
     return PromptEntry(
         messages=content.messages,
         output_tokens=output_tokens,
@@ -184,10 +182,22 @@ def read_entry(entry: Any, shown: object) -> PromptEntry | None:
     )
 
 
-def _unused_keys(given: Mapping[str, Any], problems: list[str]) -> frozenset[str]:
-    """The keys that change no request. Adds those that would, and those that nobody knows."""
+def _no_content(keys: Mapping[str, Any], shown: object) -> str:
+    """That an entry has none of the keys that say what is sent, and what to do about it."""
+    names = " or ".join(f'"{name}"' for name in _CONTENTS)
+    problem = f"{str(shown)[:60]!r} is not an object with {names}"
+    for name, remedy in _OTHER_FILES.items():
+        if name in keys:
+            return f"{problem}; {remedy}"
+    return problem
+
+
+def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]:
+    """The keys that change no request. Adds to the problems the keys that would change it and the
+    unknown ones.
+    """
     unused = []
-    for name, value in given.items():
+    for name, value in keys.items():
         if name in _CONTENTS or name in ANSWER_LENGTHS or name in SAMPLING or name == "hash_ids":
             continue
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
@@ -195,36 +205,41 @@ def _unused_keys(given: Mapping[str, Any], problems: list[str]) -> frozenset[str
             continue
         if _asks_for_nothing(name, value):
             continue
-        why = _why_refused(name)
-        if why is None:
-            why = "it is not known; a key that changes no request may begin with _"
-        problems.append(f"{name[:60]!r} is not sent: {why}")
-    if given.get("hash_ids") and "input_length" not in given:
+        reason = _reason_to_refuse(name)
+        if reason is None:
+            reason = "it is not known; a key that changes no request may begin with _"
+        problems.append(f"{name[:60]!r} is not sent: {reason}")
+    if keys.get("hash_ids") and "input_length" not in keys:
         problems.append("'hash_ids' belong to 'input_length', which is missing")
     return frozenset(unused)
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether a request is the same with this key and without it."""
+    if name == "stream" and value is False:
+        return False  # every answer is streamed
     if value is None or value is False or value in ("", [], {}):
-        return name != "stream" or value is not False
-    return any(name == other and value == usual for other, usual in _AS_ALWAYS)
+        return True
+    return (name, value) in _AS_ALWAYS
 
 
-def _why_refused(name: str) -> str | None:
-    for key, why in REFUSED.items():
-        if name == key or (key.endswith("*") and name.startswith(key[:-1])):
-            return why
+def _reason_to_refuse(name: str) -> str | None:
+    """Why a key of REFUSED is not sent; None for other keys."""
+    for key, reason in REFUSED.items():
+        is_prefix = key.endswith("*")
+        if name == key or (is_prefix and name.startswith(key[:-1])):
+            return reason
     return None
 
 
-def _answer_length(given: Mapping[str, Any], problems: list[str]) -> int | None:
+def _answer_length(keys: Mapping[str, Any], problems: list[str]) -> int | None:
     """The length that the entry gives its answer; None where it gives none."""
     lengths: dict[str, int] = {}
     for name in ANSWER_LENGTHS:
-        if given.get(name) is None:
+        if keys.get(name) is None:
             continue
         try:
-            lengths[name] = _whole(given, name)
+            lengths[name] = _whole_number(keys, name)
         except ValueError as error:
             problems.append(str(error))
     if len(set(lengths.values())) > 1:
@@ -238,6 +253,8 @@ def _answer_length(given: Mapping[str, Any], problems: list[str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
+    """What an entry says of the prompt: the messages, or the length of those to make."""
+
     messages: tuple[Message, ...]
     answer: str | None = None
     later_turns: bool = False
@@ -250,38 +267,38 @@ def user_says(text: str) -> tuple[Message, ...]:
     return (Message("user", (text,), 0),)
 
 
-def _prompt(given: Mapping[str, Any]) -> _Content:
-    text = given["prompt"]
+def _prompt(keys: Mapping[str, Any]) -> _Content:
+    text = keys["prompt"]
     if not isinstance(text, str) or not text:
         raise ValueError(f'"prompt" is {str(text)[:60]!r}; give a text')
-    recorded = (given.get(name) for name in ANSWERS)
-    answers = (answer for answer in recorded if isinstance(answer, str) and answer)
-    return _Content(user_says(text), answer=next(answers, None))
+    recorded = [keys.get(name) for name in ANSWERS]
+    answers = [answer for answer in recorded if isinstance(answer, str) and answer]
+    return _Content(user_says(text), answer=answers[0] if answers else None)
 
 
-def _chat(given: Mapping[str, Any]) -> _Content | None:
-    """Up to the user's last message: what follows is an answer that was given then."""
-    messages = list(_messages(given, "messages", "role", "content", OPENAI_SPEAKERS))
-    last = max(
-        (index for index, message in enumerate(messages) if _is_users(message)),
-        default=None,
-    )
-    if last is None:
+def _chat(keys: Mapping[str, Any]) -> _Content | None:
+    """Messages up to the user's last one: what follows is an answer that was recorded."""
+    messages = list(_messages(keys, "messages", _OPENAI_NAMES))
+    of_user = [index for index, message in enumerate(messages) if _is_users(message)]
+    if not of_user:
         return None
+    last = of_user[-1]
     return _Content(tuple(messages[: last + 1]), answer=_answer_after(messages, last))
 
 
-def _share_gpt(given: Mapping[str, Any]) -> _Content | None:
+def _share_gpt(keys: Mapping[str, Any]) -> _Content | None:
     """The user's first message, with the system's before it, and the recorded answer to it."""
-    messages = list(_messages(given, "conversations", "from", "value", SHAREGPT_SPEAKERS))
-    first = next((index for index, message in enumerate(messages) if _is_users(message)), None)
-    if first is None:
+    messages = list(_messages(keys, "conversations", _SHAREGPT_NAMES))
+    of_user = [index for index, message in enumerate(messages) if _is_users(message)]
+    if not of_user:
         return None
+    first = of_user[0]
     sent = [
         message for message in messages[: first + 1] if message.role != "assistant" and message.text
     ]
-    later = any(_is_users(message) for message in messages[first + 1 :])
-    return _Content(tuple(sent), answer=_answer_after(messages, first), later_turns=later)
+    return _Content(
+        tuple(sent), answer=_answer_after(messages, first), later_turns=len(of_user) > 1
+    )
 
 
 def _is_users(message: Message) -> bool:
@@ -295,12 +312,10 @@ def _answer_after(messages: list[Message], index: int) -> str | None:
     return None
 
 
-def _sizes(given: Mapping[str, Any]) -> _Content:
-    input_tokens = _whole(given, "input_length")
-    blocks = given.get("hash_ids") or []
-    if not isinstance(blocks, list) or not all(
-        type(block) is int and block >= 0 for block in blocks
-    ):
+def _sizes(keys: Mapping[str, Any]) -> _Content:
+    input_tokens = _whole_number(keys, "input_length")
+    blocks = keys.get("hash_ids") or []
+    if not isinstance(blocks, list) or not all(map(_is_block, blocks)):
         raise ValueError(f"hash_ids are {str(blocks)[:60]!r}; give a list of whole numbers")
     if blocks and not block_sizes(input_tokens, len(blocks)):
         wanted = [
@@ -311,6 +326,10 @@ def _sizes(given: Mapping[str, Any]) -> _Content:
             f"{len(blocks)} hash_ids for {input_tokens} tokens; there are {' or '.join(wanted)}"
         )
     return _Content((), input_tokens=input_tokens, blocks=tuple(blocks))
+
+
+def _is_block(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def blocks_of(tokens: int, block_tokens: int) -> int:
@@ -331,30 +350,49 @@ _CONTENTS: dict[str, Callable[[Mapping[str, Any]], _Content | None]] = {
 }
 
 
-def _messages(
-    given: Mapping[str, Any], name: str, role: str, text: str, speakers: dict[str, Speaker]
-) -> Iterator[Message]:
-    entries = given[name]
+@dataclass(frozen=True, slots=True)
+class _MessageNames:
+    """How a format calls the parts of a message."""
+
+    speaker: str
+    text: str
+    speakers: Mapping[str, Speaker]
+
+
+_OPENAI_NAMES = _MessageNames("role", "content", OPENAI_SPEAKERS)
+_SHAREGPT_NAMES = _MessageNames("from", "value", SHAREGPT_SPEAKERS)
+
+
+def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Iterator[Message]:
+    """The messages of the key ``name``. Raises ValueError for a message that cannot be sent."""
+    entries = keys[name]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
     for number, entry in enumerate(entries, start=1):
-        speaker, said = speakers.get(str(entry.get(role))), _joined(entry.get(text))
-        if speaker is None or not isinstance(said, str):
+        written_speaker = str(entry.get(names.speaker))
+        speaker = names.speakers.get(written_speaker)
+        text = _joined(entry.get(names.text))
+        if speaker is None or not isinstance(text, str):
             raise ValueError(
-                f'message {number} of "{name}": "{role}" is {str(entry.get(role))[:60]!r} and '
-                f'"{text}" {str(said)[:60]!r}; give one of {", ".join(speakers)} and a text'
+                f'message {number} of "{name}": "{names.speaker}" is {written_speaker[:60]!r} and '
+                f'"{names.text}" {str(text)[:60]!r}; give one of {", ".join(names.speakers)} and a '
+                "text"
             )
         for key, value in entry.items():
-            if key in (role, text) or key in UNUSED or key.startswith("_"):
+            if key in (names.speaker, names.text) or key in UNUSED or key.startswith("_"):
                 continue
             if not _asks_for_nothing(key, value):
-                why = _why_refused(key) or "only its role and its text are"
-                raise ValueError(f'message {number} of "{name}": {key[:60]!r} is not sent: {why}')
-        yield Message(speaker, (said,), 0)
+                reason = _reason_to_refuse(key) or "only its role and its text are"
+                raise ValueError(
+                    f'message {number} of "{name}": {key[:60]!r} is not sent: {reason}'
+                )
+        yield Message(speaker, (text,), 0)
 
 
 def _joined(content: Any) -> Any:
-    """The text of a content that OpenAI's API writes as a list of parts; any other as it is."""
+    """The text of a content that OpenAI's API writes as a list of parts; other contents as they
+    are.
+    """
     if not isinstance(content, list):
         return content
     for part in content:
@@ -365,8 +403,8 @@ def _joined(content: Any) -> Any:
     return "".join(part["text"] for part in content)
 
 
-def _whole(given: Mapping[str, Any], name: str) -> int:
-    value = given[name]
+def _whole_number(keys: Mapping[str, Any], name: str) -> int:
+    value = keys[name]
     if type(value) is int and 1 <= value <= MOST_TOKENS:
         return value
     raise ValueError(f"{name} is {value!r}; give a whole number from 1 to {MOST_TOKENS}")

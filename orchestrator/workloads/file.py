@@ -6,8 +6,8 @@ one), ``conversations`` (as ShareGPT has them; the user's first message is sent)
 (of a trace, perhaps with ``hash_ids``: so many tokens are made). It may also give the length of the
 answer and the sampling of its request (entries.py).
 
-Request i sends entry i; after the last entry comes the first again. Nobody counts the tokens of a
-text beforehand: its asked length is 0, and the rows hold what the engine counted.
+Request i sends entry i; after the last entry comes the first again. The tokens of a text are not
+counted beforehand: its intended length is 0, and the rows hold what the engine counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import orjson
 from pydantic import Field, PrivateAttr, model_validator
@@ -59,47 +59,53 @@ NO_TOKENIZER = (
 )
 
 
+class EntryLengths(NamedTuple):
+    """Tokens of one request: 0 where the prompt is a text, None where the file gives no length of
+    the answer.
+    """
+
+    prompt: int
+    answer: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a plan needs of a file. ``lengths``: (input, 0 where unknown; output, None where not
-    given) of its lines.
-    """
+    """What a plan needs of a file. ``lengths``: the different lengths of its requests."""
 
     digest: str
     prompts: int
     left_out: int  # entries in which the user says nothing
-    lengths: frozenset[tuple[int, int | None]]
+    lengths: frozenset[EntryLengths]
     later_turns: int = 0  # conversations of which only the first turn is sent
-    # lines without a length of their own and without a recorded answer that could be counted
+    # entries without a length of their own and without a recorded answer that could be counted
     unanswered: int = 0
-    recorded_answers: int = 0  # lines without a length of their own that have one
+    recorded_answers: int = 0  # entries without a length of their own that have a recorded answer
     unused: frozenset[str] = frozenset()  # keys that change no request
-    fields: frozenset[str] = frozenset()  # sampling fields that some lines give
-    block_tokens: int | None = None  # of hash_ids; None: no line has any
+    fields: frozenset[str] = frozenset()  # sampling fields that some entries give
+    block_tokens: int | None = None  # of hash_ids; None: no entry has any
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
-        lines = [line for line in entries if line]
-        lengths = frozenset((line.input_tokens, line.output_tokens) for line in lines)
+        requests = [entry for entry in entries if entry]
+        lengths = {EntryLengths(entry.input_tokens, entry.output_tokens) for entry in requests}
+        without_length = [entry for entry in requests if entry.output_tokens is None]
         return cls(
             digest=content_digest(data),
-            prompts=len(lines),
-            left_out=len(entries) - len(lines),
-            lengths=lengths,
-            later_turns=sum(line.later_turns for line in lines),
-            unanswered=sum(not has_length(line) for line in lines),
-            recorded_answers=sum(
-                line.output_tokens is None and line.answer is not None for line in lines
-            ),
-            unused=frozenset().union(*(line.unused for line in lines)),
-            fields=frozenset().union(*(line.fields for line in lines)),
-            block_tokens=next((line.block_tokens for line in lines if line.blocks), None),
+            prompts=len(requests),
+            left_out=len(entries) - len(requests),
+            lengths=frozenset(lengths),
+            later_turns=sum(entry.later_turns for entry in requests),
+            unanswered=sum(entry.answer is None for entry in without_length),
+            recorded_answers=sum(entry.answer is not None for entry in without_length),
+            unused=frozenset().union(*(entry.unused for entry in requests)),
+            fields=frozenset().union(*(entry.fields for entry in requests)),
+            block_tokens=next((entry.block_tokens for entry in requests if entry.blocks), None),
         )
 
 
-def has_length(line: PromptEntry) -> bool:
-    """Whether the file says how long the answer to a line shall be, or has that answer."""
-    return line.output_tokens is not None or line.answer is not None
+def has_length(entry: PromptEntry) -> bool:
+    """Whether the file says how long the answer to an entry shall be, or has that answer."""
+    return entry.output_tokens is not None or entry.answer is not None
 
 
 class AnswerLengths(Lengths):
@@ -147,49 +153,58 @@ class FileWorkload(Workload):
         """Fixes the file's content, so that clients send what was planned or nothing. Raises
         ProblemsError.
         """
-        place = path(self.prompts)
-        found = summary(place)
-        self.check(found)
-        return self.model_copy(update={"prompts": place, "prompts_digest": found.digest})
+        file = path(self.prompts)
+        file_summary = summary(file)
+        self.check(file_summary)
+        return self.model_copy(update={"prompts": file, "prompts_digest": file_summary.digest})
 
     def token_bounds(self) -> tuple[int, int | None]:
-        """Without an upper bound where prompts are texts, whose tokens nobody counted."""
+        """The bounds of all entries. There is no upper one if prompts are texts, whose tokens are
+        not counted.
+        """
         least_own, most_own = self.output_tokens.bounds if self.output_tokens else (1, 1)
         lengths = summary(self.prompts).lengths
-        least = min(max(asked, 1) + (answered or least_own) for asked, answered in lengths)
-        if most_own is None or any(not asked for asked, _ in lengths):
+        least = min(max(entry.prompt, 1) + (entry.answer or least_own) for entry in lengths)
+        if most_own is None or any(entry.prompt == 0 for entry in lengths):
             return least, None
-        return least, max(asked + (answered or most_own) for asked, answered in lengths)
+        return least, max(entry.prompt + (entry.answer or most_own) for entry in lengths)
 
     def distinct_requests(self) -> int:
-        found = summary(self.prompts)
-        return found.prompts - (found.unanswered if self.counts_answers else 0)
+        file_summary = summary(self.prompts)
+        return file_summary.prompts - self._skipped_answers(file_summary)
 
     def drawn(self) -> bool:
-        return all(asked for asked, _ in summary(self.prompts).lengths)  # no texts
+        has_texts = any(entry.prompt == 0 for entry in summary(self.prompts).lengths)
+        return not has_texts
 
     def others(self, requests: int) -> Self:
-        made = self.model_copy()
-        made._first = 0 if self.drawn() else -requests
-        return made
+        copy = self.model_copy()
+        copy._first = 0 if self.drawn() else -requests
+        return copy
 
     def left_out(self) -> int:
-        found = summary(self.prompts)
-        return found.left_out + (found.unanswered if self.counts_answers else 0)
+        file_summary = summary(self.prompts)
+        return file_summary.left_out + self._skipped_answers(file_summary)
+
+    def _skipped_answers(self, file_summary: Summary) -> int:
+        """Entries that are not sent because they have no answer whose length could be counted."""
+        return file_summary.unanswered if self.counts_answers else 0
 
     def notes(self, timed: bool = False) -> list[str]:
-        found = summary(self.prompts)
+        file_summary = summary(self.prompts)
         notes = []
-        if found.later_turns:
-            conversations = counted(found.later_turns, "conversation")
+        if file_summary.later_turns:
+            conversations = counted(file_summary.later_turns, "conversation")
             notes.append(
                 f"of {conversations} with more turns only the user's first message is sent"
             )
-        if found.left_out:
-            notes.append(f"{_entries(found.left_out)} skipped: the user says nothing there")
-        if self.counts_answers and found.unanswered:
-            notes.append(f"{_entries(found.unanswered)} skipped: no answer was recorded")
-        unused = found.unused - {"timestamp"} if timed else found.unused
+        if file_summary.left_out:
+            skipped = _entries(file_summary.left_out)
+            notes.append(f"{skipped} skipped: the user says nothing there")
+        unanswered = self._skipped_answers(file_summary)
+        if unanswered:
+            notes.append(f"{_entries(unanswered)} skipped: no answer was recorded")
+        unused = file_summary.unused - {"timestamp"} if timed else file_summary.unused
         if unused:
             notes.append(f"keys of the prompts that change no request: {_listed(unused)}")
         return notes
@@ -199,32 +214,34 @@ class FileWorkload(Workload):
         content = self.prompts_digest or summary(self.prompts).digest
         return super().identity() | {"prompts": content, "prompts_digest": None}
 
-    def requests(self, prompter: Prompter, seed: int) -> File:
-        return File(self, prompter, seed, self._first)
+    def requests(self, prompter: Prompter, seed: int) -> FileRequests:
+        return FileRequests(self, prompter, seed, self._first)
 
-    def check(self, found: Summary) -> None:
+    def check(self, file_summary: Summary) -> None:
         """Raises ProblemsError for a file that is not the one that was planned, that lacks lengths,
-        or whose lines ask for what cannot be sent.
+        or whose entries ask for what cannot be sent.
         """
         reasons = []
-        if self.prompts_digest not in (None, found.digest):
+        if self.prompts_digest not in (None, file_summary.digest):
             reasons.append(
-                f"on {platform.node()} is not the file that was planned (digest {found.digest} "
-                f"instead of {self.prompts_digest}): it has changed since, or differs on this node"
+                f"on {platform.node()} is not the file that was planned (digest "
+                f"{file_summary.digest} instead of {self.prompts_digest}): it has changed since, or "
+                "differs on this node"
             )
-        if self.output_tokens is None and any(answered is None for _, answered in found.lengths):
+        lacks_lengths = any(entry.answer is None for entry in file_summary.lengths)
+        if self.output_tokens is None and lacks_lengths:
             ways = "a number"
-            if found.recorded_answers:
+            if file_summary.recorded_answers:
                 ways += ", or file for the lengths of the recorded answers"
             reasons.append(
                 "does not say for each prompt how long the answer shall be: give 'output_tokens' "
                 f"({ways})"
             )
-        if self.counts_answers and found.unanswered == found.prompts:
+        if self._skipped_answers(file_summary) == file_summary.prompts:
             reasons.append("has no recorded answers: give a number as 'output_tokens', not 'file'")
-        if found.fields and self.api not in SAMPLED_APIS:
+        if file_summary.fields and self.api not in SAMPLED_APIS:
             reasons.append(
-                f"has {_listed(found.fields)}, which the API {self.api!r} is not sent: use "
+                f"has {_listed(file_summary.fields)}, which the API {self.api!r} is not sent: use "
                 f"{' or '.join(SAMPLED_APIS)}"
             )
         if reasons:
@@ -244,8 +261,8 @@ def _listed(names: frozenset[str]) -> str:
     return ", ".join(shown) + more
 
 
-class File(WorkloadKind):
-    """One line of the file per request."""
+class FileRequests(WorkloadKind):
+    """One entry of the file per request."""
 
     def __init__(
         self, workload: FileWorkload, prompter: Prompter, seed: int, first: int = 0
@@ -257,64 +274,68 @@ class File(WorkloadKind):
         entries = parse_prompts(data, workload.prompts)
         workload.check(Summary.of(data, entries))
         self._counts_answers = workload.counts_answers
-        self._lines = [line for line in entries if line]
+        self._entries = [entry for entry in entries if entry]
         if self._counts_answers:
-            self._lines = [line for line in self._lines if has_length(line)]
+            self._entries = [entry for entry in self._entries if has_length(entry)]
         self._first = first
         drawn = None if self._counts_answers else workload.output_tokens
         self._lengths = SessionLengths(Lengths(fixed=1), drawn or Lengths(fixed=1), 1, seed)
-        self._prompter, self._seed = prompter, seed
+        self._prompter = prompter
+        self._seed = seed
         self._can_count = self._counts_answers and prompter.count("") is not None
         self._answer_tokens = lru_cache(maxsize=None)(self._count_answer)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         index = self._index(session)
-        line = self._lines[index]
+        entry = self._entries[index]
         if self._counts_answers and not self._can_count:
             raise InputError(NO_TOKENIZER)
-        made = line.messages or (Message("user", self._made(index, line), line.input_tokens),)
-        return Prompt(made, line.input_tokens, line.fields)
+        messages = entry.messages
+        if not messages:
+            content = self._content_of_length(index, entry)
+            messages = (Message("user", content, entry.input_tokens),)
+        return Prompt(messages, entry.input_tokens, entry.fields)
 
-    def _made(self, index: int, line: PromptEntry) -> Content:
+    def _content_of_length(self, index: int, entry: PromptEntry) -> Content:
         """Content of the length that a trace gives. Equal blocks get equal tokens."""
-        if not line.blocks:
+        if not entry.blocks:
             rng = stream(self._seed, PROMPT_STREAM, 0, index)
-            return (self._prompter.make(rng, line.input_tokens),)
-        last = line.input_tokens - line.block_tokens * (len(line.blocks) - 1)
-        sizes = [line.block_tokens] * (len(line.blocks) - 1) + [last]
-        each = zip(line.blocks, sizes, strict=True)
-        return tuple(
-            self._prompter.make(stream(self._seed, PROMPT_STREAM, 1, block), size)
-            for block, size in each
-        )
+            return (self._prompter.make(rng, entry.input_tokens),)
+        parts = []
+        tokens_left = entry.input_tokens
+        for block in entry.blocks:
+            size = min(entry.block_tokens, tokens_left)  # the last block may be shorter
+            parts.append(self._prompter.make(stream(self._seed, PROMPT_STREAM, 1, block), size))
+            tokens_left -= size
+        return tuple(parts)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        return self._lines[self._index(session)].input_tokens
+        return self._entries[self._index(session)].input_tokens
 
     def output_tokens(self, session: int, turn: int) -> int:
-        """0 where a recorded answer says it and nobody here can count its tokens."""
+        """0 where a recorded answer has the length and its tokens cannot be counted here."""
         index = self._index(session)
-        given = self._lines[index].output_tokens
-        if given is not None:
-            return given
+        length = self._entries[index].output_tokens
+        if length is not None:
+            return length
         if self._counts_answers:
             return self._answer_tokens(index)
         return self._lengths.output_tokens(session, 0)
 
     def _count_answer(self, index: int) -> int:
-        tokens = self._prompter.count(self._lines[index].answer or "")
+        tokens = self._prompter.count(self._entries[index].answer or "")
         return 0 if tokens is None else max(tokens, 1)
 
     def _index(self, session: int) -> int:
-        return (self._first + session) % len(self._lines)
+        return (self._first + session) % len(self._entries)
 
 
 def summary(path: str) -> Summary:
     """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts``
     does.
     """
-    found = status_of("prompts", path)
-    return _summary(path, found.st_mtime_ns, found.st_size)
+    status = status_of("prompts", path)
+    return _summary(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)
@@ -324,8 +345,8 @@ def _summary(path: str, mtime_ns: int, size: int) -> Summary:
 
 
 def parse_prompts(data: bytes, path: str) -> list[PromptEntry | None]:
-    """All lines that are not blank, or all entries of an array; None for conversations in which the
-    user says nothing.
+    """The requests of all lines that are not blank, or of all entries of an array; None for
+    conversations in which the user says nothing.
 
     Raises ProblemsError with the file, the lines (entries) and what is wrong there. A file is JSON
     by its name, if its first line is an object, or if all of it is an array of objects. Lines end
@@ -333,33 +354,34 @@ def parse_prompts(data: bytes, path: str) -> list[PromptEntry | None]:
     """
     refuse_other_formats("prompts", path, data)
     lines = lines_of(data, "prompts", path)
-    named_json = path.lower().endswith(JSON_LINES)
+    has_json_name = path.lower().endswith(JSON_LINES)
     first = lines[0][1].lstrip()
-    array = _array(data, path, named_json) if first.startswith(b"[") else None
+    array = _array(data, path, has_json_name) if first.startswith(b"[") else None
     if array is not None:
         places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
-        found = read_each("prompts", path, places, lambda entry: read_entry(entry, entry))
+        entries = read_each("prompts", path, places, lambda entry: read_entry(entry, entry))
     else:
-        numbered = ((f"line {number}", line) for number, line in lines)
-        is_json = named_json or isinstance(_json(first), dict)
-        if is_json and first.startswith(b"{") and not isinstance(_json(first), dict):
+        first_is_object = isinstance(_json(first), dict)
+        if has_json_name and first.startswith(b"{") and not first_is_object:
             _refuse_one_object(data, path)
-        found = read_each("prompts", path, numbered, _json_line if is_json else _text_line)
-    if not any(found):
+        numbered = ((f"line {number}", line) for number, line in lines)
+        read = _json_line if has_json_name or first_is_object else _text_line
+        entries = read_each("prompts", path, numbered, read)
+    if not any(entries):
         raise ProblemsError([Problem(f"prompts {path!r}: the user says nothing in any of them")])
-    return _with_block_size(found, path)
+    return _with_block_size(entries, path)
 
 
-def _array(data: bytes, path: str, named_json: bool) -> list[Any] | None:
+def _array(data: bytes, path: str, has_json_name: bool) -> list[Any] | None:
     """The entries of a file that is one JSON array; None for a file of texts."""
     try:
         entries = orjson.loads(data.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError as error:
-        if named_json or data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[{"):
+        if has_json_name or data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[{"):
             problem = Problem(f"prompts {path!r}, line {error.lineno}: {error.msg}")
             raise ProblemsError([problem]) from None
         return None
-    if named_json or (entries and isinstance(entries[0], dict | list)):
+    if has_json_name or (entries and isinstance(entries[0], dict | list)):
         return list(entries)
     return None
 
@@ -369,10 +391,11 @@ def _refuse_one_object(data: bytes, path: str) -> None:
     whole = _json(data.removeprefix(codecs.BOM_UTF8))
     if not isinstance(whole, dict):
         return
-    within = next((name for name, value in whole.items() if isinstance(value, list)), None)
-    hint = f"; {within!r} in it may be that array" if within is not None else ""
     text = f"prompts {path!r} is one JSON object: give one object per line, or an array of objects"
-    raise ProblemsError([Problem(f"{text}{hint}")])
+    lists = [name for name, value in whole.items() if isinstance(value, list)]
+    if lists:
+        text += f"; {lists[0]!r} in it may be that array"
+    raise ProblemsError([Problem(text)])
 
 
 def _text_line(line: bytes) -> PromptEntry:
@@ -388,10 +411,10 @@ def _with_block_size(entries: list[PromptEntry | None], path: str) -> list[Promp
     """The entries with the one size of blocks that fits all ``hash_ids`` of the file. Raises
     ProblemsError where none does.
     """
-    blocks = [(line.input_tokens, len(line.blocks)) for line in entries if line and line.blocks]
     fitting = set(BLOCK_TOKENS)
-    for tokens, count in set(blocks):
-        fitting &= block_sizes(tokens, count)
+    for entry in entries:
+        if entry and entry.blocks:
+            fitting &= block_sizes(entry.input_tokens, len(entry.blocks))
     if not fitting:
         sizes = " and of others of ".join(str(size) for size in BLOCK_TOKENS)
         text = f"prompts {path!r}: hash_ids of some lines stand for blocks of {sizes} tokens"
@@ -399,7 +422,7 @@ def _with_block_size(entries: list[PromptEntry | None], path: str) -> list[Promp
     size = max(fitting)
     if size == max(BLOCK_TOKENS):
         return entries
-    return [line and replace(line, block_tokens=size) for line in entries]
+    return [entry and replace(entry, block_tokens=size) for entry in entries]
 
 
 def _json(line: str | bytes) -> Any:

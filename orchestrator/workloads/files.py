@@ -1,7 +1,7 @@
 """Reads a user's file of prompts or times: its bytes, its lines, and what is wrong in which line.
 
-What is no text and no JSON (a table, a compressed file) is refused by name, and is never sent as
-prompts.
+A file that is neither text nor JSON (a table, a compressed file) is refused with what it is, and is
+never sent as prompts.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def refuse_other_formats(what: str, path: str, data: bytes) -> None:
                 f"output_length; {DOCUMENTATION}"
             )
             raise _refused(what, path, f"{trace} as a table", remedy)
-    by_name = path.lower().endswith((".csv", ".tsv"))
+    has_tables_name = path.lower().endswith((".csv", ".tsv"))
     if what == "trace" and _is_number(_first_line_of(data)):
-        by_name = False  # times alone, which any name may have
-    by_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
-    if by_name or (by_columns and lowered & _COLUMNS):
-        shown = f" with the columns {', '.join(columns)[:80]}" if by_columns else ""
+        has_tables_name = False  # times alone, which any name may have
+    has_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
+    if has_tables_name or (has_columns and lowered & _COLUMNS):
+        shown = f" with the columns {', '.join(columns)[:80]}" if has_columns else ""
         remedy = f"write its rows as JSON lines; {DOCUMENTATION}"
         raise _refused(what, path, f"a table (CSV){shown}", remedy)
 
@@ -88,14 +88,14 @@ def _refused(what: str, path: str, kind: str, remedy: str) -> ProblemsError:
 def _columns(data: bytes) -> list[str]:
     """The cells of the first line, if it is a line of a table; else an empty list."""
     text = _first_line_of(data)
-    for delimiter in ("\t", ";", ","):
-        if delimiter in text:
-            try:
-                cells = next(csv.reader([text], delimiter=delimiter))
-            except csv.Error:
-                return []
-            return [cell.strip() for cell in cells]
-    return []
+    delimiter = next((sign for sign in ("\t", ";", ",") if sign in text), None)
+    if delimiter is None:
+        return []
+    try:
+        cells = next(csv.reader([text], delimiter=delimiter))
+    except csv.Error:
+        return []
+    return [cell.strip() for cell in cells]
 
 
 def _first_line_of(data: bytes) -> str:
@@ -122,13 +122,13 @@ class EntryError(ValueError):
 def read_each(
     what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]
 ) -> list[_T]:
-    """Applies ``read`` to each entry, which is given with its place in the file.
+    """Applies ``read`` to each entry, which comes with its place in the file.
 
-    Raises ProblemsError with all entries for which ``read`` raises ValueError or EntryError. The
-    same reason is said once, with the first place and the number of the others.
+    Raises ProblemsError with all entries for which ``read`` raises ValueError or EntryError. A
+    reason appears once, with the first place and the number of the others.
     """
     values: list[_T] = []
-    places: dict[str, list[str]] = {}  # reason -> where
+    places: dict[str, list[str]] = {}  # of each reason
     for place, entry in entries:
         try:
             values.append(read(entry))
@@ -142,9 +142,9 @@ def read_each(
     if not places:
         return values
     problems = []
-    for reason, found in list(places.items())[:MOST_PROBLEMS]:
-        others = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-        problems.append(Problem(f"{what} {path!r}, {found[0]}{others}: {reason}"))
+    for reason, its_places in list(places.items())[:MOST_PROBLEMS]:
+        others = f" and {len(its_places) - 1:,} more" if len(its_places) > 1 else ""
+        problems.append(Problem(f"{what} {path!r}, {its_places[0]}{others}: {reason}"))
     if len(places) > MOST_PROBLEMS:
         count = len(places) - MOST_PROBLEMS
         problems.append(Problem(f"{what} {path!r}: and {count:,} more problems"))
@@ -152,8 +152,8 @@ def read_each(
 
 
 def read_file(what: str, path: str) -> bytes:
-    """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be
-    read.
+    """The content of a user's file. Raises ProblemsError where it cannot be read; ``what`` is what
+    the problem calls it.
     """
     status_of(what, path)
     with _readable(what, path):
@@ -161,8 +161,8 @@ def read_file(what: str, path: str) -> bytes:
 
 
 def status_of(what: str, path: str) -> os.stat_result:
-    """The status of a file, which must be a regular one: several clients read it, and a pipe can be
-    read only once. All of them hold it in memory, so it has a limit.
+    """The status of a user's file. Raises ProblemsError unless it is a regular file of limited size:
+    several clients read it, which a pipe allows only once, and each holds it in memory.
     """
     with _readable(what, path):
         status = os.stat(path)
@@ -180,14 +180,14 @@ def _readable(what: str, path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ProblemsError([Problem(f"{what} {path!r} cannot be read: {why}")]) from None
+        reason = getattr(error, "strerror", None) or error
+        raise ProblemsError([Problem(f"{what} {path!r} cannot be read: {reason}")]) from None
 
 
 def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
     """Number and text of every line that is not blank. Raises ProblemsError where there is none."""
-    raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
-    lines = [(number, line.removesuffix(b"\r")) for number, line in raw if line.strip()]
+    numbered = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
+    lines = [(number, line.removesuffix(b"\r")) for number, line in numbered if line.strip()]
     if not lines:
         raise ProblemsError([Problem(f"{what} {path!r} is empty")])
     return lines
@@ -198,6 +198,7 @@ def first_line(what: str, path: str) -> bytes:
     status_of(what, path)
     with _readable(what, path), Path(path).open("rb") as lines:
         for line in lines:
-            if text := line.removeprefix(codecs.BOM_UTF8).strip():
+            text = line.removeprefix(codecs.BOM_UTF8).strip()
+            if text:
                 return text
     raise ProblemsError([Problem(f"{what} {path!r} is empty")])

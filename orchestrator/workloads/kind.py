@@ -1,8 +1,9 @@
 """What requests contain: messages, prompts, and what a kind of workload is.
 
-A kind is two classes: the model of its keys (a ``Workload``), and the ``WorkloadKind`` that makes its
-requests, a pure function of (workload, seed, session, turn): any client can write any of them. The
-registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add one.
+A kind is two classes: the model of its keys (a ``Workload``), and the ``WorkloadKind`` that makes
+its requests. A request is a pure function of (workload, seed, session, turn), so that any client can
+write any request. The registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add a
+kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. ``tokens``: its length; 0 where nobody counted it."""
+    """One message of a conversation. ``tokens``: its length; 0 where it was not counted."""
 
     role: Speaker
     content: Content
@@ -39,8 +40,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length,
-    0 if unknown. ``fields``: what the request's body holds besides, such as its sampling.
+    """One request's input: shared prefix, earlier turns, new message. ``tokens``: its intended
+    length, 0 if unknown. ``fields``: further fields of the request's body, such as its sampling.
     """
 
     messages: tuple[Message, ...]
@@ -99,7 +100,7 @@ class WorkloadKind(ABC):
     def output_tokens(self, session: int, turn: int) -> int: ...
 
     def input_tokens(self, session: int, turn: int) -> int:
-        """The prompt length asked for, if every earlier answer has its asked length; 0 where nobody
-        knows it.
+        """The intended length of a prompt, if every earlier answer has its intended length; 0 where
+        it is unknown.
         """
         return 0

@@ -48,5 +48,5 @@ class PromptRepeats:
 
 def _rounds(requests: int, prompts: int) -> list[int]:
     """How often each prompt is sent when requests go through the prompts in order."""
-    rounds, rest = divmod(requests, prompts)
-    return [rounds + 1] * rest + [rounds] * (prompts - rest)
+    rounds, begun = divmod(requests, prompts)
+    return [rounds + 1] * begun + [rounds] * (prompts - begun)

@@ -26,7 +26,10 @@ def test_what_an_engine_takes_beside_a_checkpoints_own_method_is_what_is_judged(
 ) -> None:
     checkpoint: dict[str, Any] = RECORDED["checkpoints"][name]
     asked, taken = RECORDED["asked"][engine], checkpoint[engine]
-    stored, takes = quantization_from_config(checkpoint["config"]), ENGINES[engine].rules.takes
+    stored, takes = (
+        quantization_from_config(checkpoint["config"]),
+        ENGINES[engine].rules.accepts_method,
+    )
     assert stored and takes
     judged = {
         method

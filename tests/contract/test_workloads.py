@@ -20,11 +20,15 @@ from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload
 from orchestrator.workloads.content import RandomIds, Words
-from orchestrator.workloads.drawn import Random, RandomWorkload
-from orchestrator.workloads.entries import (
-    PromptEntry,
+from orchestrator.workloads.drawn import DrawnRequests, RandomWorkload
+from orchestrator.workloads.entries import PromptEntry
+from orchestrator.workloads.file import (
+    EntryLengths,
+    FileWorkload,
+    Summary,
+    parse_prompts,
+    summary,
 )
-from orchestrator.workloads.file import FileWorkload, Summary, parse_prompts, summary
 from orchestrator.workloads.files import MOST_PROBLEMS
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
 
@@ -478,7 +482,9 @@ def test_a_file_is_read_again_only_when_it_changed(
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
-    assert first == Summary(first.digest, 2, 0, frozenset([(0, 4), (0, None)]), unanswered=1)
+    assert first == Summary(
+        first.digest, 2, 0, frozenset([EntryLengths(0, 4), EntryLengths(0, None)]), unanswered=1
+    )
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
         assert summary(str(file)) == first
@@ -604,7 +610,7 @@ class Echo(Workload):
     def token_bounds(self) -> tuple[int, int | None]:
         return 1 + len(self.words), None
 
-    def requests(self, prompter: Prompter, seed: int) -> Random:
+    def requests(self, prompter: Prompter, seed: int) -> DrawnRequests:
         return RandomWorkload(
             name=self.name,
             input_tokens=Lengths(fixed=len(self.words)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import orchestrator
 from orchestrator.results.store import Store
 from tests.integration.test_results_commands import documented_query
 from tests.unit.plan.test_current import invoke, planned, run
-from tests.unit.results.builders import commit_measurement, deployment_row, request
 
 RECIPES = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
 SLO = "ttft<=150ms,attainment>=0.9"
@@ -114,48 +112,6 @@ def test_an_empty_ranking_says_why_it_is_empty(uri: str) -> None:
 def test_completion_in_a_notebook_offers_the_api_and_nothing_else() -> None:
     offered = [name for name in dir(orchestrator) if not name.startswith("_")]
     assert offered == orchestrator.__all__
-
-
-TYPES = {
-    "level": ("float64", "Float64"),
-    "settings.max_num_seqs": ("Int64", "Int64"),
-    "settings.block_size": ("Int64", "Int64"),
-    "settings.enforce_eager": ("boolean", "Boolean"),
-    "settings.cpu_offload_gb": ("float64", "Float64"),
-    "settings.extra_args.--flag": ("object", "String"),
-}
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_column_has_one_type_whatever_is_in_it(library: Any, tmp_path: Path) -> None:
-    """One level is infinite, one flag a word here and bare there, one setting given to one alone,
-    others to none.
-    """
-    store = Store.open(str(tmp_path), "exp")
-    for name, level, given in (
-        ("a", 4.0, {"max_num_seqs": 8, "extra_args": {"--flag": True}}),
-        ("b", math.inf, {"extra_args": {"--flag": "on"}}),
-    ):
-        row = deployment_row(
-            name, settings_json=json.dumps({"engine": "vllm", "model": "m"} | given)
-        )
-        commit_measurement(
-            store,
-            name,
-            [request(0)],
-            deployment=row,
-            deployment_id=name,
-            point_id=name,
-            level=level,
-        )
-    frame = orchestrator.metrics(store.uri, library=library)
-    assert {name: str(frame[name].dtype) for name in TYPES} == {
-        name: types[library == "polars"] for name, types in TYPES.items()
-    }
-    assert frame["level"].to_list() == [4.0, math.inf]
-    assert frame["settings.extra_args.--flag"].to_list() == ["True", "on"]
-    settings = orchestrator.read(store.uri, "deployments", library=library)
-    assert str(settings["settings.max_num_seqs"].dtype) == "Int64"
 
 
 def test_every_sql_recipe_runs_and_agrees_with_results(

@@ -283,23 +283,6 @@ def test_an_attempt_without_a_row_of_points_is_no_attempt(
     assert "holds no row of points" in caplog.text
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_the_oldest_attempt_describes_a_deployment_whatever_was_kept(
-    tmp_path: Path, packed: bool
-) -> None:
-    store = Store.open(str(tmp_path), "exp")
-    for at in (2, 0, 1):  # kept in another order than they were committed in
-        priced = deployment_row(label=f"label {at}", usd_per_hour=float(at))
-        ids = {"attempt_id": f"a{at}", "point_id": f"p{at}", "created_unix_ns": at + 1}
-        commit_measurement(store, f"m{at}", [request(0)], deployment=priced, **ids)
-        complete(store)
-    if not packed:
-        shutil.rmtree(tmp_path / "exp" / "computed")
-    points = load_points(Store.open(str(tmp_path), "exp"))
-    assert [one.deployment.label for one in points] == ["label 0"] * 3
-    assert {one.deployment.usd_per_hour for one in points} == {0.0}
-
-
 def test_half_of_the_token_events_answers_nothing(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
     manifest = commit_measurement(

@@ -163,7 +163,7 @@ def test_flags_may_say_all_of_a_draft_while_the_field_is_open(
     made = settings(engine, extra_args=extra)
     assert problems_of(ENGINES[engine], made, GPU) == []
     assert dialect_of(ENGINES[engine], made, "completions").tokens_per_step == 1 + tokens
-    assert ENGINES[engine].rules.moved(made), "what memory holds is not known then"
+    assert ENGINES[engine].rules.memory_overrides(made), "what memory holds is not known then"
     drafts = {"method": "mtp", "num_speculative_tokens": 1}
     assert "is set by the field speculative" in problems(engine, drafts, extra_args=extra)
 

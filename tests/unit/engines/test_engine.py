@@ -6,7 +6,6 @@ import pytest
 
 from orchestrator.base.errors import FailureKind
 from orchestrator.engines.command import Node
-from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.registry import ENGINES
 from orchestrator.node.failures import EnginePhase, classify
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -41,27 +40,23 @@ def test_only_open_fields_are_pinned() -> None:
     assert by_flag(ACME.command(acme(max_num_seqs=3), GPU, Node(), "").argv)["--batch"] == ["3"]
 
 
-def test_a_speculating_engine_makes_several_tokens_in_a_step() -> None:
-    assert dialect_of(ACME, acme(), "completions").tokens_per_step == 1
-    drafting = acme(speculative={"method": "ngram", "num_speculative_tokens": 3})
-    assert dialect_of(ACME, drafting, "completions").tokens_per_step == 4
-
-
-def test_log_is_read_by_words_of_the_engine_and_by_shared_ones() -> None:
+def test_figures_are_read_from_the_log() -> None:
     assert ACME.reported("a cache of 12,345 tokens") == {"kv_cache_tokens": 12345}
-    assert classify(ACME.log, EnginePhase.START, "no cache left", 1).kind is FailureKind.OOM_KV
-    assert (
-        classify(ACME.log, EnginePhase.START, "note: no cache left\nKeyError: 'x'", 1).kind
-        is FailureKind.DIED_AT_START
-    )
-    assert (
-        classify(ACME.log, EnginePhase.START, "ValueError: all is lost\nKeyError: 'x'", 1).kind
-        is FailureKind.DIED_AT_START
-    )
-    assert (
-        classify(ACME.log, EnginePhase.START, "OSError: Address already in use", 1).kind
-        is FailureKind.PORT_TAKEN
-    )
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("no cache left", FailureKind.OOM_KV),  # the engine's own words
+        ("OSError: Address already in use", FailureKind.PORT_TAKEN),  # words that engines share
+        ("note: no cache left\nKeyError: 'x'", FailureKind.DIED_AT_START),  # a note is no cause
+        ("ValueError: all is lost\nKeyError: 'x'", FailureKind.DIED_AT_START),
+    ],
+)
+def test_the_log_is_read_by_words_of_the_engine_and_by_shared_ones(
+    log: str, kind: FailureKind
+) -> None:
+    assert classify(ACME.log, EnginePhase.START, log, 1).kind is kind
 
 
 @pytest.mark.parametrize(
@@ -70,11 +65,13 @@ def test_log_is_read_by_words_of_the_engine_and_by_shared_ones() -> None:
         ("vllm", {"completions", "chat"}),
         ("sglang", {"completions", "chat"}),
         ("emulator", {"completions", "chat"}),
-    ]
-    + [("tensorrt_llm", {"chat"})]
-    + [
-        (name, set())
-        for name in ("tgi", "lmdeploy", "lightllm", "llama_cpp", "transformers", "endpoint")
+        ("tensorrt_llm", {"chat"}),
+        ("tgi", set()),
+        ("lmdeploy", set()),
+        ("lightllm", set()),
+        ("llama_cpp", set()),
+        ("transformers", set()),
+        ("endpoint", set()),
     ],
 )
 def test_apis_that_take_a_cache_salt(name: str, salted: set[str]) -> None:

@@ -24,14 +24,14 @@ def stored(**fields: Any) -> Quantization:
     ("rules", "width", "matrices", "hardware", "status"),
     [
         (ModelRules(), 64, EXPERTS, H100, "impossible"),
-        (ModelRules(cuts_blocks=True), 64, EXPERTS, H100, "risky"),
-        (ModelRules(cuts_blocks=True), 64, EXPERTS, CPU, "impossible"),
-        (ModelRules(cuts_blocks=True), 80, EXPERTS, H100, "impossible"),  # 16 inputs a group
-        (ModelRules(cuts_blocks=True), 64, "intermediate_size", H100, "impossible"),
-        (ModelRules(cuts_blocks=True), 80, "KV width", H100, "risky"),
+        (ModelRules(splits_blocks=True), 64, EXPERTS, H100, "risky"),
+        (ModelRules(splits_blocks=True), 64, EXPERTS, CPU, "impossible"),
+        (ModelRules(splits_blocks=True), 80, EXPERTS, H100, "impossible"),  # 16 inputs a group
+        (ModelRules(splits_blocks=True), 64, "intermediate_size", H100, "impossible"),
+        (ModelRules(splits_blocks=True), 80, "KV width", H100, "risky"),
     ],
 )
-def test_ranks_share_a_block_of_fp8_if_the_engine_cuts_blocks(
+def test_ranks_share_a_block_of_fp8_if_the_engine_splits_blocks(
     rules: ModelRules, width: int, matrices: str, hardware: Hardware, status: str
 ) -> None:
     blocks = stored(block=(128, 128))

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from click.testing import CliRunner
 
 from orchestrator.base.errors import InputError
 from orchestrator.catalog.models import facts_from_config, known_configs
-from orchestrator.cli.emulator import emulator
 from orchestrator.emulator.batch import Batch
 from orchestrator.emulator.model import replica
-from orchestrator.emulator.profile import Constants, Profile, device_of, load_profile, resolved
+from orchestrator.emulator.profile import Constants, Profile, device_of, resolved
 from orchestrator.predict.fit import (
-    FIGURES,
     FITTED,
     FitSample,
     _errors,
@@ -285,20 +281,6 @@ def test_samples_have_answered_requests_and_compare_measured_ones(tmp_path: Path
         assert sample.measure.sum() == 49  # ten were warm-up
         assert (figures(sample.schedule, sample.times, sample.measure) > 1e-4).all()
         assert sample.schedule.arrival_s[0] == 0
-
-
-def test_the_command_writes_a_profile_that_the_emulator_takes(tmp_path: Path) -> None:
-    output = tmp_path / "profile.yaml"
-    done = CliRunner().invoke(
-        emulator, ["fit", measured(tmp_path / "results", (1,)), "--output", str(output)]
-    )
-    assert done.exit_code == 0, done.output
-    assert "samples held out of the fit" in done.output
-    held = yaml.safe_load(output.read_text())["fitted"]["held"]
-    assert f"not told by these measurements, so as typical: {', '.join(held)}" in done.output
-    profile = load_profile(str(output))
-    assert profile.accelerator == "H100-80GB"
-    assert set(yaml.safe_load(output.read_text())["fitted"]["error"]) == set(FIGURES)
 
 
 def test_different_devices_are_not_fitted_together(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from orchestrator.emulator.profile import typical
 from orchestrator.plan.order import predicted_share
 from orchestrator.plan.predictions import with_predictions
 from orchestrator.predict import predictor
-from orchestrator.predict.predictor import LADDER, Error
+from orchestrator.predict.predictor import LADDER, ErrorEstimate
 from orchestrator.report.predictions import predictions_text
 from tests.unit.emulator.test_tables import Kernels
 from tests.unit.plan.files import planned
@@ -250,11 +250,11 @@ def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_take
 
 def test_factors_follow_from_medians_of_a_normal_distribution() -> None:
     """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
-    ttft, tpot = Error(0.5, 0.1, "").factors
+    ttft, tpot = ErrorEstimate(0.5, 0.1, "").factors
     assert tpot == pytest.approx(1.1 ** (1.645 / 0.674)) and ttft == pytest.approx(
         1.5 ** (1.645 / 0.674)
     )
-    assert Error(0.5, 0.1, "", (7.0, 1.2)).factors == (7.0, 1.2)  # somebody counted
+    assert ErrorEstimate(0.5, 0.1, "", (7.0, 1.2)).factors == (7.0, 1.2)  # somebody counted
 
 
 def test_factors_of_published_points_are_wider_than_normal() -> None:

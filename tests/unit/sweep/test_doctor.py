@@ -16,9 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from orchestrator.cli.main import cli
 from orchestrator.cluster import node_checks
 from orchestrator.cluster.base import Growth, Machine, NodeType, RefusedNodes
 from orchestrator.cluster.local import LocalCluster
@@ -27,7 +25,6 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import Speculative
-from orchestrator.sweep import examine as asking
 from orchestrator.sweep.doctor import diagnose
 from orchestrator.sweep.examine import ExaminedNode, Finding, Requirements, requirements_of
 from orchestrator.sweep.resource_request import ResourceRequest, resources_of
@@ -607,29 +604,3 @@ def test_every_role_and_the_router_is_looked_for_and_told_of_once(
         ("engines", "vllm"): 1, ("engines", "vllm_router"): 1, ("models", "org/model:"): 1
     }  # fmt: skip
     assert [one.check for one in told(node(engines=engines), requirements=requirements)] == ["room"]
-
-
-def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(*argv: str, said: dict[str, Any]) -> tuple[int, str]:
-        monkeypatch.setattr(
-            asking, "facts", lambda _: FINE | {"versions": node_checks.versions()} | said
-        )
-        monkeypatch.setattr(
-            LocalCluster, "machines", lambda _: [Machine("local", "127.0.0.1", 0, 2.0)]
-        )
-        done = CliRunner().invoke(
-            cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False
-        )
-        return done.return_value, done.stdout
-
-    assert run(said={}) == (0, "1 node: 0 findings that would fail a sweep, 0 warnings\n")
-    status, text = run(said={"limits": FINE["limits"] | {"nofile": 10_000}})
-    assert (status, "what to do: raise `ulimit -Hn` before starting Ray" in text) == (3, True)
-    status, text = run("--format", "json", "--results", str(tmp_path), said={"taken_ports": 50})
-    document = json.loads(text)
-    assert (status, [one["check"] for one in document["findings"]]) == (2, ["ports"])
-    assert document["nodes"][0]["address"] == "127.0.0.1"
-    _, text = run("--format", "json", said={"hostname": "https://user:pass@host/"})
-    assert json.loads(text)["nodes"][0]["hostname"] == "https://***@host/"

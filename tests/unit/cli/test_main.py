@@ -1,4 +1,4 @@
-"""``orchestrator run``: what becomes of a sweep that is over."""
+"""The command line itself: names of commands, exit statuses, signals, folders that go."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.cli.main import cli
-from orchestrator.cli.run import _summary
-from orchestrator.results.store import Store
-from orchestrator.sweep.state import MeasurementCounts, SweepReport
+from orchestrator.base.errors import InputError, Problem, ProblemsError, ResultsError
+from orchestrator.cli.main import COMMANDS, FOLDER_IS_GONE, cli, main
 from tests.harness import ROOT
 
 FILE = """
@@ -27,46 +24,6 @@ deployments: {engine: emulator, max_num_seqs: 8}
 workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
 load: {levels: {concurrency: [8]}, duration: 5s}
 """
-GONE = "error: the folder that this program runs in or from is gone: start it again to continue\n"
-
-
-def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> list[str]:
-        raise TypeError("damaged rows")
-
-    report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
-    monkeypatch.setattr(
-        "orchestrator.cluster.open_cluster.open_cluster",
-        lambda *_: SimpleNamespace(note="", close=lambda: None),
-    )
-    monkeypatch.setattr(
-        "orchestrator.sweep.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report)
-    )
-    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", broken)
-    one = "{engine: emulator, max_num_seqs: 8}"
-    (tmp_path / "x.yaml").write_text(
-        FILE.replace(one, f"[{one}, {{engine: emulator, extra_args: {{--no: true}}}}]")
-    )
-    argv = ["run", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results")]
-    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
-    assert done.return_value == 0
-    assert (
-        "1 impossible" in done.stderr
-        and f"why they are impossible: orchestrator plan {tmp_path}" in done.stderr
-    )
-    assert "no answer yet: damaged rows" in done.stderr
-    assert "1 measured" in done.stderr
-
-
-def test_a_run_that_had_nothing_to_do_says_nothing_of_its_own_overhead() -> None:
-    def said(**counts: int) -> str:
-        report = SweepReport(MeasurementCounts(**counts), wall_s=1.0, overhead=1.0)
-        return _summary(report, cast(Store, SimpleNamespace(uri="results")))
-
-    assert "overhead" in said(measured=1) and "overhead" in said(failed=1)
-    assert said(skipped=1) == "0 measured, 1 already done, 0 failed\n1 s in all\nresults: results"
 
 
 def test_a_program_whose_folder_is_removed_under_it_ends_with_a_sentence(tmp_path: Path) -> None:
@@ -81,7 +38,7 @@ def test_a_program_whose_folder_is_removed_under_it_ends_with_a_sentence(tmp_pat
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == GONE
+    assert done.stderr == f"{FOLDER_IS_GONE}\n"
 
 
 def test_a_command_in_a_folder_that_was_removed_ends_with_a_sentence(tmp_path: Path) -> None:
@@ -94,7 +51,7 @@ def test_a_command_in_a_folder_that_was_removed_ends_with_a_sentence(tmp_path: P
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", GONE)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{FOLDER_IS_GONE}\n")
 
 
 JOINS = """
@@ -123,13 +80,56 @@ def test_a_signal_while_ray_starts_is_an_interruption(
         assert process.stdout is not None
         assert process.stdout.readline() == "joins\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
 
 
-def test_a_command_that_is_none_is_said_with_the_nearest_one() -> None:
+def test_an_unknown_command_is_refused_with_the_nearest_name() -> None:
     shown = CliRunner().invoke(cli, ["laod"])
     assert shown.exit_code == 2
     assert "unknown command 'laod'; did you mean 'load'?" in shown.output
     assert "did you mean" not in CliRunner().invoke(cli, ["xyzzy"]).output
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_each_command_is_found_by_its_name(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "lines"),
+    [
+        (InputError("no such file"), 2, ["error: no such file"]),
+        (ResultsError("the storage is silent"), 1, ["error: the storage is silent"]),
+        (
+            ProblemsError([Problem("first"), Problem("second")]),
+            2,
+            ["error: first", "error: second", "2 problems; nothing was started"],
+        ),
+        (KeyboardInterrupt(), 130, ["interrupted"]),
+        (InputError("s3://me:secret@host\x1b[2J"), 2, ["error: s3://***@host"]),
+    ],
+    ids=["input", "storage", "problems", "interrupted", "secret"],
+)
+def test_an_error_is_a_sentence_and_an_exit_status(
+    error: BaseException,
+    status: int,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "main", fail)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.value.code == status
+    assert capsys.readouterr().err.splitlines() == lines

@@ -1,0 +1,195 @@
+"""Load points as they are stored: which repeats count, and what they say together."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.points import StoredPoint, attained, complete, load_points
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.results.store import Store
+from tests.unit.results.builders import (
+    commit_launch,
+    commit_measurement,
+    deployment_row,
+    failed_request,
+    request,
+)
+
+SLO = parse_slo("ttft<=500ms,attainment>=0.9")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def commit(store: Store, repeat: int, first_ms: float = 100, **point: Any) -> None:
+    """One repeat of a point: a request whose first token comes after ``first_ms``."""
+    row = request(0, first_ms=first_ms)
+    commit_measurement(store, f"m{repeat}", [row], repeat=repeat, **point)
+
+
+def only_point(store: Store) -> StoredPoint:
+    (point,) = load_points(store, SLO)
+    return point
+
+
+def test_repeats_of_a_point_stand_together_in_order(store: Store) -> None:
+    for repeat in (2, 0, 1):
+        commit(store, repeat)
+    assert [repeat.point.repeat for repeat in only_point(store).repeats] == [0, 1, 2]
+
+
+def test_points_are_sorted_by_deployment_workload_and_level(store: Store) -> None:
+    for number, (deployment, level) in enumerate([("d1", 1.0), ("d0", 8.0), ("d0", 2.0)]):
+        ids = {"deployment_id": deployment, "point_id": f"p{number}", "level": level}
+        commit(store, number, deployment=deployment_row(deployment), **ids)
+    points = load_points(store)
+    assert [(point.deployment.label, point.head.level) for point in points] == [
+        ("label-d0", 2.0),
+        ("label-d0", 8.0),
+        ("label-d1", 1.0),
+    ]
+
+
+def test_a_repeat_that_the_engine_fell_behind_in_counts(store: Store) -> None:
+    commit(store, 0, validity="engine_bound_backlog")
+    (repeat,) = only_point(store).repeats
+    assert repeat.counts
+    assert not repeat.valid
+
+
+def test_repeats_that_do_not_count_are_not_used(store: Store) -> None:
+    commit(store, 0, validity="client_bound")
+    commit(store, 1)
+    commit(store, 2, status="failed", failure_class="infra", reason="node lost")
+    point = only_point(store)
+    assert [repeat.point.repeat for repeat in point.used] == [1]
+    assert point.validity == "valid"
+
+
+def test_without_a_repeat_that_counts_all_that_ran_are_used(store: Store) -> None:
+    commit(store, 0, validity="client_bound")
+    commit(store, 1, status="failed", failure_class="infra", reason="node lost")
+    point = only_point(store)
+    assert [repeat.point.repeat for repeat in point.used] == [0]
+    assert point.validity == "client_bound"
+
+
+@pytest.mark.parametrize(
+    ("failure_class", "is_broken"),
+    [("engine_crash", True), ("timeout", True), ("infra", False), ("client_bound", False)],
+)
+def test_only_failures_of_the_engine_break_a_repeat(
+    store: Store, failure_class: str, is_broken: bool
+) -> None:
+    commit(store, 0, status="failed", failure_class=failure_class, reason="It ended.")
+    assert bool(only_point(store).broken) == is_broken
+
+
+def test_one_repeat_of_broken_output_breaks_the_point(store: Store) -> None:
+    commit(store, 0)
+    commit(store, 1, validity="broken_output", validity_reasons=["all answers are empty"])
+    point = only_point(store)
+    assert point.validity == "broken_output"
+    assert point.reasons == ["all answers are empty"]
+
+
+def test_many_failed_requests_make_a_valid_point_failing(store: Store) -> None:
+    rows = [request(0), failed_request(1)]
+    commit_measurement(store, "m0", rows)
+    assert only_point(store).validity == "failing"
+
+
+def test_reasons_that_differ_in_figures_only_are_given_once(store: Store) -> None:
+    for repeat, reason in enumerate(["lag was 5.1 ms", "lag was 6.2 ms", "replica 1 was late"]):
+        commit(store, repeat, validity="disturbed", validity_reasons=[reason])
+    assert only_point(store).reasons == ["lag was 5.1 ms", "replica 1 was late"]
+
+
+def test_reasons_of_different_replicas_are_different(store: Store) -> None:
+    reasons = ["replica 0: 8 answers are empty", "replica 1: 8 answers are empty"]
+    for repeat, reason in enumerate(reasons):
+        commit(store, repeat, validity="broken_output", validity_reasons=[reason])
+    assert only_point(store).reasons == reasons
+
+
+def test_used_repeats_are_pooled_and_failed_ones_are_not(store: Store) -> None:
+    commit(store, 0, first_ms=100)
+    commit(store, 1, first_ms=300)
+    commit(store, 2, first_ms=900, validity="client_bound")
+    figures = only_point(store).figures
+    assert figures.requests.scheduled == 2
+    assert figures.ttft_ms is not None
+    assert figures.ttft_ms.mean == 200
+
+
+def test_attainment_is_the_share_over_all_used_repeats(store: Store) -> None:
+    for repeat, first_ms in enumerate([100, 100, 100, 900]):
+        commit(store, repeat, first_ms, start=repeat % 2)
+    point = only_point(store)
+    assert point.attainment is not None
+    assert point.attainment.estimate == 0.75
+    assert point.starts == (0, 1, 0, 1)
+
+
+def test_without_limits_nothing_is_attained(store: Store) -> None:
+    commit(store, 0)
+    (point,) = load_points(store)
+    assert point.tests == ()
+    assert point.attainment is None
+    assert attained([]) == ()
+
+
+def test_tries_of_a_measurement_are_counted_and_the_first_ok_one_counts(store: Store) -> None:
+    failed = {"status": "failed", "failure_class": "infra", "reason": "node lost"}
+    commit(store, 0, attempt_id="a0", created_unix_ns=1, **failed)
+    commit(store, 0, attempt_id="a1", created_unix_ns=2)
+    (repeat,) = only_point(store).repeats
+    assert repeat.attempts == 2
+    assert repeat.point.attempt_id == "a1"
+
+
+def test_a_renamed_workload_changes_the_rows_of_all_repeats(store: Store) -> None:
+    for repeat in range(2):
+        commit(store, repeat)
+    point = only_point(store)
+    assert [repeat.point.workload for repeat in point.named("talk").repeats] == ["talk", "talk"]
+    assert point.named(None) is point.named("chat") is point
+
+
+def test_a_point_is_shown_in_another_experiment_under_its_name(store: Store) -> None:
+    commit(store, 0)
+    assert only_point(store).of_experiment("a, b").head.experiment == "a, b"
+
+
+def test_a_deployment_whose_row_came_with_its_launch_is_described(store: Store) -> None:
+    commit(store, 0)
+    commit_launch(store, "L0", deployment_row(label="tp=2"))
+    assert only_point(store).deployment.label == "tp=2"
+
+
+def test_a_deployment_without_a_row_is_called_by_its_id(store: Store) -> None:
+    commit(store, 0, deployment_id="d7")
+    assert only_point(store).deployment.label == "d7"
+
+
+@pytest.mark.parametrize("is_computed", [True, False])
+def test_the_oldest_attempt_describes_a_deployment_in_any_order(
+    tmp_path: Path, is_computed: bool
+) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    for number in (2, 0, 1):  # stored in another order than they were committed in
+        priced = deployment_row(label=f"label {number}", usd_per_hour=float(number))
+        ids = {"attempt_id": f"a{number}", "point_id": f"p{number}", "created_unix_ns": number + 1}
+        commit_measurement(store, f"m{number}", [request(0)], deployment=priced, **ids)
+        complete(store)
+    if not is_computed:
+        shutil.rmtree(tmp_path / "exp" / "computed")
+    points = load_points(Store.open(str(tmp_path), "exp"))
+    assert [point.deployment.label for point in points] == ["label 0"] * 3
+    assert {point.deployment.usd_per_hour for point in points} == {0.0}

@@ -1,0 +1,72 @@
+"""``orchestrator best``: its forms, notes and exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.base.errors import InputError
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.test_current import planned, run
+from tests.unit.results.builders import commit_measurement, request
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.open(str(tmp_path), "exp")
+    run(store, planned())
+    return store
+
+
+def test_each_limit_of_the_file_has_a_ranking(store: Store) -> None:
+    done = invoke("best", store.uri)
+    assert done.status == 0
+    assert "under interactive (ttft<=150ms,attainment>=0.9)" in done.stdout
+    assert "under tight (ttft<=1ms,attainment>=0.9)" in done.stdout
+
+
+def test_json_has_the_comparisons(store: Store) -> None:
+    done = invoke("best", store.uri, "--slo", "interactive", "--format", "json")
+    (comparison,) = json.loads(done.stdout)["comparisons"]
+    assert comparison["slo_name"] == "interactive"
+    assert [ranked["starts"] for ranked in comparison["ranking"]] == [1, 1]
+
+
+def test_a_price_is_used_for_a_ranking_per_dollar(store: Store) -> None:
+    done = invoke("best", store.uri, "--slo", "interactive", "--per", "usd", "--price", "cpu=1.8")
+    assert "output tokens/USD" in done.stdout
+
+
+def test_a_price_of_hardware_that_no_experiment_uses_is_refused(store: Store) -> None:
+    with pytest.raises(InputError, match="--price: unknown hardware 'h100'"):
+        invoke("best", store.uri, "--price", "h100=2")
+
+
+def test_limits_that_no_file_names_are_refused(store: Store) -> None:
+    with pytest.raises(InputError, match="--slo: unknown limit of the file 'interactif'"):
+        invoke("best", store.uri, "--slo", "interactif")
+
+
+def test_without_any_limits_they_are_asked_for(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "bare")
+    commit_measurement(store, "m0", [request(0)])
+    with pytest.raises(click.UsageError, match="no experiment there names limits"):
+        invoke("best", store.uri)
+
+
+def test_an_experiment_without_limits_beside_one_with_some_is_named(store: Store) -> None:
+    commit_measurement(Store.open(store.uri, "bare"), "m0", [request(0)])
+    done = invoke("best", store.uri)
+    assert "note: bare is left out: its file names no limits: give --slo" in done.stderr
+
+
+def test_a_ranking_of_nothing_that_was_measured_is_status_3(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    store.write_plan(planned().to_json())
+    done = invoke("best", store.uri)
+    assert done.status == 3
+    assert "nothing that the plan asks for here is measured yet" in done.stdout

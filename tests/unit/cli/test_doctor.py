@@ -1,0 +1,77 @@
+"""``orchestrator doctor``: what it prints, and how bad that is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.doctor import _Checked, _text
+from orchestrator.cluster import node_checks
+from orchestrator.cluster.base import Machine
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.sweep import examine
+from orchestrator.sweep.examine import Finding
+from tests.unit.cli.commands import Done, invoke
+from tests.unit.sweep.test_doctor import FINE, node
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command on this machine, whose facts differ in these from fine ones."""
+
+    def run(*argv: str, **facts: object) -> Done:
+        all_facts = FINE | {"versions": node_checks.versions()} | facts
+        monkeypatch.setattr(examine, "facts", lambda _: all_facts)
+        machine = Machine("local", "127.0.0.1", 0, 2.0)
+        monkeypatch.setattr(LocalCluster, "machines", lambda _: [machine])
+        return invoke("doctor", *argv)
+
+    return run
+
+
+def test_where_all_is_well_the_status_is_0(doctor: Any) -> None:
+    done = doctor()
+    assert done.stdout == "1 node: 0 findings that would fail a sweep, 0 warnings\n"
+    assert done.status == 0
+
+
+def test_a_warning_is_status_3_with_a_remedy(doctor: Any) -> None:
+    done = doctor(limits=FINE["limits"] | {"nofile": 10_000})
+    assert "what to do: raise `ulimit -Hn` before starting Ray" in done.stdout
+    assert done.status == 3
+
+
+def test_what_would_fail_a_sweep_is_status_2(doctor: Any, tmp_path: Path) -> None:
+    done = doctor("--format", "json", "--results", str(tmp_path), taken_ports=50)
+    document = json.loads(done.stdout)
+    assert [finding["check"] for finding in document["findings"]] == ["ports"]
+    assert document["nodes"][0]["address"] == "127.0.0.1"
+    assert done.status == 2
+
+
+def test_no_password_of_an_address_is_printed(doctor: Any) -> None:
+    done = doctor("--format", "json", hostname="https://user:pass@host/")
+    assert json.loads(done.stdout)["nodes"][0]["hostname"] == "https://***@host/"
+
+
+def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> None:
+    findings = [
+        Finding("warn", "clock", "n1", "It is late.", "Times differ.", "Set it."),
+        Finding("fail", "disk", "n1", "It is full.", "Nothing fits.", "Empty it."),
+        Finding("fail", "disk", "n2", "It is full.", "Nothing fits.", "Empty it."),
+    ]
+    lines = _text(_Checked([node(), node()], findings)).splitlines()
+    assert lines == [
+        "fail: disk: It is full.",
+        "  where: n1, n2",
+        "  why it matters: Nothing fits.",
+        "  what to do: Empty it.",
+        "warn: clock: It is late.",
+        "  where: n1",
+        "  why it matters: Times differ.",
+        "  what to do: Set it.",
+        "2 nodes: 1 finding that would fail a sweep, 1 warning",
+    ]

@@ -1,0 +1,110 @@
+"""``orchestrator plan``: its forms, options and exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import ProblemsError
+from orchestrator.plan.make import load_plan
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.test_current import FILE, VALUES, commit, run
+
+IMPOSSIBLE = "{engine: emulator, extra_args: {--no: true}}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(FILE.format(**VALUES))
+    return path
+
+
+@pytest.fixture
+def impossible(tmp_path: Path) -> Path:
+    """A file of one deployment, which is impossible."""
+    path = tmp_path / "impossible.yaml"
+    text = FILE.format(**VALUES)
+    begin = text.index("deployments: ")
+    end = text.index("\n", begin)
+    path.write_text(f"{text[:begin]}deployments: {IMPOSSIBLE}{text[end:]}")
+    return path
+
+
+def test_a_table_has_a_row_for_each_deployment(file: Path) -> None:
+    done = invoke("plan", str(file))
+    assert done.status == 0
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[:3] for row in rows[1:3]] == [
+        ["emulator", "seqs=8", "planned"],
+        ["emulator", "seqs=16", "planned"],
+    ]
+
+
+def test_json_has_settings_counts_and_estimates(file: Path) -> None:
+    document = json.loads(invoke("plan", str(file), "--format", "json").stdout)
+    first, second = document["deployments"]
+    assert (first["settings"]["max_num_seqs"], second["settings"]["max_num_seqs"]) == (8, 16)
+    assert first["points"] == 1
+    assert (document["planned"], document["measurements"]) == (2, 2)
+
+
+def test_a_written_plan_is_the_same_plan(file: Path, tmp_path: Path) -> None:
+    frozen = tmp_path / "plan.json"
+    done = invoke("plan", str(file), "--output", str(frozen))
+    assert done.stderr == f"wrote {frozen}\n"
+    assert load_plan(frozen) == load_plan(file)
+
+
+def test_a_file_with_problems_has_them_all_at_once(file: Path) -> None:
+    file.write_text(file.read_text().replace("duration: 10s", "duration: soon, seeed: 1"))
+    with pytest.raises(ProblemsError) as error:
+        invoke("plan", str(file))
+    assert len(error.value.problems) == 2
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_where_nothing_can_run_the_status_is_3(form: str, impossible: Path) -> None:
+    done = invoke("plan", str(impossible), "--format", form)
+    assert done.status == 3
+    printed = done.stderr if form == "json" else done.stdout
+    assert "nothing in this file can run" in printed
+
+
+def test_deployments_too_large_for_their_gpus_are_planned_on_request(impossible: Path) -> None:
+    text = impossible.read_text().replace("some-org/m", "meta-llama/Llama-3.1-70B-Instruct")
+    hardware = "hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8}}"
+    deployment = "{engine: vllm, hardware: h100}"
+    impossible.write_text(f"{text.replace(IMPOSSIBLE, deployment)}{hardware}\n")
+    assert invoke("plan", str(impossible)).status == 3
+    done = invoke("plan", str(impossible), "--allow-impossible", "--format", "json")
+    assert done.status == 0
+    (deployment,) = json.loads(done.stdout)["deployments"]
+    assert deployment["status"] == "risky"
+
+
+def test_predictions_stand_above_the_table(file: Path) -> None:
+    text = invoke("plan", str(file), "--predict").stdout
+    assert "predicted" in text.splitlines()[0]
+
+
+def test_what_is_measured_already_is_counted(file: Path, tmp_path: Path) -> None:
+    results = str(tmp_path / "results")
+    store = Store.open(results, "exp")
+    plan = load_plan(file)
+    assert "0 measurements already there" in invoke("plan", str(file), "--results", results).stdout
+    commit(store, plan, plan.points[0], validity="disturbed")
+    commit(store, plan, plan.points[1])
+    text = invoke("plan", str(file), "--results", results).stdout
+    assert f"1 measurement already there at {store.uri}; open again: 1 disturbed" in text
+
+
+def test_start_times_of_earlier_runs_are_used(file: Path, tmp_path: Path) -> None:
+    results = str(tmp_path / "results")
+    run(Store.open(results, "exp"), load_plan(file))
+    options = ("--format", "json", "--results", results)
+    cost = json.loads(invoke("plan", str(file), *options).stdout)["deployments"][0]["cost"]
+    assert cost["start_s"] == 5.0  # no launch is stored, so it is estimated

@@ -1,0 +1,135 @@
+"""``orchestrator run``: what becomes of a sweep that is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from orchestrator.base.errors import InputError
+from orchestrator.cli.run import _summary
+from orchestrator.results.store import Store
+from orchestrator.sweep.state import Counts, SweepReport
+from tests.unit.cli.commands import Done, invoke
+
+RUNS = "{engine: emulator, max_num_seqs: 8}"
+IMPOSSIBLE = "{engine: emulator, extra_args: {--no: true}}"
+FILE = """
+version: 1
+name: x
+model: some-org/some-model
+deployments: DEPLOYMENTS
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [8]}, duration: 5s}
+"""
+
+
+def write_file(folder: Path, *deployments: str) -> Path:
+    path = folder / "x.yaml"
+    path.write_text(FILE.replace("DEPLOYMENTS", f"[{', '.join(deployments)}]"))
+    return path
+
+
+def swept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, report: SweepReport, *deployments: str
+) -> Done:
+    """``run`` of these deployments, with a sweep that does nothing and reports this."""
+    cluster = SimpleNamespace(note="", close=lambda: None)
+    monkeypatch.setattr("orchestrator.cluster.open_cluster.open_cluster", lambda *_: cluster)
+    sweep = SimpleNamespace(run=lambda: report)
+    monkeypatch.setattr("orchestrator.sweep.sweep.Sweep", lambda _: sweep)
+    file = write_file(folder, *deployments)
+    return invoke("run", str(file), "--results", str(folder / "results"))
+
+
+def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[str]:
+        raise TypeError("damaged rows")
+
+    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", fail)
+    report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
+    done = swept(tmp_path, monkeypatch, report, RUNS)
+    assert done.status == 0
+    assert "no answer yet: damaged rows" in done.stderr
+    assert "1 measured" in done.stderr
+
+
+def test_deployments_that_are_impossible_are_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
+    done = swept(tmp_path, monkeypatch, report, RUNS, IMPOSSIBLE)
+    assert "1 impossible" in done.stderr
+    assert f"why they are impossible: orchestrator plan {tmp_path}/x.yaml" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("counts", "status"),
+    [
+        (Counts(measured=1), 0),
+        (Counts(skipped=1), 0),
+        (Counts(), 3),
+        (Counts(measured=1, failed=1), 3),
+        (Counts(measured=1, left_out=1), 3),
+        (Counts(skipped=1, refused=1), 3),
+        (Counts(skipped=1, kept=1), 3),
+    ],
+)
+def test_the_exit_status_says_whether_all_was_measured(
+    counts: Counts, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.cli.run._print_answer", lambda store: True)
+    report = SweepReport(counts, wall_s=1.0, overhead=0.0)
+    assert swept(tmp_path, monkeypatch, report, RUNS).status == status
+
+
+def test_a_measurement_without_a_valid_attempt_is_status_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda experiment: [])
+    monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda _: ["2 disturbed"])
+    report = SweepReport(Counts(measured=2), wall_s=1.0, overhead=0.0)
+    done = swept(tmp_path, monkeypatch, report, RUNS)
+    assert done.status == 3
+    assert "without a valid measurement: 2 disturbed" in done.stderr
+
+
+def test_where_nothing_can_run_nothing_is_started(tmp_path: Path) -> None:
+    done = invoke("run", str(write_file(tmp_path, IMPOSSIBLE)), "--results", str(tmp_path / "to"))
+    assert done.status == 3
+    assert "nothing can run: every deployment is impossible or excluded" in done.stderr
+    assert not (tmp_path / "to").exists()
+
+
+def test_the_key_of_an_endpoint_must_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    endpoint = "{engine: endpoint, url: 'http://127.0.0.1:1', api_key_env: NOT_SET}"
+    with pytest.raises(InputError, match="set the environment variables .* NOT_SET"):
+        invoke("run", str(write_file(tmp_path, endpoint)), "--results", str(tmp_path / "to"))
+
+
+def summary(report: SweepReport) -> str:
+    return _summary(report, cast(Store, SimpleNamespace(uri="results")))
+
+
+def test_a_run_that_had_nothing_to_do_has_no_overhead() -> None:
+    report = SweepReport(Counts(skipped=1), wall_s=1.0, overhead=1.0)
+    assert summary(report) == ("0 measured, 1 already done, 0 failed\n1 s in all\nresults: results")
+    for counts in (Counts(measured=1), Counts(failed=1)):
+        assert "overhead" in summary(SweepReport(counts, wall_s=1.0, overhead=1.0))
+
+
+def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
+    counts = Counts(measured=3, spoilt=1, left_out=2, refused=4, kept=5)
+    (counts_line, *_) = summary(SweepReport(counts, 1.0, 0.0, left=6)).splitlines()
+    assert counts_line == (
+        "3 measured (1 of them spoilt), 0 already done, 0 failed, 2 left out by the budget,"
+        " 4 failed before (--retry-failed tries them again), 5 stay spoilt (--again N),"
+        " interrupted with 6 left: run the same command again to continue"
+    )
