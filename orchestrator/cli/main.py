@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "orchestrator.cli.run:run",
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",
+    "report": "orchestrator.cli.report:report",
     "status": "orchestrator.cli.status:status",
     "stop": "orchestrator.cli.stop:stop",
     "doctor": "orchestrator.cli.doctor:doctor",

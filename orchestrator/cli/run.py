@@ -21,7 +21,7 @@ from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.sweep.state import Counts, SweepReport
+    from orchestrator.sweep.state import MeasurementCounts, SweepReport
 
 NOTHING_RUNS = (
     "nothing can run: every deployment is impossible or excluded; why: orchestrator plan {file}"
@@ -201,7 +201,7 @@ def run(
     return 0 if is_complete and _is_whole(report.counts) else 3
 
 
-def _is_whole(counts: Counts) -> bool:
+def _is_whole(counts: MeasurementCounts) -> bool:
     """Whether something is measured, and nothing failed or was left out."""
     is_lacking = counts.failed or counts.left_out or counts.refused or counts.kept
     has_measured = counts.measured + counts.skipped

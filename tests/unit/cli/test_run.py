@@ -11,7 +11,7 @@ import pytest
 from orchestrator.base.errors import InputError
 from orchestrator.cli.run import _summary
 from orchestrator.results.store import Store
-from orchestrator.sweep.state import Counts, SweepReport
+from orchestrator.sweep.state import MeasurementCounts, SweepReport
 from tests.unit.cli.commands import Done, invoke
 
 RUNS = "{engine: emulator, max_num_seqs: 8}"
@@ -51,7 +51,7 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
         raise TypeError("damaged rows")
 
     monkeypatch.setattr("orchestrator.report.answer_table.answer_text", fail)
-    report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
+    report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
     done = swept(tmp_path, monkeypatch, report, RUNS)
     assert done.status == 0
     assert "no answer yet: damaged rows" in done.stderr
@@ -61,7 +61,7 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(
 def test_deployments_that_are_impossible_are_pointed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
+    report = SweepReport(MeasurementCounts(measured=1), wall_s=1.0, overhead=0.0)
     done = swept(tmp_path, monkeypatch, report, RUNS, IMPOSSIBLE)
     assert "1 impossible" in done.stderr
     assert f"why they are impossible: orchestrator plan {tmp_path}/x.yaml" in done.stderr
@@ -70,17 +70,17 @@ def test_deployments_that_are_impossible_are_pointed_out(
 @pytest.mark.parametrize(
     ("counts", "status"),
     [
-        (Counts(measured=1), 0),
-        (Counts(skipped=1), 0),
-        (Counts(), 3),
-        (Counts(measured=1, failed=1), 3),
-        (Counts(measured=1, left_out=1), 3),
-        (Counts(skipped=1, refused=1), 3),
-        (Counts(skipped=1, kept=1), 3),
+        (MeasurementCounts(measured=1), 0),
+        (MeasurementCounts(skipped=1), 0),
+        (MeasurementCounts(), 3),
+        (MeasurementCounts(measured=1, failed=1), 3),
+        (MeasurementCounts(measured=1, left_out=1), 3),
+        (MeasurementCounts(skipped=1, refused=1), 3),
+        (MeasurementCounts(skipped=1, kept=1), 3),
     ],
 )
 def test_the_exit_status_says_whether_all_was_measured(
-    counts: Counts, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counts: MeasurementCounts, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.cli.run._print_answer", lambda store: True)
     report = SweepReport(counts, wall_s=1.0, overhead=0.0)
@@ -92,7 +92,7 @@ def test_a_measurement_without_a_valid_attempt_is_status_3(
 ) -> None:
     monkeypatch.setattr("orchestrator.report.answer_table.answer_text", lambda experiment: [])
     monkeypatch.setattr("orchestrator.report.unmeasured.unmeasured", lambda _: ["2 disturbed"])
-    report = SweepReport(Counts(measured=2), wall_s=1.0, overhead=0.0)
+    report = SweepReport(MeasurementCounts(measured=2), wall_s=1.0, overhead=0.0)
     done = swept(tmp_path, monkeypatch, report, RUNS)
     assert done.status == 3
     assert "without a valid measurement: 2 disturbed" in done.stderr
@@ -119,14 +119,14 @@ def summary(report: SweepReport) -> str:
 
 
 def test_a_run_that_had_nothing_to_do_has_no_overhead() -> None:
-    report = SweepReport(Counts(skipped=1), wall_s=1.0, overhead=1.0)
+    report = SweepReport(MeasurementCounts(skipped=1), wall_s=1.0, overhead=1.0)
     assert summary(report) == ("0 measured, 1 already done, 0 failed\n1 s in all\nresults: results")
-    for counts in (Counts(measured=1), Counts(failed=1)):
+    for counts in (MeasurementCounts(measured=1), MeasurementCounts(failed=1)):
         assert "overhead" in summary(SweepReport(counts, wall_s=1.0, overhead=1.0))
 
 
 def test_the_summary_names_what_is_left_and_how_to_go_on() -> None:
-    counts = Counts(measured=3, spoilt=1, left_out=2, refused=4, kept=5)
+    counts = MeasurementCounts(measured=3, spoilt=1, left_out=2, refused=4, kept=5)
     (counts_line, *_) = summary(SweepReport(counts, 1.0, 0.0, left=6)).splitlines()
     assert counts_line == (
         "3 measured (1 of them spoilt), 0 already done, 0 failed, 2 left out by the budget,"

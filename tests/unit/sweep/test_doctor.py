@@ -19,7 +19,6 @@ import pytest
 
 from orchestrator.cluster import node_checks
 from orchestrator.cluster.base import Growth, Machine, NodeType, RefusedNodes
-from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.node_checks import facts
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment

@@ -1,0 +1,42 @@
+"""The latencies of every request of many stored attempts, for readers that judge them again."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from orchestrator.analysis.attempt_summary import computed
+from orchestrator.analysis.slo import LimitValues
+from orchestrator.base.arrays import Floats
+from orchestrator.results.store import Store
+
+AttemptIds = tuple[str, str]  # measurement and attempt
+
+
+def stored_limit_values(
+    store: Store, attempts: Iterable[AttemptIds], latencies: Sequence[str]
+) -> dict[AttemptIds, LimitValues]:
+    """The values of some attempts by their ids, those of ``latencies`` (names of LIMITS) alone.
+
+    Damaged attempts are left out (``store.damage``).
+    """
+    columns = {name: f"request_{name}_s" for name in latencies}
+    needed = ["measurement_id", "attempt_id", "request_ok", *columns.values()]
+    values: dict[AttemptIds, LimitValues] = {}
+    for rows in computed(store, attempts, needed):
+        ids = zip(rows["measurement_id"].to_pylist(), rows["attempt_id"].to_pylist(), strict=True)
+        seconds = {name: _lists(rows[column]) for name, column in columns.items()}
+        for key, is_ok in zip(ids, _lists(rows["request_ok"]), strict=True):
+            values[key] = LimitValues(
+                np.asarray(is_ok, np.bool_),
+                {name: next(lists) for name, lists in seconds.items()},
+            )
+    return values
+
+
+def _lists(column: pa.ChunkedArray) -> Iterator[Floats]:
+    """Each row's list as an array. No row is null."""
+    for chunk in column.chunks:
+        flat = chunk.flatten().to_numpy(zero_copy_only=False)
+        ends = np.cumsum(chunk.value_lengths().to_numpy())
+        yield from np.split(flat, ends)[: len(chunk)]

@@ -1,0 +1,48 @@
+"""``orchestrator report``: the answer as one page that opens from disk."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.results_uri import no_file
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator report results/
+  orchestrator report results/ --experiment quickstart --output quickstart.html
+  orchestrator report s3://bucket/sweeps --output sweeps.html
+
+\b
+The page needs no network and no server: open it, mail it, keep it. It shows the answer under the
+file's limits, and judges every stored request again when a limit is moved.
+Exit status: 0; 3 if files are damaged or nothing has a valid measurement; 2 bad input.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("uri", callback=no_file)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
+def report(uri: str, output: Path, experiment: str | None) -> int:
+    """Write one page with the answer, its charts and all points at URI."""
+    from orchestrator.report.page.html import write_page
+    from orchestrator.report.selection import experiments
+    from orchestrator.report.text import echo
+    from orchestrator.results.pandas_hook import leave_pandas_out
+    from orchestrator.results.root import open_results
+
+    leave_pandas_out()
+    found = experiments(open_results(uri), experiment)
+    written = write_page(uri, found, output, datetime.now(UTC))
+    echo(f"{output}: {written.size_bytes / 1e6:.1f} MB, {written.requests:,} requests")
+    return 0 if written.has_answer and not any(stored.damaged for stored in found) else 3

@@ -1,0 +1,157 @@
+"""Writes the page: one HTML file that opens from disk, without a network, for years.
+
+Everything that comes from results is escaped by the template; the only scripts that a browser runs
+are the ones of this folder, by their hashes.
+"""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from orchestrator import __version__
+from orchestrator.analysis.launches import StoredLaunch, load_launches
+from orchestrator.capacity.capacities import level_of
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
+from orchestrator.report.documents.point import PointDocument, point_document
+from orchestrator.report.page.payload import Payload, payload_of
+from orchestrator.report.point_table import slo_text
+from orchestrator.report.selection import (
+    AnsweredExperiment,
+    JudgedExperiment,
+    answers,
+    limits,
+    with_limits,
+)
+from orchestrator.report.text import figure
+from orchestrator.report.words import experiment_notes, level_text
+
+FOLDER = Path(__file__).parent
+SCRIPTS = ("vendor/echarts.min.js", "judge.js", "charts.js", "app.js")
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """A script or a style that stands in the page. ``source``: allowed by the page's policy."""
+
+    text: Markup
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSection:
+    """What the page lists of one experiment, as tables that need no script."""
+
+    name: str
+    points: tuple[PointDocument, ...]
+    launches: tuple[StoredLaunch, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageDocument:
+    """All that the page shows before a script runs. ``uri``: where the results lie."""
+
+    uri: str
+    created: datetime
+    answer: AnswerDocument
+    experiments: tuple[ExperimentSection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPage:
+    """``has_answer``: every comparison has a valid measurement."""
+
+    size_bytes: int
+    requests: int
+    has_answer: bool
+
+
+def write_page(
+    uri: str, stored: Sequence[StoredExperiment], output: Path, created: datetime
+) -> WrittenPage:
+    """Writes the page of some experiments. A page that was there stays until this one is whole."""
+    judged = list(with_limits(None, stored))
+    ranked = answers(limits(None, stored))
+    payload = payload_of(judged)
+    document = PageDocument(
+        uri=uri,
+        created=created,
+        answer=answer_document(ranked.comparisons),
+        experiments=tuple(map(_section, judged, ranked.experiments)),
+    )
+    text = page_html(document, payload)
+    partial = output.with_name(f"{output.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(output)
+    repeats = [
+        repeat for group in payload.groups for point in group.points for repeat in point.repeats
+    ]
+    return WrittenPage(
+        size_bytes=len(text.encode()),
+        requests=sum(repeat.requests for repeat in repeats),
+        has_answer=bool(ranked.comparisons)
+        and all(comparison.measured for comparison in ranked.comparisons),
+    )
+
+
+def _section(judged: JudgedExperiment, answered: AnsweredExperiment) -> ExperimentSection:
+    bends = judged.experiment.knees(judged.points)
+    points = [point_document(point, judged.slos, knees=bends) for point in judged.points.current]
+    return ExperimentSection(
+        name=judged.experiment.name,
+        points=tuple(points),
+        launches=tuple(load_launches(judged.experiment.store)),
+        notes=tuple(
+            experiment_notes(
+                judged.experiment, judged.points, answered.unanswered, answered.ranked_apart
+            )
+        ),
+    )
+
+
+def page_html(document: PageDocument, payload: Payload) -> str:
+    """The page as one text. ``payload``: of the document's experiments."""
+    templates = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["figure"] = lambda value: "" if value is None else figure(value)
+    templates.filters["level"] = level_of
+    scripts = [_inlined(name) for name in SCRIPTS]
+    style = _inlined("style.css")
+    return templates.get_template("page.html.j2").render(
+        page=document,
+        payload=payload.as_json(),
+        scripts=scripts,
+        style=style,
+        version=__version__,
+        headline=_headline,
+        slo_text=slo_text,
+        level_text=level_text,
+    )
+
+
+def _inlined(name: str) -> Inlined:
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Inlined(Markup(text), f"'sha256-{digest}'")  # noqa: S704 - the program's own files
+
+
+def _headline(comparison: ComparisonDocument) -> str:
+    """The winner and its load; the verdict if there is none."""
+    if not comparison.ranking:
+        return comparison.verdict
+    winner = comparison.ranking[0].deployment
+    at_least = "at least " if winner.lower_bound_only else ""
+    throughput = f"{at_least}{figure(winner.throughput.estimate)} {comparison.unit}"
+    return f"{winner.label} at {level_text(winner.level)}: {throughput}"

@@ -1,0 +1,315 @@
+"""What the page needs to judge again: every stored request in three bytes, and what it belongs to.
+
+The records are written as JSON under their own names; ``judge.js`` reads them.
+"""
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from orchestrator.analysis.intervals import CONFIDENCE, batches_of
+from orchestrator.analysis.metrics import BACKLOG, BROKEN
+from orchestrator.analysis.output_agreement import disagreement
+from orchestrator.analysis.points import Repeat, StoredPoint
+from orchestrator.analysis.request_values import AttemptIds, stored_limit_values
+from orchestrator.analysis.slo import LimitValues, format_slo
+from orchestrator.analysis.throughput import BATCHES
+from orchestrator.base.arrays import Floats
+from orchestrator.capacity.best import group_of
+from orchestrator.capacity.capacities import (
+    Excluded,
+    Group,
+    level_of,
+    per_or_default,
+    reason_to_exclude,
+)
+from orchestrator.report.page.stops import Bins, bins_of, stops_for
+from orchestrator.report.selection import JudgedExperiment
+from orchestrator.report.words import exclusion_text, level_text
+from orchestrator.spec.load import Slo
+
+LATENCIES = ("ttft", "tpot", "e2e")  # the limits that the page can move
+
+
+@dataclass(frozen=True, slots=True)
+class PageRepeat:
+    """One repeat that counts. ``first``: where its requests begin in the bins. ``tokens``,
+    ``seconds``: output tokens in each batch of its window, and the batches' lengths.
+    """
+
+    start: int
+    first: int
+    requests: int
+    tokens: list[float]
+    seconds: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class PagePoint:
+    """One load level of one deployment.
+
+    ``deployment``: its number in the group. ``excluded``: why it cannot hold limits, whatever they
+    are; None: it can. ``too_much``: it is shown to fail, whatever the limits are.
+    """
+
+    point_id: str
+    deployment: int
+    control: str
+    level: float
+    load: str
+    validity: str
+    excluded: str | None
+    too_much: bool
+    reasons: list[str]
+    figures: dict[str, float | None]
+    repeats: list[PageRepeat]
+
+
+@dataclass(frozen=True, slots=True)
+class PageDeployment:
+    """``disagrees``: its outputs differ too much from the reference's to be ranked."""
+
+    label: str
+    devices: int
+    usd_per_hour: float | None
+    settings: dict[str, object]
+    disagrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """An SLO of the file, as far as the page can move it. ``stops``: by latency, the number of the
+    stop; ``fixed``: its limits that the page cannot judge.
+    """
+
+    name: str
+    text: str
+    attainment: float
+    stops: dict[str, int]
+    fixed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """What is ranked together.
+
+    ``per``: what throughputs are divided by at first. ``device``: the word for what a deployment
+    has several of. ``searched``: its levels were chosen by a search.
+    """
+
+    experiment: str
+    workload: str
+    model: str
+    hardware: str
+    emulated: bool
+    per: str
+    device: str
+    searched: bool
+    slos: list[PageLimits]
+    deployments: list[PageDeployment]
+    points: list[PagePoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """``stops``: by latency, in seconds. ``student_t``: half the width of an interval in standard
+    errors, by degrees of freedom. ``bins``: the three planes one after the other, compressed, in
+    base64.
+    """
+
+    groups: list[PageGroup]
+    stops: dict[str, list[float]]
+    student_t: list[float]
+    bins: str
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def payload_of(experiments: Sequence[JudgedExperiment]) -> Payload:
+    """Everything that the page judges. ``experiments``: their points, judged by their own SLOs."""
+    latencies: dict[AttemptIds, LimitValues] = {}
+    for judged in experiments:
+        used = [repeat.point.ids for point in judged.points.current for repeat in point.used]
+        latencies |= stored_limit_values(judged.experiment.store, used, LATENCIES)
+    slos = [slo for judged in experiments for slo in judged.slos]
+    stops = _stops(list(latencies.values()), slos)
+    builder = _Builder(latencies, stops)
+    groups = [group for judged in experiments for group in builder.groups(judged)]
+    most_batches = max((builder.most_batches(group) for group in groups), default=1)
+    return Payload(
+        groups=groups,
+        stops={name: values.tolist() for name, values in stops.items()},
+        student_t=_student_t(most_batches),
+        bins=builder.encoded_bins(),
+    )
+
+
+def _stops(latencies: Sequence[LimitValues], slos: Sequence[Slo]) -> Mapping[str, Floats]:
+    stops = {}
+    for name in LATENCIES:
+        values = [each.seconds[name][each.ok] for each in latencies]
+        limits = [
+            limit.seconds
+            for slo in slos
+            for limit in slo.limits
+            if limit.of == name and limit.share is None
+        ]
+        stops[name] = stops_for(np.concatenate(values) if values else np.zeros(0), limits)
+    return stops
+
+
+class _Builder:
+    """Lays the requests of one repeat after the other's."""
+
+    def __init__(
+        self,
+        latencies: Mapping[AttemptIds, LimitValues],
+        stops: Mapping[str, Floats],
+    ) -> None:
+        self._latencies = latencies
+        self._stops = stops
+        self._planes: dict[str, list[Bins]] = {name: [] for name in LATENCIES}
+        self._requests = 0
+
+    def groups(self, judged: JudgedExperiment) -> Iterator[PageGroup]:
+        points_by_group: dict[Group, list[StoredPoint]] = {}
+        for point in judged.points.current:
+            points_by_group.setdefault(group_of(point), []).append(point)
+        for group in sorted(points_by_group):
+            yield self._group(group, points_by_group[group], judged)
+
+    def most_batches(self, group: PageGroup) -> int:
+        """The most batches that the repeats of one point have together."""
+        return max((BATCHES * len(point.repeats) for point in group.points), default=1)
+
+    def encoded_bins(self) -> str:
+        planes = [plane for name in LATENCIES for plane in self._planes[name]]
+        data = np.concatenate(planes).tobytes() if planes else b""
+        return base64.b64encode(zlib.compress(data, 6)).decode()
+
+    def _group(
+        self, group: Group, points: Sequence[StoredPoint], judged: JudgedExperiment
+    ) -> PageGroup:
+        experiment = judged.experiment
+        deployments = {point.head.deployment_id: point for point in points}
+        numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
+        per = per_or_default(
+            experiment.objective, [point.deployment for point in deployments.values()]
+        )
+        accelerators = {point.deployment.accelerator for point in points}
+        agreement = next((slo.agreement for slo in judged.slos if slo.agreement is not None), None)
+        return PageGroup(
+            experiment=group.experiment,
+            workload=group.workload,
+            model=group.model,
+            hardware=group.hardware,
+            emulated=group.emulated,
+            per=per,
+            device="core" if accelerators == {"cpu"} else "GPU",
+            searched=group.workload in experiment.searched,
+            slos=[self._limits(slo) for slo in judged.slos],
+            deployments=[_deployment(point, agreement) for point in deployments.values()],
+            points=[self._point(point, numbers[point.head.deployment_id]) for point in points],
+        )
+
+    def _limits(self, slo: Slo) -> PageLimits:
+        stops: dict[str, int] = {}
+        fixed: list[str] = []
+        for limit in slo.limits:
+            if limit.of in LATENCIES and limit.share is None:
+                stops[limit.of] = int(np.searchsorted(self._stops[limit.of], limit.seconds))
+            else:
+                fixed.append(limit.name)
+        return PageLimits(slo.name, format_slo(slo), slo.attainment, stops, fixed)
+
+    def _point(self, point: StoredPoint, deployment: int) -> PagePoint:
+        reason = reason_to_exclude(point)
+        excluded = None
+        if reason is not None:
+            excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
+        figures = point.figures
+        return PagePoint(
+            point_id=point.head.point_id,
+            deployment=deployment,
+            control=point.head.control,
+            level=point.head.level,
+            load=level_text(level_of(point)),
+            validity=point.validity,
+            excluded=excluded,
+            too_much=bool(point.broken) or point.validity in (BACKLOG, BROKEN),
+            reasons=point.reasons,
+            figures={
+                "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,
+                "ttft_p99_ms": figures.ttft_ms.p99 if figures.ttft_ms else None,
+                "tpot_p50_ms": figures.tpot_ms.p50 if figures.tpot_ms else None,
+                "tpot_p99_ms": figures.tpot_ms.p99 if figures.tpot_ms else None,
+                "e2e_p99_ms": figures.e2e_ms.p99 if figures.e2e_ms else None,
+            },
+            repeats=[self._repeat(repeat) for repeat in point.used],
+        )
+
+    def _repeat(self, repeat: Repeat) -> PageRepeat:
+        latencies = self._latencies[repeat.point.ids]
+        planes = {
+            name: bins_of(latencies.seconds[name], latencies.ok, self._stops[name])
+            for name in LATENCIES
+        }
+        order = _order_within_batches(planes["ttft"])
+        for name in LATENCIES:
+            plane = planes[name][order]
+            self._planes[name].append(_differences(plane) if name == "ttft" else plane)
+        first = self._requests
+        self._requests += order.size
+        return PageRepeat(
+            start=repeat.point.start,
+            first=first,
+            requests=int(order.size),
+            tokens=repeat.output_tokens.amounts.tolist(),
+            seconds=repeat.output_tokens.sizes.tolist(),
+        )
+
+
+def _deployment(point: StoredPoint, agreement: float | None) -> PageDeployment:
+    """``agreement``: the share of outputs that the file wants to agree with the reference's."""
+    deployment = point.deployment
+    disagrees = agreement is not None and disagreement(point.agreement, agreement) is not None
+    return PageDeployment(
+        label=deployment.label,
+        devices=deployment.devices,
+        usd_per_hour=deployment.usd_per_hour,
+        settings=dict(deployment.settings),
+        disagrees=disagrees,
+    )
+
+
+def _order_within_batches(bins: Bins) -> npt.NDArray[np.intp]:
+    """Sorts each batch by its bins, which compress better then. What a batch holds stays."""
+    order = []
+    first = 0
+    for size in batches_of(np.zeros(bins.size, np.bool_)).sizes.astype(int):
+        batch = bins[first : first + size]
+        order.append(first + np.argsort(batch, kind="stable"))
+        first += size
+    return np.concatenate(order) if order else np.zeros(0, np.intp)
+
+
+def _differences(bins: Bins) -> Bins:
+    """Each bin but the first of a batch as what it lies above the one before."""
+    differences = bins.copy()
+    first = 0
+    for size in batches_of(np.zeros(bins.size, np.bool_)).sizes.astype(int):
+        differences[first + 1 : first + size] = np.diff(bins[first : first + size])
+        first += size
+    return differences
+
+
+def _student_t(most_batches: int) -> list[float]:
+    """Quantiles of Student's distribution for two-sided intervals, by degrees of freedom."""
+    freedoms = np.maximum(np.arange(most_batches + 1), 1)
+    return [float(value) for value in stdtrit(freedoms, (1 + CONFIDENCE) / 2)]

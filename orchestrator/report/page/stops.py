@@ -1,0 +1,40 @@
+"""Limits that the page can be set to, and the requests' latencies as the numbers of these stops.
+
+A byte for each latency of each request is enough: the page only ever asks whether it lies above one
+of at most 254 limits. The limits of the experiment's file are among the stops, so under these the
+page judges exactly as the file asks.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from orchestrator.base.arrays import Bools, Floats
+
+Bins = npt.NDArray[np.uint8]
+
+MOST_STOPS = 254
+BEYOND = 254  # the bin of a value above every stop, or of one that is not known
+FAILED = 255  # the bin of a request without an answer
+
+
+def stops_for(values: Floats, limits_s: Iterable[float]) -> Floats:
+    """The stops for one latency, ascending, in seconds: round numbers over the range of ``values``,
+    and the limits of the file. Empty if there are neither.
+    """
+    wanted = set(limits_s)
+    known = values[np.isfinite(values) & (values > 0)]
+    if known.size:
+        low, high = float(known.min()), float(known.max())
+        spaced = np.geomspace(low, max(high * 1.001, low * 1.01), MOST_STOPS - len(wanted))
+        rounded = {float(f"{value:.3g}") for value in spaced}
+        wanted |= set(sorted(rounded)[: MOST_STOPS - len(wanted)])
+    return np.array(sorted(wanted), np.float64)
+
+
+def bins_of(values: Floats, is_ok: Bools, stops: Floats) -> Bins:
+    """For each request the number of the first stop that its value does not exceed."""
+    bins = np.searchsorted(stops, values, side="left")
+    bins = np.where(bins < stops.size, bins, BEYOND)
+    return np.where(is_ok, bins, FAILED).astype(np.uint8)

@@ -1,0 +1,235 @@
+"""The page in a real browser: what it judges is what the Python analysis judges, and it runs nothing
+that results brought along.
+"""
+
+import random
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.analysis.intervals import rate_interval, share_interval
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.analysis.throughput import Batches
+from orchestrator.capacity.best import Comparison, ComparisonRules, best
+from orchestrator.cli.main import cli
+from orchestrator.report.page.payload import LATENCIES, _student_t
+from orchestrator.report.selection import experiments
+from orchestrator.results.root import open_results
+from orchestrator.spec.load import Slo
+
+STORE = Path(__file__).parents[1] / "golden" / "store.tar.xz"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+TRIPLES = 500
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    with tarfile.open(STORE) as archive:
+        archive.extractall(folder, filter="data")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("the page needs Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser, uri, tmp_path):
+    """Opens the page of the store; fails if it wrote to the console or asked for anything."""
+    output = tmp_path / "report.html"
+    written = CliRunner().invoke(cli, ["report", uri, "--output", str(output)])
+    assert output.exists(), written.output
+    complaints = []
+    page = browser.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url))
+    page.goto(output.as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    yield page
+    page.close()
+    assert set(complaints) == {output.as_uri()}
+
+
+@pytest.fixture(scope="module")
+def levels(uri):
+    (experiment,) = experiments(open_results(uri), "levels")
+    return experiment
+
+
+def judged_in_page(page, group, stops, attainment):
+    """What the page finds in a group: the ranking, and each point's attainment, by point id."""
+    return page.evaluate(
+        """([group, [ttft, tpot, e2e], attainment]) => {
+          const { payload, bins } = window.page;
+          const limits = { ttft, tpot, e2e };
+          const { per } = payload.groups[group];
+          const found = judge.judgeGroup(
+            payload.groups[group], bins, limits, attainment, per, null, payload.student_t);
+          const interval = (value) => value && [value.estimate, value.lower, value.upper];
+          return {
+            ranking: found.ranking.map((ranked) => [
+              ranked.deployment.label, ranked.judged.point.level, ...interval(ranked.throughput)]),
+            attainment: Object.fromEntries(found.judged.map((each) => [
+              each.point.point_id, interval(each.attainment)])),
+          };
+        }""",
+        [group, stops, attainment],
+    )
+
+
+def slo_of(page_stops, triple, attainment) -> Slo:
+    limits = [
+        f"{name}<={page_stops[name][stop]!r}s" for name, stop in zip(LATENCIES, triple, strict=True)
+    ]
+    return parse_slo(",".join([*limits, f"attainment>={attainment}"]))
+
+
+def comparisons_of(experiment, points, index, slo) -> list[Comparison]:
+    """The answers of Python under one of the SLOs that the points were judged by."""
+    alone = []
+    for point in points:
+        repeats = [
+            replace(repeat, verdicts=repeat.verdicts[index : index + 1]) for repeat in point.repeats
+        ]
+        alone.append(replace(point, repeats=tuple(repeats)))
+    return best(alone, slo, ComparisonRules(experiment.objective))
+
+
+def test_every_limit_is_judged_as_python_does(opened, levels):
+    chance = random.Random(20261128)
+    groups = opened.evaluate("window.page.payload.groups.map((group) => group.experiment)")
+    group = groups.index("levels")
+    stops = opened.evaluate("window.page.payload.stops")
+    triples = [[chance.randrange(len(stops[name])) for name in LATENCIES] for _ in range(TRIPLES)]
+    targets = [chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]) for _ in triples]
+    slos = [slo_of(stops, *each) for each in zip(triples, targets, strict=True)]
+    points = levels.points(*slos).current
+    ranked = 0
+    for index, (triple, target) in enumerate(zip(triples, targets, strict=True)):
+        found = judged_in_page(opened, group, triple, target)
+        (comparison,) = comparisons_of(levels, points, index, slos[index])
+        expected = comparison.ranking
+        assert [row[0] for row in found["ranking"]] == [each.label for each in expected]
+        for row, each in zip(found["ranking"], expected, strict=True):
+            figures = [each.point.head.level, *bounds(each.throughput)]
+            assert row[1:] == pytest.approx(figures, abs=1e-9, rel=1e-9), (triple, target, row)
+        for point in points:
+            tests = point.held[index] if point.held else ()
+            share = pytest.approx(bounds(tests[0].share), abs=1e-9) if tests else None
+            assert found["attainment"][point.head.point_id] == share
+        ranked += len(expected)
+    assert ranked > TRIPLES / 2  # the limits are not all out of reach
+
+
+def bounds(interval):
+    return [interval.estimate, interval.lower, interval.upper]
+
+
+def test_a_moved_limit_changes_the_winner_and_the_address(opened):
+    slider = opened.locator("#limit-ttft")
+    slider.focus()
+    opened.keyboard.press("Home")
+    assert "No deployment holds these limits" in opened.locator("#winner").inner_text()
+    opened.wait_for_url("**ttft=0&**")
+    opened.reload()
+    opened.wait_for_selector("body[data-drawn]")
+    assert "No deployment holds these limits" in opened.locator("#winner").inner_text()
+
+
+def test_tabs_change_with_the_arrow_keys(opened):
+    tabs = opened.locator("[role=tab]")
+    tabs.first.focus()
+    opened.keyboard.press("ArrowRight")
+    assert tabs.nth(1).get_attribute("aria-selected") == "true"
+    assert opened.evaluate("document.activeElement.textContent") == tabs.nth(1).inner_text()
+
+
+def test_charts_say_what_they_show(opened):
+    labels = opened.eval_on_selector_all(
+        "#frontier, #curves", "charts => charts.map((chart) => chart.getAttribute('aria-label'))"
+    )
+    assert all(labels)
+
+
+def test_csv_has_a_line_for_each_ranked_deployment(opened):
+    lines = opened.evaluate("window.page.csv()").splitlines()
+    assert len(lines) == 1 + opened.evaluate("window.page.result().ranking.length")
+
+
+def test_a_narrow_page_does_not_scroll_sideways(opened):
+    opened.set_viewport_size({"width": 390, "height": 844})
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_without_javascript_the_answer_is_a_table(browser, uri, tmp_path):
+    output = tmp_path / "report.html"
+    CliRunner().invoke(cli, ["report", uri, "--output", str(output)])
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(output.as_uri())
+    assert page.locator("h1").first.is_visible()
+    assert page.locator("table.points tbody tr").count() > 0
+    assert not page.locator("#live").is_visible()
+    context.close()
+
+
+def test_it_prints(opened):
+    assert opened.pdf().startswith(b"%PDF")
+
+
+def test_intervals_over_several_starts_are_those_of_python(opened):
+    """The store has one start of each deployment: repeats here are made up."""
+    chance = random.Random(7)
+    student_t = _student_t(60)
+    for _ in range(200):
+        repeats = [made_up_repeat(chance) for _ in range(chance.randint(1, 5))]
+        found = opened.evaluate(
+            "([repeats, t]) => [judge.rateInterval(repeats, t), judge.shareInterval(repeats, t)]",
+            [repeats, student_t],
+        )
+        starts = [repeat["start"] for repeat in repeats]
+        rate = rate_interval(
+            [Batches(np.array(each["amounts"]), np.array(each["sizes"])) for each in repeats],
+            starts,
+        )
+        share = share_interval([flags_of(each) for each in repeats], starts)
+        assert [found[0][name] for name in NAMES] == pytest.approx(bounds(rate), abs=1e-9, rel=1e-9)
+        assert [found[1][name] for name in NAMES] == pytest.approx(bounds(share), abs=1e-9)
+
+
+NAMES = ("estimate", "lower", "upper")
+
+
+def made_up_repeat(chance):
+    """A repeat of requests in batches, as they are cut; ``amounts``: how many met the limits."""
+    requests = chance.randint(10, 300)
+    base, larger = divmod(requests, 10)
+    sizes = [base + (batch < larger) for batch in range(10)]
+    return {
+        "start": chance.randint(0, 2),
+        "sizes": sizes,
+        "amounts": [chance.randint(size // 2, size) for size in sizes],
+    }
+
+
+def flags_of(repeat):
+    """One flag for each request, in order of schedule."""
+    flags = []
+    for size, amount in zip(repeat["sizes"], repeat["amounts"], strict=True):
+        flags += [True] * amount + [False] * (size - amount)
+    return flags
