@@ -134,7 +134,12 @@ def test_checkpoints_that_differ_in_scales_alone_are_different_deployments(
             "vary": [{"grid": {"model": [f"./{name}" for name in names]}}],
         },
     )
-    assert len(names) == len(plan.deployments) == len({one.id for one in plan.deployments}) == 16
+    assert (
+        len(names)
+        == len(plan.deployments)
+        == len({deployment.id for deployment in plan.deployments})
+        == 16
+    )
 
 
 def test_a_copy_is_the_same_model(models: Path) -> None:

@@ -28,13 +28,15 @@ def sized(sizes: list[int], **more: Any) -> Plan:
 
 
 def no_starts(plan: Plan, nodes: int | None = None) -> Estimate:
-    return Estimate(plan, nodes, dict.fromkeys((one.id for one in plan.deployments), 0.0))
+    return Estimate(
+        plan, nodes, dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
+    )
 
 
 def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> None:
     judged(lambda settings: verdict("fits", weight_bytes=10e9))
-    (one,) = sized([4]).deployments
-    assert estimated_start_s(one) == START_S + 40.0
+    (deployment,) = sized([4]).deployments
+    assert estimated_start_s(deployment) == START_S + 40.0
     spread = sized([4], nnodes=2).deployments[0]
     assert estimated_start_s(spread) == START_S + 20.0
 
@@ -44,7 +46,9 @@ def test_endpoints_need_no_start_and_emulators_little() -> None:
         {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"},
         {"engine": "emulator"},
     ]
-    assert [estimated_start_s(one) for one in planned(deployments=deployments).deployments] == [
+    assert [
+        estimated_start_s(deployment) for deployment in planned(deployments=deployments).deployments
+    ] == [
         0.0,
         EMULATED_START_S,
     ]
@@ -56,7 +60,10 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
         hardware=H100,
     )
     estimate = Estimate(plan)
-    assert [estimate.cost(one).gpu_hours > 0 for one in plan.deployments] == [False, True]
+    assert [estimate.cost(deployment).gpu_hours > 0 for deployment in plan.deployments] == [
+        False,
+        True,
+    ]
     assert "engine starts are estimates: 5 s" in estimate.notes()
 
 
@@ -104,14 +111,16 @@ def test_the_best_prediction_starts_first_as_in_the_sweep(
         )
         for one, value in zip(plan.deployments, held, strict=True)
     )
-    known = {one.id: 120.0 if one.id == long else 30.0 for one in plan.deployments}
+    known = {
+        deployment.id: 120.0 if deployment.id == long else 30.0 for deployment in plan.deployments
+    }
     assert Estimate(plan, 2, known).makespan_s() == (90.0 + 180.0 if order else 180.0)
 
 
 def test_replicas_over_several_nodes_take_them_all_at_once() -> None:
     cases = [{"replicas": 2}, {"nnodes": 2, "tensor_parallel_size": 16}, {}]
     plan = sized([8], tensor_parallel_size=8, vary=[{"cases": cases}])
-    assert [one.status for one in plan.deployments] == ["planned"] * 3
+    assert [deployment.status for deployment in plan.deployments] == ["planned"] * 3
     assert no_starts(plan, 2).makespan_s() == 180.0
     assert no_starts(plan, 3).makespan_s() == 120.0
     assert no_starts(plan).makespan_s() is None
@@ -119,8 +128,8 @@ def test_replicas_over_several_nodes_take_them_all_at_once() -> None:
 
 def test_replicas_that_no_nodes_hold_together_are_impossible() -> None:
     deployments = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "replicas": 3}
-    (one,) = planned(deployments=deployments, hardware=H100, cluster_nodes=2).deployments
-    assert one.reasons == ("needs 3 nodes; the cluster has 2",)
+    (deployment,) = planned(deployments=deployments, hardware=H100, cluster_nodes=2).deployments
+    assert deployment.reasons == ("needs 3 nodes; the cluster has 2",)
     two = {**deployments, "tensor_parallel_size": 4, "replicas": 4}
     assert (
         planned(deployments=two, hardware=H100, cluster_nodes=2).deployments[0].status == "planned"

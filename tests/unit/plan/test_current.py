@@ -141,7 +141,8 @@ def test_a_superseded_point_is_not_compared_with_todays_prediction(store: Store)
     for tokens in (64, 8):
         plan = planned(tokens=tokens)
         deployments = tuple(
-            one.model_copy(update={"predicted": predicted}) for one in plan.deployments
+            deployment.model_copy(update={"predicted": predicted})
+            for deployment in plan.deployments
         )
         run(store, plan.model_copy(update={"deployments": deployments}), tokens)
     both = json.loads(invoke("results", store.uri, "--all", "--format", "json").stdout)

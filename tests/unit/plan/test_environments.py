@@ -44,7 +44,10 @@ def test_a_deployment_holds_where_its_version_lives(tmp_path: Path) -> None:
     plan = versions(
         {"0.31": {"executable": "./vllm-0.31"}, "0.32": {"image": "i"}}, file=tmp_path / "x.yaml"
     )
-    found = [(one.label, one.settings.executable, one.settings.image) for one in plan.deployments]
+    found = [
+        (deployment.label, deployment.settings.executable, deployment.settings.image)
+        for deployment in plan.deployments
+    ]
     assert found == [
         ("vllm version=0.31", str(tmp_path / "vllm-0.31"), None),
         ("vllm version=0.32", None, "i"),
@@ -53,16 +56,17 @@ def test_a_deployment_holds_where_its_version_lives(tmp_path: Path) -> None:
 
 def test_labels_say_the_place_where_the_version_does_not_tell_it() -> None:
     deployments = [{"engine": "vllm", "image": name} for name in "ab"]
-    assert [one.label for one in planned(deployments=deployments).deployments] == [
+    assert [deployment.label for deployment in planned(deployments=deployments).deployments] == [
         "vllm image=a",
         "vllm image=b",
     ]
 
 
 def test_the_installed_version_is_part_of_the_id() -> None:
-    before = [one.id for one in versions(IMAGES).deployments]
+    before = [deployment.id for deployment in versions(IMAGES).deployments]
     after = [
-        one.id for one in versions({**IMAGES, "0.32": {"image": "vllm:v0.32-rebuilt"}}).deployments
+        deployment.id
+        for deployment in versions({**IMAGES, "0.32": {"image": "vllm:v0.32-rebuilt"}}).deployments
     ]
     assert before[0] == after[0]
     assert before[1] != after[1]
@@ -93,7 +97,7 @@ def test_a_virtual_environment_of_the_written_version_is_planned(
     version: str, tmp_path: Path
 ) -> None:
     plan = versions({version: {"executable": installed(tmp_path / "venv", "0.32.0+cpu")}})
-    assert [one.status for one in plan.deployments] == ["planned"]
+    assert [deployment.status for deployment in plan.deployments] == ["planned"]
 
 
 def test_a_place_that_is_only_on_the_nodes_is_believed() -> None:

@@ -75,7 +75,10 @@ def test_lengths_of_a_workload_are_drawn_once_for_all_deployments(
         deployments=engine, workloads=[conversations("w", turns=MOST_TURNS, output_tokens=21)]
     )
     assert len(plan.deployments) == 4
-    assert all("about 50% of the prompts" in " ".join(one.reasons) for one in plan.deployments)
+    assert all(
+        "about 50% of the prompts" in " ".join(deployment.reasons)
+        for deployment in plan.deployments
+    )
     assert len(drawn) == 1
 
 
@@ -186,7 +189,7 @@ def test_a_level_expression_is_parsed_once_for_equal_names(
     plan = planned(
         deployments=deployments, load={"levels": {"concurrency": ["max_num_seqs * 2", 7]}}
     )
-    assert [one.levels[0].value for one in plan.deployments] == [
+    assert [deployment.levels[0].value for deployment in plan.deployments] == [
         2.0 * seqs for seqs in range(1, 101)
     ]
     assert read == ["max_num_seqs * 2"]
@@ -228,7 +231,7 @@ def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(
     some = [{"name": f"w{index}", "input_tokens": 4, "output_tokens": 2} for index in range(10, 60)]
     with pytest.raises(ProblemsError) as caught:
         planned(workloads=[*some, some[3] | {"name": "w13 again"}])
-    assert [one.message for one in caught.value.problems] == [
+    assert [problem.message for problem in caught.value.problems] == [
         "'w13 again' asks for the same as 'w13'"
     ]
     assert len(asked) == 51

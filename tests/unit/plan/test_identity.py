@@ -32,11 +32,11 @@ BASE: dict[str, Any] = {
 
 
 def ids(plan: Plan) -> tuple[list[str], list[str], list[str]]:
-    deployments = [one.id for one in plan.deployments]
+    deployments = [deployment.id for deployment in plan.deployments]
     return (
         deployments,
         [point.point_id for point in plan.points],
-        [one.measurement_id for one in measurements(plan)],
+        [measurement.measurement_id for measurement in measurements(plan)],
     )
 
 
@@ -286,7 +286,10 @@ def test_draft_models_are_known_by_their_content_too(tmp_path: Path) -> None:
     def planned_with(draft: str) -> list[str]:
         speculative = {"method": "draft_model", "num_speculative_tokens": 2, "model": draft}
         deployments = {"engine": "vllm", "speculative": speculative}
-        return [one.id for one in planned(tmp_path / "x.yaml", deployments=deployments).deployments]
+        return [
+            deployment.id
+            for deployment in planned(tmp_path / "x.yaml", deployments=deployments).deployments
+        ]
 
     first = planned_with("./draft")
     assert planned_with("./copy") == first
@@ -401,9 +404,11 @@ def test_a_frozen_plan_keeps_its_ids_where_its_prompts_are_not(tmp_path: Path) -
     (tmp_path / "p.txt").write_text("one\n")
     workload = {"name": "w", "kind": "file", "prompts": "p.txt", "output_tokens": 1}
     plan = planned(tmp_path / "x.yaml", workloads=[workload])
-    before = [one.measurement_id for one in measurements(plan)]
+    before = [measurement.measurement_id for measurement in measurements(plan)]
     (tmp_path / "p.txt").unlink()
-    assert [one.measurement_id for one in measurements(Plan.from_json(plan.to_json()))] == before
+    assert [
+        measurement.measurement_id for measurement in measurements(Plan.from_json(plan.to_json()))
+    ] == before
 
 
 def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ TWO = grid(tensor_parallel_size=[1, 4]) | {
 
 def levels(plan: Plan) -> list[list[tuple[str, float]]]:
     return [
-        [(point.level.control, point.level.value) for point in plan.points_of(one.id)]
-        for one in plan.deployments
+        [(point.level.control, point.level.value) for point in plan.points_of(deployment.id)]
+        for deployment in plan.deployments
     ]
 
 
@@ -54,7 +54,7 @@ def test_points_at_equal_levels_have_equal_ids_however_the_file_says_them() -> N
         planned(deployments=grid(tensor_parallel_size=[2]), load={"levels": one})
         for one in ({"request_rate": [2, 4]}, {"request_rate_per_gpu": [1, 2]})
     )
-    assert [one.point_id for one in plain.points] == [one.point_id for one in scaled.points]
+    assert [point.point_id for point in plain.points] == [point.point_id for point in scaled.points]
     again = Plan.from_json(scaled.to_json())
     assert again == scaled and again.points == scaled.points
 
@@ -84,8 +84,8 @@ def test_points_at_equal_levels_have_equal_ids_however_the_file_says_them() -> N
 def test_invalid_levels_are_problems_with_their_line(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ProblemsError) as caught:
         planned(deployments=TWO, load={"levels": given})
-    assert any(said in str(one) for one in caught.value.problems), caught.value
-    assert all(one.line for one in caught.value.problems)
+    assert any(said in str(problem) for problem in caught.value.problems), caught.value
+    assert all(problem.line for problem in caught.value.problems)
 
 
 def test_an_expression_that_is_none_is_parsed_once_for_all_deployments(
@@ -130,10 +130,15 @@ def test_an_endpoint_has_its_stated_gpus_and_costs_no_start() -> None:
         starts=2,
     )
     assert levels(made) == [[("request_rate", 8)]]
-    (one,) = made.deployments
-    row = deployment_row(one, made.name)
-    assert (one.status, row.devices, row.usd_per_hour, row.launched) == ("planned", 16, 48.0, False)
-    assert Estimate(made).cost(one).gpu_hours == cost_of(one, 3600.0).gpu_s == 0
+    (deployment,) = made.deployments
+    row = deployment_row(deployment, made.name)
+    assert (deployment.status, row.devices, row.usd_per_hour, row.launched) == (
+        "planned",
+        16,
+        48.0,
+        False,
+    )
+    assert Estimate(made).cost(deployment).gpu_hours == cost_of(deployment, 3600.0).gpu_s == 0
 
 
 def test_excluded_deployments_need_no_levels() -> None:
@@ -147,7 +152,7 @@ def test_excluded_deployments_need_no_levels() -> None:
 def test_auto_is_a_curve_and_nothing_else() -> None:
     plan = planned(load={"levels": "auto", "control": "concurrency"})
     assert (plan.loads[0].search, plan.loads[0].levels) == ("curve", ())
-    assert [one.level.value for one in plan.points] == [2**step for step in range(8)]
+    assert [point.level.value for point in plan.points] == [2**step for step in range(8)]
     with pytest.raises(
         ProblemsError, match="'levels: auto' is search: curve, and the search is 'levels'"
     ):

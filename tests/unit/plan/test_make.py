@@ -47,8 +47,8 @@ def test_an_infinite_rate_needs_a_number_of_requests() -> None:
     plan = planned(load={"levels": {"request_rate": [2, "inf"]}, "requests": 50})
     again = Plan.from_json(plan.to_json())
     assert [point.level.value for point in again.points] == [2.0, float("inf")]
-    assert [one.measurement_id for one in measurements(again)] == [
-        one.measurement_id for one in measurements(plan)
+    assert [measurement.measurement_id for measurement in measurements(again)] == [
+        measurement.measurement_id for measurement in measurements(plan)
     ]
     assert plan.points[1].load.estimated_s(plan.points[1].level) == 0.0
     assert (
@@ -97,9 +97,9 @@ def test_planning_frees_combinations_as_it_goes() -> None:
     """Settings as the file has them are as large as the plan: 100,000 are 200 MB."""
     axes = grid(hardware=["h100"], tensor_parallel_size=[4, 8], pipeline_parallel_size=[1, 2])
     some = experiment(hardware=H100, deployments=axes)
-    written = [weakref.ref(one.settings) for one in some.combinations]
+    written = [weakref.ref(combination.settings) for combination in some.combinations]
     plan = make_plan(some)
-    assert [one.settings.nnodes for one in plan.deployments] == [1, 1, 1, 2]
+    assert [deployment.settings.nnodes for deployment in plan.deployments] == [1, 1, 1, 2]
     assert some.combinations == []
     # the last was spread over nodes
     assert [one() is not None for one in written] == [True, True, True, False]

@@ -176,7 +176,7 @@ def test_a_point_of_a_level_is_always_the_same() -> None:
 
 
 def test_more_starts_keep_the_measurements_of_the_first_start() -> None:
-    before = {one.measurement_id for one in measurements(planned(repeats=2))}
+    before = {measurement.measurement_id for measurement in measurements(planned(repeats=2))}
     after = measurements(planned(repeats=2, starts=2))
     assert {(one.start, one.measurement_id in before) for one in after} == {(0, True), (1, False)}
 
@@ -185,7 +185,8 @@ def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
     endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}
     plan = planned(deployments=[endpoint, {"engine": "vllm"}], repeats=2, starts=2)
     starts = {
-        plan.deployment(one.deployment_id).settings.engine: one.start for one in measurements(plan)
+        plan.deployment(measurement.deployment_id).settings.engine: measurement.start
+        for measurement in measurements(plan)
     }
     assert starts == {"endpoint": 0, "vllm": 1}  # of the last repeat
     assert [note for note in plan.notes if note.startswith("starts: 2 does not apply to endpoints")]
@@ -194,7 +195,9 @@ def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
 
 def test_totals_add_up_the_load() -> None:
     plan = planned(**RICH)
-    sums = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 0.0)).totals()
+    sums = Estimate(
+        plan, known=dict.fromkeys((deployment.id for deployment in plan.deployments), 0.0)
+    ).totals()
     assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)
     each_s = 2 * 2 * 90.0  # repeats, levels and duration
     assert sums.load_s == 3 * each_s
@@ -205,7 +208,9 @@ def test_totals_add_up_the_load() -> None:
 def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
     tight = {**RICH, "budget": {"gpu_hours": 0.5, "usd": 1, "wall": "100s"}}
     plan = planned(**tight)
-    estimate = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 80.0))
+    estimate = Estimate(
+        plan, known=dict.fromkeys((deployment.id for deployment in plan.deployments), 80.0)
+    )
     assert estimate.over_budget() == [
         "it takes 0.73 GPU hours; the budget is 0.5",
         "it costs 2.20 USD; the budget is 1",

@@ -38,10 +38,18 @@ def test_the_best_share_is_one_and_the_unknown_have_the_median() -> None:
     plan = predicted_plan(deployments=deployments(vary=vary))
     shares = predicted_share(plan)
     for slo in ("fast", "slow"):
-        known = [one for one in plan.deployments if "capacity" in (one.predicted or {})]
+        known = [
+            deployment
+            for deployment in plan.deployments
+            if "capacity" in (deployment.predicted or {})
+        ]
         best = max(known, key=lambda one: capacity(one, slo)["output_throughput_per_gpu"])
         assert shares[best.id] == 1.0
-    (unknown,) = [one for one in plan.deployments if "not_predicted" in (one.predicted or {})]
+    (unknown,) = [
+        deployment
+        for deployment in plan.deployments
+        if "not_predicted" in (deployment.predicted or {})
+    ]
     assert sorted(shares[one.id] for one in known)[1] == shares[unknown.id]
     assert all(0 < share <= 1 for share in shares.values())
 
@@ -80,10 +88,13 @@ def test_checkpoints_of_one_model_share_a_front_per_hardware_or_by_dollars() -> 
         }
         plan = predicted_plan(hardware=hardware, deployments=deployments(vary=vary), load=load)
         settings = {
-            one.id: one.settings.model_copy(update={"model": f"copy/{one.id}"})
-            for one in plan.deployments
+            deployment.id: deployment.settings.model_copy(update={"model": f"copy/{deployment.id}"})
+            for deployment in plan.deployments
         }
-        copies = [one.model_copy(update={"settings": settings[one.id]}) for one in plan.deployments]
+        copies = [
+            deployment.model_copy(update={"settings": settings[deployment.id]})
+            for deployment in plan.deployments
+        ]
         return sorted(predicted_share(plan.with_deployments(copies)).values())
 
     assert [one == 1.0 for one in shares("")] == [False, False, True, True]  # of each hardware one

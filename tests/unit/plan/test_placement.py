@@ -114,7 +114,7 @@ def test_replicas_that_no_node_holds_are_impossible(
     settings: dict[str, Any], nodes: int | None, reason: str | None
 ) -> None:
     deployments = {"engine": "vllm", "hardware": "h100", **settings}
-    (one,) = planned(hardware=H100, deployments=deployments, cluster_nodes=nodes).deployments
-    assert one.status == ("impossible" if reason else "planned")
+    (deployment,) = planned(hardware=H100, deployments=deployments, cluster_nodes=nodes).deployments
+    assert deployment.status == ("impossible" if reason else "planned")
     if reason:
-        assert reason in one.reasons[0]
+        assert reason in deployment.reasons[0]

@@ -18,9 +18,9 @@ from tests.unit.plan.predicted import (
 
 def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
     plan = predicted_plan()
-    for one in plan.deployments:
-        assert one.predicted is not None and one.predicted["weight_bytes"] > 0
-        low, high, beyond = prediction_of(one)["levels"]
+    for deployment in plan.deployments:
+        assert deployment.predicted is not None and deployment.predicted["weight_bytes"] > 0
+        low, high, beyond = prediction_of(deployment)["levels"]
         assert set(low) == {
             "workload",
             "control",
@@ -36,21 +36,23 @@ def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
         )
         # it cannot keep up
         assert beyond["ttft_ms"] is None and beyond["output_throughput"] < 4000 * 250
-        fast, slow = capacity(one), capacity(one, "slow")
+        fast, slow = capacity(deployment), capacity(deployment, "slow")
         assert 0 < fast["level"] <= slow["level"]
         assert fast["output_throughput"] == pytest.approx(fast["level"] * 250, rel=0.05)
         assert fast["output_throughput_per_gpu"] == pytest.approx(
-            fast["output_throughput"] / one.devices
+            fast["output_throughput"] / deployment.devices
         )
         least, most = fast["interval_per_gpu"]
         assert least < fast["output_throughput_per_gpu"] < most
-        assert one.predicted["error"]["source"]
+        assert deployment.predicted["error"]["source"]
     assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_a_file_without_limits_is_held_against_stated_ones_and_says_so() -> None:
     plan = predicted_plan(slos={})
-    assert all(capacity(one, DEFAULT_SLO.name)["level"] > 0 for one in plan.deployments)
+    assert all(
+        capacity(deployment, DEFAULT_SLO.name)["level"] > 0 for deployment in plan.deployments
+    )
     assert "default limits (MLPerf interactive)" in "\n".join(predictions_text(plan))
     assert (
         plan.deployments[0].first_guess("chat", "default")

@@ -585,21 +585,21 @@ def test_impossible_deployments_can_be_run_if_they_have_a_command() -> None:
             ],
         },
     )
-    assert [one.status for one in plan.deployments] == [
+    assert [deployment.status for deployment in plan.deployments] == [
         "impossible",
         "impossible",
         "impossible",
         "planned",
     ]
     allowed = plan.allowing()
-    assert [one.status for one in allowed.deployments] == [
+    assert [deployment.status for deployment in allowed.deployments] == [
         "risky",
         "impossible",
         "impossible",
         "planned",
     ]
     assert allowed.deployments[0].reasons[0].startswith("run all the same: 131.4 GiB of weights")
-    assert [one.id for one in allowed.runnable()] == [
+    assert [deployment.id for deployment in allowed.runnable()] == [
         plan.deployments[3].id,
         plan.deployments[0].id,
     ]

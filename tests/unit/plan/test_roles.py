@@ -33,8 +33,8 @@ def plan(cluster_nodes: int | None = None, **changes: Any) -> Plan:
 
 
 def parts(**changes: Any) -> dict[str, EngineSettings]:
-    (one,) = plan(**changes).deployments
-    return one.settings.parts
+    (deployment,) = plan(**changes).deployments
+    return deployment.settings.parts
 
 
 def test_roles_have_shared_and_own_settings_and_the_router_their_model() -> None:
@@ -52,11 +52,11 @@ def test_roles_have_shared_and_own_settings_and_the_router_their_model() -> None
 
 
 def test_devices_of_all_roles_count_and_a_router_has_none() -> None:
-    (one,) = plan().deployments
-    assert one.devices == 2 * 2 + 1
-    assert one.settings.least_nodes(8) == 1
-    assert one.settings.least_nodes(4) == 2
-    assert one.settings.least_nodes(None) == 1
+    (deployment,) = plan().deployments
+    assert deployment.devices == 2 * 2 + 1
+    assert deployment.settings.least_nodes(8) == 1
+    assert deployment.settings.least_nodes(4) == 2
+    assert deployment.settings.least_nodes(None) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,10 @@ def test_devices_of_all_roles_count_and_a_router_has_none() -> None:
 def test_problems_of_roles_are_problems_of_the_file(changes: dict[str, Any], wanted: str) -> None:
     with pytest.raises(ProblemsError) as caught:
         plan(**changes)
-    said = [one.message + (f" ({one.hint})" if one.hint else "") for one in caught.value.problems]
+    said = [
+        problem.message + (f" ({problem.hint})" if problem.hint else "")
+        for problem in caught.value.problems
+    ]
     assert any(text.startswith(wanted) for text in said), said
 
 
@@ -140,16 +143,16 @@ def test_dotted_names_vary_exclude_and_label_settings_of_roles() -> None:
         "vllm prefill.replicas=2 decode.tp=1": "excluded",
         "vllm prefill.replicas=2 decode.tp=4": "planned",
     }
-    assert len({one.id for one in made.deployments}) == 4
+    assert len({deployment.id for deployment in made.deployments}) == 4
 
 
 def test_one_file_compares_roles_with_equal_replicas_behind_a_router_and_without() -> None:
     none = {"roles": None, "replicas": 3}
     made = plan(vary=[{"cases": [{"max_num_seqs": 64}, none, none | {"router": None}]}])
-    started = [list(one.settings.parts) for one in made.deployments]
+    started = [list(deployment.settings.parts) for deployment in made.deployments]
     assert started == [["prefill", "decode", "router"], ["", "router"], [""]]
-    assert [one.devices for one in made.deployments] == [5, 3, 3]
-    labels = [one.label for one in made.deployments]
+    assert [deployment.devices for deployment in made.deployments] == [5, 3, 3]
+    labels = [deployment.label for deployment in made.deployments]
     assert labels[1:] == ["vllm tp=1 replicas=3 router=vllm_router", "vllm tp=1 replicas=3"]
     assert labels[0].startswith(
         "vllm seqs=64 prefill.tp=2 prefill.replicas=2 decode.tp=1 decode.replicas=1 "
@@ -178,14 +181,14 @@ def test_settings_of_any_part_change_the_id(changes: dict[str, Any]) -> None:
 
 def test_the_verdict_is_the_worst_of_the_roles_and_names_them(judged: Any) -> None:
     judged(lambda settings: verdict("fits", kv_cache_tokens=settings.tensor_parallel_size))
-    (one,) = plan().deployments
-    assert one.status == "planned"
-    assert one.predicted == {"prefill.kv_cache_tokens": 2, "decode.kv_cache_tokens": 1}
+    (deployment,) = plan().deployments
+    assert deployment.status == "planned"
+    assert deployment.predicted == {"prefill.kv_cache_tokens": 2, "decode.kv_cache_tokens": 1}
     judged(
         lambda settings: verdict("risky" if settings.tensor_parallel_size == 1 else "fits", "tight")
     )
-    (one,) = plan().deployments
-    assert (one.status, one.reasons) == ("risky", ("prefill: tight", "decode: tight"))
+    (deployment,) = plan().deployments
+    assert (deployment.status, deployment.reasons) == ("risky", ("prefill: tight", "decode: tight"))
 
 
 SGLANG: dict[str, Any] = {"engine": "sglang", "router": {"engine": "sglang_router"}}
@@ -193,8 +196,12 @@ BACKEND = "--disaggregation-transfer-backend"
 
 
 def test_sglang_has_roles_behind_its_own_router() -> None:
-    (one,) = plan(**SGLANG).deployments
-    assert (one.status, one.devices, one.settings.router.engine) == ("planned", 5, "sglang_router")
+    (deployment,) = plan(**SGLANG).deployments
+    assert (deployment.status, deployment.devices, deployment.settings.router.engine) == (
+        "planned",
+        5,
+        "sglang_router",
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,9 +239,9 @@ def test_settings_that_sglang_cannot_hand_over_are_impossible(
     changes: dict[str, Any], reason: str
 ) -> None:
     hardware = H100 | {"cpu": {"accelerator": "cpu"}}
-    (one,) = planned(hardware=hardware, deployments=TWO | SGLANG | changes).deployments
-    assert one.status == "impossible"
-    assert any(text.startswith(reason) for text in one.reasons), one.reasons
+    (deployment,) = planned(hardware=hardware, deployments=TWO | SGLANG | changes).deployments
+    assert deployment.status == "impossible"
+    assert any(text.startswith(reason) for text in deployment.reasons), deployment.reasons
 
 
 @pytest.mark.parametrize(
@@ -259,9 +266,9 @@ def test_settings_that_sglang_cannot_hand_over_are_impossible(
 def test_a_part_that_cannot_run_makes_the_deployment_impossible(
     changes: dict[str, Any], reason: str
 ) -> None:
-    (one,) = plan(**changes).deployments
-    assert one.status == "impossible"
-    assert any(text.startswith(reason) for text in one.reasons), one.reasons
+    (deployment,) = plan(**changes).deployments
+    assert deployment.status == "impossible"
+    assert any(text.startswith(reason) for text in deployment.reasons), deployment.reasons
 
 
 def test_all_roles_together_need_no_more_nodes_than_there_are() -> None:
@@ -288,5 +295,7 @@ def test_an_endpoint_has_no_roles() -> None:
 
 
 def test_roles_are_not_predicted_and_the_plan_says_so() -> None:
-    (one,) = with_predictions(plan(slos={"x": {"ttft": "1s"}})).deployments
-    assert (one.predicted or {})["not_predicted"] == "the model has no term for replicas with roles"
+    (deployment,) = with_predictions(plan(slos={"x": {"ttft": "1s"}})).deployments
+    assert (deployment.predicted or {})[
+        "not_predicted"
+    ] == "the model has no term for replicas with roles"

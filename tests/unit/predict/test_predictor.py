@@ -47,8 +47,13 @@ def test_deployments_that_differ_in_the_longest_request_alone_are_predicted_once
     }
     plan = predicted_plan(deployments=deployments(**lengths))
     assert made.call_count == 2
-    capacities = {one.settings.max_num_seqs: capacity(one) for one in plan.deployments}
-    assert all(capacity(one) == capacities[one.settings.max_num_seqs] for one in plan.deployments)
+    capacities = {
+        deployment.settings.max_num_seqs: capacity(deployment) for deployment in plan.deployments
+    }
+    assert all(
+        capacity(deployment) == capacities[deployment.settings.max_num_seqs]
+        for deployment in plan.deployments
+    )
 
 
 def test_a_price_makes_dollars_of_it_and_none_makes_none() -> None:
@@ -60,7 +65,9 @@ def test_a_price_makes_dollars_of_it_and_none_makes_none() -> None:
             }
         ),
     )
-    assert {capacity(one)["usd_per_million_tokens"] for one in free.deployments} == {None}
+    assert {capacity(deployment)["usd_per_million_tokens"] for deployment in free.deployments} == {
+        None
+    }
     for one in priced.deployments:
         found = capacity(one)
         assert found["usd_per_million_tokens"] == pytest.approx(
@@ -106,7 +113,7 @@ def test_limits_on_percentiles_and_on_prompt_tokens_are_held_against_too() -> No
 
 def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
     plan = predicted_plan(slos={"never": {"ttft": "1us"}})
-    assert {capacity(one, "never")["level"] for one in plan.deployments} == {0.0}
+    assert {capacity(deployment, "never")["level"] for deployment in plan.deployments} == {0.0}
     assert "none holds" in "\n".join(predictions_text(plan))
     assert set(predicted_share(plan).values()) == {0.0}
 
@@ -187,7 +194,9 @@ def test_an_emulator_is_predicted_by_its_own_profile(tmp_path: Path) -> None:
     plan = predicted_plan(
         deployments=deployments(engine="emulator", vary=[{"cases": [{}, {"profile": str(slow)}]}])
     )
-    fast, late = (prediction_of(one)["levels"][0]["tpot_ms"] for one in plan.deployments)
+    fast, late = (
+        prediction_of(deployment)["levels"][0]["tpot_ms"] for deployment in plan.deployments
+    )
     assert late == pytest.approx(fast + 29.5, rel=0.05)
     assert prediction_of(plan.deployments[0])["error"]["source"] == "emulators on this machine"
 
@@ -269,7 +278,7 @@ def test_factors_of_published_points_are_wider_than_normal() -> None:
 def test_without_levels_a_ladder_up_to_the_highest_load_is_predicted() -> None:
     plan = planned(**EXPERIMENT)
     bare = plan.model_copy(
-        update={"loads": tuple(one.model_copy(update={"levels": ()}) for one in plan.loads)}
+        update={"loads": tuple(load.model_copy(update={"levels": ()}) for load in plan.loads)}
     )
     rows = prediction_of(with_predictions(bare).deployments[0])["levels"]
     assert [row["level"] / rows[-1]["level"] for row in rows] == pytest.approx(list(LADDER))
