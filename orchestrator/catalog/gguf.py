@@ -148,7 +148,7 @@ def parts_of(path: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Header:
+class _GgufHeader:
     """What stands before the weights: values by name, offsets of tensors by name, and where it
     ends.
     """
@@ -158,7 +158,7 @@ class _Header:
     end: int
 
 
-def _read(reader: _HeaderReader) -> _Header:
+def _read(reader: _HeaderReader) -> _GgufHeader:
     """Raises ValueError for a file that is no GGUF file."""
     if reader.number("I") != _MAGIC or reader.number("I") not in _VERSIONS:
         raise ValueError("no GGUF file of version 2 or 3")
@@ -174,7 +174,7 @@ def _read(reader: _HeaderReader) -> _Header:
         dimensions = reader.number("I")
         reader.at += 8 * dimensions + 4  # its shape and type
         offsets[name] = reader.number("Q")
-    return _Header(values, offsets, reader.at)
+    return _GgufHeader(values, offsets, reader.at)
 
 
 def _config(values: dict[str, _HeaderValue], tied: bool) -> Config:

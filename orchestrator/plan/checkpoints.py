@@ -103,17 +103,19 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return joined
 
 
-class _Layout(NamedTuple):
+class _TensorLayout(NamedTuple):
     """Where the header of a file ends, and where its tensors lie."""
 
     header_end: int
     tensors: list[Span]
 
 
-_NO_LAYOUT = _Layout(0, [])  # of other formats, and of a header that does not describe the file
+_NO_LAYOUT = _TensorLayout(
+    0, []
+)  # of other formats, and of a header that does not describe the file
 
 
-def _layout(path: Path, file: BinaryIO, size: int) -> _Layout:
+def _layout(path: Path, file: BinaryIO, size: int) -> _TensorLayout:
     if path.suffix == ".gguf":
         from orchestrator.catalog.gguf import tensor_offsets  # few need it
 
@@ -121,13 +123,13 @@ def _layout(path: Path, file: BinaryIO, size: int) -> _Layout:
         starts = sorted({start for start in offsets if start < size})
         ends = [*starts[1:], size]
         tensors = [Span(start, end) for start, end in zip(starts, ends, strict=True)]
-        return _Layout(header_end, tensors)
+        return _TensorLayout(header_end, tensors)
     if path.suffix == ".safetensors":
         return _safetensors_layout(file, size)
     return _NO_LAYOUT
 
 
-def _safetensors_layout(file: BinaryIO, size: int) -> _Layout:
+def _safetensors_layout(file: BinaryIO, size: int) -> _TensorLayout:
     try:
         (length,) = struct.unpack("<Q", file.read(8))
         header_end = 8 + length
@@ -141,4 +143,4 @@ def _safetensors_layout(file: BinaryIO, size: int) -> _Layout:
         return _NO_LAYOUT
     if any(not header_end <= span.start <= span.end <= size for span in spans):
         return _NO_LAYOUT
-    return _Layout(header_end, spans)
+    return _TensorLayout(header_end, spans)

@@ -31,7 +31,7 @@ _PATHS = ("model", "executable", "profile", "served_model_name")  # shown by the
 _SIZES = ("replicas", "tensor_parallel_size")
 _HIDDEN = {"engine", "startup_timeout_s", "api_key_env", "roles", "router"}
 
-Row = dict[str, Any]  # settings of a deployment by the names that labels show
+LabelRow = dict[str, Any]  # settings of a deployment by the names that labels show
 
 
 def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]) -> list[str]:
@@ -50,36 +50,36 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
     ]
 
 
-def _by_engine(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _by_engine(rows: Iterable[LabelRow]) -> dict[str, list[LabelRow]]:
+    groups: dict[str, list[LabelRow]] = {}
     for row in rows:
         groups.setdefault(row["engine"], []).append(row)
     return groups
 
 
-def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[Row]:
+def _rows(deployments: Sequence[tuple[EngineSettings, str]]) -> list[LabelRow]:
     """``_row`` of each deployment, without the settings that are the same for all of its engine:
     those are most of them, and would take most of the memory.
     """
-    first: dict[str, Row] = {}  # of each engine
+    first: dict[str, LabelRow] = {}  # of each engine
     kept = {"engine", "engine_version", *LOCATION, *_PATHS}
     for settings, hardware in deployments:
         row = _row(settings, hardware)
         kept |= _differences(row, first.setdefault(row["engine"], row))
-    rows: list[Row] = []
+    rows: list[LabelRow] = []
     for settings, hardware in deployments:
         row = _row(settings, hardware)
         rows.append({name: value for name, value in row.items() if name in kept})
     return rows
 
 
-def _differences(row: Row, other: Row) -> set[str]:
+def _differences(row: LabelRow, other: LabelRow) -> set[str]:
     return {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
 
 
-def _row(settings: EngineSettings, hardware: str) -> Row:
+def _row(settings: EngineSettings, hardware: str) -> LabelRow:
     """Settings by name, with one entry for each flag and environment variable."""
-    row: Row = {"engine": settings.engine, "hardware": hardware}
+    row: LabelRow = {"engine": settings.engine, "hardware": hardware}
     for name, value in settings:
         if name in ("env", "extra_args"):
             row |= {str(key): entry for key, entry in value.items()}
@@ -99,7 +99,7 @@ def _row(settings: EngineSettings, hardware: str) -> Row:
     return row
 
 
-def _shorten_paths(rows: Sequence[Row]) -> None:
+def _shorten_paths(rows: Sequence[LabelRow]) -> None:
     """Shortens paths to as many last parts as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside
     ``small/gptq4``.
     """
@@ -121,7 +121,7 @@ def _shortest_endings(paths: Collection[PurePath]) -> dict[PurePath, str]:
     return {}
 
 
-def _differing(rows: Sequence[Row]) -> list[str]:
+def _differing(rows: Sequence[LabelRow]) -> list[str]:
     """The names of settings in which rows of one engine differ. A location is left out where the
     version tells as much.
     """
@@ -132,17 +132,17 @@ def _differing(rows: Sequence[Row]) -> list[str]:
     return [name for name in differing if name not in LOCATION or not _follows_version(name, rows)]
 
 
-def _differs(name: str, rows: Sequence[Row]) -> bool:
+def _differs(name: str, rows: Sequence[LabelRow]) -> bool:
     return any(row.get(name) != rows[0].get(name) for row in rows)
 
 
-def _follows_version(name: str, rows: Sequence[Row]) -> bool:
+def _follows_version(name: str, rows: Sequence[LabelRow]) -> bool:
     """Whether every version has one location."""
     versions = {row.get("engine_version") for row in rows}
     return len({(row.get("engine_version"), row.get(name)) for row in rows}) == len(versions)
 
 
-def _label(row: Row, names: Sequence[str]) -> str:
+def _label(row: LabelRow, names: Sequence[str]) -> str:
     parts = [_part(name, row[name]) for name in names if row.get(name) is not None]
     return " ".join([row["engine"], *parts])
 

@@ -67,7 +67,7 @@ def predicted_share(plan: Plan) -> dict[str, float]:
     the median of all; without any prediction the result is empty.
     """
     per: Per = next((load.objective for load in plan.loads if load.objective), "gpu")
-    capacities: dict[str, list[_Capacity]] = {}
+    capacities: dict[str, list[_PredictedCapacity]] = {}
     best: dict[_Contest, float] = {}
     for deployment in plan.runnable():
         capacities[deployment.id] = _predicted_capacities(deployment, per)
@@ -100,23 +100,23 @@ class _Contest(NamedTuple):
     workload: str
 
 
-class _Capacity(NamedTuple):
+class _PredictedCapacity(NamedTuple):
     contest: _Contest
     tokens_per_s: float  # of output, per GPU, USD or deployment
 
 
-def _predicted_capacities(deployment: Deployment, per: Per) -> list[_Capacity]:
+def _predicted_capacities(deployment: Deployment, per: Per) -> list[_PredictedCapacity]:
     by_slo: dict[str, dict[str, Any]] = (deployment.predicted or {}).get("capacity", {})
-    capacities: list[_Capacity] = []
+    capacities: list[_PredictedCapacity] = []
     for slo, by_workload in by_slo.items():
         for workload, capacity in by_workload.items():
             contest = _Contest(deployment.group(per), slo, workload)
             tokens_per_s = capacity["output_throughput_per_gpu"] * max(1, deployment.devices)
             per_unit = tokens_per_s / (deployment.divisor(per) or 1.0)
-            capacities.append(_Capacity(contest, per_unit))
+            capacities.append(_PredictedCapacity(contest, per_unit))
     return capacities
 
 
-def _share(capacity: _Capacity, best: Mapping[_Contest, float]) -> float:
+def _share(capacity: _PredictedCapacity, best: Mapping[_Contest, float]) -> float:
     of_best = best[capacity.contest]
     return capacity.tokens_per_s / of_best if of_best else 0.0
