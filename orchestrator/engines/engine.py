@@ -208,6 +208,14 @@ class Engine:
         )
         return in_container(whole, pinned, hardware, node)
 
+    def program_in(self, environment: str) -> str | None:
+        """The program that is started in an environment or a folder; None for an endpoint."""
+        if self.start is None:
+            return None
+        settings = EngineSettings(engine=self.name, model="any", executable=environment)
+        cpu = Hardware(name="cpu")
+        return self.start(PinnedSettings(settings), cpu, Node()).argv[0]
+
     def reason_to_refuse(self, field_name: str) -> str:
         """Why the engine does not have a field, as a sentence; the field is not one that it has."""
         reasons = dict.fromkeys(OF_NO_USE, NO_USE)

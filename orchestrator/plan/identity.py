@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines.command import Node
 from orchestrator.engines.registry import program_of
 from orchestrator.plan.checkpoints import files_digest
 from orchestrator.results.ids import content_digest, digest
@@ -24,7 +23,7 @@ from orchestrator.spec.settings import (
     installed_version,
     is_version,
 )
-from orchestrator.spec.stages import PinnedSettings, ResolvedSettings, WrittenSettings
+from orchestrator.spec.stages import ResolvedSettings, WrittenSettings
 
 # Part of every point's id. Raise it when the same load would be measured differently: what the
 # client sends, when it takes time stamps, how it counts tokens. Earlier measurements are then
@@ -73,9 +72,9 @@ def _settings_in_id(
     """The settings that identify one part: as written, on the nodes that it is spread over, with
     pinned values where the device is known (``accelerator: any`` has none to pin values for).
     """
-    placed = written
+    placed: EngineSettings = written
     if resolved.nnodes != written.nnodes:
-        placed = WrittenSettings(written.model_copy(update={"nnodes": resolved.nnodes}))
+        placed = written.model_copy(update={"nnodes": resolved.nnodes})
     pins: dict[str, int] = {}
     if hardware.accelerator != "any":
         pins = program_of(written.engine).open_pins(placed, hardware)
@@ -176,10 +175,9 @@ def build_digest(place: str, engine: str) -> str | None:
     wheel_records = installed(place, engine)
     if wheel_records:
         return wheel_digest(wheel_records)
-    start = program_of(engine).start
-    if path.is_dir() and start:  # the program in it that is started
-        anything = PinnedSettings(EngineSettings(engine=engine, model="any", executable=place))
-        path = Path(start(anything, Hardware(name="cpu"), Node()).argv[0])
+    if path.is_dir():
+        program = program_of(engine).program_in(place)
+        path = Path(program) if program is not None else path
     real = Path(os.path.realpath(path))
     files = {path.name: real}
     for pattern in _LIBRARIES:

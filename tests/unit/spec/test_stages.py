@@ -12,9 +12,6 @@ from orchestrator.spec import stages
 
 ROOT = Path(orchestrator.__file__).parent
 MADE_BY = dict(re.findall(r"^\| ``(\w+)`` \| ``([\w/.]+\.py)", stages.__doc__ or "", re.MULTILINE))
-# An id is made of written settings on the nodes that a replica is spread over, and of the program
-# that a command line starts. No stage goes on from there.
-FOR_IDS = "plan/identity.py"
 
 
 def makers(stage: str) -> set[str]:
@@ -31,4 +28,4 @@ def makers(stage: str) -> set[str]:
     "stage", ["WrittenSettings", "ResolvedSettings", "PlannedSettings", "PinnedSettings"]
 )
 def test_settings_of_a_stage_are_made_in_one_place(stage: str) -> None:
-    assert makers(stage) - {FOR_IDS} == {MADE_BY[stage]}
+    assert makers(stage) == {MADE_BY[stage]}
