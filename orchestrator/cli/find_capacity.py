@@ -19,7 +19,7 @@ from orchestrator.report.load_runs import stored_csv
 from orchestrator.report.search_progress import search_text
 from orchestrator.report.text import echo
 from orchestrator.results.store import Store
-from orchestrator.sweep.find_capacity import CapacitySearch
+from orchestrator.sweep.find_capacity import CapacityResult, CapacitySearch
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
@@ -56,7 +56,7 @@ def show_capacity(
                 tell=shown,
                 stopped=stop.is_set,
             )
-            found = search.run()
+            result = search.run()
         endpoint = SearchedEndpoint(
             url=target.url,
             model=target.model,
@@ -65,20 +65,26 @@ def show_capacity(
             results=results,
             name=None if results is None else plan.name,
         )
-        following = None
-        if found.next is not None:
-            following = PlannedProbe(found.next.level.value, found.next.seconds)
-        document = search_document(endpoint, plan, found.claim, found.probes, following, notes)
+        next_probe = None
+        if result.next is not None:
+            next_probe = PlannedProbe(result.next.level.value, result.next.seconds)
+        document = search_document(endpoint, plan, result.claim, result.probes, next_probe, notes)
         if form == "csv":  # while the folder is there
             click.echo(stored_csv(store), nl=False)
-    if found.failure is not None:
-        echo(f"note: the search ended: {found.failure.sentence}", err=True)
+    if result.failure is not None:
+        echo(f"note: the search ended: {result.failure.sentence}", err=True)
     if form == "json":
         click.echo(json_text(search_json(document)))
     elif form == "table":
         echo("\n".join(search_text(document)))
-    if found.interrupted:
+    return exit_status(result)
+
+
+def exit_status(result: CapacityResult) -> int:
+    """0 if the search has an answer: a claim, or that nothing holds. 3 if nothing is known, or if a
+    failure ended the search.
+    """
+    if result.interrupted:
         return INTERRUPTED
-    # that nothing holds is an answer; that nothing is known is none
-    answered = found.claim.claim is not None or found.claim.status == "nothing_holds"
-    return 0 if answered and found.failure is None else 3
+    has_answer = result.claim.claim is not None or result.claim.status == "nothing_holds"
+    return 0 if has_answer and result.failure is None else 3

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,12 +24,16 @@ if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.report.documents.level import LevelDocument
     from orchestrator.results.store import Store
-    from orchestrator.sweep.detect_dialect import EndpointDialect
+    from orchestrator.spec.address import ServerAddress
+    from orchestrator.spec.dialect import Dialect
+    from orchestrator.sweep.detect_dialect import EndpointDialect, Listing
     from orchestrator.sweep.endpoint import EndpointRun
     from orchestrator.sweep.measure import Attempt
 
-_CLIENTS, _REQUESTS = WholeNumber(1, MOST_CLIENTS), WholeNumber(1, MOST_REQUESTS)
-_COUNT, _SEED = WholeNumber(min=1), WholeNumber(0, 2**63 - 1)
+_CLIENTS = WholeNumber(1, MOST_CLIENTS)
+_REQUESTS = WholeNumber(1, MOST_REQUESTS)
+_COUNT = WholeNumber(min=1)
+_SEED = WholeNumber(0, 2**63 - 1)
 _FACTOR = Number(1e-9, 1e9)
 SLOW_S = 10.0  # without a first answer, until the user is told
 EXAMPLES = """
@@ -84,10 +87,13 @@ class Sectioned(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         title = ""
-        for option in filter(lambda one: isinstance(one, click.Option), self.get_params(ctx)):
+        for option in self.get_params(ctx):
+            if not isinstance(option, click.Option):
+                continue
             title = SECTIONS.get(option.name or "", title)
             record = option.get_help_record(ctx)
-            sections.setdefault(title, []).extend([record] if record else [])
+            if record is not None:
+                sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -274,8 +280,9 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
         check_answers(results)
     given["api"] = _api_of(url, given["api"])
     options = LoadOptions(results=results, **given)
-    plan, target, detected = _planned(url, options)
-    notes = [*detected.notes, *_to_know(plan, target)]
+    asked = _planned(url, options)
+    plan, target, detected = asked.plan, asked.target, asked.detected
+    notes = [*detected.notes, *_notes_on(plan, target)]
     if options.find_capacity:
         from orchestrator.cli.find_capacity import show_capacity
 
@@ -290,13 +297,14 @@ def load(url: str, results: str | None, form: str, clients: int, **given: Any) -
             uri = at_end.enter_context(tempfile.TemporaryDirectory(prefix="load-"))
         store = None if uri is None else Store.open(uri, plan.name)
         runs = runs_of(plan, target, detected, store)
-        if repeat := max(run.measurement.repeat for run in runs):
+        repeat = max(run.measurement.repeat for run in runs)
+        if repeat > 0:
             notes.append(
                 f"{plan.name} is stored with the same options: this adds repeat {repeat + 1}"
             )
         for note in notes:
             echo(f"note: {note}", err=True)
-        return _measure_levels(runs, notes, store, results, form, clients, options)
+        return _measure_levels(runs, notes, _Output(form, results, store), clients, options)
 
 
 def _api_of(url: str, api: str) -> str:
@@ -307,7 +315,7 @@ def _api_of(url: str, api: str) -> str:
 
     try:
         address = parse_address(url)
-    except ValueError:  # told with the other problems
+    except ValueError:  # reported with the other problems
         return api
     if address.api is None or address.api == api:
         return api
@@ -320,69 +328,103 @@ def _api_of(url: str, api: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Where measured levels go: they are printed in ``form``, and kept where there is a ``store``.
+
+    ``results``: the place that the user named for them.
+    """
+
+    form: str
+    results: str | None
+    store: Store | None
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What came of the levels so far."""
+
+    failed_requests: int = 0
+    has_invalid_level: bool = False
+    interrupted: bool = False
+    unsaved: OrchestratorError | None = None  # why a level could not be stored
+
+    def exit_status(self) -> int:
+        """Raises what prevented storing a level."""
+        from orchestrator.cli.signals import INTERRUPTED
+
+        if self.unsaved is not None:
+            raise self.unsaved
+        if self.interrupted:
+            return INTERRUPTED
+        return 3 if self.failed_requests or self.has_invalid_level else 0
+
+
 def _measure_levels(
     runs: Sequence[EndpointRun],
     notes: Sequence[str],
-    store: Store | None,
-    results: str | None,
-    form: str,
+    output: _Output,
     clients: int,
     options: LoadOptions,
 ) -> int:
     """One level after the other: figures are shown, and stored, as they come. Returns the exit
     status.
     """
-    from orchestrator.cli.signals import INTERRUPTED, stops
+    from orchestrator.cli.signals import stops
     from orchestrator.results.validity import MEASURED
     from orchestrator.workloads.repeats import PromptRepeats
 
-    if store is not None:
-        store.check_writable()
+    if output.store is not None:
+        output.store.check_writable()
     # now: a file may be gone afterwards
     repeats = PromptRepeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)
     documents: list[LevelDocument] = []
+    is_table = output.form == "table"
     # stderr has them already: where both go to one place, the table does not repeat them
-    kept_notes = [] if form == "table" and _outputs_are_one() else notes
-    stop, failed, interrupted = threading.Event(), 0, False
-    not_valid = False
-    unsaved: OrchestratorError | None = None
+    kept_notes = [] if is_table and _outputs_are_one() else notes
+    stop = threading.Event()
+    outcome = _Outcome()
 
     with ExitStack() as at_end, stops(stop):
         # also when a level fails: that must not cost what those before it gave
-        at_end.callback(_show_all, runs, documents, store, form)
+        at_end.callback(_show_all, runs, documents, output)
         for run in runs:
             if options.warmup_requests and not stop.is_set():
-                repeats.add_warm_up(run.warm_up(options.warmup_requests, clients, stop.is_set))
-            if interrupted := stop.is_set():
-                click.echo(
-                    f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True
-                )
+                sent = run.warm_up(options.warmup_requests, clients, stop.is_set)
+                repeats.add_warm_up(sent)
+            if stop.is_set():
+                outcome.interrupted = True
+                number = len(documents) + 1
+                _echo_note(f"interrupted before level {number} of {len(runs)}")
                 break
-            attempt, failures = _measured(run, clients, stop, options.max_errors)
-            failed += failures
-            not_valid |= attempt.verdict.validity not in MEASURED
+            level = _measured(run, clients, stop, options.max_errors)
+            attempt = level.attempt
             assert attempt.loaded
-            after = repeats.add_level(attempt.loaded.requests.num_rows)
-            if interrupted := attempt.interrupted and stop.is_set():
-                after = [*after, "interrupted: run again for all of it"]
-            for note in after if form != "table" else ():  # the table has them
-                click.echo(f"note: {note}", err=True)
-            documents.append(_document(run, clients, attempt, [*kept_notes, *after], results))
+            outcome.failed_requests += level.failed_requests
+            outcome.has_invalid_level |= attempt.verdict.validity not in MEASURED
+            outcome.interrupted = attempt.interrupted and stop.is_set()
+            level_notes = repeats.add_level(attempt.loaded.requests.num_rows)
+            if outcome.interrupted:
+                level_notes = [*level_notes, "interrupted: run again for all of it"]
+            if not is_table:  # the table has them
+                for note in level_notes:
+                    _echo_note(note)
+            all_notes = [*kept_notes, *level_notes]
+            documents.append(_document(run, clients, attempt, all_notes, output.results))
             # before storing: that may take long, and a full disk must not cost the answer
             if len(runs) == 1:
-                _show_one(documents[0], form)
-            unsaved = _stored(run, store, attempt) or unsaved
-            if failures >= (options.max_errors or math.inf):
-                if left := len(runs) - len(documents):
-                    click.echo(
-                        f"note: {left} more levels are not measured (--max-errors)", err=True
-                    )
+                _show_one(documents[0], output.form)
+            outcome.unsaved = _stored(run, output.store, attempt) or outcome.unsaved
+            if options.max_errors is not None and level.failed_requests >= options.max_errors:
+                remaining = len(runs) - len(documents)
+                if remaining:
+                    _echo_note(f"{remaining} more levels are not measured (--max-errors)")
                 break
-    if unsaved is not None:
-        raise unsaved
-    if interrupted:
-        return INTERRUPTED
-    return 3 if failed or not_valid else 0
+    return outcome.exit_status()
+
+
+def _echo_note(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
 
 
 def _show_one(document: LevelDocument, form: str) -> None:
@@ -399,7 +441,7 @@ def _show_one(document: LevelDocument, form: str) -> None:
 
 
 def _show_all(
-    runs: Sequence[EndpointRun], documents: Sequence[LevelDocument], store: Store | None, form: str
+    runs: Sequence[EndpointRun], documents: Sequence[LevelDocument], output: _Output
 ) -> None:
     """Prints the levels that were measured, together, where that is not done one by one."""
     from orchestrator.report.as_json import level_json
@@ -410,18 +452,18 @@ def _show_all(
 
     if not documents:
         return
-    if form == "csv":
-        assert store is not None
+    if output.form == "csv":
+        assert output.store is not None
         measured = {run.measurement.measurement_id for run in runs[: len(documents)]}
-        click.echo(stored_csv(store, measured), nl=False)
-    elif len(runs) > 1 and form == "json":
+        click.echo(stored_csv(output.store, measured), nl=False)
+    elif len(runs) > 1 and output.form == "json":
         click.echo(json_text([level_json(document) for document in documents]))
     elif len(runs) > 1:
         echo("\n".join(runs_text(documents)))
 
 
 def _stored(run: EndpointRun, store: Store | None, attempt: Attempt) -> OrchestratorError | None:
-    """Stores a level, if that was asked for, and returns what prevented it."""
+    """Stores a level where there is a store, and returns what prevented it."""
     if store is None:
         return None
     try:
@@ -439,29 +481,30 @@ def _outputs_are_one() -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class _MeasuredLevel:
+    attempt: Attempt
+    failed_requests: int
+
+
 def _measured(
-    run: EndpointRun, clients: int, stop: threading.Event, most: int | None
-) -> tuple[Attempt, int]:
-    """One level, and how many of its requests failed: until ``most`` of them have, or the user
-    stops it.
-    """
+    run: EndpointRun, clients: int, stop: threading.Event, max_errors: int | None
+) -> _MeasuredLevel:
+    """One level, which ends early when ``max_errors`` requests failed or the user stops it."""
     from orchestrator.report.live import live_load
     from orchestrator.sweep.endpoint import measure_here
 
-    with live_load() as shown:
-        attempt = measure_here(
-            replace(run.load, max_errors=most), clients, shown, stop.is_set, shown.drawn
-        )
+    point = replace(run.load, max_errors=max_errors)
+    with live_load() as progress:
+        attempt = measure_here(point, clients, progress, stop.is_set, progress.drawn)
     assert attempt.loaded
-    counts = attempt.loaded.requests["status"].value_counts().to_pylist()
-    failed = sum(one["counts"] for one in counts if one["values"] != "ok")
-    if attempt.interrupted and failed >= (most or math.inf):
-        reasons = [
-            f"{failed} requests failed: the rest was not sent (--max-errors {most})",
-            *attempt.verdict.reasons,
-        ]
-        attempt = replace(attempt, verdict=replace(attempt.verdict, reasons=reasons))
-    return attempt, failed
+    statuses = attempt.loaded.requests["status"].value_counts().to_pylist()
+    failed = sum(status["counts"] for status in statuses if status["values"] != "ok")
+    if attempt.interrupted and max_errors is not None and failed >= max_errors:
+        reason = f"{failed} requests failed: the rest was not sent (--max-errors {max_errors})"
+        verdict = replace(attempt.verdict, reasons=[reason, *attempt.verdict.reasons])
+        attempt = replace(attempt, verdict=verdict)
+    return _MeasuredLevel(attempt, failed)
 
 
 def _document(
@@ -492,7 +535,16 @@ def _document(
     return level_document(measured, source, run.plan.slos)
 
 
-def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDialect]:
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is measured, where, and how to talk to it."""
+
+    plan: Plan
+    target: Target
+    detected: EndpointDialect
+
+
+def _planned(url: str, options: LoadOptions) -> _Planned:
     """What these options ask for, and how to talk to the endpoint.
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
@@ -504,13 +556,7 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
         target_of,
     )
     from orchestrator.spec.address import parse_address
-    from orchestrator.sweep.detect_dialect import (
-        TrialFailed,
-        detect_dialect,
-        list_models,
-        only_model,
-        salted_first,
-    )
+    from orchestrator.sweep.detect_dialect import list_models, only_model, salted_first
 
     problems: list[Problem] = []
     target = target_of(url, options, problems)
@@ -520,28 +566,42 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
     plan = _plan(asked, target.model or "unknown", problems, prompts_option)
     if problems:
         raise ProblemsError(problems)
-    address, key_name = parse_address(url, options.endpoint), options.api_key_env
+    address = parse_address(url, options.endpoint)
     listing = list_models(target, address)
     if not target.model:
-        target = replace(target, model=only_model(target, listing, key_name))
+        target = replace(target, model=only_model(target, listing, options.api_key_env))
         plan = _plan(asked, target.model, problems, prompts_option)
     if plan is None:  # the name that the server gives its model is none
         raise ProblemsError(problems)
     plan = _of_this_run(plan, options_digest(asked, options), options)
-    settings = plan.deployments[0].settings
     owner = (listing.owners or {}).get(target.model, "")
-    candidates = salted_first(candidates, owner, settings)
-    waiting = (
-        "note: its first answer takes long; it may be loading its model (--timeout limits this)"
-    )
-    slow = threading.Timer(SLOW_S, click.echo, [waiting], {"err": True})
+    candidates = salted_first(candidates, owner, plan.deployments[0].settings)
+    detected = _detected(plan, target, candidates, address, listing, options.api_key_env)
+    note = listing.note_on(target.model)
+    if note:
+        detected = replace(detected, notes=(*detected.notes, note))
+    return _Planned(plan, target, detected)
+
+
+def _detected(
+    plan: Plan,
+    target: Target,
+    candidates: Sequence[Dialect],
+    address: ServerAddress,
+    listing: Listing,
+    key_name: str | None,
+) -> EndpointDialect:
+    """How to talk to the endpoint. The user hears of a first answer that takes long."""
+    from orchestrator.sweep.detect_dialect import TrialFailed, detect_dialect
+
+    tokenizer = plan.deployments[0].settings.tokenizer
+    timeout_s = plan.loads[0].request_timeout_s
+    waiting = "its first answer takes long; it may be loading its model (--timeout limits this)"
+    slow = threading.Timer(SLOW_S, _echo_note, [waiting])
     slow.daemon = True
     slow.start()
     try:
-        timeout_s = plan.loads[0].request_timeout_s
-        detected = detect_dialect(
-            target, candidates, settings.tokenizer, timeout_s, address, key_name
-        )
+        return detect_dialect(target, candidates, tokenizer, timeout_s, address, key_name)
     except TrialFailed as error:
         if listing.owners is None or target.model in listing.owners:
             raise
@@ -549,8 +609,6 @@ def _planned(url: str, options: LoadOptions) -> tuple[Plan, Target, EndpointDial
         raise TrialFailed(f"{error}; {unknown}", error.status) from None
     finally:
         slow.cancel()
-    note = listing.note_on(target.model)
-    return plan, target, replace(detected, notes=(*detected.notes, *([note] if note else [])))
 
 
 def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
@@ -575,7 +633,7 @@ def _of_this_run(plan: Plan, digest: str, options: LoadOptions) -> Plan:
     )
 
 
-def _to_know(plan: Plan, target: Target) -> Iterator[str]:
+def _notes_on(plan: Plan, target: Target) -> Iterator[str]:
     """What a user should hear again of the options."""
     (load,) = plan.loads
     yield from load.workload.notes(timed=load.arrivals.process == "trace")

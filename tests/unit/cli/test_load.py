@@ -1,0 +1,67 @@
+"""``orchestrator load``: its help, its exit status, and where its notes go."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import InputError, ResultsError
+from orchestrator.cli.load import SECTIONS, _api_of, _Outcome, _outputs_are_one, load
+from orchestrator.cli.signals import INTERRUPTED
+from tests.unit.cli.commands import invoke
+
+URL = "http://host/v1/chat/completions"
+
+
+def test_help_lists_options_by_section_in_the_order_of_the_command() -> None:
+    text = invoke("load", "--help").stdout
+    places = [text.index(f"\n{title}:\n") for title in SECTIONS.values()]
+    assert places == sorted(places)
+    assert {option.name for option in load.params} >= SECTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (_Outcome(), 0),
+        (_Outcome(failed_requests=1), 3),
+        (_Outcome(has_invalid_level=True), 3),
+        (_Outcome(failed_requests=1, interrupted=True), INTERRUPTED),
+    ],
+)
+def test_the_exit_status_says_what_came_of_the_levels(outcome: _Outcome, status: int) -> None:
+    assert outcome.exit_status() == status
+
+
+def test_a_level_that_could_not_be_stored_is_the_error_also_when_interrupted() -> None:
+    outcome = _Outcome(interrupted=True, unsaved=ResultsError("the disk is full"))
+    with pytest.raises(ResultsError, match="the disk is full"):
+        outcome.exit_status()
+
+
+def test_the_api_is_the_one_whose_path_was_pasted() -> None:
+    with load.make_context("load", [URL]) as context:
+        assert _api_of(URL, context.params["api"]) == "chat"
+        assert _api_of("http://host", context.params["api"]) == "completions"
+
+
+def test_two_different_apis_are_refused() -> None:
+    with load.make_context("load", [URL, "--api", "tgi"]):
+        with pytest.raises(InputError, match="is the path of --api chat: leave out --api tgi"):
+            _api_of(URL, "tgi")
+        assert _api_of(URL, "chat") == "chat"
+
+
+def test_notes_are_repeated_only_where_the_table_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", err)
+        assert not _outputs_are_one()
+        monkeypatch.setattr("sys.stderr", out)
+        assert _outputs_are_one()
+        monkeypatch.setattr("sys.stderr", io.StringIO())
+        assert not _outputs_are_one()
