@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
 HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
-# in line for a host that others hold: how often it is asked, and whether other nodes would do
+# While a launch waits in line for a host: how often it asks whether the host is free, and how often
+# it looks whether other nodes would do.
 ASK_S = 1.0
 ELSEWHERE_S = 10.0
 # how often a starting engine's last log line and downloads are fetched; less than its LOOK_S
@@ -69,7 +70,7 @@ SAYS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HeldHost:
-    """A host that others hold or come first for, in words."""
+    """A host that others hold, or that others get first. ``text``: who they are."""
 
     address: str
     text: str
@@ -79,8 +80,9 @@ class HeldHost:
 class LaunchHooks:
     """What a launch calls while it takes its hosts.
 
-    ``on_hosts``: when they are its own. ``on_wait``: with who is in the way.
-    ``is_better_off_elsewhere``: whether it should queue again instead of waiting longer.
+    ``on_hosts``: when the hosts are its own. ``on_wait``: while it waits in line, with the text of
+    the ``HeldHost``. ``is_better_off_elsewhere``: to ask whether it should queue again instead of
+    waiting longer.
     """
 
     on_hosts: Callable[[], None] = lambda: None
@@ -89,10 +91,10 @@ class LaunchHooks:
 
 
 class EngineStart:
-    """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``,
-    whatever it returned.
+    """One start of a deployment's engines on the nodes that admission chose. Call ``stop`` after
+    ``start``, whatever that returned or raised.
 
-    ``row``: what is known about it so far; ``answers``: those to the fixed prompts.
+    ``row``: what is known about the launch so far. ``answers``: to the fixed prompts.
     """
 
     def __init__(
@@ -108,8 +110,8 @@ class EngineStart:
         self._nodes = nodes
         self._clock = context.clock
         self._hooks = hooks or LaunchHooks()
-        self._units = replicas_to_start(deployment.settings)
-        # one for all parts, because a router passes requests on with their key
+        self._parts = replicas_to_start(deployment.settings)  # engines, then routers
+        # the same for all parts, because a router passes requests on with their key
         self._key = random_key()
         self._workers: list[Worker] = []
         self._reported: dict[str, Any] = {}
@@ -124,16 +126,16 @@ class EngineStart:
         self.row = replace(self.row, **facts)
 
     def start(self) -> Replicas | Failure | None:
-        """Place it, start it, and wait until it serves. None when the user stopped the sweep
-        meanwhile.
+        """Take the nodes, start the engines, and wait until they serve. Returns why they do not, or
+        None when the user stopped the sweep meanwhile.
 
         Raises Occupied when others hold its hosts and it should be queued again.
         """
         try:
             if not ENGINES[self._deployment.settings.engine].launches:
-                return self._endpoint()
+                return self._reach_endpoint()
             self._place()
-            return self._start()
+            return self._start_engines()
         except EngineFailure as error:
             failure = error.failure
         except Occupied:
@@ -146,7 +148,8 @@ class EngineStart:
             failure = Failure(FailureKind.BAD_CONFIG, f"A node refused it: {error}.")
         return None if self._context.stop.is_set() else failure
 
-    def _endpoint(self) -> Replicas:
+    def _reach_endpoint(self) -> Replicas:
+        """Wait until an endpoint answers. Raises EngineFailure."""
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]
         target = endpoint_target(settings, endpoint_key(settings))
@@ -165,8 +168,8 @@ class EngineStart:
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
 
     def dialect(self, api: str) -> Dialect:
-        """How one of its APIs is asked, now that it serves: an endpoint as its trial showed, or as
-        the owner of its model is.
+        """The dialect in which one of its APIs is asked, now that it serves. That of an endpoint
+        follows from the trial, or from who owns its model.
         """
         settings = self._deployment.settings
         if api in self._tried:
@@ -182,10 +185,10 @@ class EngineStart:
         return str(self._reported.get("owned_by"))
 
     def try_endpoint(self, replicas: Replicas, api: str, timeout_s: float) -> Failure | None:
-        """Find out how an endpoint's API has to be asked, once, and tell what it cannot do.
+        """Find out once how an endpoint's API has to be asked, and tell what it cannot do.
 
-        Returns why nothing can be measured, if no request is answered through the first API.
-        Through others, or where the next request may be answered, points tell it themselves.
+        Returns why nothing can be measured, if the first API answers no request. Where another API
+        answers none, or where the next request may be answered, the points will show it.
         """
         settings = self._deployment.settings
         if settings.url is None or api in self._tried:
@@ -200,7 +203,7 @@ class EngineStart:
                 return Failure(FailureKind.BAD_CONFIG, str(error))
             self._tell("endpoint", str(error))
             return None
-        except InputError as error:  # its name is not looked up: points tell that themselves
+        except InputError as error:  # its host name is not found, which the points will show
             self._tell("endpoint", str(error))
             return None
         self._tried[api] = trial.dialect
@@ -209,7 +212,9 @@ class EngineStart:
         return None
 
     def _place(self) -> None:
-        """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""
+        """Have an agent started on each of its nodes. Raises Occupied when others hold nodes in
+        Ray, PlacementError.
+        """
         context = self._context
         began_s = self._clock.now_s()
         began_ns = self._clock.unix_ns()
@@ -220,28 +225,33 @@ class EngineStart:
             try:
                 placement = context.cluster.place(self.row.launch_id, footprint, nodes, deadline)
             except Occupied as error:  # the nodes that are free are left to other launches
-                occupied = error.nodes or nodes
-                machines = context.cluster.machines()
-                self._rest({one.address for one in machines if one.node_id in occupied}, began_ns)
+                self._let_rest(error.nodes or nodes, began_ns)
                 raise
             if not self._placements:
                 context.state.placed(self._deployment, self._clock.now_s())
             self._placements.append(placement)
         self._note(placed_s=self._clock.now_s() - began_s)
 
-    def _rest(self, addresses: Iterable[str], since_ns: int) -> None:
-        """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to
-        wait for them.
+    def _let_rest(self, occupied: Collection[str], since_ns: int) -> None:
+        """Do not try the hosts of these nodes for a while, because others hold them. ``since_ns``:
+        when the launch began to wait for them.
         """
         state = self._context.state
-        may_grow = self._context.cluster.growth().may
+        cluster = self._context.cluster
+        may_grow = cluster.growth().may
         now_s = self._clock.now_s()
+        addresses = {
+            machine.address for machine in cluster.machines() if machine.node_id in occupied
+        }
         rest_s = 0.0
         for address in addresses:
             rest_s = max(rest_s, state.rest(address, now_s, longer=may_grow))
         state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
 
-    def _start(self) -> Replicas | None:
+    def _start_engines(self) -> Replicas | None:
+        """Lease the hosts, and start every replica and router there; None when the user stopped the
+        sweep meanwhile. Raises what ``start`` turns into a failure, and Occupied.
+        """
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
         cores = self._lease()
         state = self._context.state
@@ -251,27 +261,27 @@ class EngineStart:
         began_s = self._clock.now_s()
         began_unix_ns = self._clock.unix_ns()
         try:
-            engines = [index for index, (role, _) in enumerate(self._units) if role != ROUTER]
-            routers = range(len(engines), len(self._units))
-            targets: list[Target] = []
-            for wave in (engines, routers):  # routers last: they must find replicas that serve
-                if not wave:
+            engines = [index for index, (role, _) in enumerate(self._parts) if role != ROUTER]
+            routers = range(len(engines), len(self._parts))
+            targets: list[Target] = []  # routers if there are any, else engines
+            for indices in (engines, routers):  # routers last: they must find replicas that serve
+                if not indices:
                     continue
-                targets = [self._start_replica(index, cores[index]) for index in wave]
-                if not self._await_ready(wave, began_s):
+                targets = [self._start_replica(index, cores[index]) for index in indices]
+                if not self._await_ready(indices, began_s):
                     return None
         finally:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
         self._note(ready_s=self._clock.now_s() - began_s)
-        roles = [role for role, _ in self._units]
+        roles = [role for role, _ in self._parts]
         settings = self._deployment.settings
         return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
 
     def _lease(self) -> list[list[tuple[int, ...]]]:
-        """Lease its hosts, and on `cpu` hardware cores for every rank; the cores of each rank of
-        each replica. Waits in line while others hold them.
+        """Lease its hosts, and on `cpu` hardware cores for every rank; wait in line while others
+        hold them. Returns the cores of each rank of each replica.
 
-        Raises Occupied when it should be queued again instead, PlacementError.
+        Raises Occupied when the launch should be queued again instead, PlacementError.
         """
         agents = sorted(agents_of(self._placements), key=lambda agent: agent.allocation.address)
         wishes = self._wishes()
@@ -284,12 +294,13 @@ class EngineStart:
         return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
 
     def _wishes(self) -> dict[int, Wish]:
-        """What it wants of each agent's host, by the id of the agent."""
-        context, hardware = self._context, self._deployment.hardware
+        """What the launch wants of each agent's host, by ``id(agent)``."""
+        context = self._context
+        hardware = self._deployment.hardware
         cores_per_device = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
         exclusive = context.plan.isolation == "exclusive_node"
         wishes: dict[int, Wish] = {}
-        for placement, (role, part) in zip(self._placements, self._units, strict=True):
+        for placement, (role, part) in zip(self._placements, self._parts, strict=True):
             cores = 0 if role == ROUTER else cores_per_device * part.devices_per_node
             for agent in placement.agents:
                 wishes[id(agent)] = Wish(context.owner, exclusive, cores)
@@ -298,10 +309,11 @@ class EngineStart:
     def _wait_in_line(
         self, agents: Sequence[Agent], wishes: Mapping[int, Wish], held: HeldHost
     ) -> dict[int, tuple[int, ...]]:
-        """Wait until its hosts are its own; returns the cores of each agent.
+        """Wait until the hosts are its own. Returns the cores of each agent, by ``id(agent)``.
+        ``held``: the host that was not to be had at first.
 
-        Raises Occupied when other nodes would do, its nodes are of use to others meanwhile, or the
-        sweep ends.
+        Raises Occupied when other nodes would do, when its nodes are of use to others meanwhile, or
+        when the sweep ends.
         """
         context = self._context
         state = context.state
@@ -309,39 +321,42 @@ class EngineStart:
         began_ns = self._clock.unix_ns()
         addresses = {agent.allocation.address for agent in agents}
         since_ns = stand_in_line(agents, wishes, state.place_in_line(addresses))
-        look_s = began_s
+        next_look_s = began_s  # at whether it should wait on other nodes
         try:
             while True:
                 state.waits_for(self._deployment, held.address)
                 self._hooks.on_wait(held.text)
                 waited_s = self._clock.now_s() - began_s
                 self._phase(PhaseName.WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
-                look = self._clock.now_s() >= look_s
-                if look:
-                    look_s += ELSEWHERE_S
-                if self._should_queue_again(look):
+                looks_elsewhere = self._clock.now_s() >= next_look_s
+                if looks_elsewhere:
+                    next_look_s += ELSEWHERE_S
+                if self._should_queue_again(looks_elsewhere):
                     raise Occupied(held.text)
                 self._clock.wait(context.stop, ASK_S)
-                taken = take_all(agents, wishes)
-                if not isinstance(taken, HeldHost):
-                    return taken
-                held = taken
+                cores = take_all(agents, wishes)
+                if not isinstance(cores, HeldHost):
+                    return cores
+                held = cores
         except Occupied:
             state.keep_place(addresses, since_ns)
-            # longer each time: elsewhere it may be held, too, and while it moves it stands nowhere
+            # longer each time: other hosts may be held, too, and a launch that moves between hosts
+            # stands in no line
             state.rest(held.address, self._clock.now_s(), longer=True)
             raise
         finally:
             state.add_span((began_ns, self._clock.unix_ns()))
 
-    def _should_queue_again(self, look: bool) -> bool:
-        """Whether to wait no longer on these nodes. ``look``: at what else could be done, too."""
+    def _should_queue_again(self, looks_elsewhere: bool) -> bool:
+        """Whether to wait no longer on these nodes. ``looks_elsewhere``: also check the budget, and
+        whether other nodes would do.
+        """
         context = self._context
         if context.stop.is_set():
             return True
         if context.taken_back(itertools.chain(*self._nodes), math.inf) is not None:
             return True
-        if not look:
+        if not looks_elsewhere:
             return False
         over_budget = context.over_budget(self._deployment, 0.0) is not None
         return over_budget or self._hooks.is_better_off_elsewhere()
@@ -364,7 +379,7 @@ class EngineStart:
         """Start every rank of a replica or a router; returns where it will serve. ``cores``: of
         each rank.
         """
-        role, settings = self._units[index]
+        role, settings = self._parts[index]
         placement = self._placements[index]
         hardware = self._deployment.hardware
         first = placement.agents[0]
@@ -409,7 +424,8 @@ class EngineStart:
         tell_first_of_downloads(placement)  # what there is already is no progress
         first.begin_ready(settings.startup_timeout_s)
         # a router serves its replicas' model name
-        served = self._units[0][1] if role == ROUTER else settings
+        _, first_settings = self._parts[0]
+        served = first_settings if role == ROUTER else settings
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
 
@@ -419,17 +435,17 @@ class EngineStart:
         addresses = {machine.address for machine in cluster.machines()}
         return addresses <= {address} and not cluster.growth().may
 
-    def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
+    def _await_ready(self, indices: Sequence[int], began_s: float) -> bool:
         """Wait until these replicas serve; false when the user stopped the sweep. Raises
         EngineFailure.
         """
-        waiting = list(wave)
-        asked_s = began_s
-        says = ""
+        waiting = list(indices)
+        last_fetch_s = began_s
+        says = ""  # the last log line
         while waiting:
             now_s = self._clock.now_s()
-            if now_s - asked_s >= SAYS_S:
-                asked_s = now_s
+            if now_s - last_fetch_s >= SAYS_S:
+                last_fetch_s = now_s
                 says = self._placements[waiting[0]].agents[0].saying()
                 for index in waiting:
                     tell_first_of_downloads(self._placements[index])
@@ -451,7 +467,7 @@ class EngineStart:
 
     def _poll_ready(self, index: int, wait_s: float) -> bool:
         """Whether a replica serves by now. Raises EngineFailure."""
-        role, _ = self._units[index]
+        role, _ = self._parts[index]
         first, *others = self._placements[index].agents
         outcome = first.poll_ready(wait_s)
         if isinstance(outcome, Failure):
@@ -467,7 +483,7 @@ class EngineStart:
 
     def _note_ready(self, role: str, ready: Ready) -> None:
         """Note what a replica reported once it served, under names prefixed with its role, and tell
-        any surprises.
+        what the user would not expect.
         """
         settings = self._deployment.settings.parts[role]
         reported = dict(ready.reported)
@@ -480,13 +496,10 @@ class EngineStart:
                 f"for {engine.version}: a setting whose meaning has changed would go unnoticed",
             )
         if "network" in reported:
-            over = doubt(str(reported["network"]), self._deployment.hardware.is_cpu)
-            if over:
-                self._tell(
-                    "network",
-                    f"its {settings.nnodes} nodes talk {over}: "
-                    "the results depend on that network, too",
-                )
+            network = doubt(str(reported["network"]), self._deployment.hardware.is_cpu)
+            if network:
+                text = f"its {settings.nnodes} nodes talk {network}"
+                self._tell("network", f"{text}: the results depend on that network, too")
         if role != ROUTER:
             self._note(engine_version=ready.version)
         elif ready.version:
@@ -498,16 +511,16 @@ class EngineStart:
     def note_transport(self, transport: str) -> None:
         """Note what KV caches travel over between its roles, and tell if that may be slow."""
         self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
-        over = doubt(transport, self._deployment.hardware.is_cpu)
-        if over:
-            text = f"KV caches travel {over}: the results depend on that network, too"
+        network = doubt(transport, self._deployment.hardware.is_cpu)
+        if network:
+            text = f"KV caches travel {network}: the results depend on that network, too"
             self._tell("network", text)
 
     def stop(self) -> None:
         """End every rank that was started, release its nodes and store the logs."""
         began_s = self._clock.now_s()
         self._phase(PhaseName.STOP)
-        logs: list[tuple[int, bytes]] = []
+        logs: dict[int, bytes] = {}  # by rank
         left_over = 0
         ranks = {id(agent): rank for rank, agent in enumerate(agents_of(self._placements))}
         try:
@@ -517,7 +530,7 @@ class EngineStart:
                 stopped = self._stop_rank(rank, agent)
                 if stopped is not None:
                     left_over += stopped.left_over
-                    logs.append((rank, stopped.log))
+                    logs[rank] = stopped.log
         finally:
             for placement in self._placements:
                 try:
@@ -529,7 +542,7 @@ class EngineStart:
             self._note(stopped_s=self._clock.now_s() - began_s)
         if left_over:
             self._tell("left_over", f"processes that outlived their launch: {left_over}")
-        self._keep(logs)
+        self._store_logs(logs)
 
     def _stop_rank(self, rank: int, agent: Agent) -> Stopped | None:
         """Stop one rank, and let its node rest if GPU memory stays in use; None if it could not be
@@ -549,7 +562,7 @@ class EngineStart:
         return stopped
 
     def _release_lost(self) -> None:
-        """First release replicas that lost a node; guards end their other ranks."""
+        """Release the replicas that lost a node; guards end their other ranks."""
         cluster = self._context.cluster
         present = {machine.node_id for machine in cluster.machines()} | cluster.leaving().keys()
         for placement in list(self._placements):
@@ -557,12 +570,15 @@ class EngineStart:
                 placement.release()
                 self._placements.remove(placement)
 
-    def _keep(self, logs: Sequence[tuple[int, bytes]]) -> None:
-        for index, log in logs:
+    def _store_logs(self, logs: Mapping[int, bytes]) -> None:
+        """Store the logs of the ranks, by rank. A log that cannot be stored is told of, and hides
+        nothing else that happened to the engine.
+        """
+        for rank, log in logs.items():
             try:
-                uri = self._context.store.write_log(f"{self.row.launch_id}/rank{index}.log", log)
-            except ResultsError as error:  # must not hide what happened to the engine
-                self._tell("log_lost", f"the log of rank {index} could not be stored: {error}")
+                uri = self._context.store.write_log(f"{self.row.launch_id}/rank{rank}.log", log)
+            except ResultsError as error:
+                self._tell("log_lost", f"the log of rank {rank} could not be stored: {error}")
                 continue
             self._note(log_uri=self.row.log_uri or uri)
 
@@ -571,7 +587,7 @@ class EngineStart:
         for that.
         """
         if self._argv:
-            # will be stored later
+            # where the log will be stored once the engine has stopped
             self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))
         self.commit(failure)
 
@@ -615,26 +631,28 @@ def store_launch(
 def take_all(
     agents: Sequence[Agent], wishes: Mapping[int, Wish]
 ) -> dict[int, tuple[int, ...]] | HeldHost:
-    """All hosts of a launch, or none: who waits for one keeps no other from others. Returns the
-    cores of each agent, by its id as in ``wishes``, or which host is held.
+    """Lease all hosts of a launch or none, so that a launch that waits for one host keeps no other
+    host from others. Returns the cores of each agent, by ``id(agent)`` as in ``wishes``, or the
+    host that is held.
     """
     cores: dict[int, tuple[int, ...]] = {}
     for agent in agents:
         try:
             cores[id(agent)] = agent.lease(wishes[id(agent)])
         except Occupied as error:
-            for taken in agents:
-                if id(taken) in cores:
-                    taken.put_back()
+            for other in agents:
+                if id(other) in cores:
+                    other.put_back()
             return HeldHost(agent.allocation.address, str(error))
     return cores
 
 
 def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns: int = 0) -> int:
-    """Leave a ticket on all hosts of a launch; returns since when it counts as waiting.
+    """Leave a ticket on all hosts of a launch; returns since when the launch counts as waiting.
+    ``since_ns``: since when it has waited already, 0 if it has not.
 
-    The clock of the first host counts on all of them. So each host serves its launches in the same
-    order, and no two of them wait for each other.
+    The clock of the first host counts on all hosts. So each host serves its launches in the same
+    order, and no two launches wait for each other.
     """
     for agent in agents:
         since_ns = agent.queue(wishes[id(agent)], since_ns)
@@ -642,26 +660,24 @@ def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns:
 
 
 def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
-    """Check that a known accelerator is the one that NVML names: otherwise results would be stored
-    under a wrong name.
-
-    Raises EngineFailure.
+    """Check that the accelerator is the one that NVML names, if the catalog knows it: otherwise
+    results would be stored under a wrong name. Raises EngineFailure.
     """
-    known = find(hardware.accelerator)
-    if known is None or hardware.is_cpu:
+    accelerator = find(hardware.accelerator)
+    if accelerator is None or hardware.is_cpu:
         return
     for agent in agents:
         for gpu in agent.allocation.gpus:
             driver_name, _, _ = gpu.rpartition(" ")  # the UUID follows
-            if is_named(known, driver_name):
+            if is_named(accelerator, driver_name):
                 continue
             host = agent.allocation.hostname
-            text = f"{host} has {gpu}, but hardware {hardware.name!r} says {known.name}."
+            text = f"{host} has {gpu}, but hardware {hardware.name!r} says {accelerator.name}."
             raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))
 
 
 def cache_of(settings: EngineSettings) -> CacheState:
-    """The state of its prefix cache if nobody empties it."""
+    """The state of the prefix caches as long as nothing empties them."""
     engines = settings.engines.values()
     is_off = all(engine.enable_prefix_caching is False for engine in engines)
     return "off" if is_off else "unknown"

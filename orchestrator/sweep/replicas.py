@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """Targets and the agents behind them. An endpoint has no agents, so nothing is known about it
-    but its answers.
+    """The targets of the load, and the agents behind them. An endpoint has no agents, so nothing is
+    known about it but its answers.
 
     ``roles``: of each placement; a router is watched, but has no cache and no metrics. ``cache``:
-    state of the prefix caches if nobody empties them. ``vocab_size``: of the model, if the servers
-    report it.
+    state of the prefix caches as long as nothing empties them. ``vocab_size``: of the model, if the
+    servers report it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Replicas:
 
     @property
     def launched(self) -> bool:
-        """Whether we started them, and so can tell whether they live."""
+        """Whether this program started them, and so can tell whether they live."""
         return bool(self._placements)
 
     def failure(self) -> Failure | None:
@@ -70,12 +70,12 @@ class Replicas:
         return None
 
     def fresh_cache(self, dialect: Dialect) -> CacheState:
-        """Keep an attempt from finding prompts of earlier ones in the prefix caches; by what means
-        that was done.
+        """Keep an attempt from finding prompts of earlier attempts in the prefix caches. Returns by
+        what means that was done.
         """
         if self._cache != "unknown":
             return self._cache
-        # a new salt for every attempt
+        # each attempt has a salt of its own
         if dialect.cache_salt and "cache_salt" in dialect.extra_body:
             return "salted"
         emptied = []
@@ -86,7 +86,7 @@ class Replicas:
         return "emptied" if all_answered and all(emptied) else "unknown"
 
     def have_work(self) -> bool:
-        """Whether one of them still works on requests, as far as its /metrics tell."""
+        """Whether one of them still works on requests, as far as their /metrics tell."""
         if not self._placements:
             return any(map(_has_work, self.targets))
         with suppress(HostLost):
@@ -94,20 +94,21 @@ class Replicas:
         return False
 
     def kv_transport(self) -> str | None:
-        """What KV caches travel over from prefill to decode replicas, as their logs say since one
-        has travelled.
+        """What KV caches travel over from prefill to decode replicas; None without such roles. The
+        replicas' logs say so once a cache has travelled.
         """
-        answers: set[str] = set()
+        transports: set[str] = set()  # each may consist of several words
         for placement, role in zip(self._placements, self._roles, strict=True):
             if role in ROLES:
                 with suppress(HostLost):
-                    answers.add(placement.agents[0].kv_transport())
-        if not answers:
+                    transports.add(placement.agents[0].kv_transport())
+        if not transports:
             return None
-        names = " ".join(sorted(answers - {NOT_SAID})).split()
-        return " ".join(dict.fromkeys(names)) or NOT_SAID
+        words = " ".join(sorted(transports - {NOT_SAID})).split()
+        return " ".join(dict.fromkeys(words)) or NOT_SAID
 
     def _agent_per_host(self) -> list[Agent]:
+        """One agent of each host."""
         by_address = {agent.allocation.address: agent for agent in agents_of(self._placements)}
         return list(by_address.values())
 
@@ -138,12 +139,11 @@ class Replicas:
         """Samples by replica; none of a lost one."""
         samples: dict[int, list[Sample]] = {}
         for index, placement in enumerate(self._engines):
+            role = self._roles[index] or None
             samples[index] = []
             with suppress(HostLost):
-                taken = placement.agents[0].end_metrics()
-                samples[index] = [
-                    replace(sample, role=self._roles[index] or None) for sample in taken
-                ]
+                for sample in placement.agents[0].end_metrics():
+                    samples[index].append(replace(sample, role=role))
         return samples
 
 
@@ -175,19 +175,22 @@ def agents_of(placements: Sequence[Placement]) -> list[Agent]:
 def tell_first_of_downloads(placement: Placement) -> None:
     """Tell rank 0, which waits for the other ranks, how much of the model their nodes have."""
     first, *others = placement.agents
-    with suppress(HostLost):  # others look after that
+    with suppress(HostLost):  # a lost host is noticed where its agent is polled
         if others:
-            first.hear_downloaded(sum(one.downloaded() for one in others))
+            first.hear_downloaded(sum(agent.downloaded() for agent in others))
 
 
 def of_role(role: str, failure: Failure) -> Failure:
-    """The failure with the role of the failed part in its sentence."""
+    """The failure with the role of the failed part in its sentence; the same one without a role."""
     return replace(failure, sentence=f"{role}: {failure.sentence}") if role else failure
 
 
 def agent_lost(what: str, error: HostLost, agents: Sequence[Agent]) -> Failure:
-    """The failure of lost agents; its sentence says where their logs are."""
-    logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
+    """The failure of lost agents; its sentence says where their logs are. ``what``: what happened
+    to them, as in ``was lost``.
+    """
+    allocations = [agent.allocation for agent in agents]
+    logs = ", ".join(f"{place.hostname}:{place.log_path}" for place in allocations)
     text = (
         f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
     )

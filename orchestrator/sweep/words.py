@@ -60,8 +60,8 @@ def _same_token_text(broken: BrokenOutput, tokens: str) -> str:
 
 
 def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
-    """What a search knows of each SLO: ``interactive: holds 8 req/s, fails 12 req/s``. What holds
-    was confirmed.
+    """What a search knows of each SLO: ``interactive: holds 8 req/s, fails 12 req/s``. A level that
+    holds was confirmed.
     """
     return "; ".join(f"{slo}: {_claim(control, claim)}" for slo, claim in claims.items())
 
@@ -98,14 +98,16 @@ def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
 
 
 def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
-    found = data.figures
-    if (validity := validity_of(data.point.validity, [found.requests])) != "valid":
+    figures = data.figures
+    validity = validity_of(data.point.validity, [figures.requests])
+    if validity != "valid":
         yield validity
-    if found.output_token_throughput is not None:
-        yield f"{found.output_token_throughput:,.0f} tok/s"
-    if found.ttft_ms is not None:
-        yield f"TTFT p99 {found.ttft_ms.p99:,.0f} ms"
+    if figures.output_token_throughput is not None:
+        yield f"{figures.output_token_throughput:,.0f} tok/s"
+    if figures.ttft_ms is not None:
+        yield f"TTFT p99 {figures.ttft_ms.p99:,.0f} ms"
     values = stored_values(data)
     for slo in slos:
-        if data.request_ok.size and {one.of for one in slo.limits} <= values.seconds.keys():
+        has_values = {limit.of for limit in slo.limits} <= values.seconds.keys()
+        if data.request_ok.size and has_values:
             yield f"{100 * judge(values, slo).met.mean():.0f} % {slo.name}"
