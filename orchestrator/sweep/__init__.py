@@ -7,7 +7,8 @@
    ``breakers`` (which nodes rest, and when the sweep pauses).
 2. ``launch_lifecycle``: one launch from placement to release. ``launch_state`` has its states and
    what leads from one to the next; ``engine_start`` places, starts and stops its engines;
-   ``replicas`` are those engines while they are loaded; ``outlook`` is what it asks about others.
+   ``replicas`` are those engines while they are loaded; ``outlook`` is what a launch asks about
+   other launches.
 3. ``measure``: one attempt at a load point; ``early_end`` ends it once a probe knows enough.
 4. ``commit``: what is stored of attempts and launches.
 

@@ -16,13 +16,17 @@ from orchestrator.results.events import Event
 NODE_FAILURES = 2  # of class infra in a row, with nothing measured on the node in between
 # failures of one class in a row on as many nodes, with nothing measured anywhere in between
 SAME_NODES = 3
-FIRST_WAIT_S, LONGEST_WAIT_S = 120.0, 3600.0
-# infrastructure, but not the fault of the engine's nodes; a node that is taken back is not chosen
-# again anyway
-NOT_OF_THE_NODE = frozenset(
+FIRST_WAIT_S = 120.0
+LONGEST_WAIT_S = 3600.0
+# Failures of the infrastructure for which the engine's nodes are not to blame. A node that is taken
+# back is not chosen again anyway.
+NOT_NODE_FAULT = frozenset(
     {
-        *(FailureKind.NO_CLIENT, FailureKind.CLIENT_LOST, FailureKind.NO_ROOM),
-        *(FailureKind.INTERNAL, FailureKind.PREEMPTED),
+        FailureKind.NO_CLIENT,
+        FailureKind.CLIENT_LOST,
+        FailureKind.NO_ROOM,
+        FailureKind.INTERNAL,
+        FailureKind.PREEMPTED,
     }
 )
 # the fault of one configuration, on however many nodes it was tried
@@ -31,13 +35,13 @@ OF_THE_CONFIGURATION = frozenset({FailureClass.BAD_CONFIG, FailureClass.CLIENT_B
 
 @dataclass(slots=True)
 class _Wait:
-    """A wait until ``until_s``; ``wait_s``: length of the next one."""
+    """A wait until ``until_s``. ``wait_s``: how long the next wait will be."""
 
     until_s: float = 0.0
     wait_s: float = FIRST_WAIT_S
 
     def begin(self, now_s: float) -> float:
-        """Begin the next wait; returns its length."""
+        """Begin the next wait; returns its length in seconds."""
         length_s = self.wait_s
         self.until_s = now_s + length_s
         self.wait_s = min(LONGEST_WAIT_S, 2 * length_s)
@@ -50,7 +54,8 @@ class Breakers:
     """
 
     def __init__(self, now_s: Callable[[], float], tell: Callable[[Event], None]) -> None:
-        self._now_s, self._tell = now_s, tell
+        self._now_s = now_s
+        self._tell = tell
         self._lock = threading.RLock()
         # node id -> infra failures since something was measured there
         self._failures: dict[str, int] = {}
@@ -64,7 +69,7 @@ class Breakers:
         """A launch on these nodes failed."""
         kind = failure.kind
         launch_nodes = frozenset(nodes)
-        is_node_fault = kind not in NOT_OF_THE_NODE
+        is_node_fault = kind not in NOT_NODE_FAULT
         if kind.failure_class in OF_THE_CONFIGURATION or not is_node_fault or not launch_nodes:
             return
         with self._lock:
@@ -109,7 +114,7 @@ class Breakers:
         self._tell(Event("node_rests", text, data={"node": node, "wait_s": wait_s}))
 
     def measured(self, nodes: Iterable[str]) -> None:
-        """A point was measured on these nodes: they work, and so does the sweep."""
+        """A point was measured on these nodes: they need no rest, and the sweep no pause."""
         with self._lock:
             for node in nodes:
                 self._failures.pop(node, None)
@@ -126,8 +131,8 @@ class Breakers:
             self._probe = deployment_id if self._pause is not None else None
 
     def ended(self, deployment_id: str) -> None:
-        """The deployment's launch is over. If it was a probe without any outcome, another launch
-        may be one.
+        """The deployment's launch is over. If it was the probe and came to nothing, another launch
+        may go ahead as the probe.
         """
         with self._lock:
             if self._probe == deployment_id:

@@ -31,17 +31,20 @@ from orchestrator.sweep.node_events import ClusterWithEvents
 from orchestrator.sweep.state import SweepState, cost_of, used_up
 
 NOTHING = Spending()
-CLIENT_TRIES = 3  # to start clients; after a failure that is not the storage's on other nodes
-FIGURES_EVERY_S = 30.0  # whoever reads the results sooner computes what is not stored yet
+# to start clients; after a failure that is not the storage's, the next try is on other nodes
+CLIENT_TRIES = 3
+# how often figures are stored; a reader of the results computes those that are not stored yet
+FIGURES_EVERY_S = 30.0
 
 
 @dataclass
 class SweepContext:
     """The plan, the cluster, the store and the shared state of one sweep. Thread-safe.
 
-    ``listener`` hears events and phases, from several threads. ``stop`` is set when the user ends
-    the sweep. ``retry_failed``: also measure what failed before with a wrong configuration.
-    ``most_again``: how often what was spoilt is measured again. ``most_nodes``: see ``admission``.
+    ``listener``: hears events and phases, from several threads. ``stop``: is set when the user ends
+    the sweep. ``retry_failed``: also make the measurements that failed before with a wrong
+    configuration. ``most_again``: how often a spoilt measurement is made again. ``most_nodes``: see
+    ``admission``.
     """
 
     plan: Plan
@@ -118,7 +121,7 @@ class SweepContext:
         return events
 
     def give_back_events(self, events: list[Event]) -> None:
-        """Events that could not be stored: the next launch takes them."""
+        """Return events that could not be stored, so that the next launch takes them."""
         with self._events_lock:
             self._unwritten[:0] = events
 
@@ -130,9 +133,10 @@ class SweepContext:
         spent: Spending | None = None,
     ) -> str | None:
         """Which part of the budget is used up, or would be if a deployment ran for ``next_s`` and
-        that overran as much as the worst point did; None if none. ``others``: what launches are
-        expected to use until what they do now ends. ``spent``: what is used until now, if that is
-        known.
+        overran that by as much as the worst point did; None if no part is.
+
+        ``others``: what other launches are expected to use until what they do now ends. ``spent``:
+        what was used until now; None: it is added up here.
         """
         if self.plan.budget is None:
             return None
@@ -151,12 +155,17 @@ class SweepContext:
         return None
 
     def admit(self, deployment: Deployment, next_s: float) -> str | None:
-        """As ``over_budget``, but what other launches do now counts up to its estimated end. If it
-        says None, so does this: its ``next_s`` begin now, or when its launch holds its devices.
+        """Ask for a part of the budget to run for ``next_s``. Returns why it is refused, as
+        ``over_budget`` does, where what other launches do now counts up to its estimated end.
+
+        None if it is granted: then so much is set aside for the deployment. Its time begins now, or
+        when its launch holds its devices.
         """
         if self.plan.budget is None:
             return None
-        with self._budget_lock:  # of two that ask at once the second sees what the first one got
+        with (
+            self._budget_lock
+        ):  # of two launches that ask at once, the second sees the first's part
             now_s = self.clock.now_s()
             over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
             if over is None:
@@ -165,16 +174,16 @@ class SweepContext:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Inside the block calls that the storage refuses are retried for ``storage_timeout_s``,
-        engines stay up; and figures of attempts are stored every FIGURES_EVERY_S. Afterwards the
-        events are stored that no launch took.
+        """Inside the block, calls that the storage refuses are retried for ``storage_timeout_s``
+        while engines stay up, and figures of attempts are stored every FIGURES_EVERY_S. At its end
+        the events are stored that no launch took.
         """
         with self.store.computed.buffered(FIGURES_EVERY_S, self.clock.now_s):
             try:
                 with self._storage.lasting(self.storage_timeout_s):
                     yield
             finally:
-                with suppress(ResultsError):  # they were printed
+                with suppress(ResultsError):  # the user has seen them all the same
                     commit_events(self.store, self.take_events())
 
     def may_start(self) -> bool:
@@ -191,8 +200,8 @@ class SweepContext:
         return not self._storage.refusing and not self.breakers.paused()
 
     def taken_back(self, nodes: Iterable[str], needs_s: float) -> Failure | None:
-        """A failure if one of these nodes will be gone within ``needs_s``, or if that is infinite,
-        ever.
+        """A failure if one of these nodes will be gone within ``needs_s``; for an infinite
+        ``needs_s``, if one of them drains at all.
         """
         leaving = self.cluster.leaving()
         if not leaving:

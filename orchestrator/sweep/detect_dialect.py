@@ -1,9 +1,10 @@
 """Finds out, before anything is measured, which models, request fields and token ids an endpoint
 accepts.
 
-It sends real requests for two tokens through the real client. Dialects are tried from the one that
-tells most to the plainest: when the endpoint refuses one, with 400, 422 or whatever else a gateway
-answers to fields that it does not know, the next is tried.
+It sends real requests for two tokens through the real client. Dialects are tried in turn, from the
+one whose answers say most to the plainest. The next one is tried when the endpoint refuses a
+dialect, be it with 400, with 422 or with another status that gateways give to fields that they do
+not know.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ MOST_LISTED = 10  # models in a sentence: gateways list hundreds
 FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 403, 404, 405
 KEY_REFUSED = (401, FORBIDDEN)
 KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
-# not of the request's fields: the key, the path, the time it took, the rate
-BUSY = (408, 429, 504)
+BUSY = (408, 429, 504)  # the next request may be answered
+# statuses for which no field of the request is to blame, but its key, its path, the time that it
+# took or the rate: no plainer dialect would help
 FINAL = (401, NOT_FOUND, NOT_ALLOWED, 407, *BUSY)
 _PLACE = re.compile(r"it is at (\S+) \(give")
 _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
@@ -46,7 +48,9 @@ _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
 
 @dataclass(frozen=True, slots=True)
 class EndpointDialect:
-    """How to talk to an endpoint. ``notes``: sentences for the user on what it cannot do."""
+    """How to talk to an endpoint. ``vocabulary``: the range of token ids for prompts, None for the
+    usual one. ``notes``: sentences for the user on what the endpoint cannot do.
+    """
 
     dialect: Dialect
     vocabulary: tuple[int, int] | None
@@ -87,20 +91,21 @@ def dialects(api: str) -> list[Dialect]:
 def salted_first(
     candidates: Sequence[Dialect], owner: str, settings: EngineSettings
 ) -> list[Dialect]:
-    """Before the candidates the same ones with a cache_salt, where ``with_salt`` gives them one."""
+    """The candidates, and before them those to which ``with_salt`` gives a cache_salt, with it."""
     from orchestrator.engines.endpoint import with_salt
 
-    salted = [with_salt(one, owner, settings) for one in candidates]
-    return [
-        *(one for one, plain in zip(salted, candidates, strict=True) if one != plain),
-        *candidates,
-    ]
+    salted: list[Dialect] = []
+    for plain in candidates:
+        dialect = with_salt(plain, owner, settings)
+        if dialect != plain:
+            salted.append(dialect)
+    return [*salted, *candidates]
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What an endpoint answers to the question for its models. ``owners``: by model, who it says
-    owns it; None if it has no list. ``answer``: the last one.
+    """What an endpoint answers when it is asked for its models. ``owners``: who owns each model, as
+    the endpoint says; None if it has no list. ``answer``: the last response.
     """
 
     owners: dict[str, str] | None
@@ -112,7 +117,9 @@ class Listing:
         return listed(list(self.owners or ()), MOST_LISTED) or "nothing"
 
     def note_on(self, model: str) -> str | None:
-        """What a user should know if the endpoint answers as ``model`` all the same."""
+        """What the user should know about the list if the endpoint answers to ``model``; None if
+        there is nothing to know.
+        """
         if self.owners is None:
             return (
                 f"the endpoint does not list its models ({self.answer.outcome}); it was asked "
@@ -165,8 +172,9 @@ def only_model(target: Target, listing: Listing, key_name: str | None = None) ->
 
 
 def key_problem(target: Target, status: int, key_name: str | None, from_file: bool = False) -> str:
-    """That an endpoint wants a key, or refuses the one it was sent. ``key_name``: the variable that
-    holds it. ``from_file``: an experiment file names it, not an option.
+    """The sentence that an endpoint wants a key, or refuses the key that it was sent. ``key_name``:
+    the variable that holds the key. ``from_file``: an experiment file names that variable, not an
+    option.
     """
     if target.api_key:
         where = f"the key in {key_name}" if key_name else "its key"
@@ -193,18 +201,19 @@ def detect_dialect(
     key_name: str | None = None,
     from_file: bool = False,
 ) -> EndpointDialect:
-    """The first dialect in which an endpoint answers, each within ``timeout_s``: some load their
-    model at the first request. Raises TrialFailed with the endpoint's last answer if there is none.
+    """The first dialect in which an endpoint answers. Raises TrialFailed with the endpoint's last
+    answer if there is none.
 
+    ``timeout_s``: for each trial; some endpoints load their model at the first request.
     ``address``: says where the API may be; by default only where the candidates say. ``from_file``:
     an experiment file names the endpoint, so sentences name no options of ``load``.
     """
     usual = candidates[0].path
     first_failure: TrialFailed | None = None
     for path in address.paths(usual) if address else [usual]:
-        there = [replace(dialect, path=path) for dialect in candidates]
+        at_path = [replace(dialect, path=path) for dialect in candidates]
         try:
-            return _first_answered(target, there, tokenizer, timeout_s, key_name, from_file)
+            return _first_answered(target, at_path, tokenizer, timeout_s, key_name, from_file)
         except TrialFailed as error:
             first_failure = first_failure or error
             if error.status not in (NOT_FOUND, NOT_ALLOWED):
@@ -260,7 +269,7 @@ def _first_answered(
 def _trial_failed(
     target: Target, dialect: Dialect, row: dict[str, Any], key_name: str | None, from_file: bool
 ) -> TrialFailed:
-    """What a user is told of a trial request that no plainer one could mend."""
+    """The error for a trial request that failed in a way that no plainer dialect would mend."""
     status = row["http_status"] or 0
     if status in KEY_REFUSED:
         return TrialFailed(key_problem(target, status, key_name, from_file), status)
@@ -271,7 +280,9 @@ def _trial_failed(
 
 
 def _whole_place(error: str, url: str) -> str:
-    """The error with the place of a redirect as a whole URL: servers often name only its path."""
+    """The error with the target of a redirect as a whole URL, because servers often name only its
+    path.
+    """
     return _PLACE.sub(lambda match: f"it is at {urljoin(url, match[1])} (give", error)
 
 
@@ -282,8 +293,8 @@ def _try_twice(
     vocabulary: tuple[int, int] | None,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """The row of a request of two tokens: of a second one where the first failed in a way that may
-    be chance, because a plainer dialect tells less.
+    """The row of a trial request. Where the first one failed in a way that may be chance, it is the
+    row of a second one: the answers in a plainer dialect would say less.
     """
     salted = dialect.salted("trial")
     row = _try(target, salted, tokenizer, vocabulary, timeout_s)
@@ -293,6 +304,7 @@ def _try_twice(
 
 
 def _answered(row: dict[str, Any]) -> bool:
+    """Whether the request was answered, be it with another number of tokens."""
     answered: bool = row["status"] == "ok" or row["error_class"] == "wrong_length"
     return answered
 
@@ -300,7 +312,7 @@ def _answered(row: dict[str, Any]) -> bool:
 def _is_refusal(row: dict[str, Any]) -> bool:
     """Whether the endpoint says that it does not take such requests."""
     if row["http_status"] == 200:
-        # vLLM refuses token ids in a stream; what has begun to answer refuses nothing
+        # vLLM refuses token ids inside the stream; once an answer has begun it is no refusal
         return row["error_class"] in ("http_4xx", "stream_error") and not row["chunks"]
     return row["http_status"] in (400, 422)
 
@@ -365,6 +377,9 @@ def _try(
 def _notes(
     dialect: Dialect, best: Dialect, row: dict[str, Any], from_file: bool = False
 ) -> list[str]:
+    """What the endpoint cannot do, in sentences. ``best``: the first dialect that was tried;
+    ``row``: of the trial that was answered.
+    """
     notes = []
     if best.prompt_token_ids and not dialect.prompt_token_ids:
         notes.append("the endpoint takes no token ids: prompts are text")

@@ -373,7 +373,8 @@ def _engines(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Itera
     for index, requirement in enumerate(requirements):
         nodes_by_version: dict[str, list[str]] = {}
         for node in nodes:
-            if not any(_holds(node.machine, one) for one in requirement.deployments):
+            deployments = requirement.deployments
+            if not any(_holds(node.machine, deployment) for deployment in deployments):
                 continue
             engine = node.facts["engines"][index]
             yield from _engine(node, engine, f"{requirement.deployments[0].label} fails there")

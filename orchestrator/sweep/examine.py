@@ -27,7 +27,7 @@ from orchestrator.spec.stages import PlannedSettings
 Severity = Literal["fail", "warning"]
 ROUNDS = 10  # readings of each clock
 CALL_LIMIT_S = 10.0  # for a node that has answered before
-# for which hosts listen: until the last one has begun and all connections were tried
+# for how long hosts listen: until the last host listens and all connections were tried
 LISTEN_S = 60.0
 REMEDY_FOR_SILENCE = "look at its raylet's log, or take it out of the cluster"
 REPORT_S = 20.0  # for an autoscaler, which normally reports every 5 s
@@ -63,10 +63,9 @@ class ExaminedNode:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What some deployments need of a node alike: an engine or router, how it is installed, its
-    models, and their cache.
-
-    ``settings``: those of that part of the first of them.
+    """What several deployments need of a node in the same way: an engine or router, how it is
+    installed, its models, and their cache. ``settings``: of that engine or router, in the first of
+    the deployments.
     """
 
     settings: PlannedSettings
@@ -140,8 +139,8 @@ def _silent_node(where: str, answer: NoAnswer) -> Finding:
 
 
 def growth_of(cluster: Cluster) -> Growth:
-    """What the cluster's autoscaler says once it has reported anew: the first report may be that of
-    a dead one.
+    """What the cluster's autoscaler says once it has reported anew. The first report may have been
+    left by an autoscaler that is dead.
     """
     until_s = time.monotonic() + REPORT_S
     growth = cluster.growth()
@@ -152,8 +151,8 @@ def growth_of(cluster: Cluster) -> Growth:
 
 
 def _clock_offsets_s(probes: Probes, node_ids: Sequence[str]) -> dict[str, float]:
-    """Node id -> seconds by which its clock is off at least: by the fastest of several round trips,
-    minus half of that one.
+    """Node id -> seconds by which its clock is off at least: the offset at the fastest of several
+    round trips, less half of that round trip.
     """
     fastest: dict[str, tuple[float, float]] = {}  # seconds of the round trip, offset
     for _ in range(ROUNDS):

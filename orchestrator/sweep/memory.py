@@ -9,12 +9,12 @@ M_ARENA_MAX = -8  # malloc.h
 
 
 def share_one_heap() -> None:
-    """Let threads that start from now on, and Arrow, allocate on the one heap of the C library.
-    Call it early: glibc settles how many heaps there may be when there are a few.
+    """Let Arrow, and threads that start from now on, allocate on the one heap of the C library.
+    Call it early: glibc settles how many heaps there may be once there are a few.
 
-    Where each thread and Arrow have their own, what they free stays in pieces there, and memory
-    grows with the points that were measured. C libraries other than glibc have no such setting for
-    threads.
+    With heaps of their own, what threads and Arrow free stays there in pieces, and memory grows
+    with the number of points that were measured. C libraries other than glibc have no such setting
+    for threads.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(AttributeError, OSError):

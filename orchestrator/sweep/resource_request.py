@@ -134,15 +134,15 @@ class ResourceRequest:
     def may_come(
         self, machines: Sequence[Machine], types: Sequence[NodeType]
     ) -> tuple[tuple[str, ...], float]:
-        """The types of node that may be added for it, and how many more of them: infinite where
-        that is not known.
+        """The types of node that may be added for it, and how many more nodes of these types:
+        infinite where that is not known.
         """
         fitting = self._addable(types)
         names = tuple(kind.name for kind in fitting)
         if not fitting:
             return names, math.inf
-        there = sum(machine.labels.get(NODE_GROUP) in names for machine in machines)
-        return names, sum(kind.most for kind in fitting) - there
+        present = sum(machine.labels.get(NODE_GROUP) in names for machine in machines)
+        return names, sum(kind.most for kind in fitting) - present
 
     def _addable(self, types: Sequence[NodeType]) -> list[NodeType]:
         """The types of which an autoscaler may add nodes for it."""
@@ -185,8 +185,8 @@ class ResourceRequest:
         types: Sequence[NodeType] = (),
         most: float = math.inf,
     ) -> list[Machine]:
-        """The ``least_nodes`` that it takes, with all the cores that others may want who share
-        them.
+        """The ``least_nodes`` that it takes, as machines with endless cores, so that other launches
+        may share them.
         """
         sizes: list[int] = []
         for footprint in self._whole_nodes(machines, types, most):
@@ -229,10 +229,13 @@ class ResourceRequest:
     def _whole_nodes(
         self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
     ) -> list[Footprint]:
-        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest
-        machine that fits and is no larger than all types that may be added, else of the smallest
-        type. Where these are more than ``most``, of the next size of which it takes no more, or the
-        fewest. Without GPUs, of the smallest type. Where none is known, as large as its bundles.
+        """Whole nodes that hold all replicas.
+
+        Their size is the one that the hardware says; else that of the smallest machine that fits
+        and is no larger than the largest type that may be added; else that of the smallest such
+        type. If that takes more than ``most`` nodes, it is the next size that does not, or the one
+        that takes the fewest. Without GPUs it is the smallest type. Where no size is known, nodes
+        are as large as the bundles.
         """
         if self.gpus and self.gpus_per_node:
             return self._pack_onto_nodes(max(self.gpus, self.gpus_per_node), math.inf)

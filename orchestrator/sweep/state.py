@@ -17,7 +17,7 @@ from orchestrator.spec.load import format_duration
 from orchestrator.sweep.admission import Reservation, Spending
 from orchestrator.sweep.launch_state import LaunchEvent, LaunchRecord
 
-# before a host that was given back is tried again: each try starts an agent where others measure
+# how long a host that others hold is not tried: each try starts an agent where others measure
 REST_S, MOST_REST_S = 2.0, 60.0
 
 
@@ -51,8 +51,8 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class _SetAside:
-    """What a launch does now ends ``seconds`` after ``since_s``; that is infinite as long as it
-    holds no devices.
+    """Budget that is set aside for a launch until what it does now ends, which is ``seconds`` after
+    ``since_s``. ``since_s`` is infinite as long as the launch holds no devices.
     """
 
     deployment: Deployment
@@ -60,7 +60,7 @@ class _SetAside:
     since_s: float
 
     def cost(self, now_s: float) -> Spending:
-        """What it will still use."""
+        """What the launch will still use for that."""
         left_s = max(0.0, self.since_s + self.seconds - now_s)
         return cost_of(self.deployment, min(self.seconds, left_s))
 
@@ -78,14 +78,14 @@ class _Rest:
 
 
 class SweepState:
-    """Shared by the threads of a sweep's launches: which launch is in which state, and what they
-    hold and have used. Thread-safe.
+    """Which launch of a sweep is in which state, and what the launches hold and have used. Shared
+    by their threads. Thread-safe.
     """
 
     def __init__(self) -> None:
         self.counts = MeasurementCounts()
-        # deployment id -> seconds of its last start; engine -> actual divided by estimated time of
-        # its starts
+        # deployment id -> seconds of its last start; and engine -> actual divided by estimated time
+        # of all its starts
         self.starts: dict[str, float] = {}
         # engine -> actual and estimated seconds of its starts
         self._engines: dict[str, tuple[float, float]] = {}
@@ -94,7 +94,7 @@ class SweepState:
         self._spent = Spending()
         self._set_aside: dict[str, _SetAside] = {}  # by deployment id
         self._resting: dict[str, _Rest] = {}  # by address
-        # hosts of a launch that gave up waiting for now -> since when it had waited
+        # hosts of a launch that waits on other hosts by now -> since when it had waited for them
         self._waited_since: dict[tuple[str, ...], int] = {}
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = 0.0
@@ -199,7 +199,9 @@ class SweepState:
                 self._set_aside[deployment.id] = replace(aside, since_s=now_s)
 
     def released(self, deployment: Deployment, now_s: float) -> float | None:
-        """The deployment gave back its devices; for how long it held them, None if it had none."""
+        """The deployment gave back its devices. Returns for how long it held them, None if it held
+        none.
+        """
         with self._lock:
             self._set_aside.pop(deployment.id, None)
             launch = self._launch(deployment)
@@ -220,8 +222,8 @@ class SweepState:
             return spent
 
     def set_aside(self, deployment: Deployment, seconds: float, now_s: float) -> None:
-        """What a launch does now will end in so many seconds, or if it holds no devices yet, so
-        long after it does.
+        """Set budget aside for what a launch does now. It ends after so many seconds, which begin
+        now, or when the launch holds its devices.
         """
         with self._lock:
             holds_devices = self._launch(deployment).held_since_s is not None
@@ -229,27 +231,28 @@ class SweepState:
             self._set_aside[deployment.id] = _SetAside(deployment, seconds, since_s)
 
     def aside(self, now_s: float, but: str) -> Spending:
-        """GPU time and money that launches will still use until what they do now ends as estimated,
-        without that of the deployment ``but``.
+        """GPU time and money that are set aside for launches, without that of the deployment
+        ``but``.
         """
         with self._lock:
             others = [aside for name, aside in self._set_aside.items() if name != but]
         return sum((aside.cost(now_s) for aside in others), Spending())
 
     def rest(self, address: str, now_s: float, longer: bool = False) -> float:
-        """Other sweeps hold this host: do not try it for a while. ``longer``: each time twice as
-        long, so that other nodes have time to come. Returns for how long.
+        """Do not try this host for a while, because other sweeps hold it. Returns for how long.
+        ``longer``: each time twice as long, so that other nodes have time to come.
         """
         with self._lock:
+            rest_s = REST_S
             last = self._resting.get(address)
-            last_s = last.length_s if last is not None and longer else 0.0
-            rest_s = min(MOST_REST_S, max(REST_S, 2 * last_s))
+            if last is not None and longer:
+                rest_s = min(MOST_REST_S, max(REST_S, 2 * last.length_s))
             self._resting[address] = _Rest(now_s, now_s + rest_s)
             return rest_s
 
     def wake(self, address: str) -> None:
-        """The host could be leased. Whoever of this sweep wants it next stands at the end of the
-        line.
+        """The host was leased, so it may be tried again. The next launch of this sweep that wants
+        it stands at the end of the line.
         """
         with self._lock:
             self._resting.pop(address, None)
@@ -258,8 +261,8 @@ class SweepState:
                     del self._waited_since[addresses]
 
     def waits_for(self, deployment: Deployment, address: str) -> None:
-        """A launch waits for a host that others hold; meanwhile its devices cost nothing, and no
-        other launch is started there.
+        """A launch waits for a host that others hold. Meanwhile its devices cost nothing, and no
+        other launch is started on that host.
         """
         with self._lock:
             launch = self._launch(deployment)
@@ -277,15 +280,15 @@ class SweepState:
         return [launch for launch in launches if launch.state is LaunchState.OCCUPIED]
 
     def keep_place(self, addresses: Iterable[str], since_ns: int) -> None:
-        """A launch gave up waiting for these hosts for now: the next one that wants the same ones
-        takes its place in line.
+        """A launch no longer waits for these hosts. The next launch of this sweep that wants the
+        same hosts takes its place in line.
         """
         with self._lock:
             self._waited_since[tuple(sorted(addresses))] = since_ns
 
     def place_in_line(self, addresses: Iterable[str]) -> int:
-        """Since when a launch of this sweep has waited for these hosts, by a host's clock; 0 if
-        none has.
+        """Since when a launch of this sweep had waited for these hosts, by a host's clock; 0 if
+        none had. The place is given away only once.
         """
         with self._lock:
             return self._waited_since.pop(tuple(sorted(addresses)), 0)
@@ -344,21 +347,26 @@ class SweepState:
 def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> float:
     """Share of a sweep that no span [start, end) of work covers; 0 for a sweep of no length.
 
-    Work is an engine's start (from placement to ready) and a load point (from its common start,
-    warm-up included, to the end of its window). So is the time for which a host is left to another
-    sweep. The rest is overhead: planning, waiting for placement, draining and committing between
-    points, stopping engines, pauses before retries.
+    Spans of work are an engine's start (from placement to ready), a load point (from its common
+    start, warm-up included, to the end of its window), and the time for which a host is left to
+    another sweep. All other time is overhead: planning, waiting for placement, draining and
+    committing between points, stopping engines, pauses before retries. Instants are Unix
+    nanoseconds.
     """
     start, end = sweep
-    idle_ns, covered_until = 0, start
-    for began, ended in sorted((min(max(a, start), end), min(b, end)) for a, b in work):
-        idle_ns += max(0, began - covered_until)
-        covered_until = max(covered_until, ended)
-    return (idle_ns + max(0, end - covered_until)) / (end - start) if end > start else 0.0
+    if end <= start:
+        return 0.0
+    idle_ns = 0
+    covered_until = start
+    for began, ended in sorted(work):
+        idle_ns += max(0, min(began, end) - covered_until)
+        covered_until = max(covered_until, min(ended, end))
+    idle_ns += max(0, end - covered_until)
+    return idle_ns / (end - start)
 
 
 def cost_of(deployment: Deployment, seconds: float) -> Spending:
-    """The cost of holding a deployment's GPUs for so long; cores and endpoints cost nothing."""
+    """What it costs to hold a deployment's GPUs for so long; cores and endpoints cost nothing."""
     if deployment.hardware.is_cpu or deployment.settings.url:
         return Spending()
     gpu_s = seconds * deployment.devices
