@@ -15,8 +15,8 @@ ALL_NS = (0, 2**62)  # a window without end
 
 
 @dataclass(frozen=True, slots=True)
-class ClientReport:
-    """What one client last reported of requests that have not ended, ns since the point's start.
+class OpenRequests:
+    """The requests of one client that had not ended when it reported, ns since the point's start.
 
     ``open``: for each of them when it was due, and whether nothing of its answer has come.
     """
@@ -52,7 +52,7 @@ class Outcomes:
 
 
 def outcomes(
-    reports: Sequence[ClientReport], requests: pa.Table, token_events: pa.Table
+    reports: Sequence[OpenRequests], requests: pa.Table, token_events: pa.Table
 ) -> Outcomes:
     """The requests of a running point. ``reports``: the last one of each client. ``requests``,
     ``token_events``: the rows of what ended.
@@ -74,7 +74,7 @@ def _seconds(column_ns: pa.ChunkedArray) -> Floats:
     return seconds
 
 
-def _open_requests(reports: Sequence[ClientReport]) -> tuple[Floats, LimitValues]:
+def _open_requests(reports: Sequence[OpenRequests]) -> tuple[Floats, LimitValues]:
     """When open requests were due, and the least that their values can still become: an open
     request lasts as long as it has lasted, and so does its TTFT while nothing of its answer has
     come.
