@@ -191,14 +191,14 @@ def prefilled() -> OpenAICompletion:
     return parse_completion(fields, prefill)
 
 
-def test_a_decode_replica_computes_only_the_last_token_of_a_prompt_that_it_is_handed() -> None:
+def test_a_decode_replica_computes_the_last_token_of_a_received_prompt() -> None:
     decode = replace(SERVING, options=replace(OPTIONS, role="decode"))
     handed_over: Any = prefilled().document()
     assert computed_tokens(decode, handed_over["kv_transfer_params"]) == 1
     assert computed_tokens(decode, None) == 100
 
 
-def test_a_replica_without_a_role_computes_the_prompts_that_it_is_handed() -> None:
+def test_a_replica_without_a_role_computes_received_prompts_again() -> None:
     handed_over: Any = prefilled().document()
     assert computed_tokens(SERVING, handed_over["kv_transfer_params"]) == 100
 

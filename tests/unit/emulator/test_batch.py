@@ -38,7 +38,7 @@ def submitted(batch: Batch, requests: list[tuple[float, int, int, int]]) -> list
     interval=st.sampled_from([None, 7, 30]),
 )
 @hypothesis_settings(max_examples=90, deadline=None)
-def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
+def test_jumping_over_steps_gives_the_times_of_single_steps(
     requests: list[tuple[float, int, int, int]],
     kv_tokens: int,
     stages: int,
@@ -61,14 +61,14 @@ def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
     run(jumping)
     run(stepping, max_steps=1)
     assert jumping.step == stepping.step
-    for one, other in zip(many, single, strict=True):
-        assert one.first_token_s == pytest.approx(other.first_token_s, rel=1e-9)
-        assert one.last_token_s == pytest.approx(other.last_token_s, rel=1e-9)
-        assert one.preemptions == other.preemptions
+    for sequence, other in zip(many, single, strict=True):
+        assert sequence.first_token_s == pytest.approx(other.first_token_s, rel=1e-9)
+        assert sequence.last_token_s == pytest.approx(other.last_token_s, rel=1e-9)
+        assert sequence.preemptions == other.preemptions
 
 
 @pytest.mark.parametrize("jitter", [0.2, 0.5])
-def test_where_steps_vary_an_arrival_waits_no_longer_for_a_jump_than_for_single_steps(
+def test_jumps_over_varying_steps_do_not_delay_an_arrival(
     jitter: float,
 ) -> None:
     # some 200 steps apart
@@ -78,7 +78,7 @@ def test_where_steps_vary_an_arrival_waits_no_longer_for_a_jump_than_for_single_
         batch = Batch(a_replica(IDEAL.model_copy(update={"jitter": jitter})), seed)
         sequences = submitted(batch, [(arrival_s, 100, 300, 0) for arrival_s in arrivals])
         run(batch, max_steps)
-        ttft_s.append([one.first_token_s - one.ready_s for one in sequences])
+        ttft_s.append([sequence.first_token_s - sequence.ready_s for sequence in sequences])
     jumping, stepping = ttft_s
     assert np.mean(jumping) == pytest.approx(np.mean(stepping), rel=0.05)
     assert np.quantile(jumping, [0.5, 0.9, 0.99]) == pytest.approx(
@@ -102,11 +102,13 @@ def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
         for sequence in batch.decoding:
             given_out[sequence] += 1
         assert batch.kv_used <= kv_tokens
-    assert [given_out[one] for one in sequences] == [one.output_tokens for one in sequences]
+    assert [given_out[sequence] for sequence in sequences] == [
+        sequence.output_tokens for sequence in sequences
+    ]
     assert (batch.kv_used, batch.context, batch.windowed, len(batch._given_back)) == (0, 0, 0, 0)
 
 
-def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token() -> None:
+def test_a_request_alone_takes_a_prefill_and_a_step_per_further_token() -> None:
     replica = a_replica(Constants(request_overhead_s=0.5, jitter=0.0))
     batch = Batch(replica)
     sequence = batch.submit(1.0, prompt_tokens=100, output_tokens=3)
@@ -117,7 +119,7 @@ def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_of_requests_that_come_at_one_instant_an_idle_engine_starts_with_the_first_alone(
+def test_an_idle_engine_starts_with_the_first_of_simultaneous_requests_alone(
     busy: bool,
 ) -> None:
     replica = a_replica(
@@ -129,9 +131,9 @@ def test_of_requests_that_come_at_one_instant_an_idle_engine_starts_with_the_fir
         batch.advance(1)
     wave = [batch.submit(batch.clock, 100, 5) for _ in range(4)]
     batch.advance(1)
-    assert [one.prefilled for one in wave] == ([0, 0, 0, 0] if busy else [100, 0, 0, 0])
+    assert [sequence.prefilled for sequence in wave] == ([0, 0, 0, 0] if busy else [100, 0, 0, 0])
     batch.advance(1)
-    assert [one.prefilled for one in wave] == [100] * 4
+    assert [sequence.prefilled for sequence in wave] == [100] * 4
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
@@ -159,13 +161,17 @@ def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
         batch.submit(0, 2000, 5)
         batch.advance(1)
         assert len(batch.decoding) == 2
-    assert ([one.tokens_at(shared.step) for one in shared.decoding], shared.resting) == ([2, 1], 0)
-    assert ([one.tokens_at(first.step) for one in first.decoding], first.resting) == ([1, 1], 1)
+    assert ([sequence.tokens_at(shared.step) for sequence in shared.decoding], shared.resting) == (
+        [2, 1],
+        0,
+    )
+    assert ([sequence.tokens_at(first.step) for sequence in first.decoding], first.resting) == (
+        [1, 1],
+        1,
+    )
 
 
-def test_with_an_interval_new_requests_are_looked_for_after_so_many_decodes_or_at_once_after_a_prompt() -> (
-    None
-):
+def test_new_requests_are_looked_for_at_intervals_and_after_every_prompt() -> None:
     replica = a_replica(
         IDEAL.model_copy(update={"prefill_first": True}), scheduler_recv_interval=10
     )
@@ -201,7 +207,9 @@ def test_prefills_that_go_first_lose_no_token_either(
             given_out[sequence] += 1
         for sequence in list(batch.decoding)[batch.resting :]:
             given_out[sequence] += 1
-    assert [given_out[one] for one in sequences] == [one.output_tokens for one in sequences]
+    assert [given_out[sequence] for sequence in sequences] == [
+        sequence.output_tokens for sequence in sequences
+    ]
     assert (batch.kv_used, batch.context, batch.windowed) == (0, 0, 0)
 
 
@@ -238,7 +246,7 @@ def computed(batch: Batch) -> int:
     return tokens
 
 
-def test_what_nobody_took_of_a_preempted_sequence_is_found_again() -> None:
+def test_free_blocks_of_a_preempted_sequence_are_used_again() -> None:
     once = 100 + 59 + 100 + 59  # the last token of an answer is never read
     # of 110 tokens the older one took 50: 3 blocks are left
     for caching, again in ((False, 110), (True, 110 - 48)):
@@ -258,8 +266,8 @@ def test_room_that_was_given_back_first_is_taken_first() -> None:
         batch.advance(1)
     first, second = batch.waiting[1], batch.waiting[0]
     left = {
-        one: sum(tokens for owner, tokens in batch._given_back if owner is one)
-        for one in (first, second)
+        sequence: sum(tokens for owner, tokens in batch._given_back if owner is sequence)
+        for sequence in (first, second)
     }
     assert left[first] < left[second]
     batch.cancel(first)

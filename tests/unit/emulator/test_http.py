@@ -62,9 +62,9 @@ def test_a_request_is_read_whole_wherever_the_network_cuts_it(cut: int) -> None:
     connection, _, seen = connected()
     connection.data_received(POST[:cut])
     connection.data_received(POST[cut:])
-    assert [(one.method, one.path, one.body, one.headers["x-key"]) for one in seen] == [
-        ("POST", "/a", b"hello", "v")
-    ]
+    assert [
+        (request.method, request.path, request.body, request.headers["x-key"]) for request in seen
+    ] == [("POST", "/a", b"hello", "v")]
 
 
 def test_pipelined_requests_are_answered_one_after_the_other() -> None:
@@ -84,7 +84,7 @@ def test_a_client_that_asks_for_it_is_disconnected_after_the_answer() -> None:
     assert transport.closed == "close"
 
 
-def test_what_is_not_http_gets_a_400() -> None:
+def test_bytes_that_are_not_http_get_a_400() -> None:
     connection, transport, _ = connected()
     connection.data_received(b"\x16\x03\x01 not http\r\n\r\n")
     assert transport.sent().startswith(b"HTTP/1.1 400")

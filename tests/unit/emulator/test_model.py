@@ -39,9 +39,7 @@ def test_context_adds_the_time_to_read_its_keys_and_values() -> None:
     assert decode_s(costs, 1, 1000) - decode_s(costs, 1, 0) == pytest.approx(1000 * kv_bytes / 1e12)
 
 
-def test_a_long_prefill_takes_its_flops_over_the_peak_and_its_activations_over_the_bandwidth() -> (
-    None
-):
+def test_a_long_prefill_takes_the_time_of_its_flops_and_its_activations() -> None:
     model, costs = facts(), a_replica().costs
     head = model.shape.vocab_size * model.shape.hidden_size
     products = math.hypot(
@@ -55,19 +53,21 @@ def test_a_long_prefill_takes_its_flops_over_the_peak_and_its_activations_over_t
 
 
 def test_tensor_parallelism_divides_the_work_and_adds_communication() -> None:
-    one, two = a_replica().costs, a_replica(tensor_parallel_size=2).costs
-    assert two.token_s == pytest.approx(one.token_s / 2)
-    assert two.weights_s == pytest.approx(one.weights_s / 2, rel=0.01)  # norms are on every rank
+    alone, divided = a_replica().costs, a_replica(tensor_parallel_size=2).costs
+    assert divided.token_s == pytest.approx(alone.token_s / 2)
+    assert divided.weights_s == pytest.approx(
+        alone.weights_s / 2, rel=0.01
+    )  # norms are on every rank
     # what goes through norms is on every rank, too
-    assert one.traffic_s > two.traffic_s > one.traffic_s / 2
+    assert alone.traffic_s > divided.traffic_s > alone.traffic_s / 2
     slow = replica(settings(tensor_parallel_size=2), facts(), device(link_bytes_s=1e9), IDEAL).costs
-    assert slow.traffic_s - two.traffic_s == pytest.approx(64 * 4096 * 2 / 1e9, rel=1e-4)
+    assert slow.traffic_s - divided.traffic_s == pytest.approx(64 * 4096 * 2 / 1e9, rel=1e-4)
     latency = {"collective_latency_s": 3e-6, "collective_rank_s": 1e-6}
     assert step_s(constants=latency) == 0
     assert step_s(constants=latency, tensor_parallel_size=8) == pytest.approx(64 * 11e-6)
 
 
-def test_every_layer_has_a_floor_and_blocks_of_fp8_and_experts_raise_it() -> None:
+def test_every_layer_has_a_floor_that_fp8_blocks_and_experts_raise() -> None:
     floor = {"layer_overhead_s": 1e-5, "block_fp8_layer_overhead_s": 2e-5}
     assert step_s(constants=floor) == pytest.approx(32e-5)
     assert step_s(constants=floor, quantization="fp8_per_block") == pytest.approx(96e-5)
@@ -112,10 +112,10 @@ def test_constants_that_are_not_given_are_those_of_the_engine() -> None:
 
 
 def test_pipeline_parallelism_does_not_speed_up_one_request_but_a_batch() -> None:
-    one, two = a_replica().costs, a_replica(pipeline_parallel_size=2).costs
-    assert decode_s(two, 1, 1000) == pytest.approx(decode_s(one, 1, 1000))
+    alone, divided = a_replica().costs, a_replica(pipeline_parallel_size=2).costs
+    assert decode_s(divided, 1, 1000) == pytest.approx(decode_s(alone, 1, 1000))
     many = 2000
-    assert decode_s(two, many, 10) == pytest.approx(decode_s(one, many, 10) / 2, rel=0.01)
+    assert decode_s(divided, many, 10) == pytest.approx(decode_s(alone, many, 10) / 2, rel=0.01)
 
 
 def test_kv_heads_beyond_their_number_are_replicated_not_divided() -> None:
@@ -129,9 +129,9 @@ def test_a_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
         "model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
         "v_head_dim": 128,
     }  # fmt: skip
-    one = a_replica(config=config).estimate.kv_bytes_per_token
-    assert one == (512 + 64) * 2 * 32
-    assert a_replica(config=config, tensor_parallel_size=8).estimate.kv_bytes_per_token == one
+    alone = a_replica(config=config).estimate.kv_bytes_per_token
+    assert alone == (512 + 64) * 2 * 32
+    assert a_replica(config=config, tensor_parallel_size=8).estimate.kv_bytes_per_token == alone
 
 
 def test_fp8_weights_halve_the_reading_and_double_the_peak() -> None:
@@ -148,7 +148,7 @@ def test_an_fp8_cache_holds_twice_the_tokens() -> None:
     )
 
 
-def test_a_step_of_a_mixture_of_experts_reads_the_expected_number_of_distinct_experts() -> None:
+def test_a_step_reads_the_expected_number_of_distinct_experts() -> None:
     costs = a_replica(
         config={"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     ).costs
@@ -176,7 +176,7 @@ def test_the_kv_capacity_is_what_the_user_fixed() -> None:
     assert a_replica(kv_cache_memory_bytes=131072 * 1000).limits.kv_tokens == 1000
 
 
-def test_what_nobody_says_of_batches_is_what_vllm_takes_on_large_gpus() -> None:
+def test_open_batch_sizes_are_those_of_vllm_on_large_gpus() -> None:
     limits = replica(
         settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL
     ).limits

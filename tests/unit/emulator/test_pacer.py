@@ -64,7 +64,7 @@ def run(pacer: Pacer, clock: Clock, step_s: float = 1e-4, steps: int = 10_000) -
         pacer.catch_up()
 
 
-def test_every_token_leaves_at_its_own_instant_and_the_last_one_where_the_model_says(
+def test_every_token_leaves_at_the_instant_that_the_model_gives_it(
     pacer: Pacer, clock: Clock
 ) -> None:
     clients = [Client(clock) for _ in range(5)]
@@ -97,7 +97,7 @@ def test_nothing_leaves_before_its_time(pacer: Pacer, clock: Clock) -> None:
     pacer.close()
 
 
-def test_a_late_step_is_counted_as_late_and_does_not_move_the_next_ones(
+def test_a_late_step_is_counted_and_does_not_delay_the_next_ones(
     pacer: Pacer, clock: Clock
 ) -> None:
     client = Client(clock)
@@ -109,9 +109,7 @@ def test_a_late_step_is_counted_as_late_and_does_not_move_the_next_ones(
     assert client.at_s[-1] == pytest.approx(sequence.last_token_s, abs=1e-5)
 
 
-def test_a_request_that_follows_on_the_end_of_another_waits_for_the_next_step(
-    pacer: Pacer, clock: Clock
-) -> None:
+def test_a_request_that_follows_another_waits_for_the_next_step(pacer: Pacer, clock: Clock) -> None:
     second = Client(clock)
 
     class Chained(Client):

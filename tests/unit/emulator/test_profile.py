@@ -110,7 +110,7 @@ def test_a_profile_that_asks_for_too_much_is_refused(
         profile_from(tmp_path, text, name)
 
 
-def test_a_profile_file_can_describe_a_device_and_a_model_of_its_own(tmp_path: Path) -> None:
+def test_a_profile_can_describe_its_own_device_and_model(tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     path.write_text(
         "accelerator: {name: new, memory_gb: 300, bandwidth_gb_s: 9000, tflops: {bfloat16: 3000}}\n"
@@ -138,7 +138,7 @@ def test_without_a_profile_the_deployments_own_model_and_device_are_imitated() -
     assert facts_of(profile, settings(model="Qwen/Qwen3-8B")).model_type == "qwen3"
 
 
-def test_on_a_cpu_or_with_an_unknown_model_a_well_known_pair_is_imitated() -> None:
+def test_unknown_devices_and_models_are_replaced_by_known_ones() -> None:
     assert device_of(load_profile(None), Hardware(name="cpu")).name == "H100-80GB"
     assert facts_of(load_profile(None), settings(model="never-heard-of")).model == LLAMA
 

@@ -108,7 +108,7 @@ def multiples_of_the_median(
 @pytest.mark.parametrize(
     ("in_flight", "requests", "ttft", "tpot"), [(4, 400, 1.085, 1.028), (64, 2560, 1.746, 1.033)]
 )
-def test_the_p90_of_long_published_runs_of_vllm_is_as_far_above_the_median(
+def test_the_p90_of_published_vllm_runs_is_as_far_above_the_median(
     in_flight: int, requests: int, ttft: float, tpot: float
 ) -> None:
     """gpt-oss-120b on one H200, vLLM 0.22 (benchmarks/emulator/tails.csv, "H200 sweep 2026-06",
@@ -122,7 +122,7 @@ def test_the_p90_of_long_published_runs_of_vllm_is_as_far_above_the_median(
 
 
 @pytest.mark.parametrize(("in_flight", "ttft", "tpot"), [(4, 1.205, 1.020), (16, 1.912, 1.038)])
-def test_published_p90s_of_sglang_stand_where_simulated_ones_do(
+def test_published_p90s_of_sglang_are_p90s_of_the_simulation(
     in_flight: int, ttft: float, tpot: float
 ) -> None:
     """DeepSeek-R1 on eight H200, SGLang 0.5.12 (benchmarks/emulator/tails.csv, "InferenceX
@@ -158,7 +158,7 @@ def test_steps_vary_as_published_gaps_between_tokens_do(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_the_shipped_constants_are_those_that_did_not_see_what_they_are_scored_on(
+def test_the_shipped_constants_were_not_fitted_on_the_points_that_score_them(
     engine: str,
 ) -> None:
     device = find("H100")

@@ -62,10 +62,10 @@ def a_replica(
 ) -> Replica:
     """Of Llama-3.1-8B in vLLM. ``stored``: the quantization_config of its checkpoint."""
     settings = EngineSettings(**{"engine": "vllm", "model": MODEL} | changes)
-    facts, found = model_facts(MODEL), find(device)
-    assert facts and found
+    facts, accelerator = model_facts(MODEL), find(device)
+    assert facts and accelerator
     facts = replace(facts, quantization=quantization_from_config(stored))
-    return replica(settings, facts, found, constants)
+    return replica(settings, facts, accelerator, constants)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_constants_that_are_not_given_are_those_fitted_on_the_tables(in_the_tabl
         ({"stored": FP8 | {"kv_cache_quant_algo": "nvfp4"}}, "no KV cache in nvfp4"),
     ],
 )
-def test_what_the_tables_have_no_row_for_is_said(
+def test_a_missing_row_of_the_tables_is_named(
     in_the_tables: None, changes: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(NoRow, match=why):
@@ -142,20 +142,20 @@ def test_what_the_tables_have_no_row_for_is_said(
         ({"stored": FP8, "quantization": "fp8"}, "bfloat16", None),
     ],
 )
-def test_kernels_are_those_of_the_kv_cache_and_of_what_is_quantized_while_loading(
+def test_kernels_follow_the_kv_cache_and_quantization_while_loading(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], cache: str, products: str | None
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    precisions: list[dict[str, Any]] = []
 
     def compiled(config: str, system: str, backend: str, words: tuple[tuple[str, Any], ...]) -> Any:
-        asked.append(dict(words))
+        precisions.append(dict(words))
         return Kernels()
 
     monkeypatch.setattr(tables, "_compiled", compiled)
     a_replica(**changes)
-    assert [(one["kvcache_quant_mode"], one.get("gemm_quant_mode")) for one in asked] == [
-        (cache, products)
-    ]
+    assert [
+        (options["kvcache_quant_mode"], options.get("gemm_quant_mode")) for options in precisions
+    ] == [(cache, products)]
 
 
 def test_without_the_package_the_tables_have_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_without_the_package_the_tables_have_no_row(monkeypatch: pytest.MonkeyPa
     tables._compiled.cache_clear()
 
 
-def test_a_shape_beyond_the_tables_is_said_in_one_line(in_the_tables: None) -> None:
+def test_a_shape_beyond_the_tables_is_an_error_of_one_line(in_the_tables: None) -> None:
     with pytest.raises(NoRow, match=r"^RuntimeError: no bracket$"):
         a_replica().costs.decode(65, 65, 0.0)
 

@@ -27,5 +27,5 @@ def test_lmdeploy_has_a_list_of_its_own_for_turbomind() -> None:
     assert recorded.turbomind != recorded.names
 
 
-def test_an_engine_that_is_not_in_the_lists_has_no_support_to_judge_by() -> None:
+def test_an_engine_without_a_list_has_no_support_to_judge() -> None:
     assert support("endpoint") is None

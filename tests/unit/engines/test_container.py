@@ -88,9 +88,7 @@ def test_apptainer_takes_files_folders_and_addresses_as_they_stand(image: str) -
     assert image in made("apptainer", image=image).argv
 
 
-def test_of_the_nodes_variables_an_apptainer_container_sees_what_apptainer_needs_and_no_path_of_the_node() -> (
-    None
-):
+def test_apptainer_inherits_the_variables_that_it_needs_and_no_paths() -> None:
     wanted = made("apptainer").inherits
     assert wanted is not None
     for name in ("PATH", "HOME", "APPTAINER_CACHEDIR", "HTTPS_PROXY", "https_proxy", "HF_TOKEN"):
@@ -125,7 +123,7 @@ def test_secrets_travel_by_name(runtime: str) -> None:
     )
 
 
-def test_without_a_cache_of_its_own_a_container_shares_the_nodes_hub_cache(
+def test_a_container_shares_the_hub_cache_of_its_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
@@ -178,16 +176,16 @@ def infiniband(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["docker", "podman"])
-def test_amds_gpus_get_the_devices_that_rocm_documents_and_are_chosen_by_its_own_variable(
+def test_amd_gpus_get_the_devices_and_the_variable_that_rocm_documents(
     runtime: str,
 ) -> None:
     settings = EngineSettings(
         engine="vllm", model="m", image="rocm/vllm:1", container_runtime=runtime
     )  # type: ignore[arg-type]
     command = ENGINES["vllm"].command(settings, MI300X, NODE, "k3y")
-    said = {f"{flag}={value}" for flag, value in itertools.pairwise(command.argv)}
-    assert set(DOCUMENTED_ROCM.split()) <= said
-    assert "--env=HIP_VISIBLE_DEVICES" in said
+    options_with_values = {f"{flag}={value}" for flag, value in itertools.pairwise(command.argv)}
+    assert set(DOCUMENTED_ROCM.split()) <= options_with_values
+    assert "--env=HIP_VISIBLE_DEVICES" in options_with_values
     assert command.env["HIP_VISIBLE_DEVICES"] == "0,3"
     assert "CUDA_VISIBLE_DEVICES" not in command.env, "vLLM refuses to start where the two differ"
     assert "--gpus" not in command.argv
@@ -208,7 +206,7 @@ def test_a_container_sees_the_nodes_infiniband_where_there_is_one(hardware: Hard
     assert "infiniband" not in shlex.join(made("docker", CPU).argv)
 
 
-def test_what_says_a_nodes_network_reaches_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_a_nodes_network_reach_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
     assert "--env NCCL_IB_HCA" in shlex.join(made("docker").argv)
     assert "NCCL_IB_HCA".startswith(made("apptainer").inherits or ())
@@ -303,7 +301,7 @@ def test_options_of_another_runtime_are_a_problem_of_the_deployment() -> None:
 @pytest.mark.parametrize(
     "words", [("-e", "CUDA_VISIBLE_DEVICES=0"), ("--env=NVIDIA_VISIBLE_DEVICES=all",)]
 )
-def test_the_devices_given_are_not_chosen_anew_inside(words: tuple[str, ...]) -> None:
+def test_a_container_cannot_choose_other_devices(words: tuple[str, ...]) -> None:
     made = EngineSettings(engine="vllm", model="m", image="i", container_args=words)
     assert "the cluster gives the devices" in "\n".join(problems_of(ENGINES["vllm"], made, H100))
     assert problems_of(ENGINES["vllm"], made, CPU) == [], (

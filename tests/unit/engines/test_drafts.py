@@ -24,10 +24,10 @@ def settings(engine: str, **given: Any) -> EngineSettings:
 def flags(engine: str, speculative: dict[str, Any], **given: Any) -> dict[str, list[str]]:
     made = settings(engine, speculative=speculative, **given)
     assert problems_of(ENGINES[engine], made, GPU) == []
-    found: dict[str, list[str]] = by_flag(
+    own_flags: dict[str, list[str]] = by_flag(
         list(ENGINES[engine].command(made, GPU, Node(), "k").argv)
     )
-    return found
+    return own_flags
 
 
 def problems(engine: str, speculative: dict[str, Any] | None = None, **given: Any) -> str:
@@ -94,7 +94,7 @@ def test_further_keys_of_a_draft_go_into_vllms_json() -> None:
         ({"method": "mtp", "num_speculative_tokens": 3, "eagle_topk": 2}, "vLLM has no eagle_topk"),
     ],
 )
-def test_what_vllm_has_not_of_drafts_is_refused(drafts: dict[str, Any], sentence: str) -> None:
+def test_draft_settings_that_vllm_lacks_are_refused(drafts: dict[str, Any], sentence: str) -> None:
     assert sentence in problems("vllm", drafts)
 
 
@@ -118,16 +118,16 @@ def test_what_vllm_has_not_of_drafts_is_refused(drafts: dict[str, Any], sentence
 def test_sglang_gets_chains_trees_and_blocks(
     drafts: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    found = flags("sglang", drafts | {"num_speculative_tokens": 3})
+    own_flags = flags("sglang", drafts | {"num_speculative_tokens": 3})
     assert (
         expected.items()
         <= {
             flag.removeprefix("--speculative-"): values[0]
-            for flag, values in found.items()
+            for flag, values in own_flags.items()
             if flag.startswith("--speculative-")
         }.items()
     )
-    assert ("--speculative-num-steps" in found) is ("num-steps" in expected)
+    assert ("--speculative-num-steps" in own_flags) is ("num-steps" in expected)
 
 
 def test_a_tree_without_its_size_is_refused() -> None:
@@ -186,5 +186,5 @@ def test_an_engines_own_name_of_a_method_is_taken(
         "llama_cpp": {"max_model_len": 4096},
     }
     drafts = {"method": method, "num_speculative_tokens": 3}
-    found = flags(engine, drafts, **needed.get(engine, {}))
-    assert found[flag] == [value]
+    own_flags = flags(engine, drafts, **needed.get(engine, {}))
+    assert own_flags[flag] == [value]

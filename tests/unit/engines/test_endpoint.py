@@ -34,7 +34,7 @@ def test_a_url_and_a_name_are_enough() -> None:
         ({"replicas": 2}, "replicas: an endpoint is one server"),
     ],
 )
-def test_what_makes_no_sense_for_it_is_refused(given: dict[str, object], sentence: str) -> None:
+def test_settings_that_no_endpoint_has_are_refused(given: dict[str, object], sentence: str) -> None:
     assert sentence in "\n".join(problems_of(ENDPOINT, settings(**given), CPU))
 
 

@@ -53,7 +53,7 @@ def test_figures_are_read_from_the_log() -> None:
         ("ValueError: all is lost\nKeyError: 'x'", FailureKind.DIED_AT_START),
     ],
 )
-def test_the_log_is_read_by_words_of_the_engine_and_by_shared_ones(
+def test_failures_are_found_by_words_of_the_engine_and_by_shared_words(
     log: str, kind: FailureKind
 ) -> None:
     assert classify(ACME.log, EnginePhase.START, log, 1).kind is kind

@@ -50,7 +50,7 @@ def test_flags_are_present_in_any_spelling_unless_switched_off() -> None:
         ("cache.dtype.inner", "the field kv_cache_dtype"),
     ],
 )
-def test_who_sets_a_flag_or_a_key_already_is_named(name: str, owner: str) -> None:
+def test_a_conflict_names_the_owner_of_the_flag_or_key(name: str, owner: str) -> None:
     owners = {"--max-seqs": "the field max_num_seqs"}
     key_owners = {"cache.dtype": "the field kv_cache_dtype"}
     assert conflicts("Acme", acme(extra_args={name: 1}), owners, key_owners) == [

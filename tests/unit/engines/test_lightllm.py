@@ -65,7 +65,7 @@ def test_command() -> None:
         ({"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "has no method"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     fields: dict[str, Any], sentence: str
 ) -> None:
     problems = problems_of(ENGINES["lightllm"], settings_of("lightllm", **fields), H100)

@@ -84,7 +84,7 @@ def test_several_ranks_on_a_cpu_are_refused() -> None:
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     fields: dict[str, Any], sentence: str
 ) -> None:
     problems = problems_of(ENGINES["llama_cpp"], settings_of("llama_cpp", **fields), H100)

@@ -86,7 +86,7 @@ def test_batch_is_pinned_by_the_name_of_the_gpu(accelerator: str, sequences: int
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     fields: dict[str, Any], sentence: str
 ) -> None:
     problems = problems_of(ENGINES["lmdeploy"], settings_of("lmdeploy", **fields), H100)

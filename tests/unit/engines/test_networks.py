@@ -42,7 +42,7 @@ LONG = NIXL.replace(
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "transport"),
     [
         (NIXL, "cma/memory"),
         (OVER_TCP, "tcp/lo"),
@@ -58,12 +58,12 @@ LONG = NIXL.replace(
         ),
     ],
 )
-def test_ucx_names_what_it_chose_for_a_transfer_not_what_it_has(log: str, said: str) -> None:
-    assert of_kv_caches(log) == said
+def test_ucx_names_what_it_chose_for_a_transfer_not_what_it_has(log: str, transport: str) -> None:
+    assert of_kv_caches(log) == transport
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "transport"),
     [
         (NO_ADAPTER, "tcp"),
         (NO_ADAPTER + FORCED, "tcp"),
@@ -83,12 +83,12 @@ def test_ucx_names_what_it_chose_for_a_transfer_not_what_it_has(log: str, said: 
         ("", NOT_SAID),
     ],
 )
-def test_mooncake_names_its_transport_when_it_starts(log: str, said: str) -> None:
-    assert of_kv_caches(log) == said
+def test_mooncake_names_its_transport_when_it_starts(log: str, transport: str) -> None:
+    assert of_kv_caches(log) == transport
 
 
 @pytest.mark.parametrize(
-    ("network", "on_cpu", "told"),
+    ("network", "on_cpu", "expected"),
     [
         ("Socket", False, "over TCP (Socket)"),
         ("tcp/eth0 tcp/lo", True, "over TCP (tcp/eth0 tcp/lo)"),
@@ -98,12 +98,14 @@ def test_mooncake_names_its_transport_when_it_starts(log: str, said: str) -> Non
         (NOT_SAID, True, ""),
     ],
 )
-def test_tcp_and_what_has_no_name_is_told(network: str, on_cpu: bool, told: str) -> None:
-    assert doubt(network, on_cpu) == told
+def test_tcp_and_networks_without_a_name_raise_a_doubt(
+    network: str, on_cpu: bool, expected: str
+) -> None:
+    assert doubt(network, on_cpu) == expected
 
 
 @pytest.mark.parametrize(
-    ("name_is", "address", "told"),
+    ("name_is", "address", "expected"),
     [
         ("127.0.1.1", "10.0.0.7", {GLOO: "eth1"}),
         (socket.gaierror(), "10.0.0.7", {GLOO: "eth1"}),
@@ -114,7 +116,10 @@ def test_tcp_and_what_has_no_name_is_told(network: str, on_cpu: bool, told: str)
     ],
 )
 def test_gloo_is_told_the_interface_where_the_hosts_name_is_loopback(
-    name_is: str | Exception, address: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    name_is: str | Exception,
+    address: str,
+    expected: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def resolve(_: str) -> str:
         if isinstance(name_is, Exception):
@@ -127,4 +132,4 @@ def test_gloo_is_told_the_interface_where_the_hosts_name_is_loopback(
     }
     monkeypatch.setattr(socket, "gethostbyname", resolve)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
-    assert for_gloo(address) == told
+    assert for_gloo(address) == expected

@@ -57,7 +57,7 @@ def test_a_mistyped_flag_is_refused_with_the_nearest(engine: str, typo: str, mea
         ("lmdeploy", "--sesion-len"),
     ],
 )
-def test_typos_that_were_planned_are_refused(engine: str, typo: str) -> None:
+def test_mistyped_flags_are_refused_with_the_nearest(engine: str, typo: str) -> None:
     assert f"has no flag {typo}; did you mean" in problems(engine, extra_args={typo: 0.5})
 
 
@@ -80,7 +80,7 @@ def test_nonsense_in_a_number_format_is_refused_by_every_engine(engine: str, fie
         ("attention_backend", "FLASHINFR", "FLASHINFER"),
     ],
 )
-def test_vllm_names_the_word_that_was_meant(field: str, word: str, meant: str) -> None:
+def test_the_nearest_value_of_vllm_is_suggested(field: str, word: str, meant: str) -> None:
     assert (
         problems("vllm", **{field: word})
         == f"{field}: vLLM has no '{word}'; did you mean '{meant}'?"
@@ -137,14 +137,14 @@ def test_what_a_parser_would_refuse_is_refused(
     assert sentence in problems(engine, extra_args=flags)
 
 
-def test_a_plugins_word_is_taken_where_plugins_are_named() -> None:
+def test_values_of_plugins_are_accepted_where_plugins_are_named() -> None:
     words = {"quantization": "ours", "load_format": "ours", "attention_backend": "OURS"}
     assert len(problems("vllm", **words).splitlines()) == 3
     assert problems("vllm", **words, env={"VLLM_PLUGINS": "ours"}) == ""
     assert "dtype: 'ours'" in problems("vllm", dtype="ours", env={"VLLM_PLUGINS": "ours"})
 
 
-def test_a_word_that_a_release_unknown_here_may_have_is_a_note() -> None:
+def test_an_unknown_flag_of_an_unrecorded_release_is_a_note() -> None:
     given = {"quantization": "banana", "extra_args": {"--x": 1}, "engine_version": "0.34"}
     assert problems("vllm", **given) == ""
     first, second = notes_of(ENGINES["vllm"], settings("vllm", **given))
@@ -157,7 +157,7 @@ def test_a_word_that_a_release_unknown_here_may_have_is_a_note() -> None:
     ]
 
 
-def test_a_method_that_was_removed_is_refused_with_the_release_that_has_it() -> None:
+def test_a_removed_method_is_refused_with_the_release_that_has_it() -> None:
     drafts = {"method": "medusa", "model": "/heads", "num_speculative_tokens": 3}
     assert problems("vllm", speculative=drafts) == (
         "speculative: vLLM 0.33.0 has no method medusa; 0.32.0 has it: if that one runs, say "

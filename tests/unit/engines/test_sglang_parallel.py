@@ -122,22 +122,20 @@ def test_data_and_expert_parallelism_together_are_attention_ranks_in_one_group(
 @pytest.mark.parametrize(
     ("image", "noted"), [("lmsysorg/sglang:latest", True), ("lmsysorg/sglang:v0.5.23-cu129", False)]
 )
-def test_what_is_taken_for_granted_of_a_release_that_nothing_tells_is_noted(
-    image: str, noted: bool
-) -> None:
+def test_an_assumed_release_is_noted(image: str, noted: bool) -> None:
     notes = SGLANG.command(settings(image=image, **DP_EP), H200, Node(), "key").notes
     assert any("its release is not known" in note for note in notes) is noted
 
 
-def test_the_replica_asks_for_every_rank_and_says_what_its_ranks_share() -> None:
-    asked = settings(tensor_parallel_size=2, **DP_EP)
-    assert asked.world_size == 16
+def test_a_replica_has_all_ranks_and_notes_what_they_share() -> None:
+    wanted = settings(tensor_parallel_size=2, **DP_EP)
+    assert wanted.world_size == 16
     assert "of all attention ranks together" in " ".join(
-        SGLANG.command(asked, H200, Node(), "key").notes
+        SGLANG.command(wanted, H200, Node(), "key").notes
     )
 
 
-def test_attention_ranks_are_said_once() -> None:
+def test_attention_ranks_cannot_be_set_twice() -> None:
     twice = settings(extra_args={"--attn-dp-size": 8}, **DP_EP)
     assert "enable_expert_parallel gives both" in " ".join(problems_of(SGLANG, twice, H200))
     assert (

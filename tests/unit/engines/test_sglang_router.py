@@ -32,6 +32,6 @@ def test_replicas_with_roles_are_named_by_their_role() -> None:
     assert argv_of(PREFILL, DECODE).endswith(expected)
 
 
-def test_only_prefill_replicas_have_a_port_at_which_kv_caches_are_asked_for() -> None:
+def test_only_prefill_replicas_have_a_bootstrap_port() -> None:
     expected = "--prefill http://a:1 8001 --decode http://b:2"
     assert argv_of(PREFILL, DECODE, bootstrap=True).endswith(expected)

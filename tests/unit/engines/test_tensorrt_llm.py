@@ -57,8 +57,8 @@ def test_command_and_file_of_1_2() -> None:
 )
 def test_speculation_in_the_file(spec: dict[str, Any], expected: dict[str, Any]) -> None:
     made = command_of("tensorrt_llm", speculative={"num_speculative_tokens": 3} | spec)
-    found = json.loads(made.files["trtllm.yaml"])["speculative_config"]
-    assert found == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
+    config = json.loads(made.files["trtllm.yaml"])["speculative_config"]
+    assert config == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_unknown_key_is_refused_for_recorded_releases_and_noted_for_others(
         ({"extra_args": {"--tp_size": 2}}, "is set by the field tensor_parallel_size"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     fields: dict[str, Any], sentence: str
 ) -> None:
     problems = problems_of(ENGINES["tensorrt_llm"], settings_of("tensorrt_llm", **fields), H100)

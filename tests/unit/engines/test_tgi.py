@@ -104,7 +104,7 @@ def test_settings_for_a_cpu_are_accepted() -> None:
         ({"quantization": "fp8"}, "quantization: TGI quantizes on GPUs only"),
     ],
 )
-def test_what_it_cannot_do_on_a_cpu_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_settings_unsupported_on_a_cpu_are_refused(fields: dict[str, Any], problem: str) -> None:
     settings = settings_of("tgi", **(ON_CPU | fields))
     (sentence,) = problems_of(ENGINES["tgi"], settings, CPU)
     assert sentence.startswith(problem)
@@ -140,7 +140,7 @@ def test_what_it_cannot_do_on_a_cpu_is_refused(fields: dict[str, Any], problem: 
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     fields: dict[str, Any], sentence: str
 ) -> None:
     problems = problems_of(ENGINES["tgi"], settings_of("tgi", **fields), H100)

@@ -82,13 +82,13 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
         ({"extra_args": {"--no-continuous-batching": True}}, "is set by this program"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_are_refused_with_the_reason(
     given: dict[str, object], sentence: str
 ) -> None:
     assert sentence in "\n".join(problems_of(TRANSFORMERS, settings(**given), CPU))
 
 
-def test_what_it_always_does_may_be_asked_for() -> None:
+def test_settings_that_it_always_has_are_accepted() -> None:
     assert (
         problems_of(
             TRANSFORMERS, settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU
@@ -97,7 +97,7 @@ def test_what_it_always_does_may_be_asked_for() -> None:
     )
 
 
-def test_requests_carry_only_fields_that_it_knows_and_the_name_that_it_is_pinned_to() -> None:
+def test_requests_carry_only_known_fields_and_name_the_revision() -> None:
     for name, content in (("completions", "prompt"), ("chat", "messages")):
         dialect = TRANSFORMERS.dialects(settings())[name]
         assert dialect.allowed_fields is not None

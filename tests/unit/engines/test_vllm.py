@@ -181,7 +181,7 @@ def test_batches_are_pinned_as_vllm_would_choose_them_for_the_gpu(
     assert pins == {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
 
 
-def test_what_is_said_is_not_pinned() -> None:
+def test_fields_that_are_set_are_not_pinned() -> None:
     assert VLLM.open_pins(settings(max_num_seqs=5, max_num_batched_tokens=9), H100) == {}
     assert (
         VLLM.open_pins(
@@ -191,7 +191,7 @@ def test_what_is_said_is_not_pinned() -> None:
     )
 
 
-def test_on_a_cpu_the_variable_that_wins_over_the_flag_is_no_pin_and_no_second_word() -> None:
+def test_the_kv_size_of_a_cpu_is_not_pinned_beside_its_variable() -> None:
     given = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"})
     assert "kv_cache_memory_bytes" not in VLLM.open_pins(given, CPU)
     made = command(CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
@@ -274,7 +274,7 @@ def test_the_users_environment_wins() -> None:
         ),
     ],
 )
-def test_what_vllm_cannot_do_is_refused_with_the_reason(
+def test_unsupported_settings_of_vllm_are_refused_with_the_reason(
     given: dict[str, object], sentence: str
 ) -> None:
     assert sentence in problems(**given)

@@ -23,7 +23,7 @@ ACCEPTED = CommandVerdict(Ruling.ACCEPTED)
 COMMAND = JudgedCommand(("acme/tiny",), {}, [("acme/tiny", None)], cpu=True)
 
 
-def test_the_command_line_is_the_one_that_would_be_run_without_its_container() -> None:
+def test_the_judged_command_line_is_that_without_a_container() -> None:
     settings = settings_of("vllm", image="i", tensor_parallel_size=2, env={"A": "1"})
     command = judged_command(settings, H100)
     assert command.argv[0] == "acme/tiny"

@@ -70,9 +70,9 @@ def test_hub_that_answers_404_is_not_unreachable() -> None:
         "'https://hub.example/acme/none'"
     )
     assert failure("start", lost, 1).kind == "hub"
-    found = failure("start", f"{absent}\n{lost}", 1)
-    assert (found.kind, found.failure_class.retries) == ("no_model", 0)
-    assert "'404 Not Found' for url 'https://hub.example/acme/none'" in found.sentence
+    result = failure("start", f"{absent}\n{lost}", 1)
+    assert (result.kind, result.failure_class.retries) == ("no_model", 0)
+    assert "'404 Not Found' for url 'https://hub.example/acme/none'" in result.sentence
 
 
 def test_cause_wins_over_its_consequences() -> None:
@@ -96,9 +96,9 @@ def test_death_while_serving_names_the_first_exception() -> None:
             "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
         )
     )
-    found = failure("run", log, 0)
-    assert (found.kind, found.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
-    assert found.sentence == (
+    result = failure("run", log, 0)
+    assert (result.kind, result.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
+    assert result.sentence == (
         "the engine failed while it served: it died: AssertionError (assert "
         "self.intermediate_tensors is not None)"
     )
@@ -130,9 +130,9 @@ def test_refused_request_is_no_reason_for_a_later_death() -> None:
 def test_exit_status_decides_without_a_signature(
     phase: str, status: int | None, kind: str, words: str
 ) -> None:
-    found = failure(phase, "nothing of note", status)
-    assert found.kind == kind
-    assert words in found.sentence
+    result = failure(phase, "nothing of note", status)
+    assert result.kind == kind
+    assert words in result.sentence
 
 
 def test_last_error_is_quoted_without_a_signature() -> None:
@@ -157,9 +157,9 @@ def test_cause_loses_time_stamps_and_length() -> None:
 @hypothesis.settings(deadline=None)
 @given(st.text(), st.sampled_from(["start", "run"]), st.one_of(st.none(), st.integers(-64, 255)))
 def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) -> None:
-    found = failure(phase, log, status)
-    assert found.sentence.strip()
-    assert len(found.log_tail.splitlines()) <= 80 or found.log_tail.count("\n") < 80
+    result = failure(phase, log, status)
+    assert result.sentence.strip()
+    assert len(result.log_tail.splitlines()) <= 80 or result.log_tail.count("\n") < 80
 
 
 def test_line_in_passing_is_not_why_it_was_killed() -> None:
@@ -268,9 +268,9 @@ def test_notice_does_not_hide_the_cause_below_it(
 @pytest.mark.parametrize(("engine", "notice"), NOTICES)
 @pytest.mark.parametrize("phase", ["start", "run"])
 def test_notice_alone_is_no_cause(engine: str, notice: str, phase: str) -> None:
-    found = failure(phase, f"{notice}\nbye", 1, engine)
-    assert found.kind == ("died_at_start" if phase == "start" else "died")
-    assert found.sentence.endswith("it ended with status 1")
+    result = failure(phase, f"{notice}\nbye", 1, engine)
+    assert result.kind == ("died_at_start" if phase == "start" else "died")
+    assert result.sentence.endswith("it ended with status 1")
     assert failure(phase, notice, -signal.SIGKILL, engine).kind == "killed"
 
 
@@ -310,8 +310,8 @@ def test_faults_of_node_and_hub_win_over_refusals(cause: str, kind: str) -> None
         f"{cause}\nOSError: Can't load the configuration of 'acme/tiny'\nRuntimeError: NCCL "
         "error: unhandled"
     )
-    found = failure("start", log, 1)
-    assert (found.kind, found.failure_class) == (kind, FailureClass.INFRA)
+    result = failure("start", log, 1)
+    assert (result.kind, result.failure_class) == (kind, FailureClass.INFRA)
 
 
 def test_error_of_a_rank_that_lost_another_is_a_consequence() -> None:
@@ -396,11 +396,13 @@ def test_engine_is_over_some_seconds_after_its_last_words(
     engine: str, phase: str, line: str, over: bool
 ) -> None:
     now = [0.0]
-    heard = LastWords(ENGINES[engine].log, lambda: now[0])
-    assert not heard.spoken(EnginePhase(phase), [line]), "it may end by itself and say more"
+    last_words = LastWords(ENGINES[engine].log, lambda: now[0])
+    assert not last_words.spoken(EnginePhase(phase), [line]), "it may end by itself and say more"
     now[0] = LAST_WORDS_S
     assert (
-        heard.spoken(EnginePhase(phase), [("[2026-11-22 03:35:21] Decode batch, #running-req: 1")])
+        last_words.spoken(
+            EnginePhase(phase), [("[2026-11-22 03:35:21] Decode batch, #running-req: 1")]
+        )
         is over
     )
 

@@ -45,13 +45,13 @@ def as_user(uid: int, do: Callable[[], object]) -> str:
     """What it raised as that user, "" when nothing; in a process of its own."""
     readable, writable = os.pipe()
     if not (child := os.fork()):
-        said = ""
+        message = ""
         try:
             os.setuid(uid)
             do()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writable, said.encode())
+            message = f"{type(error).__name__}: {error}"
+        os.write(writable, message.encode())
         os._exit(0)
     os.waitpid(child, 0)
     os.close(writable)
@@ -103,7 +103,7 @@ def test_load_client_is_told_of_an_exclusive_launch_on_its_host(
 ) -> None:
     Lease("a", tmp_path).take(wish("t", True))
     assert Lease("client", tmp_path).share(Owner("s")) is True
-    assert sorted((one.launch, one.sweep, one.client) for one in living(tmp_path)) == [
+    assert sorted((lease.launch, lease.sweep, lease.client) for lease in living(tmp_path)) == [
         ("a", "t", False),
         ("client", "s", True),
     ]
@@ -114,7 +114,7 @@ def test_refused_launch_holds_nothing(tmp_path: Path) -> None:
     first.take(wish("s", True))
     with pytest.raises(Occupied):
         second.take(wish("t", True))
-    assert [one.launch for one in living(tmp_path)] == ["a"]
+    assert [lease.launch for lease in living(tmp_path)] == ["a"]
 
 
 def test_ranks_of_one_launch_share_their_host_and_no_core(tmp_path: Path) -> None:
@@ -205,12 +205,18 @@ def test_files_that_are_no_leases_are_ignored(tmp_path: Path, text: str) -> None
 
 
 def test_a_lease_shows_no_control_characters_of_others(tmp_path: Path) -> None:
-    said = {"launch": "\x1b[31mx\x07", "sweep": "s", "exclusive": True, "cores": [], "ports": []}
+    document = {
+        "launch": "\x1b[31mx\x07",
+        "sweep": "s",
+        "exclusive": True,
+        "cores": [],
+        "ports": [],
+    }
     path = tmp_path / f"{PREFIX}x"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(document))
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert [one.launch for one in living(tmp_path)] == ["x"]
+        assert [lease.launch for lease in living(tmp_path)] == ["x"]
 
 
 def test_lock_that_is_kept_too_long_is_occupied(
@@ -327,7 +333,7 @@ def test_launch_that_gives_a_host_back_keeps_its_place_in_line(
     lease = in_line(tmp_path, "a", wish("s", True), 10)
     lease.take(wish("s", True))
     lease.put_back()
-    assert [(one.launch, one.since_ns) for one in waiting(tmp_path)] == [("a", 10)]
+    assert [(ticket.launch, ticket.since_ns) for ticket in waiting(tmp_path)] == [("a", 10)]
     assert living(tmp_path) == []
     lease.release()
     assert waiting(tmp_path) == []
@@ -381,7 +387,7 @@ time.sleep(60)"""
     hangs.take(wish("s", True))  # it asks again
 
 
-def test_load_client_leaves_a_host_to_waiting_launches_unless_its_launch_is_there(
+def test_load_client_gives_way_to_tickets_unless_its_launch_is_there(
     tmp_path: Path,
 ) -> None:
     own = Lease("own", tmp_path)

@@ -18,14 +18,14 @@ from orchestrator.node.ownership import LaunchLock, forget, is_abandoned, is_hel
 def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     assert not is_held(path)
-    held = LaunchLock("a", tmp_path)
+    lock = LaunchLock("a", tmp_path)
     assert is_held(path)
     assert not is_abandoned(path)
     os.utime(path, (0, 0))
-    held.touch()
+    lock.touch()
     assert path.stat().st_mtime > 1e9, "no cleaner takes it for an old file"
-    held.release()
-    held.release()
+    lock.release()
+    lock.release()
     assert not is_held(path)
     assert list(tmp_path.iterdir()) == []
 
@@ -41,13 +41,13 @@ def test_missing_lock_is_neither_held_nor_abandoned(tmp_path: Path) -> None:
 
 
 def test_a_lock_stays_for_the_reaper_where_processes_are_left(tmp_path: Path) -> None:
-    held = LaunchLock("a", tmp_path)
-    held.release(processes_left=True)
-    assert is_abandoned(held.path)
+    lock = LaunchLock("a", tmp_path)
+    lock.release(processes_left=True)
+    assert is_abandoned(lock.path)
 
 
 def test_children_of_the_holder_do_not_hold_the_lock(tmp_path: Path) -> None:
-    held = LaunchLock("a", tmp_path)
+    lock = LaunchLock("a", tmp_path)
     code = "import time; print(flush=True); time.sleep(60)"
     child = subprocess.Popen(
         [sys.executable, "-S", "-c", code], close_fds=False, stdout=subprocess.PIPE
@@ -55,8 +55,8 @@ def test_children_of_the_holder_do_not_hold_the_lock(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         child.stdout.readline()  # it runs: what is closed on exec is closed
-        held.release()
-        assert not is_held(held.path)
+        lock.release()
+        assert not is_held(lock.path)
     finally:
         child.kill()
         child.communicate()
@@ -74,11 +74,11 @@ def test_a_lock_taken_while_its_file_is_being_removed_is_held(
             (tmp_path / "a.lock").unlink()
 
     monkeypatch.setattr(ownership.fcntl, "flock", flock)
-    held = LaunchLock("a", tmp_path)
+    lock = LaunchLock("a", tmp_path)
     monkeypatch.undo()
     assert len(calls) == 2
-    assert is_held(held.path)
-    held.release()
+    assert is_held(lock.path)
+    lock.release()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 200])

@@ -112,10 +112,10 @@ def vllm_answers(**changes: HttpResponse) -> dict[str, HttpResponse]:
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     """Who listens on the port, and who belongs to us."""
-    found = {"listeners": {4242}, "tree": {4242, 4243}}
-    monkeypatch.setattr(readiness, "listeners", lambda port: found["listeners"])
-    monkeypatch.setattr(readiness, "tree_of", lambda pid: found["tree"])
-    return found
+    sockets = {"listeners": {4242}, "tree": {4242, 4243}}
+    monkeypatch.setattr(readiness, "listeners", lambda port: sockets["listeners"])
+    monkeypatch.setattr(readiness, "tree_of", lambda pid: sockets["tree"])
+    return sockets
 
 
 def wait(
@@ -155,7 +155,7 @@ def test_a_server_with_our_name_our_key_and_our_socket_is_ready() -> None:
     assert ready.version == "0.32.0"
 
 
-def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(
+def test_an_unreadable_log_does_not_end_an_engine_that_serves(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     misreading = replace(VLLM, reported=lambda log: {"kv_cache_bytes": int("1.5GB")})
@@ -320,14 +320,16 @@ def test_every_engine_is_asked_for_its_version(
     engine: Any, path: str, answer: object, version: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "lib/python3.11/site-packages/transformers-5.19.0.dist-info").mkdir(parents=True)
-    said = {path: HttpResponse(200, json.dumps(answer).encode())} if answer is not None else {}
+    version_answer = (
+        {path: HttpResponse(200, json.dumps(answer).encode())} if answer is not None else {}
+    )
     # as it is recorded
     card = {"id": "tiny-01L", "meta": {"n_vocab": 2048} if engine is LLAMA_CPP else None}
     served = {
         engine.ready_path: HttpResponse(200),
         "/v1/models": HttpResponse(200, json.dumps({"data": [card]}).encode()),
     }
-    server = FakeServer(served | said, open_to_all="/v1/models")
+    server = FakeServer(served | version_answer, open_to_all="/v1/models")
     executable = {"executable": str(tmp_path)} if version == "5.19.0" else {}
     ready = wait(engine, server, FakeProcess(), **executable)
     assert ready.version == version

@@ -50,7 +50,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_only_containers_of_lost_launches_are_removed(docker: Path) -> None:
     locks, work = docker / "locks", docker / "work"
     work.mkdir()
-    held = LaunchLock("held", locks)
+    lock = LaunchLock("held", locks)
     (locks / "lost.lock").touch()  # of "spared" nothing is known
     assert reaper.reap(locks, work) == [
         Leftover(0, "lost", f"docker {NAMES[1]}"),
@@ -59,10 +59,10 @@ def test_only_containers_of_lost_launches_are_removed(docker: Path) -> None:
     assert [path.name for path in locks.iterdir()] == ["held.lock"], (
         "locks of the dead go with what they left"
     )
-    held.release()
-    asked = (docker / "asked").read_text()
-    assert f"--filter label=orchestrator.locks={docker / 'locks'}" in asked
-    assert [line for line in asked.splitlines() if not line.startswith("ps ")] == [
+    lock.release()
+    commands = (docker / "asked").read_text()
+    assert f"--filter label=orchestrator.locks={docker / 'locks'}" in commands
+    assert [line for line in commands.splitlines() if not line.startswith("ps ")] == [
         f"rm --force {name}" for name in NAMES[1:3]
     ]
 
@@ -99,7 +99,7 @@ def test_work_folders_of_dead_launches_are_removed_after_days(
 ) -> None:
     locks, work = tmp_path / "locks", tmp_path / "work"
     locks.mkdir()
-    held = LaunchLock("held", locks)
+    lock = LaunchLock("held", locks)
     for name in ("held-a", "old-b", "new-c", "writing-d"):
         (work / name).mkdir(parents=True)
         (work / name / "engine.log").write_text("words")
@@ -108,7 +108,7 @@ def test_work_folders_of_dead_launches_are_removed_after_days(
         os.utime(path, (long_ago, long_ago))
     reaper.reap(locks, work)
     assert sorted(path.name for path in work.iterdir()) == ["held-a", "new-c", "writing-d"]
-    held.release()
+    lock.release()
 
 
 def test_a_client_without_a_daemon_has_no_containers(docker: Path) -> None:

@@ -46,7 +46,7 @@ def test_removing_a_segment_that_is_gone_is_no_error(tmp_path: Path) -> None:
     remove({(str(tmp_path / "psm_gone"), 1)})
 
 
-def test_a_process_that_is_stuck_in_the_kernel_does_not_delay_the_answer(
+def test_a_process_stuck_in_the_kernel_does_not_delay_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines, freed = "7f00-7f01 rw-s 0 00:19 99 /dev/shm/vllm_queue", threading.Event()
