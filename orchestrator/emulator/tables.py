@@ -24,10 +24,18 @@ from orchestrator.spec.settings import EngineSettings
 PACKAGE = "aiconfigurator_core"
 _BACKENDS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "emulator": "vllm"}
 _SYSTEMS = {
-    "H100-80GB": "h100_sxm", "H100-PCIe-80GB": "h100_pcie", "H200-141GB": "h200_sxm", "B200-180GB": "b200_sxm",
-    "GB200-186GB": "gb200", "B300-288GB": "b300_sxm", "A100-80GB": "a100_sxm", "A100-PCIe-80GB": "a100_pcie",
-    "L4-24GB": "l4", "L40S-48GB": "l40s", "RTX-PRO-6000-96GB": "rtx_pro_6000_server",
-}  # fmt: skip
+    "H100-80GB": "h100_sxm",
+    "H100-PCIe-80GB": "h100_pcie",
+    "H200-141GB": "h200_sxm",
+    "B200-180GB": "b200_sxm",
+    "GB200-186GB": "gb200",
+    "B300-288GB": "b300_sxm",
+    "A100-80GB": "a100_sxm",
+    "A100-PCIe-80GB": "a100_pcie",
+    "L4-24GB": "l4",
+    "L40S-48GB": "l40s",
+    "RTX-PRO-6000-96GB": "rtx_pro_6000_server",
+}
 # KV caches in 16 bit; the names of those in FP8 begin with fp8
 _KV_TYPES = dict.fromkeys(("auto", "bfloat16", "bf16", "float16"), "bfloat16")
 _ONLINE = {"fp8 per tensor": "fp8", "fp8 per channel": "fp8", "fp8 per block": "fp8_block"}

@@ -13,7 +13,6 @@ from orchestrator.engines.networks import GLOO, UCX, for_gloo
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 
 FlagKind = Literal["value", "switch", "bare", "json", "off"]
-Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
 SOCKET_PATH_BYTES = 107  # the longest path of a UNIX socket
@@ -306,20 +305,26 @@ def nonce_name(settings: EngineSettings, node: Node) -> str:
     return f"{name}-{node.launch_id}" if node.launch_id else name
 
 
-def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
-    """A reader of logs. ``patterns``: name -> (regular expression with one group, conversion of its
-    text).
+@dataclass(frozen=True, slots=True)
+class LogFigure:
+    """A figure that an engine logs."""
 
-    If several ranks log a value, the largest number or the first text counts.
+    pattern: str  # regular expression with one group
+    convert: Callable[[str], Any]  # from the group's text, without commas
+
+
+def reading(log_figures: Mapping[str, LogFigure]) -> Callable[[str], dict[str, Any]]:
+    """A reader of logs, for these figures by name.
+
+    If several ranks log a figure, the largest number or the first text counts.
     """
-    compiled = {
-        name: (re.compile(pattern), convert) for name, (pattern, convert) in patterns.items()
-    }
+    regexes = {name: re.compile(figure.pattern) for name, figure in log_figures.items()}
 
     def read(log: str) -> dict[str, Any]:
         figures: dict[str, Any] = {}
-        for name, (pattern, convert) in compiled.items():
-            values = [convert(text.replace(",", "")) for text in pattern.findall(log)]
+        for name, figure in log_figures.items():
+            texts = regexes[name].findall(log)
+            values = [figure.convert(text.replace(",", "")) for text in texts]
             if values:
                 figures[name] = values[0] if isinstance(values[0], str) else max(values)
         return figures

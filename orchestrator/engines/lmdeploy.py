@@ -12,7 +12,7 @@ from pydantic import ByteSize, TypeAdapter
 from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.engines import command
-from orchestrator.engines.command import Command, Flag, Node
+from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
@@ -184,8 +184,10 @@ ENGINE = Engine(
     reported=command.reading(
         {
             # src/turbomind/memory/stats.cc
-            "kv_cache_bytes": (r"\[cache\] region=([\d.]+(?:B|[KMGT]iB))\b", BYTES.validate_python),
-            "backend": (r"Fallback to (pytorch) engine because", str),  # lmdeploy/archs.py
+            "kv_cache_bytes": LogFigure(
+                r"\[cache\] region=([\d.]+(?:B|[KMGT]iB))\b", BYTES.validate_python
+            ),
+            "backend": LogFigure(r"Fallback to (pytorch) engine because", str),  # lmdeploy/archs.py
         }
     ),
     log=LogWords(

@@ -44,8 +44,8 @@ class ModelRules:
     longer_variable: str | None = None  # environment variable that, set to 1, allows it
     caps_length: bool = False  # treats a longer max_model_len as the model's positions
     whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
-    # Default share of the memory that it takes, or a function of the settings, the model, the
-    # device's bytes, the role.
+    # Default share of the device's memory that it takes; or a function of the settings, the model,
+    # the device's bytes and the role.
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
     share_of: ShareOf = "all"
     # Whether it does not start if the KV cache cannot hold max_model_len; else it serves shorter
@@ -55,7 +55,7 @@ class ModelRules:
     cuts_longrope: bool = False
     keeps_block: bool = False  # one block of kv_cache_tokens is never given to a sequence
     allocates_tokens: bool = False  # it allocates kv_cache_tokens whatever memory there is
-    # that divide shared experts, as far as is known
+    # ranks that divide shared experts, as far as is known
     shared_ranks: Callable[[EngineSettings], int] = lambda settings: 1
     # flags of ``extra_args`` with which every rank has whole dense MLPs
     whole_dense: tuple[str, ...] = ()

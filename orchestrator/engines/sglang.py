@@ -15,7 +15,7 @@ from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
-from orchestrator.engines.command import Command, Flag, Node
+from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.extra_args import present_flags
@@ -70,9 +70,11 @@ CACHE = re.compile(
 )
 FIGURES_OF = command.reading(
     {
-        "kv_cache_tokens": (r"\bmax_total_num_tokens=(\d+)", int),
-        "max_model_len": (r"\bmax_total_num_tokens=\d+, .*\bcontext_len=(\d+)", int),
-        "weight_bytes": (r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", command.gib),
+        "kv_cache_tokens": LogFigure(r"\bmax_total_num_tokens=(\d+)", int),
+        "max_model_len": LogFigure(r"\bmax_total_num_tokens=\d+, .*\bcontext_len=(\d+)", int),
+        "weight_bytes": LogFigure(
+            r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", command.gib
+        ),
     }
 )
 

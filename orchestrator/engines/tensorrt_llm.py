@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.base.errors import FailureKind
 from orchestrator.base.registry import data_beside, did_you_mean
 from orchestrator.engines import command
-from orchestrator.engines.command import Command, Node
+from orchestrator.engines.command import Command, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
@@ -287,16 +287,16 @@ ENGINE = Engine(
     # kv_cache_tokens given)
     reported=command.reading(
         {
-            "weight_bytes": (
+            "weight_bytes": LogFigure(
                 r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB",
                 command.gib,
             ),
-            "kv_cache_bytes": (
+            "kv_cache_bytes": LogFigure(
                 r"Allocated ([\d.]+) GiB for max tokens in paged KV cache",
                 command.gib,
             ),
-            "kv_cache_tokens": (r"for max tokens in paged KV cache \((\d+)\)", int),
-            "max_model_len": (r"\bmax_seq_len=(\d+), max_num_requests=", int),
+            "kv_cache_tokens": LogFigure(r"for max tokens in paged KV cache \((\d+)\)", int),
+            "max_model_len": LogFigure(r"\bmax_seq_len=(\d+), max_num_requests=", int),
         }
     ),
     log=LogWords(

@@ -14,7 +14,7 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
 from orchestrator.engines import command
-from orchestrator.engines.command import Command, Flag, Node
+from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.log_words import LogWords
@@ -27,7 +27,9 @@ from orchestrator.spec.stages import PinnedSettings
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
 # Its own bitsandbytes has 8 bits, where others mean 4 by it; TGI itself says to use eetq instead.
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
-SLOTS = command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)})
+SLOTS = command.reading(
+    {"kv_cache_tokens": LogFigure(r"Setting max batch total tokens to (\d+)", int)}
+)
 # bytes of a Unix socket's path, to which each shard appends its rank
 LONGEST_SOCKET = 107 - len("-100")
 QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue

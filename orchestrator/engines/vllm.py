@@ -11,7 +11,7 @@ from orchestrator.base.errors import FailureKind
 from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
-from orchestrator.engines.command import Command, Flag, Node
+from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import Drafts
 from orchestrator.engines.engine import Engine, named_as_vllm
 from orchestrator.engines.extra_args import present_flags
@@ -383,23 +383,23 @@ ENGINE = Engine(
     ),
     reported=command.reading(
         {
-            "engine_version": (r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
-            "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", int),
-            "max_concurrency": (
+            "engine_version": LogFigure(r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
+            "kv_cache_tokens": LogFigure(r"KV cache size: ([\d,]+) tokens", int),
+            "max_concurrency": LogFigure(
                 r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
                 float,
             ),
-            "max_model_len": (r"Using max model len ([\d,]+)", int),
-            "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
-            "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
-            "kv_cache_bytes": (
+            "max_model_len": LogFigure(r"Using max model len ([\d,]+)", int),
+            "weight_bytes": LogFigure(r"Model loading took ([\d.]+) GiB", command.gib),
+            "checkpoint_bytes": LogFigure(r"Checkpoint size: ([\d.]+) GiB", command.gib),
+            "kv_cache_bytes": LogFigure(
                 r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()"
                 r"([\d.]+)(?: GiB|/.* for KV cache)",
                 command.gib,
             ),
-            "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
-            "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
-            "quantization_kernel": (
+            "init_engine_s": LogFigure(r"init engine \(.*\) took ([\d.]+) s", float),
+            "attention_backend": LogFigure(r"Using (\S+) (?:attention )?backend", str),
+            "quantization_kernel": LogFigure(
                 r"(?:Selected|Using) (\w+) for "
                 r"(?:\w+LinearMethod|CompressedTensors|ModelOpt|Quark|MX|NVFP|mixed)",
                 str,

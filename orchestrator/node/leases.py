@@ -37,7 +37,7 @@ PREFIX = ".orchestrator-lease-"
 LOCK = ".orchestrator-leases.lock"
 TICKET_PREFIX = ".orchestrator-ticket-"
 # A ticket whose holder has not asked for its host for so long (it was suspended, or its driver
-# hangs) keeps nobody out. Holders ask every second.
+# hangs) keeps no other launch out. Holders ask every second.
 SILENT_S = 15.0
 LOCK_LIMIT_S = 10.0
 LOCK_LOOK_S = 0.01  # between two tries; a holder of the lock needs it for milliseconds
@@ -53,7 +53,7 @@ _MAKE = os.O_CREAT | os.O_EXCL
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose sweep, or ``load`` command, uses or wants a host, in words by which people find it.
+    """The sweep or ``load`` command that uses or wants a host, in words by which people find it.
 
     ``sweep``: the same for all launches of one experiment and results root. ``pid``: of the driver,
     on ``host``.
@@ -154,7 +154,7 @@ class Lease:
         self._ticket: Ticket | None = None  # kept after it was served, for ``put_back``
 
     def take(self, wish: Wish, cores: Sequence[int] = ()) -> tuple[int, ...]:
-        """Take what is wished. Returns ``wish.cores`` of ``cores``, which nobody else uses.
+        """Take what is wished. Returns ``wish.cores`` of ``cores`` that no other launch uses.
 
         Raises Occupied while other launches are in the way or have waited for it for longer,
         PlacementError if waiting would not help.
@@ -203,10 +203,10 @@ class Lease:
         """
         wanted = set(wish.gpus)
         for holding in holdings:
-            held = wanted.intersection(holding.gpus)
-            if not held:
+            gpus_in_use = wanted.intersection(holding.gpus)
+            if not gpus_in_use:
                 continue
-            text = f"host {socket.gethostname()}: GPU {min(held)}"
+            text = f"host {socket.gethostname()}: GPU {min(gpus_in_use)}"
             if holding.launch == self._holding.launch:
                 raise PlacementError(
                     f"{text} was given to two ranks of this launch: two nodes of Ray have it"
@@ -232,18 +232,19 @@ class Lease:
         free = _without(cores, holdings)
         text = f"host {socket.gethostname()} has {counted(len(cores), 'core')}"
         if len(free) < wish.cores:
-            of_launch = [one for one in holdings if one.launch == self._holding.launch]
-            of_others = [one for one in holdings if one.launch != self._holding.launch]
-            left = _without(cores, of_launch)
-            if len(left) < wish.cores:
+            launch = self._holding.launch
+            own_holdings = [holding for holding in holdings if holding.launch == launch]
+            own_cores = len(cores) - len(_without(cores, own_holdings))
+            if len(cores) - own_cores < wish.cores:
                 raise PlacementError(
-                    f"{text}, {len(cores) - len(left)} of them for this launch's other ranks; "
+                    f"{text}, {own_cores} of them for this launch's other ranks; "
                     f"{wish.cores} more are needed"
                 )
-            user = next(holding for holding in of_others if holding.cores)
+            others = [holding for holding in holdings if holding.launch != launch]
+            other_user = next(holding for holding in others if holding.cores)
             raise Occupied(
                 f"{text}, {len(cores) - len(free)} of them in use; "
-                f"{wish.cores} more are needed; {user}"
+                f"{wish.cores} more are needed; {other_user}"
             )
         waiting_for_cores = [ticket for ticket in earlier if ticket.wish.cores]
         promised = sum(ticket.wish.cores for ticket in waiting_for_cores)
@@ -295,7 +296,7 @@ class Lease:
         return is_held
 
     def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
-        """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if
+        """Take ports that no program listens on and no other lease has. Raises PlacementError if
         there are too few.
         """
         with _exclusively(self._folder):
@@ -371,7 +372,7 @@ def folder_problem(folder: Path | None = None) -> str | None:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder of leases, like /tmp: everybody may write, nobody remove what is another's."""
+    """Make the folder of leases, like /tmp: all users may write, and remove only their own files."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -401,8 +402,10 @@ def living(folder: Path | None = None) -> list[Holding]:
 
 def _without(cores: Sequence[int], holdings: Sequence[Holding]) -> tuple[int, ...]:
     """The cores that no holding has."""
-    held = {core for holding in holdings for core in holding.cores}
-    return tuple(core for core in cores if core not in held)
+    cores_in_use: set[int] = set()
+    for holding in holdings:
+        cores_in_use.update(holding.cores)
+    return tuple(core for core in cores if core not in cores_in_use)
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +521,7 @@ def _owner(content: dict[str, Any]) -> Owner:
 
 
 def _short(text: object) -> str:
-    """What others wrote, fit to be shown."""
+    """Text that another user wrote, without control characters and cut to a line."""
     return strip_control(str(text))[:LONGEST_TEXT].replace("\n", " ")
 
 
@@ -553,8 +556,8 @@ def _exclusively(folder: Path) -> Iterator[None]:
 
 
 def free_ports(count: int, leased: Collection[int], rng: np.random.Generator) -> list[int]:
-    """``count`` ports that nobody listens on, none of them in ``leased``. Raises PlacementError if
-    there are too few.
+    """``count`` ports that no program listens on, none of them in ``leased``. Raises PlacementError
+    if there are too few.
 
     ``rng`` chooses where the search starts, so that a port that was just freed is rarely used
     again.
@@ -571,7 +574,7 @@ def free_ports(count: int, leased: Collection[int], rng: np.random.Generator) ->
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on ``port`` at any IPv4 or IPv6 address of this node."""
+    """Whether no program listens on ``port`` at any IPv4 or IPv6 address of this node."""
     has_dual_stack = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if has_dual_stack else socket.AF_INET
     try:

@@ -71,12 +71,12 @@ def is_abandoned(path: Path) -> bool:
 
 
 def forget(path: Path) -> None:
-    """Remove the file of a lock that nobody holds."""
+    """Remove the file of a lock that no process holds."""
     _if_free(path, lambda: path.unlink(missing_ok=True))  # _lock notices and creates the file again
 
 
 def _if_free(path: Path, do: Callable[[], None]) -> bool:
-    """Whether the lock exists and is free; if so, call ``do`` while nobody can take it."""
+    """Whether the lock exists and is free; if so, call ``do`` while no other process can take it."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
-REFUSED_S = 3.0  # for an endpoint where nobody answers: it runs already, or it does not
+REFUSED_S = 3.0  # for an endpoint that does not answer: it runs already, or it does not
 LOOK_S = 10.0  # between two looks at how much of the model was downloaded
 UNAVAILABLE = 503  # some answer this while they load, whatever the key
 NO_SUCH_ROUTE = frozenset({404, 405, 501})
@@ -189,7 +189,7 @@ class _Watch:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody answered the last question."""
+        """Whether the last request got no answer."""
         return self._last_answer.status == 0
 
     def log(self, lines: int = LOG_LINES) -> str:

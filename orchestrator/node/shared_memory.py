@@ -36,14 +36,14 @@ def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) 
     Reading about a process that is stuck in the kernel may hang: the result is what was read within
     ``limit_s``.
     """
-    found: Segments = set()
-    reader = threading.Thread(target=_read, args=(list(pids), found, folder), daemon=True)
+    segments: Segments = set()
+    reader = threading.Thread(target=_read, args=(list(pids), segments, folder), daemon=True)
     reader.start()
     reader.join(limit_s)
-    return found.copy()
+    return segments.copy()
 
 
-def _read(pids: Iterable[int], found: Segments, folder: str) -> None:
+def _read(pids: Iterable[int], segments: Segments, folder: str) -> None:
     paths = tuple(os.path.join(folder, name) for name in NAMES)
     for pid in pids:
         try:
@@ -54,7 +54,7 @@ def _read(pids: Iterable[int], found: Segments, folder: str) -> None:
             # address perms offset device inode path
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[5].startswith(paths):
-                found.add((fields[5], int(fields[4])))
+                segments.add((fields[5], int(fields[4])))
 
 
 def names(folder: str = FOLDER) -> set[str]:

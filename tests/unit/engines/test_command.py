@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.engines.command import (
     Flag,
+    LogFigure,
     Node,
     core_groups,
     fill_placeholders,
@@ -84,7 +85,12 @@ def test_release_is_the_stated_one_or_that_of_the_images_tag(
 
 
 def test_of_several_ranks_the_largest_number_and_the_first_text_count() -> None:
-    read = reading({"tokens": (r"room for ([\d,]+)", int), "kind": (r"kind (\w+)", str)})
+    read = reading(
+        {
+            "tokens": LogFigure(r"room for ([\d,]+)", int),
+            "kind": LogFigure(r"kind (\w+)", str),
+        }
+    )
     assert read("room for 1,000\nroom for 999\nkind a\nkind b") == {"tokens": 1000, "kind": "a"}
     assert read("nothing") == {}
 
