@@ -1,4 +1,4 @@
-"""What an engine has of speculative decoding, as data, and what is wrong with a deployment's."""
+"""Speculative decoding: the methods of an engine as data, and what is wrong with a deployment's."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -23,19 +23,19 @@ OF_SOME_ENGINES = (
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What an engine has of speculative decoding."""
+    """An engine's methods of speculative decoding, and what they need."""
 
-    # method in the common vocabulary -> the engine's own name, which is taken as well
+    # method in the common vocabulary -> the engine's own name, which is accepted too
     names: Mapping[str, str] = field(default_factory=dict)
     flag: str | None = None  # its recorded choices are further methods
-    no_methods: Collection[str] = ()  # choices of ``flag`` that are none
+    no_methods: Collection[str] = ()  # choices of ``flag`` that are no methods
     with_model: Collection[str] = ()  # methods that need a draft model
     without_model: Collection[str] = ("ngram", "suffix")
     # fields of ``Speculative`` that not every engine has, and this one does
     has: Collection[str] = ()
-    finds_method: bool = False  # it knows the method by the draft model
-    # flags with the number of drafted tokens, if ``extra_args`` say what ``speculative`` leaves
-    # open
+    finds_method: bool = False  # it finds out the method by the draft model
+    # flags of ``extra_args`` with the number of drafted tokens, for deployments that leave
+    # ``speculative`` open
     tokens_flags: tuple[str, ...] = ()
 
     def tokens(self, settings: EngineSettings) -> int:

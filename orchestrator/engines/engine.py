@@ -20,8 +20,8 @@ from orchestrator.spec.stages import PinnedSettings, PlannedSettings, ResolvedSe
 NO_RULES = ModelRules()
 NO_LOG_WORDS = LogWords()
 Reported = dict[str, float | int | str]
-# Settings that every launched engine has without a flag: which engine, where it runs, and how
-# often.
+# Settings that every launched engine has without a flag: which engine it is, where it runs, and
+# how many replicas of it.
 EVERYWHERE = frozenset(
     {
         *("engine", "engine_version", "executable", "image", "container_runtime", "container_args"),
@@ -97,17 +97,18 @@ class Engine:
     ready_path: str = "/health"
     # Asked in this order where a release does not have ``ready_path``.
     ready_fallbacks: tuple[str, ...] = ("/v1/models",)
-    # Where it tells its version: path -> field of the answer, tried in this order.
+    # Where it reports its version: path -> field of the answer, tried in this order.
     version_at: Mapping[str, str] = field(default_factory=lambda: {"/version": "version"})
     metrics_path: str | None = "/metrics"
     reset_path: str | None = None  # POST empties the prefix cache, for dialects without cache_salt
     # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` selects series by
-    # label (`""`: series without it), `one + other` is a sum.
+    # label (`""`: series without it), `a + b` is a sum.
     metrics: Mapping[str, str] = field(default_factory=dict)
     dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
     # The model name in requests, which /v1/models must list: proof that the server is ours.
     served_name: Callable[[EngineSettings, Node], str] = command.nonce_name
-    # False: it has a key only for its own requests, and accepts requests without one
+    # Whether it refuses requests without its key. A router that does not has the key for its own
+    # requests to the replicas.
     guarded: bool = True
 
     # its settings
@@ -131,7 +132,8 @@ class Engine:
     # other spelling of a flag -> who sets it
     aliases: Mapping[str, str] = field(default_factory=dict)
     drafts: Drafts | None = None
-    # Environment variable that names its plugins; with it, words that plugins may add are taken.
+    # Environment variable that names its plugins; where it is set, values that plugins may add are
+    # accepted.
     plugins_variable: str | None = None
     on_cpus: bool = False
     on_amd: bool = False
@@ -140,7 +142,7 @@ class Engine:
     routers: Collection[str] = ()
     # Why the prefill and decode replicas of a deployment cannot work together.
     role_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
-    # Values for fields that are left open where the engine would choose by the hardware it finds.
+    # Values for open fields that the engine would otherwise choose by the hardware that it finds.
     pins: Callable[[EngineSettings, Hardware], dict[str, int]] = lambda settings, hardware: {}
     rules: ModelRules = NO_RULES
     more_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
@@ -158,8 +160,8 @@ class Engine:
     log: LogWords = NO_LOG_WORDS
 
     def pinned(self, settings: ResolvedSettings, hardware: Hardware) -> PinnedSettings:
-        """The settings of one part as its command line says them, and as its verdict judges them:
-        with values for the fields that are left open, in the engine's own words.
+        """The settings of one part as its command line has them and as its verdict judges them: with
+        values for the fields that are left open, in the engine's own words.
         """
         values: dict[str, Any] = dict(self.open_pins(settings, hardware))
         for name, own_words in self.value_names.items():
@@ -184,7 +186,7 @@ class Engine:
         """
         if self.start is None:
             raise TypeError(f"{self.title} is not launched")
-        # planning does not need what it imports
+        # imported here because plans are made without containers
         from orchestrator.engines.container import in_container
 
         pinned = self.pinned(settings, hardware)

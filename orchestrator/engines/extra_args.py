@@ -1,5 +1,5 @@
-"""``extra_args``: what a user passes on to an engine as it is, and what of it clashes with what the
-fields and this program set.
+"""``extra_args``: arguments that a user passes on to an engine unchanged, and their conflicts with
+what the fields and this program set.
 """
 
 import json

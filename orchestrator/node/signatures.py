@@ -1,9 +1,10 @@
-"""What engines say when they fail, of all that more than one engine says: Python's words, torch's,
-CUDA's, compilers', the hub's, the operating system's, container runtimes'.
+"""Signatures of failures that several engines log: messages of Python, torch, CUDA, compilers, the
+hub, the operating system and container runtimes.
 
-An engine's own words are in its file (``LogWords``). One row a signature: what it means, how the
-line is recognized, and a line that somebody saw. Whether it is tried again follows from the kind
-(``FailureKind.failure_class``), and so does the order in which rows are looked at (``Weight``).
+An engine's own messages are in its file (``LogWords``). Each signature has the kind of failure, a
+pattern that recognizes the line, and a line that was seen. The kind decides whether a launch is
+tried again (``FailureKind.failure_class``) and in which order signatures are looked for
+(``Weight``).
 """
 
 import re
@@ -15,13 +16,13 @@ from orchestrator.base.errors import FailureClass, FailureKind
 
 
 class Weight(IntEnum):
-    """What may follow from what: a row of a later weight may be a consequence of an earlier one."""
+    """The order of causes: a failure of a later weight may be a consequence of an earlier one."""
 
     OUTSIDE = 1  # the node or the hub
     REASON = 2
     LOST_RANK = 3  # may follow from a reason that another rank has
-    REFUSAL = 4  # says no more than that something was refused, or went wrong
-    DEATH = 5  # what a process says of another one that died
+    REFUSAL = 4  # reports only that something was refused or went wrong
+    DEATH = 5  # a process reports that another one died
 
 
 _WEIGHTS = {
@@ -37,7 +38,7 @@ _WEIGHTS = {
     FailureKind.DIST: Weight.LOST_RANK,
     FailureKind.ENGINE_DEAD: Weight.DEATH,
 }
-# Only before an engine serves: later a single request may cause the same words.
+# Kinds that count only before an engine serves: later a single request may cause the same messages.
 _BEFORE_SERVING = frozenset(
     {
         FailureKind.GPU_DIRTY,
@@ -62,7 +63,7 @@ class Signature:
     kind: FailureKind
     pattern: str
     example: str
-    is_vague: bool = False  # a refusal of any kind: every other row says more
+    is_vague: bool = False  # a refusal of any kind: every other signature is more specific
     is_header: bool = False  # the reason stands in the lines below it
     while_serving: bool = False  # no single request can cause it, so it counts after readiness too
 
@@ -87,11 +88,11 @@ class Signature:
 
 
 def of_engine(kind: FailureKind, pattern: str) -> Signature:
-    """A row of an engine's own words, whose examples are with its recordings."""
+    """A signature of an engine's own messages, whose examples are with its recordings."""
     return Signature(kind, pattern, "", is_vague=kind is FailureKind.BAD_CONFIG)
 
 
-# The hub answered, so what follows from it is no lack of a connection.
+# Lines that show that the hub answered: then lines about a connection are only consequences.
 HUB_ANSWERED = re.compile(
     r"Client error '40[134] |40[134] Client Error|gated repo|Access to model .* is restricted"
 )
