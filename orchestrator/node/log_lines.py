@@ -114,21 +114,21 @@ def read(raw: str) -> LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Header:
+class _LineHeader:
     """The header of a line."""
 
     level: LogLevel | None
     end: int  # where the header ends; 0 without one
 
 
-def _header(line: str) -> _Header:
+def _header(line: str) -> _LineHeader:
     """The header at the begin of a line. Headers may follow each other, if one process passes on
     what another one logged.
     """
     if line.startswith(("time=", "ts=", "level=")):
         field = _FIELD.search(line)
         if field is not None:
-            return _Header(_named(field["name"]), 0)
+            return _LineHeader(_named(field["name"]), 0)
     level: LogLevel | None = None
     end = 0
     at = 0
@@ -151,7 +151,7 @@ def _header(line: str) -> _Header:
         if not word.is_header:
             break
         end = at
-    return _Header(level, end)
+    return _LineHeader(level, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
@@ -26,24 +27,31 @@ NAMES = (
     "sm_segment.",
 )
 LIMIT_S = 1.0
-Segments = set[tuple[str, int]]  # path and inode
 
 
-def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) -> Segments:
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A file in shared memory."""
+
+    path: str
+    inode: int
+
+
+def mapped(pids: Iterable[int], limit_s: float = LIMIT_S, folder: str = FOLDER) -> set[Segment]:
     """The engines' segments that these processes have mapped now; processes that are gone have
     none.
 
     Reading about a process that is stuck in the kernel may hang: the result is what was read within
     ``limit_s``.
     """
-    segments: Segments = set()
+    segments: set[Segment] = set()
     reader = threading.Thread(target=_read, args=(list(pids), segments, folder), daemon=True)
     reader.start()
     reader.join(limit_s)
     return segments.copy()
 
 
-def _read(pids: Iterable[int], segments: Segments, folder: str) -> None:
+def _read(pids: Iterable[int], segments: set[Segment], folder: str) -> None:
     paths = tuple(os.path.join(folder, name) for name in NAMES)
     for pid in pids:
         try:
@@ -54,23 +62,23 @@ def _read(pids: Iterable[int], segments: Segments, folder: str) -> None:
             # address perms offset device inode path
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[5].startswith(paths):
-                segments.add((fields[5], int(fields[4])))
+                segments.add(Segment(path=fields[5], inode=int(fields[4])))
 
 
 def names(folder: str = FOLDER) -> set[str]:
-    """Names of all engines' segments on this host, whoever owns them."""
+    """Names of all engines' segments on this host, of all users."""
     with contextlib.suppress(OSError):
         return {name for name in os.listdir(folder) if name.startswith(NAMES)}
     return set()
 
 
-def remove(segments: Segments) -> None:
+def remove(segments: Iterable[Segment]) -> None:
     """Unlink the segments that still exist. The inode is compared: in a container the path may be
     another file.
     """
-    for path, inode in segments:
+    for segment in segments:
         try:
-            if os.stat(path).st_ino == inode:
-                os.unlink(path)
+            if os.stat(segment.path).st_ino == segment.inode:
+                os.unlink(segment.path)
         except OSError:
             continue

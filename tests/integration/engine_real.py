@@ -29,7 +29,7 @@ from orchestrator.node import ownership
 from orchestrator.node.leases import Lease
 from orchestrator.node.process import EngineProcess
 from orchestrator.node.readiness import Expected, Ready, wait_ready
-from orchestrator.node.shared_memory import Segments, mapped
+from orchestrator.node.shared_memory import Segment, mapped
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ class Running:
     key: str
     processes: list[EngineProcess] = field(default_factory=list)
     ready: Ready | None = None
-    segments: Segments = field(default_factory=set)  # shared memory that it was seen to use
+    segments: set[Segment] = field(default_factory=set)  # shared memory that it was seen to use
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ def running(
         for process in found.processes:
             process.stop()
         lease.release()
-        assert not [path for path, _ in found.segments if Path(path).exists()], (
+        assert not [segment.path for segment in found.segments if Path(segment.path).exists()], (
             "its shared memory is left"
         )
         assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], (

@@ -181,7 +181,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         # others may run engines, too
-        used = {path for path, _ in mapped(psutil.pids(), limit_s=60)}
+        used = {segment.path for segment in mapped(psutil.pids(), limit_s=60)}
         for name in names() - before:
             # its workers leave 8 MB each
             if name.startswith("vllm_dist_") and FOLDER + name not in used:
