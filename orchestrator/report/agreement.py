@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestrator.analysis.output_agreement import AgreementNote
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.report.formats import JsonObject
-from orchestrator.report.text import Column, say
+from orchestrator.report.text import Column, ExtraColumn, say
 from orchestrator.report.words import agreement_note_text
 
 
@@ -23,11 +23,11 @@ def agreement_fields(point: StoredPoint) -> JsonObject:
     }
 
 
-def agreement_column(points: Sequence[StoredPoint]) -> tuple[list[Column], list[list[str]]]:
-    """A table column and its cell for every point; empty where no point has a share."""
+def agreement_column(points: Sequence[StoredPoint]) -> ExtraColumn | None:
+    """The share of each point; None where no point has one."""
     if all(point.agreement.share is None for point in points):
-        return [], [[] for _ in points]
-    return [Column("agree-\nment")], [[_cell(point)] for point in points]
+        return None
+    return ExtraColumn(Column("agree-\nment"), [_cell(point) for point in points])
 
 
 def _cell(point: StoredPoint) -> str:
@@ -39,19 +39,20 @@ def _cell(point: StoredPoint) -> str:
 
 def agreement_text(points: Iterable[StoredPoint]) -> Iterator[str]:
     """One line for each reference that a table's answers were compared with."""
-    units_by_reference: dict[tuple[str | None, str], set[str]] = {}
+    units_by_reference: dict[str, set[str]] = {}
     for point in points:
         agreement = point.agreement
         if agreement.share is None:
             continue
-        mark = " (superseded)" if agreement.note is AgreementNote.SUPERSEDED else ""
-        units = units_by_reference.setdefault((agreement.reference, mark), set())
-        units.add(str(agreement.unit))
-    for (reference, mark), units in sorted(units_by_reference.items(), key=str):
+        reference = str(agreement.reference)
+        if agreement.note is AgreementNote.SUPERSEDED:
+            reference = f"{reference} (superseded)"
+        units_by_reference.setdefault(reference, set()).add(str(agreement.unit))
+    for reference, units in sorted(units_by_reference.items()):
         # an engine that tells no token ids is compared by characters
         unit = " or ".join(sorted(units, reverse=True))
         yield say(
-            f"agreement: share of {unit} equal to those of {reference}{mark}, fixed prompts"
+            f"agreement: share of {unit} equal to those of {reference}, fixed prompts"
             " (no measure of quality)",
             "dim",
         )

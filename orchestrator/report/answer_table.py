@@ -14,10 +14,24 @@ from orchestrator.report.documents.answer import (
     ExcludedDocument,
     answer_document,
 )
-from orchestrator.report.point_table import on_hardware, slo_text
 from orchestrator.report.selection import ExperimentLimits, answers
-from orchestrator.report.text import EMULATED, Column, figure, percentile, say, share_text, table
-from orchestrator.report.words import level_text, name_at_level, unanswered_text
+from orchestrator.report.text import (
+    EMULATED,
+    Cell,
+    Column,
+    figure,
+    percentile,
+    say,
+    share_text,
+    table,
+)
+from orchestrator.report.words import (
+    level_text,
+    name_at_level,
+    on_hardware,
+    slo_text,
+    unanswered_text,
+)
 
 
 def best_text(answer: AnswerDocument) -> Iterator[str]:
@@ -134,17 +148,17 @@ def _ranking(document: ComparisonDocument) -> Iterator[str]:
     )
     deployments = [ranked.deployment for ranked in document.ranking]
     points = [deployment.point for deployment in deployments]
-    agreement, shares = agreement_column(points)
-    columns = [Column("deployment", fold=True), *map(Column, titles), *agreement]
-    rows = [
-        [*_cells(deployment), *share] for deployment, share in zip(deployments, shares, strict=True)
-    ]
+    columns = [Column("deployment", fold=True), *map(Column, titles)]
+    rows = [_cells(deployment) for deployment in deployments]
+    agreement = agreement_column(points)
+    if agreement is not None:
+        agreement.append_to(columns, rows)
     yield from table(columns, rows)
     yield from agreement_text(points)
     yield ""
 
 
-def _cells(deployment: RankedDeployment) -> list[str]:
+def _cells(deployment: RankedDeployment) -> list[str | Cell]:
     rate, figures = deployment.throughput, deployment.point.figures
     at_least = "≥ " if deployment.lower_bound_only else ""
     one_start = "" if rate.starts > 1 else "one start: "

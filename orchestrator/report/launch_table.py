@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.launches import PredictedFigure, StoredLaunch, load_launches
 from orchestrator.report.documents.launch import LaunchDocument
-from orchestrator.report.point_table import failure_text
 from orchestrator.report.text import Column, plain, say, size_text, table
+from orchestrator.report.words import failure_text
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
 

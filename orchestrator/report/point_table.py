@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.analysis.deployments import compared_model
 from orchestrator.analysis.points import Attained, StoredPoint
-from orchestrator.analysis.slo import JOINT, format_slo
+from orchestrator.analysis.slo import JOINT
 from orchestrator.base.text import grouped, listed
 from orchestrator.capacity.best import group_of
 from orchestrator.report.agreement import agreement_column, agreement_text
@@ -14,11 +14,26 @@ from orchestrator.report.prediction_error import (
     predicted_vs_measured_column,
     predicted_vs_measured_text,
 )
-from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
-from orchestrator.report.words import load_run_difference_text, model_text, point_doubt_texts
-from orchestrator.results.records import LaunchRow, PointHead
-from orchestrator.spec.load import Slo, counted, load_text
-from orchestrator.spec.settings import NO_HARDWARE
+from orchestrator.report.text import (
+    EMULATED,
+    Cell,
+    Column,
+    ExtraColumn,
+    figure,
+    p50_p99,
+    plus_minus,
+    say,
+    table,
+)
+from orchestrator.report.words import (
+    failure_text,
+    load_run_difference_text,
+    model_text,
+    on_hardware,
+    point_doubt_texts,
+    slo_text,
+)
+from orchestrator.spec.load import counted, load_text
 
 
 def points_text(
@@ -91,28 +106,12 @@ def _remarks(documents: Sequence[PointDocument]) -> Iterator[str]:
     yield say(f"{counted(len(measured), 'point')} measured, {len(failed)} failed", "dim")
 
 
-def failure_text(row: PointHead | LaunchRow) -> str:
-    """Why something failed, with the class and kind of the failure."""
-    kinds = [kind for kind in (row.failure_class, row.failure_kind) if kind]
-    return f"{row.reason} ({': '.join(kinds)})" if kinds else str(row.reason)
-
-
-def slo_text(slo: Slo) -> str:
-    """The limits, with the name that the file gives them."""
-    return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
-
-
 def _heading(point: StoredPoint, group: Sequence[PointDocument]) -> str:
     """``chat of quickstart: some-org/model on h100``."""
     model = model_text(compared_model([document.point.deployment for document in group]))
     badge = " (emulated)" if point.emulated else ""
     hardware = on_hardware(point.deployment.hardware)
     return f"{point.head.workload} of {point.head.experiment}: {model}{hardware}{badge}"
-
-
-def on_hardware(name: str | None) -> str:
-    """`` on h100``; empty for an endpoint, whose hardware is not known."""
-    return f" on {name}" if name not in (None, NO_HARDWARE) else ""
 
 
 def _profile(documents: Sequence[PointDocument]) -> Iterator[str]:
@@ -156,7 +155,6 @@ def _table(documents: Sequence[PointDocument], first_title: str = "deployment") 
     """Throughput, latencies and attainment, beside agreement and predictions where some point has
     them.
     """
-    most_slos = max(len(document.slo_results) for document in documents)
     titles = [
         "load",
         "ok/all",
@@ -165,23 +163,17 @@ def _table(documents: Sequence[PointDocument], first_title: str = "deployment") 
         "TPOT ms\np50, p99",
         "E2E ms\np50, p99",
     ]
+    columns = [Column(first_title, fold=True), *map(Column, titles)]
+    rows = [_cells(document) for document in documents]
     points = [document.point for document in documents]
-    attainment = [Column("attainment", fold=most_slos > 1)] if most_slos else []
-    agreement, shares = agreement_column(points)
-    prediction, ratios = predicted_vs_measured_column(documents)
-    columns = [
-        Column(first_title, fold=True),
-        *map(Column, titles),
-        *attainment,
-        *agreement,
-        *prediction,
-    ]
-    rows = []
-    for document, share, ratio in zip(documents, shares, ratios, strict=True):
-        row = _cells(document)
-        if most_slos:
-            row.append(_attainment_cell(document))
-        rows.append([*row, *share, *ratio])
+    extra_columns = (
+        _attainment_column(documents),
+        agreement_column(points),
+        predicted_vs_measured_column(documents),
+    )
+    for extra_column in extra_columns:
+        if extra_column is not None:
+            extra_column.append_to(columns, rows)
     yield from table(columns, rows)
     yield from agreement_text(points)
 
@@ -206,6 +198,15 @@ def _cells(document: PointDocument) -> list[str | Cell]:
         p50_p99(figures.tpot_ms, ok),
         p50_p99(figures.e2e_ms, ok),
     ]
+
+
+def _attainment_column(documents: Sequence[PointDocument]) -> ExtraColumn | None:
+    """None where no point was judged by any limits."""
+    most_slos = max(len(document.slo_results) for document in documents)
+    if not most_slos:
+        return None
+    column = Column("attainment", fold=most_slos > 1)
+    return ExtraColumn(column, [_attainment_cell(document) for document in documents])
 
 
 def _attainment_cell(document: PointDocument) -> Cell:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.documents.prediction import PredictionComparison
-from orchestrator.report.text import Cell, Column, figure, say
+from orchestrator.report.text import Cell, Column, ExtraColumn, figure, say
 from orchestrator.spec.load import load_text
 
 _NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}
@@ -45,14 +45,12 @@ class _WorseFigure:
         )
 
 
-def predicted_vs_measured_column(
-    documents: Sequence[PointDocument],
-) -> tuple[list[Column], list[list[str | Cell]]]:
-    """A table column and its cell for every point; empty where nothing was predicted."""
+def predicted_vs_measured_column(documents: Sequence[PointDocument]) -> ExtraColumn | None:
+    """Measured over predicted at each point; None where nothing was predicted."""
     if not any(document.prediction for document in documents):
-        return [], [[] for _ in documents]
+        return None
     column = Column("measured/\npredicted\ntokens/s, TPOT")
-    return [column], [[_cell(document.prediction)] for document in documents]
+    return ExtraColumn(column, [_cell(document.prediction) for document in documents])
 
 
 def _cell(prediction: PredictionComparison | None) -> Cell:

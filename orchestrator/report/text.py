@@ -40,6 +40,19 @@ class Cell:
     style: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ExtraColumn:
+    """A column that a table has only where some row has something in it; ``cells``: one per row."""
+
+    column: Column
+    cells: Sequence[str | Cell]
+
+    def append_to(self, columns: list[Column], rows: Sequence[list[str | Cell]]) -> None:
+        columns.append(self.column)
+        for row, cell in zip(rows, self.cells, strict=True):
+            row.append(cell)
+
+
 _Rows = Sequence[Sequence[Cell]]
 
 

@@ -1,4 +1,7 @@
-"""The sentences about what ``analysis`` and ``capacity`` found. Each of them is written here once."""
+"""The sentences about what ``analysis`` and ``capacity`` found: doubts, verdicts, remedies, reasons.
+
+Each of them is written here once.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +33,10 @@ from orchestrator.capacity.doubts import (
 )
 from orchestrator.plan.current import Points, StoredExperiment
 from orchestrator.report.selection import RankedApart, UnansweredSlo
+from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level, counted, format_duration, load_text
+from orchestrator.spec.load import Level, Slo, counted, format_duration, load_text
+from orchestrator.spec.settings import NO_HARDWARE
 
 
 def level_text(level: Level) -> str:
@@ -70,6 +75,22 @@ def claim_text(control: str, claim: Claim) -> str:
     if math.isinf(claim.high):
         return f"at least {load_text(control, claim.low)}" if claim.low else "unknown"
     return f"between {claim.low:g} and {load_text(control, claim.high)}"
+
+
+def failure_text(row: PointHead | LaunchRow) -> str:
+    """Why something failed, with the class and kind of the failure."""
+    kinds = [kind for kind in (row.failure_class, row.failure_kind) if kind]
+    return f"{row.reason} ({': '.join(kinds)})" if kinds else str(row.reason)
+
+
+def slo_text(slo: Slo) -> str:
+    """The limits, with the name that the file gives them."""
+    return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
+
+
+def on_hardware(name: str | None) -> str:
+    """`` on h100``; empty for an endpoint, whose hardware is not known."""
+    return f" on {name}" if name not in (None, NO_HARDWARE) else ""
 
 
 _SEARCH_STATUSES: Mapping[ClaimStatus, str] = {

@@ -21,7 +21,6 @@ from orchestrator.plan.current import StoredExperiment
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.page.payload import Payload, payload_of
-from orchestrator.report.point_table import slo_text
 from orchestrator.report.selection import (
     AnsweredExperiment,
     JudgedExperiment,
@@ -30,7 +29,7 @@ from orchestrator.report.selection import (
     with_limits,
 )
 from orchestrator.report.text import figure
-from orchestrator.report.words import experiment_notes, level_text
+from orchestrator.report.words import experiment_notes, level_text, slo_text
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("vendor/echarts.min.js", "judge.js", "charts.js", "app.js")

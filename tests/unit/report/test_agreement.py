@@ -30,13 +30,14 @@ def lines(*points: Any) -> list[str]:
 
 
 def test_a_share_has_its_number_of_tokens_below_it_and_the_reference_a_word() -> None:
-    (column,), cells = agreement_column([REFERENCE, HALF, point(Agreement())])
-    assert column.title == "agree-\nment"
-    assert cells == [["ref."], ["0.500\nn=4"], ["-"]]
+    extra = agreement_column([REFERENCE, HALF, point(Agreement())])
+    assert extra is not None
+    assert extra.column.title == "agree-\nment"
+    assert extra.cells == ["ref.", "0.500\nn=4", "-"]
 
 
 def test_without_a_share_there_is_no_column_and_no_line() -> None:
-    assert agreement_column([REFERENCE, REFERENCE]) == ([], [[], []])
+    assert agreement_column([REFERENCE, REFERENCE]) is None
     assert lines(REFERENCE) == []
 
 

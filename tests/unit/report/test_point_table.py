@@ -12,7 +12,7 @@ from orchestrator.analysis.points import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, point_document
-from orchestrator.report.point_table import failure_text, load_runs_text, points_text, slo_text
+from orchestrator.report.point_table import load_runs_text, points_text
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.results.builders import commit_measurement, deployment_row, request
@@ -121,17 +121,6 @@ def test_emulated_points_are_marked_and_explained(store: Store) -> None:
     lines = shown(store)
     assert lines[0] == "chat of exp: m on h100 (emulated)"
     assert any(line.startswith("emulated: an emulator answered") for line in lines)
-
-
-def test_a_failure_without_a_kind_is_its_reason(store: Store) -> None:
-    commit(store, status="failed", reason="It died.")
-    (document,) = documents(store)
-    assert failure_text(document.point.head) == "It died."
-
-
-def test_limits_of_the_command_line_have_no_name() -> None:
-    assert slo_text(parse_slo("ttft<=1s,attainment>=0.9")) == "ttft<=1s,attainment>=0.9"
-    assert slo_text(HOLDS) == "fast (ttft<=150ms,attainment>=0.9)"
 
 
 def test_load_runs_share_a_table_and_say_in_what_they_differ(store: Store) -> None:

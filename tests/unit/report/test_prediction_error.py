@@ -14,6 +14,7 @@ from orchestrator.report.prediction_error import (
     predicted_vs_measured_column,
     predicted_vs_measured_text,
 )
+from orchestrator.report.text import Cell
 from tests.unit.report.test_prediction import BEHIND, a_point, compared, used
 
 
@@ -55,8 +56,9 @@ def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(
     (line,) = predicted_vs_measured_text(documents([fine, worse]))
     assert line.startswith("\x1b[33mlook at tp=2: ") and sentence in line
     assert compared(worse).worse
-    _, cells = predicted_vs_measured_column(documents([fine, worse]))
-    assert [row[0].style for row in cells] == [None, "yellow"]
+    extra = predicted_vs_measured_column(documents([fine, worse]))
+    assert extra is not None
+    assert [cell.style for cell in extra.cells if isinstance(cell, Cell)] == [None, "yellow"]
 
 
 def test_better_figures_and_points_of_other_verdicts_are_no_reason_to_look() -> None:
@@ -95,7 +97,7 @@ def test_where_nothing_was_predicted_there_is_no_column() -> None:
         deployment=SimpleNamespace(prediction=prediction_of({"not_predicted": "why"}), label="x")
     )
     failed = a_point(used=())
-    assert predicted_vs_measured_column(documents([bare, unknown, failed])) == ([], [[], [], []])
+    assert predicted_vs_measured_column(documents([bare, unknown, failed])) is None
     assert list(predicted_vs_measured_text(documents([bare, unknown]))) == []
 
 

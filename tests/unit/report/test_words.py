@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,21 +22,27 @@ from orchestrator.capacity.capacities import (
     NoteKind,
     Shortfall,
 )
-from orchestrator.capacity.claim import Claim
+from orchestrator.capacity.claim import Claim, ClaimStatus
 from orchestrator.capacity.doubts import DeploymentLevels, Doubt, DoubtKind, Remedy
 from orchestrator.report.words import (
     claim_text,
     disagreement_text,
     doubt_text,
+    failure_text,
     model_text,
     note_texts,
+    on_hardware,
+    point_doubt_texts,
     remedy_texts,
+    search_status_text,
     shortfall_text,
+    slo_text,
     unit_text,
     verdict_text,
 )
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level
+from orchestrator.spec.settings import NO_HARDWARE
 
 SLO = parse_slo("ttft<=500ms,attainment>=0.9")
 AT_8 = (DeploymentLevels("a", (Level(control="request_rate", value=8),)),)
@@ -178,3 +184,75 @@ def test_each_note_has_a_sentence() -> None:
     texts = note_texts(ranked)
     assert len(set(texts)) == len(NoteKind)
     assert "the share within ttft_p95 0.960 is not certain to be at least 0.95" in texts
+
+
+def test_a_failure_has_its_class_and_kind_behind_the_reason() -> None:
+    failure: Any = SimpleNamespace(
+        reason="It died.", failure_class="engine_crash", failure_kind="oom"
+    )
+    assert failure_text(failure) == "It died. (engine_crash: oom)"
+    unknown: Any = SimpleNamespace(reason="It died.", failure_class=None, failure_kind=None)
+    assert failure_text(unknown) == "It died."
+
+
+def test_limits_of_the_command_line_have_no_name() -> None:
+    assert slo_text(SLO) == "ttft<=500ms,attainment>=0.9"
+    assert slo_text(SLO.model_copy(update={"name": "fast"})) == (
+        "fast (ttft<=500ms,attainment>=0.9)"
+    )
+
+
+def test_an_endpoint_has_no_hardware_to_name() -> None:
+    assert (on_hardware("h100"), on_hardware(None), on_hardware(NO_HARDWARE)) == (
+        " on h100",
+        "",
+        "",
+    )
+
+
+@pytest.mark.parametrize("status", get_args(ClaimStatus))
+def test_each_end_of_a_search_has_a_sentence(status: ClaimStatus) -> None:
+    if status == "outraced":  # a search of one endpoint has no rivals
+        return
+    text = search_status_text(status)
+    assert text.startswith(f"{status}: ")
+    assert len(text) > len(f"{status}: ")
+
+
+def repeat(validity: str = "valid", reason: str | None = None) -> Any:
+    """A repeat of a point; one with a reason failed."""
+    head = SimpleNamespace(validity=validity, reason=reason)
+    is_ok = reason is None
+    return SimpleNamespace(point=head, ok=is_ok, valid=is_ok and validity == "valid")
+
+
+def doubts_of(*repeats: Any, validity: str = "valid", reasons: tuple[str, ...] = ()) -> list[str]:
+    requests = SimpleNamespace(failed=2, scheduled=10)
+    point: Any = SimpleNamespace(
+        repeats=repeats,
+        validity=validity,
+        reasons=reasons,
+        figures=SimpleNamespace(requests=requests, errors={"http_429": 2}),
+    )
+    return point_doubt_texts(point)
+
+
+def test_a_valid_point_is_in_doubt_where_repeats_failed_or_have_another_verdict() -> None:
+    assert doubts_of(repeat()) == []
+    assert doubts_of(repeat(), repeat("disturbed"), repeat(reason="It died.")) == [
+        "1 of 3 repeats are disturbed",
+        "1 of 3 repeats failed: It died.",
+    ]
+
+
+def test_another_verdict_of_a_point_has_its_reasons() -> None:
+    assert doubts_of(repeat(), validity="disturbed", reasons=("it was loud",)) == [
+        "disturbed: it was loud"
+    ]
+    assert doubts_of(repeat(), validity="disturbed") == ["disturbed: no reason was stored"]
+
+
+def test_a_failing_point_counts_its_errors() -> None:
+    assert doubts_of(repeat(), validity="failing") == [
+        "failing: 2 of 10 requests failed (http_429 2)"
+    ]
