@@ -60,10 +60,10 @@ def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
 
 
 def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
-    """The data type of the KV cache: as asked for, else the checkpoint's own, else ``auto``."""
-    asked = settings.kv_cache_dtype or "auto"
-    if asked != "auto" or facts.quantization is None:
-        return asked
+    """The data type of the KV cache: as requested, else the checkpoint's own, else ``auto``."""
+    requested = settings.kv_cache_dtype or "auto"
+    if requested != "auto" or facts.quantization is None:
+        return requested
     return facts.quantization.kv_cache_dtype or "auto"
 
 
@@ -97,7 +97,9 @@ def weights(
     If the checkpoint's size is known, the parts are scaled to it: it includes scales, zero points,
     unquantized modules and encoders that no formula counts.
     """
-    computed = _computed(facts, dtype_bytes(dtype), loaded(facts.quantization, quantization))
+    computed = _computed(
+        facts, dtype_bytes(dtype), quantization_in_memory(facts.quantization, quantization)
+    )
     if not facts.checkpoint_bytes:
         return computed
     if facts.quantization is not None and facts.quantization.method == "gguf":
@@ -130,13 +132,17 @@ def _size_factor(facts: ModelFacts, checkpoint_bytes: int) -> float:
     return (inner + beyond - min(max(0.0, beyond), draft_bytes)) / inner
 
 
-def loaded(stored: Quantization | None, asked: str | None) -> Quantization | None:
-    """The quantization in memory: the one ``asked`` for where a 16-bit checkpoint is quantized
-    while it loads; those in FP8 may be quantized further.
+def quantization_in_memory(
+    stored: Quantization | None, requested: str | None
+) -> Quantization | None:
+    """The quantization of the weights in memory. A 16-bit checkpoint may be quantized while it
+    loads, and one in FP8 quantized further.
     """
-    online = online_quantization(asked)
-    if stored is None or online is None or stored.method != "fp8" or online.bits >= stored.bits:
-        return stored or online
+    online = online_quantization(requested)
+    if stored is None:
+        return online
+    if online is None or stored.method != "fp8" or online.bits >= stored.bits:
+        return stored
     parts = ("experts",) if online.experts_only else ("attention", "mlp", "experts")
     return replace(stored, part_bits=dict.fromkeys(parts, online.bits))
 

@@ -165,7 +165,9 @@ def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
     options = {"kvcache_quant_mode": cache_mode, "fmha_quant_mode": "bfloat16"}
     wanted = settings.quantization
     stored = facts.quantization
-    if not wanted or (stored is not None and memory.loaded(stored, wanted) == stored):
+    if not wanted or (
+        stored is not None and memory.quantization_in_memory(stored, wanted) == stored
+    ):
         return options
     if stored is not None:
         raise NoRow(f"the tables have no quantization {wanted} of {stored.method}")

@@ -355,9 +355,10 @@ def _experts(case: FeasibilityCase) -> Findings:
 
 def _quantization(case: FeasibilityCase) -> Findings:
     """What the engine does with the quantization that the settings or the checkpoint name."""
-    asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
-    method = rules.method(asked, stored)
-    named = asked or (stored.method if stored else "")
+    requested, stored = case.settings.quantization, case.facts.quantization
+    rules = case.rules
+    method = rules.method(requested, stored)
+    named = requested or (stored.method if stored else "")
     flag = rules.allowed_by.get(named)
     if flag and not present_flags(case.settings, (flag,)):
         yield (
@@ -380,17 +381,17 @@ def _quantization(case: FeasibilityCase) -> Findings:
             "impossible",
             f"the checkpoint is quantized with {stored.method}, which this engine does not read",
         )
-    if asked is not None:
-        yield from _asked_quantization(case, asked, method)
+    if requested is not None:
+        yield from _requested_quantization(case, requested, method)
 
 
-def _asked_quantization(case: FeasibilityCase, asked: str, method: str) -> Findings:
+def _requested_quantization(case: FeasibilityCase, requested: str, method: str) -> Findings:
     """The quantization of the settings against the checkpoint. ``method``: the one in effect."""
     stored, rules = case.facts.quantization, case.rules
-    needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
+    needed = f"quantization {requested} needs a checkpoint made for it, {case.facts.model} "
     made_before = quantization.CHECKPOINT_ONLY | rules.stored_methods
-    if stored is None and asked in made_before - rules.experts_while_loading:
-        if asked in rules.stored_methods and not _is_unquantized(case.facts):
+    if stored is None and requested in made_before - rules.experts_while_loading:
+        if requested in rules.stored_methods and not _is_unquantized(case.facts):
             yield "risky", f"{needed}may be one: its config names no quantization"
         else:
             yield "impossible", f"{needed}is {case.facts.dtype}"
@@ -400,16 +401,16 @@ def _asked_quantization(case: FeasibilityCase, asked: str, method: str) -> Findi
         yield "risky", f"quantization {method} is for experts, the model has none"
     if stored is None or stored.method == "unknown" or rules.accepts_method is None:
         return
-    if not rules.accepts_method(asked, stored.method):
+    if not rules.accepts_method(requested, stored.method):
         yield (
             "impossible",
             f"the checkpoint is quantized with {stored.method}, "
-            f"quantization={asked} does not match it",
+            f"quantization={requested} does not match it",
         )
-    elif stored.method == "compressed-tensors" and asked in quantization.ONLINE:
-        scheme = quantization.ONLINE[asked].scheme
+    elif stored.method == "compressed-tensors" and requested in quantization.ONLINE:
+        scheme = quantization.ONLINE[requested].scheme
         if stored.scheme not in ("", scheme):
-            yield "risky", f"{needed}holds {stored.scheme}: {asked} reads {scheme}"
+            yield "risky", f"{needed}holds {stored.scheme}: {requested} reads {scheme}"
 
 
 def _is_unquantized(facts: ModelFacts) -> bool:
@@ -642,8 +643,8 @@ def _is_weight_proven(case: FeasibilityCase) -> bool:
     """Whether a rank has at least the predicted bytes of weights. Of what has a formula for the
     language model they are a lower bound; a checkpoint's size is exact.
     """
-    asked, stored = case.settings.quantization, case.facts.quantization
-    if not (asked is None or stored is not None or asked in quantization.ONLINE):
+    requested, stored = case.settings.quantization, case.facts.quantization
+    if not (requested is None or stored is not None or requested in quantization.ONLINE):
         return False
     return _is_size_known(case.facts) and (case.draft is None or _is_size_known(case.draft))
 

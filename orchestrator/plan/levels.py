@@ -7,10 +7,12 @@ from typing import Any
 
 from orchestrator.plan.candidates import Candidate
 from orchestrator.spec.combinations import FIELDS
-from orchestrator.spec.experiment import GPUS, Experiment, Load
+from orchestrator.spec.document import Problems
+from orchestrator.spec.experiment import GPUS, Experiment, Load, WrittenLevel
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
 
+PER_GPU = "_per_gpu"  # end of the keys whose levels are multiplied by the number of GPUs
 MOST_MESSAGES = 3  # about one level; it may be wrong for many deployments
 
 
@@ -25,41 +27,58 @@ def levels_of(
     load: Load | None = experiment.parts.get("load")
     if load is None or load.levels is None or not load.levels.follow:
         return {}
-    written_levels = load.levels.given
-    # of each level, without duplicates
-    messages: list[dict[str, None]] = [{} for _ in written_levels]
-    parsed = cache(_parsed)  # for all deployments at once
-    level_at = cache(_level_at)
-    levels: dict[str, tuple[Level, ...]] = {}
-    for candidate in candidates:
-        if candidate.excluded_by is not None:
-            continue
-        names = _names_of(candidate)
-        derived = tuple(candidate.derived)
-        own_levels: dict[Level, None] = {}
-        for level, level_messages in zip(written_levels, messages, strict=True):
-            if level.key.endswith(
-                "_per_gpu"
-            ):  # the number of GPUs, whatever is derived with that name
-                names_here = names | {GPUS: candidate.settings.devices}
-            else:
-                names_here = names
-            try:
-                if isinstance(level.value, str):
-                    expression = parsed(level.value, derived)
-                    value = _value(load, level.control, expression, names_here)
-                else:
-                    value = level.value
-                own_levels[level_at(level.control, value)] = None
-            except ValueError as error:
-                if len(level_messages) < MOST_MESSAGES:
-                    level_messages[str(error)] = None
-        levels[candidate.id] = tuple(own_levels)
-    for level, level_messages in zip(written_levels, messages, strict=True):
-        place = ("load", "levels", level.key, level.index)
-        for message in level_messages:
-            experiment.problems.add(place, message)
+    of_file = _LevelsOfFile(load, load.levels.given)
+    levels = {
+        candidate.id: of_file.levels_of(candidate)
+        for candidate in candidates
+        if candidate.excluded_by is None
+    }
+    of_file.report(experiment.problems)
     return levels
+
+
+class _LevelsOfFile:
+    """The levels as they are written, and what is wrong with each of them."""
+
+    def __init__(self, load: Load, written: Sequence[WrittenLevel]) -> None:
+        self._load = load
+        self._written = written
+        # of each level, without duplicates
+        self._messages: list[dict[str, None]] = [{} for _ in written]
+        # Deployments share expressions and levels: there may be 100,000 of them.
+        self._parsed = cache(_parsed)
+        self._level_at = cache(_level_at)
+
+    def levels_of(self, candidate: Candidate) -> tuple[Level, ...]:
+        """The levels of one deployment, without duplicates; those that are none are left out."""
+        names = _names_of(candidate)
+        levels: dict[Level, None] = {}
+        for written, messages in zip(self._written, self._messages, strict=True):
+            try:
+                value = self._value(written, candidate, names)
+                levels[self._level_at(written.control, value)] = None
+            except ValueError as error:
+                if len(messages) < MOST_MESSAGES:
+                    messages[str(error)] = None
+        return tuple(levels)
+
+    def _value(
+        self, written: WrittenLevel, candidate: Candidate, names: Mapping[str, Any]
+    ) -> float:
+        """The level as a number. Raises ValueError when it is not a valid level of this load."""
+        if not isinstance(written.value, str):
+            return written.value
+        if written.key.endswith(PER_GPU):
+            # the number of GPUs, whatever the file derives with that name
+            names = {**names, GPUS: candidate.settings.devices}
+        expression = self._parsed(written.value, tuple(candidate.derived))
+        return _evaluated(self._load, written.control, expression, names)
+
+    def report(self, problems: Problems) -> None:
+        """Adds what is wrong to the problems of the file."""
+        for written, messages in zip(self._written, self._messages, strict=True):
+            for message in messages:
+                problems.add(("load", "levels", written.key, written.index), message)
 
 
 def _names_of(candidate: Candidate) -> dict[str, Any]:
@@ -81,13 +100,14 @@ def _parsed(text: str, derived: tuple[str, ...]) -> Expression | ValueError:
         return error
 
 
-def _value(
-    load: Load, control: Control, parsed: Expression | ValueError, names: Mapping[str, Any]
+def _evaluated(
+    load: Load, control: Control, expression: Expression | ValueError, names: Mapping[str, Any]
 ) -> float:
-    """The level as a number. Raises ValueError when it is not a valid level of this load."""
-    if isinstance(parsed, ValueError):
-        raise ValueError(str(parsed))
-    text, value = parsed.text, parsed.evaluate(names)
+    """Raises ValueError when an expression does not give a valid level of this load."""
+    if isinstance(expression, ValueError):
+        raise ValueError(str(expression))
+    text = expression.text
+    value = expression.evaluate(names)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         reason = ""
         if names[GPUS] == 0:
