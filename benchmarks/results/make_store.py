@@ -41,7 +41,7 @@ from orchestrator.results.schemas import (
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import AttemptRecord, deployment_row
-from orchestrator.sweep.measure import CommittedAttempt as Tried
+from orchestrator.sweep.measure import Attempt as Tried
 from orchestrator.sweep.measure import Loaded
 
 EXPERIMENT = """
