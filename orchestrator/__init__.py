@@ -1,21 +1,25 @@
 """Experiment orchestrator for LLM serving: one YAML file in, Parquet and an answer with its
 confidence out.
 
-For notebooks: ``read``, ``metrics``, ``best`` and ``requests`` (docs/recipes.md), which are loaded
-when asked for.
+For notebooks: ``read``, ``metrics``, ``best`` and ``requests`` (docs/recipes.md).
 """
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.report.frames import best, metrics, read, requests
 
 __version__ = "0.1.0"
 __all__ = ["best", "metrics", "read", "requests"]
 
 
 def __getattr__(name: str) -> Any:
+    """Loads the API when somebody asks for it: commands start without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("orchestrator.report.frames"), name)
+    from orchestrator.report import frames
+
+    return getattr(frames, name)
 
 
 def __dir__() -> list[str]:

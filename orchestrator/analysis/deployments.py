@@ -69,7 +69,7 @@ class StoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StoredDeployment:
-    """One engine configuration; ``settings`` is empty if its row was never stored."""
+    """One engine configuration; ``settings`` is empty where its row was never stored."""
 
     deployment_id: str
     label: str

@@ -76,17 +76,18 @@ class _Readings:
 
     def highest(self, metric: str) -> float | None:
         """The highest reading of a gauge on any replica."""
-        highest = [
-            values.max() if values.size else np.nan for values in self._of_each_replica(metric)
-        ]
+        highest = []
+        for values in self._of_each_replica(metric):
+            highest.append(values.max() if values.size else np.nan)
         return _finite(np.max(highest))
 
     def growth(self, metric: str, without_role: str = "") -> float | None:
         """The growth of a counter over all replicas, except those with this role."""
         total = 0.0
         for values in self._of_each_replica(metric, without_role):
-            growth = values[-1] - values[0] if values.size > 1 else np.nan
-            total += growth if growth >= 0 else np.nan
+            if values.size < 2 or values[-1] < values[0]:
+                return None
+            total += values[-1] - values[0]
         return _finite(total)
 
     def _of_each_replica(self, metric: str, without_role: str = "") -> list[Floats]:
@@ -104,5 +105,7 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> float | None:
-    return scale * above / below if above is not None and below else None
+def _ratio(numerator: float | None, denominator: float | None, scale: float = 1.0) -> float | None:
+    if numerator is None or not denominator:
+        return None
+    return scale * numerator / denominator

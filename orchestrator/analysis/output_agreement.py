@@ -97,9 +97,13 @@ class AnsweredLaunch:
         return AnswerFamily(self.deployment.one_model, self.answers[0].api)
 
 
+def _as_stored(deployment: StoredDeployment) -> StoredDeployment:
+    return deployment
+
+
 def agreements(
     store: Store,
-    described: Callable[[StoredDeployment], StoredDeployment] = lambda deployment: deployment,
+    described: Callable[[StoredDeployment], StoredDeployment] = _as_stored,
     planned: Iterable[str] = (),
 ) -> dict[str, Agreement]:
     """By deployment id, for deployments whose answers are stored.
@@ -142,13 +146,14 @@ def compared(
     agreement_of: dict[str, Agreement] = {}
     for launches in grouped((launch.family, launch) for launch in in_order).values():
         for deployment_id, agreement in _of_family(launches, planned).items():
-            known = agreement_of.get(deployment_id)
-            if known is None or agreement.n > known.n:  # it may have answered through two APIs
+            other = agreement_of.get(deployment_id)  # it may have answered through two APIs
+            if other is None or agreement.n > other.n:
                 agreement_of[deployment_id] = agreement
     return agreement_of
 
 
 def _of_family(launches: Sequence[AnsweredLaunch], planned: Sequence[str]) -> dict[str, Agreement]:
+    """The agreement of every deployment of one family with the reference, by deployment id."""
     by_deployment = grouped((launch.deployment.deployment_id, launch) for launch in launches)
     if len(launches) == 1:
         return dict.fromkeys(by_deployment, Agreement(note=AgreementNote.ALONE))
@@ -156,13 +161,13 @@ def _of_family(launches: Sequence[AnsweredLaunch], planned: Sequence[str]) -> di
     if first is None:
         return dict.fromkeys(by_deployment, Agreement(note=AgreementNote.NO_REFERENCE))
     is_superseded = bool(planned) and first.deployment.deployment_id not in planned
-    found: dict[str, Agreement] = {}
+    agreement_of: dict[str, Agreement] = {}
     for deployment_id, of_deployment in by_deployment.items():
         agreement = _agreement(of_deployment, first)
         if is_superseded and agreement.share is not None:
             agreement = replace(agreement, note=AgreementNote.SUPERSEDED)
-        found[deployment_id] = agreement
-    return found
+        agreement_of[deployment_id] = agreement
+    return agreement_of
 
 
 def reference(
@@ -184,8 +189,8 @@ def reference(
 
 
 def _plainness(launch: AnsweredLaunch) -> tuple[bool, bool, int, int]:
-    """Lower is plainer: token ids are told, the KV cache has the model's type, few devices, few
-    settings.
+    """Sorts plainer deployments first: those that report token ids, whose KV cache has the model's
+    type, with few devices and few settings.
     """
     deployment = launch.deployment
     return (
@@ -197,7 +202,7 @@ def _plainness(launch: AnsweredLaunch) -> tuple[bool, bool, int, int]:
 
 
 def _agreement(of_deployment: Sequence[AnsweredLaunch], first: AnsweredLaunch) -> Agreement:
-    """Of the launches of one deployment with the reference, ``first``."""
+    """The agreement of the launches of one deployment with the reference, ``first``."""
     label = first.deployment.label
     others = [launch for launch in of_deployment if launch is not first]
     if not others:

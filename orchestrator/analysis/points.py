@@ -8,10 +8,10 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,22 @@ from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
+RecordT = TypeVar("RecordT")
 # the figures in a reason; a replica's number is its name
 _FIGURE = re.compile(r"(?<!replica )\b\d+([.,]\d+)*")
 # failures that say nothing of a deployment
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredRecord(Generic[RecordT]):
+    """One of many records, which is decoded only when it is read."""
+
+    records: LazyRecords[RecordT]
+    row: int
+
+    def read(self) -> RecordT:
+        return self.records[self.row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +74,17 @@ class Repeat:
     verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
     attempts: int  # all attempts at this measurement, failed ones included
     requests: RequestTotals
-    _figures: Callable[[], Figures]  # these two are decoded only when needed
-    _engine_side: Callable[[], EngineSide | None]
+    _figures: _StoredRecord[Figures]
+    _engine_side: _StoredRecord[EngineSide | None]
 
     @property
     def figures(self) -> Figures:
-        return self._figures()
+        return self._figures.read()
 
     @property
     def engine_side(self) -> EngineSide | None:
         """What the engines' own metrics say; None where they gave none."""
-        return self._engine_side()
+        return self._engine_side.read()
 
     @property
     def ok(self) -> bool:
@@ -126,7 +138,7 @@ class StoredPoint:
 
     deployment: StoredDeployment
     repeats: tuple[Repeat, ...]
-    _figures: Callable[[], Figures]
+    _figures: _StoredRecord[Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
 
     @property
@@ -210,7 +222,7 @@ class StoredPoint:
     @property
     def figures(self) -> Figures:
         """The used repeats pooled; where all repeats failed, all of them (counts, no latencies)."""
-        return self._figures()
+        return self._figures.read()
 
     @cached_property
     def held(self) -> tuple[tuple[Attained, ...], ...]:
@@ -383,8 +395,8 @@ class _AttemptColumns:
         self._figures = []
         columns = columns.take(pa.array(rows_in_order, pa.int64()))
         pa.default_memory_pool().release_unused()
-        figures = _readers(columns["figures"], Figures)
-        engine_sides = _readers(columns["engine_side"], EngineSide)
+        figures = LazyRecords[Figures](columns["figures"], Figures)
+        engine_sides = LazyRecords[EngineSide | None](columns["engine_side"], EngineSide)
         totals = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
         repeats = []
         for place, row in enumerate(rows_in_order):
@@ -396,8 +408,8 @@ class _AttemptColumns:
                     verdicts=attempt.verdicts,
                     attempts=tries[attempt.point.measurement_id],
                     requests=totals[place],
-                    _figures=figures[place],
-                    _engine_side=engine_sides[place],
+                    _figures=_StoredRecord(figures, place),
+                    _engine_side=_StoredRecord(engine_sides, place),
                 )
             )
         return repeats
@@ -424,7 +436,7 @@ class _AttemptColumns:
 
 def _pooled_figures(
     store: Store, groups: Sequence[Sequence[Repeat]]
-) -> list[Callable[[], Figures]]:
+) -> list[_StoredRecord[Figures]]:
     """The pooled figures of each group; those that are not stored yet are computed."""
     ids_of_groups = [
         [(repeat.point.measurement_id, repeat.point.attempt_id) for repeat in group]
@@ -434,18 +446,21 @@ def _pooled_figures(
     empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
     rows = pa.concat_tables([empty, *pooled(store, ids_of_groups)], promote_options="permissive")
     row_of_key = {key: row for row, key in enumerate(rows["attempt_ids"].to_pylist())}
-    in_order = []
+    rows_in_order = []
     for ids in ids_of_groups:
         key = pool_key(attempt_id for _, attempt_id in ids)
-        in_order.append(row_of_key[key])
-    pooled_readers = iter(_readers(rows["figures"].take(pa.array(in_order, pa.int64())), Figures))
-    return [next(pooled_readers) if len(group) > 1 else group[0]._figures for group in groups]
-
-
-def _readers(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], Any]]:
-    """For each row a function that makes its record."""
-    records = LazyRecords[Any](column, record)
-    return [partial(records.__getitem__, row) for row in range(len(column))]
+        rows_in_order.append(row_of_key[key])
+    in_order = rows["figures"].take(pa.array(rows_in_order, pa.int64()))
+    pooled_records = LazyRecords[Figures](in_order, Figures)
+    figures = []
+    pooled_row = 0
+    for group in groups:
+        if len(group) > 1:
+            figures.append(_StoredRecord(pooled_records, pooled_row))
+            pooled_row += 1
+        else:
+            figures.append(group[0]._figures)
+    return figures
 
 
 def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:

@@ -182,7 +182,7 @@ def test_a_commit_that_was_taken_away_counts_no_more(folder: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["requests", "points"])
-def test_what_lost_a_file_after_it_was_computed_answers_until_it_was_measured_again(
+def test_a_computed_attempt_that_lost_a_file_answers_until_measured_again(
     folder: str, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = shown(folder)

@@ -52,7 +52,7 @@ def test_what_one_replica_did_not_tell_is_null_for_all():
     assert found.generation_tokens is None
 
 
-def test_nothing_is_made_of_no_samples_one_sample_or_a_counter_that_fell():
+def test_without_growth_there_is_no_figure_of_a_counter():
     assert engine_side(table()) is None
     assert engine_side(table({"unix_ns": 1, "preemptions_total": 7})).preemptions is None
     fell = [{"unix_ns": 1, "preemptions_total": 7}, {"unix_ns": 2, "preemptions_total": 0}]

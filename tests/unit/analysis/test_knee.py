@@ -33,7 +33,7 @@ def test_a_flat_curve_has_none() -> None:
     assert knee(LEVELS, [5.0] * 6) is None
 
 
-def test_a_smooth_curve_has_its_knee_where_it_rises_as_the_line_between_its_ends() -> None:
+def test_a_smooth_curve_has_its_knee_where_its_slope_is_the_mean() -> None:
     levels = range(1, 33)
     smooth = [1 - math.exp(-level / 4) for level in levels]
     slope = (smooth[-1] - smooth[0]) / 31

@@ -89,7 +89,7 @@ def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Pa
     assert "secret-flag" not in json.dumps(one)
 
 
-def test_failed_launches_and_ones_without_a_deployment_are_there_in_order_of_time(
+def test_failed_launches_and_those_without_a_deployment_are_listed_by_time(
     store: Store, tmp_path: Path
 ) -> None:
     commit(store, "L1", deployment_row(), started_unix_ns=9)

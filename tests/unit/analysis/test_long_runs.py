@@ -103,7 +103,7 @@ def test_some_requests_after_the_others_give_what_all_of_them_give(
         assert some[3]["reasons"] == verdict["reasons"]
 
 
-def test_figures_are_the_same_to_the_last_digit_in_whatever_order_requests_come() -> None:
+def test_figures_are_the_same_to_the_digit_in_any_order_of_requests() -> None:
     requests, token_events = one_run()
     again = requests.take(pa.array(np.random.default_rng(4).permutation(COUNT)))
     first, second = (figures(observe(rows, token_events, (0, 2**62))) for rows in (requests, again))

@@ -188,7 +188,7 @@ def test_prompts_that_nobody_counted_have_no_throughput_instead_of_none_at_all()
     assert asked["input_token_throughput"] == 10, "else as asked"
 
 
-def test_where_nobody_says_which_chunk_held_how_many_tokens_mean_itl_is_tpot() -> None:
+def test_without_counts_of_chunks_mean_itl_is_tpot() -> None:
     rows = requests(request(0, 0, first_ms=0, last_ms=700, tokens=8, chunks=4, itl_kind="chunk"))
     found = summarize(rows, events({0: [300, 300, 100]}), WINDOW)
     assert found["itl_ms"]["mean"] == pytest.approx(found["tpot_ms"]["mean"]) == pytest.approx(100)

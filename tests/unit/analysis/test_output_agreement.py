@@ -85,17 +85,13 @@ def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
     assert found.deployment.label == chosen
 
 
-def test_of_equals_the_first_of_the_file_is_the_reference_and_without_a_file_the_first_measured() -> (
-    None
-):
+def test_of_equal_deployments_the_first_of_the_file_is_the_reference() -> None:
     both = [answered("second", at=1), answered("first", at=2)]
     assert compared(both, ["first", "second"])["second"].reference == "first"
     assert compared(both)["first"].reference == "second"
 
 
-def test_a_superseded_deployment_is_the_reference_only_where_the_plan_asks_for_none_that_gives_output() -> (
-    None
-):
+def test_a_superseded_deployment_is_the_reference_only_without_another() -> None:
     old, new, awq = (
         answered("old"),
         answered("new", at=2, devices=2),
@@ -108,7 +104,7 @@ def test_a_superseded_deployment_is_the_reference_only_where_the_plan_asks_for_n
     )
 
 
-def test_where_all_are_quantized_it_is_the_one_measured_first() -> None:
+def test_where_all_are_quantized_the_reference_was_measured_first() -> None:
     family = [answered("int8", stored="int8", devices=4), answered("awq", at=2, stored="awq")]
     found = reference(family)
     assert found is not None
@@ -116,7 +112,7 @@ def test_where_all_are_quantized_it_is_the_one_measured_first() -> None:
     assert reference([answered("noise", NOISE)]) is None
 
 
-def test_what_equals_the_reference_up_to_the_first_difference_counts_whatever_comes_after() -> None:
+def test_tokens_agree_up_to_the_first_difference_in_each_answer() -> None:
     late = (answer(0, (0, 1, 2, 3, 99, 5, 6, 7)), *EIGHT[1:])
     found = compared(
         [
@@ -132,7 +128,7 @@ def test_what_equals_the_reference_up_to_the_first_difference_counts_whatever_co
     )
 
 
-def test_answers_that_are_shorter_lack_tokens_and_those_without_ids_are_compared_as_text() -> None:
+def test_shorter_answers_lack_tokens_and_answers_without_ids_are_compared_as_text() -> None:
     short = tuple(answer(at, tuple(range(at, at + 2))) for at in range(8))
     texts = tuple(answer(at, None, one.text[:-1] + "x") for at, one in enumerate(EIGHT))
     found = compared(
@@ -143,7 +139,7 @@ def test_answers_that_are_shorter_lack_tokens_and_those_without_ids_are_compared
     assert found["text"] == Agreement((letters - 8) / letters, letters, "characters", "plain")
 
 
-def test_only_one_model_asked_the_same_is_compared_and_all_launches_of_a_deployment_count() -> None:
+def test_only_answers_of_one_model_to_the_same_prompts_are_compared() -> None:
     other = [answer(at, tuple(range(8)), api="/v1/chat/completions") for at in range(8)]
     elsewhere = [answer(at + 8, tuple(range(8))) for at in range(8)]
     found = compared(

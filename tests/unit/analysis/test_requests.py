@@ -81,7 +81,7 @@ def test_warm_up_requests_say_nothing_of_a_buffered_stream() -> None:
     assert not arrays_of(warm_up, request(1, tokens=9)).buffered
 
 
-def test_only_measured_requests_that_were_due_in_the_window_are_scheduled_in_it() -> None:
+def test_measured_requests_that_were_due_in_the_window_are_scheduled_in_it() -> None:
     arrays = arrays_of(request(0, 0), request(1, 5), request(2, 5, phase="warmup"), request(3, 10))
     assert arrays.scheduled_in((5_000_000, 10_000_000)).tolist() == [False, True, False, False]
 

@@ -79,7 +79,7 @@ def test_without_a_latency_limit_there_is_nothing_to_hold(text: str) -> None:
         parse_slo(text)
 
 
-def test_a_reader_in_a_limit_is_one_on_tpot_with_the_usual_tokens_per_word() -> None:
+def test_a_reader_is_a_limit_on_tpot_by_tokens_per_word() -> None:
     slo = parse_slo("ttft_p95<=1s,reader=visual")
     assert (slo.tpot, slo.reader) == (pytest.approx(60 / 700 * 3 / 4), None)
     assert format_slo(slo) == "tpot<=64.2857ms,ttft_p95<=1s,attainment>=0.95"
@@ -176,7 +176,7 @@ def _column(name: str) -> str:
     return next(one for one in sorted(LIMITS, key=len, reverse=True) if name.startswith(one))
 
 
-def test_time_to_the_first_token_per_prompt_token_is_unknown_where_nobody_counted() -> None:
+def test_normalized_ttft_is_unknown_where_nobody_counted_the_prompt() -> None:
     rows = requests(
         *(
             request(at, 0, first_ms=100, input_tokens=n, input_tokens_asked=0)

@@ -80,7 +80,7 @@ def test_little_is_cut_off_a_run_that_is_steady_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("duration_s", [12.0, 19.0])
-def test_a_run_of_less_than_two_end_to_end_times_has_no_steady_part(duration_s: float) -> None:
+def test_a_run_shorter_than_two_end_to_end_times_has_no_steady_part(duration_s: float) -> None:
     due_s = np.arange(0.0, duration_s, 0.1)
     assert window_s(due_s, due_s + 10.0, duration_s) == (0.0, duration_s)
 
@@ -99,6 +99,6 @@ def test_overload_has_none_or_begins_late_and_nothing_at_all_has_none() -> None:
     assert window_s(due_s[:0], due_s[:0], 100.0) == (0.0, 100.0)
 
 
-def test_a_warm_up_that_was_given_is_the_begin_and_steadiness_is_not_asked_for() -> None:
+def test_a_given_warm_up_is_the_begin_of_the_window() -> None:
     assert steady_window_ns(2.0, 5.0, table(service_s=10.0)) == (2_000_000_000, 7_000_000_000)
     assert steady_window_ns(0.0, 5.0, table(service_s=10.0)) == (0, 5_000_000_000)
