@@ -69,15 +69,17 @@ def shown(folder: str) -> list[Any]:
         point_json(point_document(point, [SLO]))
         for point in load_points(Store.open(folder, "exp"), SLO)
     ]
-    return [json.loads(json_text(one)) for one in documents]
+    return [json.loads(json_text(document)) for document in documents]
 
 
 def commit(
-    store: Store, repeats: Sequence[tuple[list[dict[str, Any]], dict[int, list[int]]]], **given: Any
+    store: Store,
+    repeats: Sequence[tuple[list[dict[str, Any]], dict[int, list[int]]]],
+    **fields: Any,
 ) -> None:
     for number, (rows, gaps) in enumerate(repeats):
         attempt = {"attempt_id": f"a{number}", "repeat": number, "window_end_ns": WINDOW[1]}
-        commit_measurement(store, f"m{number}", rows, token_events=events(gaps), **attempt | given)
+        commit_measurement(store, f"m{number}", rows, token_events=events(gaps), **attempt | fields)
 
 
 @settings(max_examples=25, deadline=None)
@@ -88,18 +90,17 @@ def test_pooled_answers_are_those_of_all_requests_together(
     with tempfile.TemporaryDirectory() as folder:
         commit(Store.open(folder, "exp"), repeats)
         tables = [(requests(*rows), events(gaps) if gaps else None) for rows, gaps in repeats]
-        observed = [observe(*one, WINDOW) for one in tables]
+        observed = [observe(*rows, WINDOW) for rows in tables]
         for _ in range(2):  # computed now; read from what was kept
             (point,) = load_points(Store.open(folder, "exp"))
             assert point.figures == figures(merge(observed))
-            assert [one.figures for one in point.repeats] == [figures(one) for one in observed]
-            assert point.output_token_throughput() == rate_interval(
-                [one.token_batches[0] for one in observed]
-            )
+            assert [repeat.figures for repeat in point.repeats] == list(map(figures, observed))
+            batches = [attempt.token_batches[0] for attempt in observed]
+            assert point.output_token_throughput() == rate_interval(batches)
         if all(events is not None for _, events in tables):
             (point,) = load_points(Store.open(folder, "exp"), SLO)
-            verdicts = [judge(limit_values(*one, WINDOW), SLO) for one in tables]
-            assert point.attainment == share_interval([one.met for one in verdicts])
+            met = [judge(limit_values(*rows, WINDOW), SLO).met for rows in tables]
+            assert point.attainment == share_interval(met)
 
 
 @pytest.fixture
@@ -167,17 +168,17 @@ def test_a_second_reader_opens_no_requests(folder: str, monkeypatch: pytest.Monk
 def test_token_events_that_were_deleted_take_the_gaps_away_and_nothing_else(folder: str) -> None:
     for path in (Path(folder) / "exp" / "data" / "token_events").rglob("*.parquet"):
         path.unlink()
-    found = point_json(point_document(load_points(Store.open(folder, "exp"))[0]))
-    assert (found["itl_ms"], found["throughput_basis"]) == (None, "interpolated")
-    assert json.loads(json_text(found))["ttft_ms"]["p50"] == 100
+    document = point_json(point_document(load_points(Store.open(folder, "exp"))[0]))
+    assert (document["itl_ms"], document["throughput_basis"]) == (None, "interpolated")
+    assert json.loads(json_text(document))["ttft_ms"]["p50"] == 100
     with pytest.raises(InputError, match="needs the table token_events"):
         shown(folder)
 
 
 def test_a_commit_that_was_taken_away_counts_no_more(folder: str) -> None:
-    assert [one["requests"]["scheduled"] for one in shown(folder)] == [14, 1, 0]
+    assert [point["requests"]["scheduled"] for point in shown(folder)] == [14, 1, 0]
     shutil.rmtree(Path(folder) / "exp" / "commits" / "m1")
-    assert [one["requests"]["scheduled"] for one in shown(folder)] == [9, 1, 0]
+    assert [point["requests"]["scheduled"] for point in shown(folder)] == [9, 1, 0]
     assert Store.open(folder, "exp").winners().keys() == {"m0"}
 
 
@@ -198,7 +199,7 @@ def test_a_computed_attempt_that_lost_a_file_answers_until_measured_again(
     commit_measurement(
         Store.open(folder, "exp"), "m1", [request(0)], attempt_id="b1", repeat=1, **more
     )
-    assert [one["requests"]["scheduled"] for one in shown(folder)] == [9 + 1, 1, 0]
+    assert [point["requests"]["scheduled"] for point in shown(folder)] == [9 + 1, 1, 0]
     assert Store.open(folder, "exp").winners()["m1"].attempt_id == "b1"
 
 
@@ -222,7 +223,7 @@ def test_what_was_measured_meanwhile_is_added_and_pooled_anew(folder: str) -> No
     commit_measurement(
         store, "m8", [request(0)], attempt_id="b8", point_id="p1", created_unix_ns=5, **more
     )
-    assert [one["status"] for one in shown(folder)] == ["ok", "ok", "failed"]
+    assert [point["status"] for point in shown(folder)] == ["ok", "ok", "failed"]
 
 
 def test_many_attempts_are_a_few_files_and_resume_opens_no_manifest(
@@ -251,7 +252,9 @@ def test_a_row_of_what_is_computed_reads_as_sql_would_want_it(folder: str) -> No
     rows: pa.Table = pa.concat_tables(
         Store.open(folder, "exp").computed.scan(list(AttemptData.__slots__))
     )
-    rows = rows.filter(pa.array([one == "a0" for one in rows["attempt_id"].to_pylist()]))
+    rows = rows.filter(
+        pa.array([attempt_id == "a0" for attempt_id in rows["attempt_id"].to_pylist()])
+    )
     (row,) = rows.to_pylist()
     assert (row["point"]["level"], row["figures"]["ttft_ms"]["p99"], row["metrics_version"]) == (
         1.0,
@@ -289,7 +292,7 @@ def test_half_of_the_token_events_answers_nothing(tmp_path: Path) -> None:
         store, "m0", [request(0), request(1)], token_events=events({0: [30]})
     )
     keys = {"measurement_id": "m0", "attempt_id": "a0"}
-    other = table("token_events", [{**one, **keys} for one in events({1: [40]}).to_pylist()])
+    other = table("token_events", [{**row, **keys} for row in events({1: [40]}).to_pylist()])
     part = store.write_part("token_events", other, writer="client1", **keys)
     both = replace(manifest, files=(*manifest.files, part))
     assert read_attempt(store, both).token_events.num_rows == 2

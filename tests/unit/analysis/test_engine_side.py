@@ -23,13 +23,13 @@ def test_counters_are_growth_and_gauges_the_highest_reading():
         "queue_time_count",
     )
     readings = [(3, 1, 0.2, 9, 5, 30), (1, 0, 0.1, 4, 1, 10), (2, 7, 0.9, 5, 2, 15)]
-    found = engine_side(table(*(dict(zip(names, reading, strict=True)) for reading in readings)))
-    assert (found.waiting_max, found.kv_usage_max, found.preemptions) == (7, 0.9, 5)
-    assert found.queue_time_mean_ms == 200.0
+    side = engine_side(table(*(dict(zip(names, reading, strict=True)) for reading in readings)))
+    assert (side.waiting_max, side.kv_usage_max, side.preemptions) == (7, 0.9, 5)
+    assert side.queue_time_mean_ms == 200.0
 
 
 def test_replicas_add_up():
-    found = engine_side(
+    side = engine_side(
         table(
             {"unix_ns": 1, "generation_tokens_total": 100, "waiting": 3},
             {"unix_ns": 2, "generation_tokens_total": 160, "waiting": 0},
@@ -37,11 +37,11 @@ def test_replicas_add_up():
             {"unix_ns": 2, "generation_tokens_total": 1_040, "waiting": 0, "replica": 1},
         )
     )
-    assert (found.generation_tokens, found.waiting_max) == (100, 5)
+    assert (side.generation_tokens, side.waiting_max) == (100, 5)
 
 
 def test_what_one_replica_did_not_tell_is_null_for_all():
-    found = engine_side(
+    side = engine_side(
         table(
             {"unix_ns": 1, "generation_tokens_total": 100},
             {"unix_ns": 2, "generation_tokens_total": 160},
@@ -49,7 +49,7 @@ def test_what_one_replica_did_not_tell_is_null_for_all():
             {"unix_ns": 2, "replica": 1},
         )
     )
-    assert found.generation_tokens is None
+    assert side.generation_tokens is None
 
 
 def test_without_growth_there_is_no_figure_of_a_counter():

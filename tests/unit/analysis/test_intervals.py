@@ -21,25 +21,27 @@ from orchestrator.analysis.throughput import Batches
 
 
 def rate(*repeats: list[float], length_s: float = 1.0) -> Interval:
-    cut = [Batches(np.array(one, float), np.full(len(one), length_s)) for one in repeats]
-    found = rate_interval(cut)
-    assert found is not None
-    return found
+    cut = [
+        Batches(np.array(amounts, float), np.full(len(amounts), length_s)) for amounts in repeats
+    ]
+    interval = rate_interval(cut)
+    assert interval is not None
+    return interval
 
 
 def share(*repeats: list[bool] | np.ndarray) -> Interval:
-    found = share_interval([np.asarray(one, bool) for one in repeats])
-    assert found is not None
-    return found
+    interval = share_interval([np.asarray(flags, bool) for flags in repeats])
+    assert interval is not None
+    return interval
 
 
 def test_a_throughput_has_students_interval_of_its_batches() -> None:
-    found = rate([8, 12] * 5)
-    assert found.estimate == 10
+    interval = rate([8, 12] * 5)
+    assert interval.estimate == 10
     # standard deviation sqrt(40/9) = 2.108, over sqrt(10) 0.6667; t(9, 0.975) = 2.2622
-    assert found.upper - found.estimate == pytest.approx(0.6667 * 2.2622, rel=1e-3)
-    assert found.estimate - found.lower == pytest.approx(0.6667 * 2.2622, rel=1e-3)
-    assert found.batches == 10
+    assert interval.upper - interval.estimate == pytest.approx(0.6667 * 2.2622, rel=1e-3)
+    assert interval.estimate - interval.lower == pytest.approx(0.6667 * 2.2622, rel=1e-3)
+    assert interval.batches == 10
 
 
 def test_repeats_that_differ_by_more_than_their_batches_widen_the_interval() -> None:
@@ -51,25 +53,25 @@ def test_repeats_that_differ_by_more_than_their_batches_widen_the_interval() -> 
 
 
 def of_starts(*starts: list[float]) -> Interval:
-    cut = [Batches(np.array(one, float), np.ones(len(one))) for one in starts]
-    found = rate_interval(cut, range(len(starts)))
-    assert found is not None
-    return found
+    cut = [Batches(np.array(amounts, float), np.ones(len(amounts))) for amounts in starts]
+    interval = rate_interval(cut, range(len(starts)))
+    assert interval is not None
+    return interval
 
 
 def test_several_starts_have_students_interval_of_their_own_spread() -> None:
-    found = of_starts([10] * 10, [12] * 10, [14] * 10)
-    assert (found.estimate, found.starts) == (12, 3)
+    interval = of_starts([10] * 10, [12] * 10, [14] * 10)
+    assert (interval.estimate, interval.starts) == (12, 3)
     # standard error of the mean of 10, 12, 14: 2 / sqrt(3) = 1.1547; t(2, 0.975) = 4.3027
-    assert found.upper - 12 == pytest.approx(1.1547 * 4.3027, rel=1e-3)
+    assert interval.upper - 12 == pytest.approx(1.1547 * 4.3027, rel=1e-3)
 
 
 def test_two_starts_that_happen_to_agree_prove_little() -> None:
-    found = of_starts([10, 14] * 5, [10.2, 14.2] * 5)
+    interval = of_starts([10, 14] * 5, [10.2, 14.2] * 5)
     # between: standard error 0.1, t(1, 0.975) = 12.706; within, 0.4594 and t(19, 0.975) = 2.0930
     # would give 0.96
-    assert found.upper - found.estimate == pytest.approx(0.1 * 12.706, rel=1e-3)
-    assert found.standard_error == pytest.approx(0.4594, rel=1e-3), (
+    assert interval.upper - interval.estimate == pytest.approx(0.1 * 12.706, rel=1e-3)
+    assert interval.standard_error == pytest.approx(0.4594, rel=1e-3), (
         "what a comparison of two goes by"
     )
 
@@ -77,20 +79,20 @@ def test_two_starts_that_happen_to_agree_prove_little() -> None:
 @pytest.mark.parametrize("spread", [0.0, 1.0, 2.0])
 def test_intervals_of_two_starts_hold_the_truth_in_95_percent_of_cases(spread: float) -> None:
     """``spread``: standard deviation of starts over the standard error of one start's mean."""
-    rng, held = np.random.default_rng(1), 0
+    rng, covered = np.random.default_rng(1), 0
     for _ in range(400):
-        found = of_starts(
+        interval = of_starts(
             *(rng.normal(rng.normal(100, spread), np.sqrt(10), 10).tolist() for _ in range(2))
         )
-        held += found.lower <= 100 <= found.upper
-    assert held >= 0.95 * 400
+        covered += interval.lower <= 100 <= interval.upper
+    assert covered >= 0.95 * 400
 
 
 def test_repeats_on_one_start_are_one_start() -> None:
     cut = [Batches(np.full(10, float(level)), np.ones(10)) for level in (10, 12)]
-    found = rate_interval(cut, [0, 0])
-    assert found is not None
-    assert found.starts == 1
+    interval = rate_interval(cut, [0, 0])
+    assert interval is not None
+    assert interval.starts == 1
 
 
 def test_one_is_ahead_when_the_difference_is_beyond_what_starts_differ_by() -> None:
@@ -112,9 +114,9 @@ def test_one_is_ahead_when_the_difference_is_beyond_what_starts_differ_by() -> N
 
 def test_windows_of_different_length_weigh_by_their_length() -> None:
     cut = [Batches(np.array([10.0]), np.array([1.0])), Batches(np.array([90.0]), np.array([3.0]))]
-    found = rate_interval(cut)
-    assert found is not None
-    assert found.estimate == 25
+    interval = rate_interval(cut)
+    assert interval is not None
+    assert interval.estimate == 25
 
 
 def test_nothing_has_no_interval() -> None:
@@ -124,10 +126,10 @@ def test_nothing_has_no_interval() -> None:
 
 
 def test_all_good_is_not_certainly_all_good() -> None:
-    found = share([True] * 100)
-    assert found.estimate == found.upper == 1
-    assert found.lower == pytest.approx(100 / (100 + 2.2622**2), rel=1e-4)
-    assert share([True] * 1000).lower > found.lower
+    interval = share([True] * 100)
+    assert interval.estimate == interval.upper == 1
+    assert interval.lower == pytest.approx(100 / (100 + 2.2622**2), rel=1e-4)
+    assert share([True] * 1000).lower > interval.lower
 
 
 def test_failures_in_a_run_widen_the_interval_and_scattered_ones_do_not() -> None:
@@ -151,25 +153,25 @@ def test_repeats_stay_apart() -> None:
 
 def test_few_requests_are_each_a_batch() -> None:
     assert batches_of(np.array([True, False, True])).amounts.tolist() == [1, 0, 1]
-    found = share([True, False, True])
-    assert 0 <= found.lower < 0.3 < 0.9 < found.upper <= 1
+    interval = share([True, False, True])
+    assert 0 <= interval.lower < 0.3 < 0.9 < interval.upper <= 1
     assert share([True]).lower < 0.05
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=80), min_size=1, max_size=3))
 def test_an_interval_holds_its_estimate_and_stays_a_share(repeats: list[list[bool]]) -> None:
-    found = share(*repeats)
-    flags = [flag for one in repeats for flag in one]
-    assert found.estimate == pytest.approx(sum(flags) / len(flags))
-    assert 0 <= found.lower <= found.estimate + 1e-12
-    assert found.estimate - 1e-12 <= found.upper <= 1
+    interval = share(*repeats)
+    flags = [flag for repeat in repeats for flag in repeat]
+    assert interval.estimate == pytest.approx(sum(flags) / len(flags))
+    assert 0 <= interval.lower <= interval.estimate + 1e-12
+    assert interval.estimate - 1e-12 <= interval.upper <= 1
 
 
 @given(st.floats(0.01, 100), st.lists(st.floats(0, 1e6), min_size=10, max_size=10))
 def test_an_interval_in_another_unit_is_scaled(factor: float, amounts: list[float]) -> None:
-    found, scaled = rate(amounts), rate(amounts).scaled(factor)
+    interval, scaled = rate(amounts), rate(amounts).scaled(factor)
     assert (scaled.lower, scaled.estimate, scaled.upper) == pytest.approx(
-        (found.lower * factor, found.estimate * factor, found.upper * factor)
+        (interval.lower * factor, interval.estimate * factor, interval.upper * factor)
     )
 
 
@@ -197,8 +199,8 @@ def test_the_true_share_is_inside_as_often_as_promised_also_for_runs(
     ours = usual = 0
     for _ in range(300):
         flags = runs_of_failures(rng, 3000, 0.9, length)
-        found = share(flags)
-        ours += found.lower <= 0.9 <= found.upper
+        interval = share(flags)
+        ours += interval.lower <= 0.9 <= interval.upper
         lower, upper = wilson(flags)
         usual += lower <= 0.9 <= upper
     assert ours / 300 >= 0.93

@@ -42,8 +42,8 @@ def commit(store: Store, launch_id: str, deployment: dict[str, Any] | None, **la
     rows = {"launches": [row], "deployments": [deployment] if deployment else []}
     keys = {"measurement_id": launch_id, "attempt_id": launch_id}
     files = [
-        store.write_part(name, table(name, found), writer="driver", **keys)
-        for name, found in rows.items()
+        store.write_part(name, table(name, rows_of_table), writer="driver", **keys)
+        for name, rows_of_table in rows.items()
     ]
     manifest = Manifest(
         kind="launch",
@@ -70,10 +70,10 @@ def loaded(tmp_path: Path) -> list[Any]:
 def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Path) -> None:
     row = deployment_row(engine_version="0.32", predicted_json=json.dumps(PREDICTED))
     commit(store, "L0", row)
-    (one,) = loaded(tmp_path)
-    assert one["engine_version"] == {"asked": "0.32", "reported": "0.32.0"}
-    assert (one["label"], one["ready_s"], one["placed_s"]) == ("label-d0", 12.5, 0.5)
-    figures = one["figures"]
+    (launch,) = loaded(tmp_path)
+    assert launch["engine_version"] == {"asked": "0.32", "reported": "0.32.0"}
+    assert (launch["label"], launch["ready_s"], launch["placed_s"]) == ("label-d0", 12.5, 0.5)
+    figures = launch["figures"]
     assert figures["weight_bytes"] == {
         "predicted": 990,
         "reported": 1000,
@@ -86,7 +86,7 @@ def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Pa
         "reported": None,
         "difference_percent": None,
     }
-    assert "secret-flag" not in json.dumps(one)
+    assert "secret-flag" not in json.dumps(launch)
 
 
 def test_failed_launches_and_those_without_a_deployment_are_listed_by_time(
@@ -101,8 +101,14 @@ def test_failed_launches_and_those_without_a_deployment_are_listed_by_time(
     }
     commit(store, "L2", None, started_unix_ns=3, **failed)
     commit(store, "L3", None, started_unix_ns=5, deployment_id="gone")
-    found = [(one["launch_id"], one["label"], one["reason"]) for one in loaded(tmp_path)]
-    assert found == [("L3", "gone", None), ("L2", "label-d0", "It died."), ("L1", "label-d0", None)]
+    launches = [
+        (launch["launch_id"], launch["label"], launch["reason"]) for launch in loaded(tmp_path)
+    ]
+    assert launches == [
+        ("L3", "gone", None),
+        ("L2", "label-d0", "It died."),
+        ("L1", "label-d0", None),
+    ]
 
 
 @given(
@@ -127,11 +133,11 @@ def test_any_figures_compare_and_what_is_missing_has_no_difference(
 
 def test_engines_report_by_the_names_that_are_compared() -> None:
     for engine in ("vllm", "emulator"):
-        said = ENGINES[engine].reported(EMULATOR_LOG)
-        figures = compared({}, said)
-        known = {
+        reported = ENGINES[engine].reported(EMULATOR_LOG)
+        figures = compared({}, reported)
+        values = {
             name: figure.reported for name, figure in figures.items() if figure.reported is not None
         }
-        assert known["kv_cache_tokens"] == 100_000
-        assert known["max_concurrency"] == 100.0
-        assert known["weight_bytes"] == pytest.approx(12.55 * 2**30, abs=1)
+        assert values["kv_cache_tokens"] == 100_000
+        assert values["max_concurrency"] == 100.0
+        assert values["weight_bytes"] == pytest.approx(12.55 * 2**30, abs=1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def one_run(count: int = COUNT) -> tuple[pa.Table, pa.Table]:
         itl_kind=["token"] * count,
     )
     order = rng.permutation(count)
-    gaps = {int(one): rng.integers(1, 30, 9).tolist() for one in order if ok[one] and one % 2}
+    gaps = {int(at): rng.integers(1, 30, 9).tolist() for at in order if ok[at] and at % 2}
     return rows.take(pa.array(order)), events(gaps)
 
 
@@ -59,16 +59,25 @@ def lazy(name: str, rows: pa.Table) -> LazyRows:
     return LazyRows.of(name, [part_of(name, rows.slice(0, half)), part_of(name, rows.slice(half))])
 
 
-def answers(requests: Rows, token_events: Rows) -> tuple[Any, ...]:
+@dataclass(frozen=True)
+class Answers:
+    """What is computed from the rows of a run. ``values``: those of its limits, as text."""
+
+    window_ns: tuple[int, int]
+    figures: dict[str, Any]
+    values: str
+    verdict: dict[str, Any]
+
+
+def answers(requests: Rows, token_events: Rows) -> Answers:
     window_ns = steady_window_ns(None, OPEN.duration_s, requests)
     values = limit_values(requests, token_events, window_ns)
     verdict = judge(requests, (CALM,), OPEN, window_ns[0])
-    lists = {"ok": values.ok, **values.seconds}
-    found = asdict(figures(observe(requests, token_events, window_ns)))
-    return (
+    arrays = {"ok": values.ok, **values.seconds}
+    return Answers(
         window_ns,
-        found,
-        repr([(name, one.tolist()) for name, one in lists.items()]),
+        asdict(figures(observe(requests, token_events, window_ns))),
+        repr([(name, array.tolist()) for name, array in arrays.items()]),
         asdict(verdict),
     )
 
@@ -79,28 +88,28 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
 
 
 @pytest.mark.parametrize("reordered", [False, True])
-def test_some_requests_after_the_others_give_what_all_of_them_give(
+def test_requests_in_parts_give_what_all_of_them_give(
     monkeypatch: pytest.MonkeyPatch, reordered: bool
 ) -> None:
     requests, token_events = one_run()
     if reordered:  # not as clients write them
         token_events = token_events.sort_by("request_index")
-    window_ns, found, lists, verdict = answers(requests, token_events)
-    assert (
-        found["requests"]["ok"] > 100
-        and found["throughput_basis"] == "mixed"
-        and verdict["reasons"]
-    )
+    whole = answers(requests, token_events)
+    assert whole.figures["requests"]["ok"] > 100
+    assert whole.figures["throughput_basis"] == "mixed"
+    assert whole.verdict["reasons"]
     few_at_once(monkeypatch, 7)
     for rows in (
         (requests, token_events),
         (lazy("requests", requests), lazy("token_events", token_events)),
     ):
-        some = answers(*rows)
-        assert (some[0], some[2]) == (window_ns, lists)
-        assert flat(some[1]) == pytest.approx(flat(found), rel=1e-12)
-        assert flat(some[3]["evidence"]) == pytest.approx(flat(verdict["evidence"]), rel=1e-9)
-        assert some[3]["reasons"] == verdict["reasons"]
+        in_parts = answers(*rows)
+        assert in_parts.window_ns == whole.window_ns
+        assert in_parts.values == whole.values
+        assert flat(in_parts.figures) == pytest.approx(flat(whole.figures), rel=1e-12)
+        evidence = flat(in_parts.verdict["evidence"])
+        assert evidence == pytest.approx(flat(whole.verdict["evidence"]), rel=1e-9)
+        assert in_parts.verdict["reasons"] == whole.verdict["reasons"]
 
 
 def test_figures_are_the_same_to_the_digit_in_any_order_of_requests() -> None:
@@ -127,9 +136,8 @@ def test_memory_grows_with_few_columns_of_the_requests(
     few_at_once(monkeypatch, 1_000)
     peaks = []
     for count in (20_000, 80_000):
-        rows, gaps = (
-            lazy(*one) for one in zip(("requests", "token_events"), one_run(count), strict=True)
-        )
+        requests, token_events = one_run(count)
+        rows, gaps = lazy("requests", requests), lazy("token_events", token_events)
         tracemalloc.start()
         call(rows, gaps)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -137,12 +145,13 @@ def test_memory_grows_with_few_columns_of_the_requests(
     assert (peaks[1] - peaks[0]) / 60_000 < most, peaks
 
 
-def flat(found: Any, path: str = "") -> dict[str, float]:
-    """Nested figures by their path, of which a text is a part."""
-    if isinstance(found, dict):
-        return {
-            key: one
-            for name, some in found.items()
-            for key, one in flat(some, f"{path}.{name}").items()
-        }
-    return {path: found} if isinstance(found, int | float) else {f"{path}={found}": 0.0}
+def flat(value: Any, path: str = "") -> dict[str, float]:
+    """Nested figures by their path; a text is a part of its path."""
+    if isinstance(value, int | float):
+        return {path: value}
+    if not isinstance(value, dict):
+        return {f"{path}={value}": 0.0}
+    figures_by_path: dict[str, float] = {}
+    for name, nested in value.items():
+        figures_by_path |= flat(nested, f"{path}.{name}")
+    return figures_by_path

@@ -173,11 +173,11 @@ def test_nothing_to_compute_is_null() -> None:
 def test_prompts_that_nobody_counted_have_no_throughput_instead_of_none_at_all() -> None:
     counted = request(0, 0, prompt=10)
     unknown = request(1, 0, input_tokens=None, input_tokens_asked=0)
-    found = summarize(requests(counted, unknown), None, WINDOW)
-    assert found["input_token_throughput"] is found["total_token_throughput"] is None
-    assert found["output_token_throughput"] == 2
-    assert found["input_tokens"]["mean"] == 10
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    metrics = summarize(requests(counted, unknown), None, WINDOW)
+    assert metrics["input_token_throughput"] is metrics["total_token_throughput"] is None
+    assert metrics["output_token_throughput"] == 2
+    assert metrics["input_tokens"]["mean"] == 10
+    assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
     later = summarize(
         requests(counted, request(1, 2000, input_tokens=None, input_tokens_asked=0)), None, WINDOW
     )
@@ -190,9 +190,11 @@ def test_prompts_that_nobody_counted_have_no_throughput_instead_of_none_at_all()
 
 def test_without_counts_of_chunks_mean_itl_is_tpot() -> None:
     rows = requests(request(0, 0, first_ms=0, last_ms=700, tokens=8, chunks=4, itl_kind="chunk"))
-    found = summarize(rows, events({0: [300, 300, 100]}), WINDOW)
-    assert found["itl_ms"]["mean"] == pytest.approx(found["tpot_ms"]["mean"]) == pytest.approx(100)
-    assert found["output_token_throughput"] == 8
+    metrics = summarize(rows, events({0: [300, 300, 100]}), WINDOW)
+    assert (
+        metrics["itl_ms"]["mean"] == pytest.approx(metrics["tpot_ms"]["mean"]) == pytest.approx(100)
+    )
+    assert metrics["output_token_throughput"] == 8
 
 
 def test_the_window_holds_its_start_and_not_its_end() -> None:
@@ -224,9 +226,9 @@ def test_merged_repeats_are_pooled_not_averaged() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
 def test_percentiles_are_ordered_and_within_the_values(values: list[float]) -> None:
-    found = distribution(np.array(values))
-    assert found is not None
-    ordered = [found.p50, found.p90, found.p95, found.p99]
+    summary = distribution(np.array(values))
+    assert summary is not None
+    ordered = [summary.p50, summary.p90, summary.p95, summary.p99]
     assert ordered == sorted(ordered) == np.quantile(values, QUANTILES).tolist(), (
         "to the last digit"
     )

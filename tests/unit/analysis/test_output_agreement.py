@@ -20,7 +20,11 @@ from tests.unit.results.builders import deployment_row
 
 
 def answer(
-    at: int, ids: tuple[int, ...] | None, text: str = "", api: str = "/v1/completions", **given: Any
+    at: int,
+    ids: tuple[int, ...] | None,
+    text: str = "",
+    api: str = "/v1/completions",
+    **fields: Any,
 ) -> AnswerRow:
     row = {
         "launch_id": "L",
@@ -31,7 +35,7 @@ def answer(
         "prompt": f"p{at}",
     }
     return AnswerRow(
-        **row | {"text": text or " ".join(map(str, ids or ())), "token_ids": ids} | given
+        **row | {"text": text or " ".join(map(str, ids or ())), "token_ids": ids} | fields
     )
 
 
@@ -79,10 +83,10 @@ def answered(
 def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
     others: list[AnsweredLaunch], chosen: str
 ) -> None:
-    family = sorted([*others, answered("plain")], key=lambda one: one.launch.started_unix_ns)
-    found = reference(family)
-    assert found is not None
-    assert found.deployment.label == chosen
+    family = sorted([*others, answered("plain")], key=lambda launch: launch.launch.started_unix_ns)
+    launch = reference(family)
+    assert launch is not None
+    assert launch.deployment.label == chosen
 
 
 def test_of_equal_deployments_the_first_of_the_file_is_the_reference() -> None:
@@ -106,43 +110,43 @@ def test_a_superseded_deployment_is_the_reference_only_without_another() -> None
 
 def test_where_all_are_quantized_the_reference_was_measured_first() -> None:
     family = [answered("int8", stored="int8", devices=4), answered("awq", at=2, stored="awq")]
-    found = reference(family)
-    assert found is not None
-    assert found.deployment.label == "int8"
+    launch = reference(family)
+    assert launch is not None
+    assert launch.deployment.label == "int8"
     assert reference([answered("noise", NOISE)]) is None
 
 
 def test_tokens_agree_up_to_the_first_difference_in_each_answer() -> None:
     late = (answer(0, (0, 1, 2, 3, 99, 5, 6, 7)), *EIGHT[1:])
-    found = compared(
+    agreements = compared(
         [
             answered("plain"),
             answered("tp2", late, devices=2),
             answered("q", NOISE, quantization="x"),
         ]
     )
-    assert found["plain"] == Agreement(reference="plain", note=AgreementNote.IS_REFERENCE)
-    assert found["tp2"] == Agreement(60 / 64, 64, "tokens", "plain")
-    assert found["q"] == Agreement(1 / 64, 64, "tokens", "plain"), (
+    assert agreements["plain"] == Agreement(reference="plain", note=AgreementNote.IS_REFERENCE)
+    assert agreements["tp2"] == Agreement(60 / 64, 64, "tokens", "plain")
+    assert agreements["q"] == Agreement(1 / 64, 64, "tokens", "plain"), (
         "the first answer begins with id 0"
     )
 
 
 def test_shorter_answers_lack_tokens_and_answers_without_ids_are_compared_as_text() -> None:
     short = tuple(answer(at, tuple(range(at, at + 2))) for at in range(8))
-    texts = tuple(answer(at, None, one.text[:-1] + "x") for at, one in enumerate(EIGHT))
-    found = compared(
+    texts = tuple(answer(at, None, row.text[:-1] + "x") for at, row in enumerate(EIGHT))
+    agreements = compared(
         [answered("plain"), answered("short", short, at=2), answered("text", texts, at=3)]
     )
-    assert (found["short"].share, found["short"].n) == (0.25, 64)
-    letters = sum(len(one.text) for one in EIGHT)
-    assert found["text"] == Agreement((letters - 8) / letters, letters, "characters", "plain")
+    assert (agreements["short"].share, agreements["short"].n) == (0.25, 64)
+    letters = sum(len(row.text) for row in EIGHT)
+    assert agreements["text"] == Agreement((letters - 8) / letters, letters, "characters", "plain")
 
 
 def test_only_answers_of_one_model_to_the_same_prompts_are_compared() -> None:
     other = [answer(at, tuple(range(8)), api="/v1/chat/completions") for at in range(8)]
     elsewhere = [answer(at + 8, tuple(range(8))) for at in range(8)]
-    found = compared(
+    agreements = compared(
         [
             *(answered("plain", at=at) for at in (1, 2)),
             answered("larger", at=3, parameters=70),
@@ -152,9 +156,11 @@ def test_only_answers_of_one_model_to_the_same_prompts_are_compared() -> None:
             *(answered(name, at=9, parameters=None, model=name) for name in ("a", "b")),
         ]
     )
-    assert found["plain"] == Agreement(1.0, 64, "tokens", "plain", AgreementNote.REFERENCE_AGAIN)
-    assert {found[name] for name in ("larger", "chat", "a", "b")} == {
+    assert agreements["plain"] == Agreement(
+        1.0, 64, "tokens", "plain", AgreementNote.REFERENCE_AGAIN
+    )
+    assert {agreements[name] for name in ("larger", "chat", "a", "b")} == {
         Agreement(note=AgreementNote.ALONE)
     }
-    assert found["other prompts"].note == AgreementNote.OTHER_PROMPTS
-    assert (found["twice"].share, found["twice"].n) == (65 / 128, 128)
+    assert agreements["other prompts"].note == AgreementNote.OTHER_PROMPTS
+    assert (agreements["twice"].share, agreements["twice"].n) == (65 / 128, 128)

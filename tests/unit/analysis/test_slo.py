@@ -86,7 +86,7 @@ def test_a_reader_is_a_limit_on_tpot_by_tokens_per_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "advice"),
     [
         ("ttft_p95<=1s,attainment>=0.9", "all limits here are on percentiles"),
         ("reader=visual,tpot<=1s", "'reader: visual' is a limit on tpot"),
@@ -98,15 +98,16 @@ def test_a_reader_is_a_limit_on_tpot_by_tokens_per_word() -> None:
         ("ttft_p95>=1s", "write ttft_p95<=1s"),
     ],
 )
-def test_limits_that_mean_nothing_are_refused_with_what_to_write(text: str, said: str) -> None:
+def test_limits_that_mean_nothing_are_refused_with_what_to_write(text: str, advice: str) -> None:
     with pytest.raises(ProblemsError) as caught:
         parse_slo(text)
-    assert [said in str(problem) for problem in caught.value.problems] == [True], caught.value
+    (problem,) = caught.value.problems
+    assert advice in str(problem)
 
 
 PERCENTILES = st.dictionaries(
     st.tuples(st.sampled_from(LIMITS), st.integers(1, 999)).map(
-        lambda one: f"{one[0]}_p{one[1] / 10:g}"
+        lambda limit: f"{limit[0]}_p{limit[1] / 10:g}"
     ),
     st.integers(1, 10**6).map(lambda us: us / 1e6),
     max_size=4,
@@ -124,11 +125,11 @@ def test_any_limits_read_back_as_they_are_written_out_and_in_json(
         slo = Slo.model_validate(plain | percentiles)
         assert Slo.model_validate_json(slo.model_dump_json(exclude_defaults=True)) == slo
         back = parse_slo(format_slo(slo)).limits
-        assert [(one.name, one.of, one.share) for one in back] == [
-            (one.name, one.of, one.share) for one in slo.limits
+        assert [(limit.name, limit.of, limit.share) for limit in back] == [
+            (limit.name, limit.of, limit.share) for limit in slo.limits
         ]
-        assert [one.seconds for one in back] == pytest.approx(
-            [one.seconds for one in slo.limits], rel=1e-5
+        assert [limit.seconds for limit in back] == pytest.approx(
+            [limit.seconds for limit in slo.limits], rel=1e-5
         )
 
 
@@ -147,9 +148,9 @@ def test_tests_are_the_joint_one_first_then_each_percentile_over_all_requests(
 ) -> None:
     if not plain and not percentiles:
         return
-    ok, *columns = (np.array(column) for column in zip(*made, strict=True))
-    found = of_slo(
-        LimitValues(ok, dict(zip(LIMITS, columns, strict=True))),
+    all_ok, *columns = (np.array(column) for column in zip(*made, strict=True))
+    tests = of_slo(
+        LimitValues(all_ok, dict(zip(LIMITS, columns, strict=True))),
         Slo.model_validate(plain | percentiles),
     )
     expected = {"attainment": (plain, 0.95)} if plain else {}
@@ -157,23 +158,19 @@ def test_tests_are_the_joint_one_first_then_each_percentile_over_all_requests(
         name: ({name: limit}, float(name.rpartition("_p")[2]) / 100)
         for name, limit in percentiles.items()
     }
-    assert [one.name for one in found] == list(expected)
-    for test, (limits, target) in zip(found, expected.values(), strict=True):
+    assert [test.name for test in tests] == list(expected)
+    for test, (limits, target) in zip(tests, expected.values(), strict=True):
         assert test.target == pytest.approx(target)
-        held = [
-            one[0]
-            and all(
-                one[1 + LIMITS.index(at)] <= limits[name]
-                for name in limits
-                for at in [_column(name)]
-            )
-            for one in made
-        ]
-        assert test.met.tolist() == held
+        met = []
+        for ok, *latencies in made:
+            met.append(ok and all(latencies[_column(name)] <= limits[name] for name in limits))
+        assert test.met.tolist() == met
 
 
-def _column(name: str) -> str:
-    return next(one for one in sorted(LIMITS, key=len, reverse=True) if name.startswith(one))
+def _column(name: str) -> int:
+    """The place in LIMITS of the latency that a limit bounds."""
+    longest_first = sorted(LIMITS, key=len, reverse=True)
+    return LIMITS.index(next(latency for latency in longest_first if name.startswith(latency)))
 
 
 def test_normalized_ttft_is_unknown_where_nobody_counted_the_prompt() -> None:
@@ -226,10 +223,13 @@ def test_all_requests_due_in_the_window_are_judged_errors_included() -> None:
 
 
 def test_each_limit_alone_is_told_too() -> None:
-    found = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms"))
-    assert found.by_limit == {"ttft": 3, "tpot": 3}
+    verdicts = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms"))
+    assert verdicts.by_limit == {"ttft": 3, "tpot": 3}
     none = judge(FIVE, GAPS, parse_slo("ttft<=1ms,tpot<=1ms"))
-    assert shares([found, none]) == {"ttft": 0.3, "tpot": 0.4}  # one token has no TPOT to violate
+    assert shares([verdicts, none]) == {
+        "ttft": 0.3,
+        "tpot": 0.4,
+    }  # one token has no TPOT to violate
 
 
 def test_an_answer_whose_length_is_not_known_does_not_meet_tpot() -> None:
@@ -267,8 +267,8 @@ def test_itl_p99_is_numpys_of_each_requests_own_gaps(made: list[list[tuple[int, 
         expected.append(float(np.quantile(spread, 0.99)) if spread else 0.0)
     limit_s = sorted(expected)[len(expected) // 2] / 1e6 + 1e-9
     table: pa.Table = requests(*rows)
-    found = judge(table, events(gaps, tokens), Slo(itl_p99=limit_s), WINDOW).met
-    assert found.tolist() == [value / 1e6 <= limit_s for value in expected]
+    met = judge(table, events(gaps, tokens), Slo(itl_p99=limit_s), WINDOW).met
+    assert met.tolist() == [value / 1e6 <= limit_s for value in expected]
 
 
 def test_a_percentile_before_its_latency_is_told_in_the_right_order() -> None:

@@ -57,16 +57,16 @@ def test_from_where_a_run_is_steady_its_throughput_is_the_true_one(
     """Counted from the empty server on it would be too low by one end-to-end time (10 s) of the
     run, or more.
     """
-    found = []
+    shares = []
     for seed in range(10):
         due_s, done_s = run(duration_s, seed)
         start_s, end_s = window_s(due_s, done_s, duration_s)
         assert 3.0 <= start_s <= duration_s / 2
         assert end_s == duration_s
-        found.append(
+        shares.append(
             np.mean((done_s >= start_s) & (done_s < end_s)) * len(done_s) / (end_s - start_s) / 10.0
         )
-    assert np.mean(found) == pytest.approx(1.0, abs=off)
+    assert np.mean(shares) == pytest.approx(1.0, abs=off)
 
 
 def test_little_is_cut_off_a_run_that_is_steady_from_the_start() -> None:
