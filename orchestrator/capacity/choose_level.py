@@ -63,7 +63,7 @@ def level_to_explore(
         if not (there.requests or there.verdict or there.blocked):
             return there.level  # none of its probes was valid
     if state.is_screening:
-        return _further_out(state, guess)
+        return _further_out(state)
     if state.is_precise(state.low if confirms_last else state.confirmed_level):
         return None
     if state.whole_numbers:
@@ -73,7 +73,7 @@ def level_to_explore(
         return None if state.is_shown_to_hold(best) else best
     if state.low or (not confirms_last and _unconfirmed(state, 1) is not None):
         return None
-    return _further_out(state, guess)
+    return _further_out(state)
 
 
 def level_to_confirm(state: SearchState, starts: int = 1) -> float | None:
@@ -153,32 +153,27 @@ def _unconfirmed(state: SearchState, starts: int) -> float | None:
     return None
 
 
-def _further_out(state: SearchState, guess: float | None) -> float | None:
-    """The bracket is open at one end: a level further out. From a guess in steps that grow, as it
-    is mostly near; else by two. None: further out nothing can be shown.
+def _further_out(state: SearchState) -> float | None:
+    """The bracket is open at one end: a level further out, by two. None: further out nothing can be
+    shown.
     """
     upward = math.isinf(state.ceiling)
     top = state.levels[-1]
     misses_unclearly = bool(top.requests) and (top.share or 0.0) < state.target
     if upward and misses_unclearly and top.probes < MOST_SCREENING:
         return top.level
-    further = _step_out(state, guess, upward)
+    further = _step_out(state, upward)
     is_new = state.at(further) is None and LOWEST < further < HIGHEST
     if is_new and (upward or not _ends_downward(state.levels[0])):
         return further
     return None if upward else _undecided(state)
 
 
-def _step_out(state: SearchState, guess: float | None, upward: bool) -> float:
-    """The level one step above the highest, or below the lowest, that was probed."""
-    lowest, highest = state.levels[0].level, state.levels[-1].level
-    step = 2.0 if guess is None else 2.0 ** min(1.0, 0.25 * len(state.levels))
-    further = state.on_grid(highest * step if upward else lowest / step)
-    if not state.whole_numbers:
-        return further
-    if upward:  # a small step from a small number is none
-        return max(further, highest + 1)
-    return max(1.0, min(further, lowest - 1))
+def _step_out(state: SearchState, upward: bool) -> float:
+    """Twice the highest level that was probed, or half the lowest."""
+    if upward:
+        return state.on_grid(2 * state.levels[-1].level)
+    return state.on_grid(state.levels[0].level / 2)
 
 
 def _ends_downward(lowest: LevelEvidence) -> bool:

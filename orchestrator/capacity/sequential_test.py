@@ -388,7 +388,10 @@ def _late(requests: _Requests, now_s: float) -> bool:
 
 
 def _misses_mostly(requests: _Requests, now_s: float) -> bool:
-    """Whether the requests of the last quarter mostly miss a test, as far as that is known."""
+    """Whether the requests of the last quarter mostly miss a test, as far as that is known.
+
+    This ends a probe of a server that answers nothing, where no steady part ever begins.
+    """
     last = requests.due_s >= 0.75 * now_s
     certain = requests.certain[last]
     decided = certain.sum(0)
@@ -399,6 +402,9 @@ def _misses_mostly(requests: _Requests, now_s: float) -> bool:
 def _is_slower(requests: _Requests, now_s: float) -> bool:
     """Whether the last tenth of the requests that had time to end takes ``SLOWER`` times as long as
     the first tenth, in medians; open ones are as old as they are now.
+
+    This ends a probe under limits that a backlog does not miss: 8 slots of 400 ms at twice to five
+    times what they can do, under a limit of 1000 s, after 3 to 10 s; without it, it runs its time.
     """
     tenth = max(len(requests.due_s) // 10, FEWEST_LATE)
     if len(requests.due_s) < 4 * tenth:
