@@ -212,7 +212,7 @@ class OpenAICompletion(Completion):
             choice["token_ids"] = self.token_ids()
         document = self._envelope | {"choices": [choice], "usage": self._usage()}
         if self.hands_kv_over:
-            # vLLM's NixlConnector tells the router so where the decode replica fetches it.
+            # as vLLM's NixlConnector tells the router where the decode replica fetches it
             document["kv_transfer_params"] = {
                 "do_remote_prefill": True,
                 "remote_engine_id": self.request_id,

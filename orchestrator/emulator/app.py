@@ -286,7 +286,7 @@ class App:
     # --- ends
 
     def finished(self, generation: Generation) -> None:
-        """Count a request of which every token has left, and give back what it held."""
+        """Count a request whose tokens have all left, and give back its blocks."""
         pacer = self.active.pop(generation)
         self._tgi_active.discard(generation)
         completion = generation.completion
@@ -418,7 +418,7 @@ def _answer_with(content: object, _request: HttpRequest, connection: ClientConne
 
 
 def _pages(serving: Serving) -> dict[str, object]:
-    """What the server says of itself, by path: vLLM's version and models, TGI's info."""
+    """Pages that describe the server, by path: vLLM's version and models, TGI's info."""
     limits = serving.replica.limits
     card = {
         "id": serving.options.model,

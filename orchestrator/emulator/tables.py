@@ -153,8 +153,8 @@ def tables_of(
 
 
 def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
-    """Options for the precision of the KV cache and attention, and of products where the engine
-    quantizes while it loads; else the model's config says that of products. Raises NoRow.
+    """Options for the precision of the KV cache and of attention, and for that of matrix products
+    where the engine quantizes while it loads; else the model's config has it. Raises NoRow.
     """
     cache_type = memory.kv_cache_dtype(facts, settings)
     cache_mode = "fp8" if cache_type.startswith("fp8") else _KV_TYPES.get(cache_type)
@@ -194,7 +194,9 @@ def _compiled(config: str, system: str, backend: str, options: tuple[tuple[str, 
             kernels = EngineHandle.compile(folder, system, backend, **dict(options))
             kernels.decode_step_latency(1, _PROBE, 1)
             kernels.mixed_step_breakdown(_PROBE, 1, _PROBE, 1, 0)
-        except Exception as error:  # of a dozen kinds, some from Rust; each says what is missing
+        except (
+            Exception
+        ) as error:  # of a dozen types, some from Rust; their messages name what is missing
             return _first_line(error)
     return kernels
 

@@ -1,10 +1,10 @@
-"""How an emulator is told from an engine: by the version that it reports."""
+"""The version that an emulator reports, by which it is distinguished from an engine."""
 
 from orchestrator import __version__
 
-VERSION = f"{__version__}+emulator"  # as it reports it
+VERSION = f"{__version__}+emulator"
 
 
 def is_emulator(version: str | None) -> bool:
-    """Whether the server that reports this version is one, of whatever version of this program."""
+    """Whether the server that reports this version is an emulator, of any release of this program."""
     return version is not None and version.endswith("+emulator")

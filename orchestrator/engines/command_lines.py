@@ -131,7 +131,7 @@ class Standing(Enum):
 class Release:
     """The release by whose command line a deployment's flags and values are judged."""
 
-    stated: str  # the version that the deployment runs, "" if nothing says it
+    stated: str  # the version that the deployment runs, "" if it is not known
     standing: Standing
     command_line: CommandLine
 
@@ -168,7 +168,7 @@ def release_of(engine: str, settings: EngineSettings) -> Release | None:
 
 
 def stated_version(engine: str, settings: EngineSettings) -> str:
-    """The version by the setting, the installation or the image's tag; "" if nothing says it.
+    """The version by the setting, the installation or the image's tag; "" if none of them has it.
 
     An image whose tag is no version is its own version: it may hold anything.
     """

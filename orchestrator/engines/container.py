@@ -24,7 +24,7 @@ FROM_THE_NODE = ("HF_ENDPOINT", "HF_TOKEN")  # passed on if the node has them
 NETWORK = ("NCCL_", "RCCL_", "UCX_", "GLOO_", "FI_")  # prefixes of variables about a node's network
 INFINIBAND = "/dev/infiniband"
 # NCCL needs these devices and lockable memory; without them it falls back to TCP, which only its
-# log tells.
+# log shows.
 RDMA = ("--device", INFINIBAND, "--ulimit", "memlock=-1", "--cap-add", "IPC_LOCK")
 # https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/vllm.html
 ROCM = (
@@ -73,7 +73,8 @@ def in_container(
         if os.environ.get(name):
             env[name] = os.environ[name]
     env |= command.env
-    caches = tuple(env[name] for name in CACHES if os.path.isabs(env.get(name, "")))
+    cache_folders = [env.get(name, "") for name in CACHES]
+    caches = tuple(folder for folder in cache_folders if os.path.isabs(folder))
     # podman and apptainer mount only what exists
     command = replace(command, env=env, folders=caches)
     mounts = dict.fromkeys(local_paths(settings, node), "ro")

@@ -104,7 +104,7 @@ def _extra_key_problems(
 
 
 def _tokens_in(name: str, value: Any) -> int:
-    """Drafted tokens that one of ``extra_args`` says: as a number or within a JSON object."""
+    """Drafted tokens in the value of one of ``extra_args``, which is a number or a JSON object."""
     if name.partition(".")[2] not in ("", "num_speculative_tokens"):
         return 0
     try:

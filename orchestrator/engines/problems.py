@@ -112,12 +112,11 @@ def _extra_args_conflicts(engine: Engine, settings: EngineSettings) -> list[str]
         owners = _without_owner(owners, OWNED_BY_DRAFTS)
         if key_owners is not None:
             key_owners = _without_owner(key_owners, OWNED_BY_DRAFTS)
-    for flag, open_values in engine.open_flags.items():
-        if not _says_only(settings, flag, open_values):
-            continue
-        field_name = owners[flag].removeprefix("the field ")
-        if getattr(settings, field_name) is None:
-            owners = _without_owner(owners, owners[flag])
+    field_of_flag = {flag.name: field_name for field_name, flag in iter_flags(engine.flags)}
+    for flag_name, open_values in engine.open_flags.items():
+        is_open = getattr(settings, field_of_flag[flag_name]) is None
+        if is_open and _says_only(settings, flag_name, open_values):
+            owners = _without_owner(owners, owners[flag_name])
     owners |= dict.fromkeys(engine.reserved, "this program")
     return conflicts(engine.title, settings, owners, key_owners)
 
@@ -129,7 +128,8 @@ def _flag_owners(engine: Engine) -> dict[str, str]:
     # roles and router are never flags, and LMDeploy has a --role of its own
     fields = engine.supported_fields() - {"roles", "router"}
     owners = {f"--{name}": f"the field {name}" for name in fields}
-    owners |= {flag.name: f"the field {name}" for name, flag in iter_flags(engine.flags)}
+    for name, flag in iter_flags(engine.flags):
+        owners[flag.name] = f"the field {name}"
     return owners | dict(engine.aliases)
 
 
@@ -137,15 +137,18 @@ def _owners_by_other_spelling(
     release: Release, settings: EngineSettings, owners: Mapping[str, str]
 ) -> dict[str, str]:
     """Who sets the flags of ``extra_args`` that are recorded spellings of owned flags."""
-    flags = release.command_line.flags
-    owner_of = {flags[flag].name: owner for flag, owner in owners.items() if flag in flags}
-    spellings = {}
+    recorded_flags = release.command_line.flags
+    owner_by_main_spelling = {}
+    for spelling, owner in owners.items():
+        if spelling in recorded_flags:
+            owner_by_main_spelling[recorded_flags[spelling].name] = owner
+    owner_by_spelling = {}
     for name in settings.extra_args:
         spelling = name.partition("=")[0].partition(".")[0]
-        flag = flags.get(spelling)
-        if flag is not None and flag.name in owner_of:
-            spellings[spelling] = owner_of[flag.name]
-    return spellings
+        flag = recorded_flags.get(spelling)
+        if flag is not None and flag.name in owner_by_main_spelling:
+            owner_by_spelling[spelling] = owner_by_main_spelling[flag.name]
+    return owner_by_spelling
 
 
 def _says_only(settings: EngineSettings, flag: str, values: Collection[str]) -> bool:
@@ -164,8 +167,8 @@ def _without_owner(owners: Mapping[str, str], owner: str) -> dict[str, str]:
 def _unknown_words(engine: Engine, settings: EngineSettings, is_certain: bool) -> list[str]:
     """Sentences about flags, values and methods that the engine does not have.
 
-    They are certain, and refused, if the deployment's release is recorded or nothing says which it
-    is. Else they may be words of a release that is not recorded. [] if ``is_certain`` is the other.
+    They are certain, and refused, if the deployment's release is recorded or not known. Otherwise
+    they may belong to a release that is not recorded. [] unless ``is_certain`` fits the release.
     """
     release = release_of(engine.name, settings)
     if (release is None or release.is_certain) is not is_certain:

@@ -94,8 +94,10 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
-    path = node.model_path or settings.model
-    return path.rstrip("/").rsplit("/", 1)[-1] if path.startswith("/") else path
+    model = node.model_path or settings.model
+    if model.startswith("/"):
+        return model.rstrip("/").rsplit("/", 1)[-1]
+    return model
 
 
 def configuration(settings: EngineSettings) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from orchestrator.spec.stages import PinnedSettings
 
 # methods that need a checkpoint made for them
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
-# Its own bitsandbytes has 8 bits, where others mean 4 by it; TGI itself says to use eetq instead.
+# TGI's own bitsandbytes has 8 bits, where other engines mean 4 by the name; TGI itself recommends
+# eetq instead.
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
 SLOTS = command.reading(
     {"kv_cache_tokens": LogFigure(r"Setting max batch total tokens to (\d+)", int)}
@@ -69,11 +70,14 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
 
 def _switches(settings: EngineSettings) -> dict[str, str]:
     """Variables with the settings for which TGI has no flags."""
-    values = {
+    switches = {
         "PREFIX_CACHING": settings.enable_prefix_caching,
         "PREFILL_CHUNKING": settings.enable_chunked_prefill,
     }
-    env = {name: str(int(value)) for name, value in values.items() if value is not None}
+    env = {}
+    for name, is_on in switches.items():
+        if is_on is not None:
+            env[name] = "1" if is_on else "0"
     if settings.attention_backend:
         env["ATTENTION"] = settings.attention_backend
     return env

@@ -3,7 +3,7 @@ would be run.
 
 One process in the user's vLLM environment judges all deployments (vllm_judge.py), without weights
 and without a GPU. Deployments that vLLM refuses become ``impossible``, in vLLM's words; a note
-tells how many it could not judge.
+says how many it could not judge.
 """
 
 import json
@@ -39,7 +39,7 @@ class JudgedCommand:
 
 
 class Ruling(Enum):
-    """What vLLM says of a command line; the values are the keys of vllm_judge.py's verdicts."""
+    """vLLM's decision on a command line; the values are the keys of vllm_judge.py's verdicts."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"

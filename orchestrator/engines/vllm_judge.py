@@ -137,7 +137,10 @@ def details_of(error: BaseException) -> list[dict[str, Any]]:
 def plain(text: str) -> str:
     """One line without pydantic's details, cut between words."""
     text = " ".join(_NOISE.sub("", text).split())
-    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
+    if len(text) <= LONGEST:
+        return text
+    whole_words = text[:LONGEST].rpartition(" ")[0]
+    return f"{whole_words} …"
 
 
 def of_device(error: BaseException) -> bool:

@@ -355,7 +355,7 @@ def _index_of(line: LogLine, lines: Sequence[LogLine]) -> int:
 
 
 def _last_of_its_chain(best: int, matching: Sequence[LogLine], lines: Sequence[LogLine]) -> int:
-    """The last exception of the same chain that tells the same kind and has a message: the gated
+    """The last exception of the same chain that has the same kind and a message: the gated
     repository rather than the status 401 of one request.
     """
     for chain in _chains(lines):

@@ -14,7 +14,7 @@ _HEADER_PARTS = 12
 
 
 class LogLevel(IntEnum):
-    """How grave a line is, as its writer says."""
+    """How serious a line is, by its writer."""
 
     INFO = 1  # and everything below it
     WARNING = 2

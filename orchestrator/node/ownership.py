@@ -43,8 +43,8 @@ class LaunchLock:
         self._file: int | None = _lock(self.path)
 
     def touch(self) -> None:
-        """Keep the file from looking old: if it were cleaned up, nobody would end what its owner
-        leaves behind.
+        """Keep the file from looking old: once it is cleaned up, processes that its owner leaves
+        behind are not ended.
         """
         if self._file is not None:
             os.utime(self._file)

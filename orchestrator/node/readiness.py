@@ -2,7 +2,7 @@
 started.
 
 Another server on the same port (a leftover, another user's) would otherwise be measured instead.
-There are three proofs, of which an engine may support only some: the model's name contains the
+There are three proofs, and an engine may support only some of them: the model's name contains the
 launch id; a request without the random key is refused; the listening socket belongs to a process
 below our guard.
 """
@@ -41,8 +41,8 @@ LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server
-    itself says; ``proofs`` there are those that it is ours (name, key, socket).
+    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server itself
+    reports; its entry ``proofs`` lists the proofs that the server is ours (name, key, socket).
     """
 
     reported: Reported
@@ -241,8 +241,8 @@ class _Watch:
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
     def _endpoint(self, listing: HttpResponse) -> Ready:
-        """What an endpoint says of itself. Its model has a name, so no list is needed: its requests
-        will tell.
+        """An endpoint that answers. Its list of models is not required: requests name the model, and
+        will fail if the endpoint does not have it.
         """
         reported: Reported = {"proofs": ""}
         names, card = self._served(listing)
@@ -322,7 +322,7 @@ class _Watch:
         return tuple(str(card.get("id")) for card in cards), next(ours, {})
 
     def _reported(self) -> Reported:
-        """What the engine's log says of itself."""
+        """The figures that the engine logged."""
         try:
             return self.engine.reported(self.log()) | self._network()
         except Exception as error:  # an unreadable log is no reason to end an engine that serves
@@ -330,7 +330,7 @@ class _Watch:
             return {"unreadable": repr(error)}  # kept with the launch
 
     def _network(self) -> Reported:
-        """Over which network the ranks of several nodes talk, as the log says."""
+        """The network between the ranks of several nodes, by the log."""
         if self.settings.nnodes == 1 or self.engine.emulated:
             return {}
         return {"network": between_nodes(self.log())}
@@ -371,7 +371,7 @@ class _Watch:
 
 
 def _figures_of(card: dict[str, Any]) -> Reported:
-    """What a server's list says of its model: the size of the vocabulary and the longest sequence."""
+    """The figures in a server's list of models: the size of the vocabulary and the longest sequence."""
     figures: Reported = {}
     vocab_size = mapping(card, "meta").get("n_vocab")
     if isinstance(vocab_size, int):

@@ -79,7 +79,8 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
 
 def _age_s(folder: Path) -> float:
     """Seconds since a folder or a file in it was written. Raises OSError."""
-    return time.time() - max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+    written_s = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
+    return time.time() - max(written_s)
 
 
 def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]:

@@ -58,7 +58,7 @@ _BEFORE_SERVING = frozenset(
 
 @dataclass(frozen=True)
 class Signature:
-    """How a line of a log tells one kind of failure."""
+    """A pattern by which a line of a log shows one kind of failure."""
 
     kind: FailureKind
     pattern: str
