@@ -45,7 +45,7 @@ def test_why_nodes_do_not_come_names_silence_and_refused_launches() -> None:
     )
 
 
-def test_a_wait_for_a_place_ends_as_occupied_with_the_nodes_in_use() -> None:
+def test_a_placement_that_takes_too_long_is_occupied() -> None:
     deadline = PlacementDeadline(60.0)
     deadline.check(59.9, ONE_GPU)
     with pytest.raises(Occupied, match="one node with 1 GPU was not to be had within 60 s") as end:
@@ -53,7 +53,7 @@ def test_a_wait_for_a_place_ends_as_occupied_with_the_nodes_in_use() -> None:
     assert end.value.nodes == {"a"}
 
 
-def test_a_wait_for_a_place_ends_at_once_when_the_sweep_is_stopped() -> None:
+def test_a_placement_ends_at_once_when_the_sweep_is_stopped() -> None:
     deadline = PlacementDeadline(60.0, stopped=lambda: True)
     with pytest.raises(PlacementError, match="the sweep was stopped"):
         deadline.check(0.0, ONE_GPU)

@@ -18,7 +18,7 @@ from orchestrator.results.store import Store
 from tests.unit.cluster.points import point_for
 
 
-def test_no_other_sweep_gets_the_host_of_a_client_that_a_launch_has() -> None:
+def test_no_other_sweep_gets_the_host_of_a_borrowed_client() -> None:
     cluster, other = LocalCluster(None, 1, watched=False), Lease("a")
     clients = cluster.clients(1, {})
     with pytest.raises(Occupied, match="held by a load client"):
@@ -33,7 +33,7 @@ def test_no_other_sweep_gets_the_host_of_a_client_that_a_launch_has() -> None:
     assert living() == []
 
 
-def test_a_client_gives_the_driver_the_rows_that_the_storage_does_not_take_in_time(
+def test_the_driver_gets_rows_that_the_storage_takes_too_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -53,14 +53,14 @@ def test_a_client_gives_the_driver_the_rows_that_the_storage_does_not_take_in_ti
     over.set()
 
 
-def test_a_node_that_sees_the_drivers_plan_and_may_write_has_no_problem(tmp_path: Path) -> None:
+def test_a_node_that_sees_the_plan_and_writes_has_no_problem(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "x")
     store.write_plan("{}")
     assert reach_problem(store) is None
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["plan.json"]  # the probe is gone
 
 
-def test_a_folder_that_only_the_driver_sees_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_that_only_the_driver_sees_is_named(tmp_path: Path) -> None:
     problem = reach_problem(Store.open(str(tmp_path), "x"))
     assert problem is not None
     assert "s3://" in problem

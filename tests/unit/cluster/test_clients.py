@@ -71,7 +71,7 @@ def test_it_is_said_on_which_hosts_no_client_started() -> None:
     assert pool.borrow(1, {"a": 4, "c": 4}).addresses == ["b"]
 
 
-def test_idle_clients_on_a_host_without_room_are_not_taken_while_there_are_others() -> None:
+def test_idle_clients_on_a_full_host_are_taken_last() -> None:
     machines = Machines()
     pool = ClientPool(None, "x", machines.machines, machines.start)
     pool.borrow(1, {}).release()
@@ -79,7 +79,7 @@ def test_idle_clients_on_a_host_without_room_are_not_taken_while_there_are_other
     assert machines.killed == ["a"]
 
 
-def test_idle_clients_on_a_host_that_became_unfit_are_not_the_next_ones_taken() -> None:
+def test_idle_clients_on_an_unfit_host_are_ended() -> None:
     machines = Machines()
     machines.names = "a"
     pool = ClientPool(None, "a", machines.machines, machines.start)
@@ -126,7 +126,7 @@ class Direct:
     def kill(self) -> None: ...
 
 
-def test_a_client_that_waits_on_a_node_that_is_taken_back_is_ended() -> None:
+def test_an_idle_client_on_a_node_taken_back_is_ended() -> None:
     """Its pod would wait for it."""
     machines = Machines()
     pool = ClientPool(None, "a", machines.machines, machines.start)
@@ -185,7 +185,7 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     assert [one.asked for one in clients] == [5, 1]
 
 
-def test_a_client_whose_disk_fills_up_during_a_point_is_lost_and_known_as_full() -> None:
+def test_a_client_whose_disk_fills_up_is_lost_and_full() -> None:
     clients = [Counting(True), Counting(True)]
     run = ClientRun(clients, [one.report for one in clients])
     clients[0].report.set_exception(ResultsError("/tmp of x is full"))

@@ -63,7 +63,7 @@ def agent() -> Iterator[EngineHost]:
     made.stop()
 
 
-def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
+def test_logs_of_dead_agents_are_told_to_their_own_sweep(
     agent: EngineHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "t0ken-of-the-node")
@@ -118,7 +118,7 @@ def test_agents_of_two_launches_do_not_get_one_gpu(
     [("0,1", None, ["amd-0", "amd-1"]), ("0,1", "4, 5", ["amd-4", "amd-5"]), ("0,1", "", ["amd-0", "amd-1"]),
      ("0,1", "4", ["amd-4", "amd-1"]), (None, None, []), ("", "4,5", [])],
 )  # fmt: skip
-def test_gpus_of_amd_are_leased_by_their_index_and_devices_of_nobody_are_not(
+def test_gpus_of_amd_are_leased_by_their_index(
     hip: str | None, rocr: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", list)
@@ -140,7 +140,7 @@ def test_gpus_of_amd_are_leased_by_their_index_and_devices_of_nobody_are_not(
             agent.stop()
 
 
-def test_what_a_rank_waits_for_is_its_own_download_and_those_of_the_others(
+def test_a_rank_waits_for_all_downloads(
     agent: EngineHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []

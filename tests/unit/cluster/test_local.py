@@ -63,7 +63,7 @@ def reported(client: ClientProcess) -> ClientReport:
         client.kill()
 
 
-def test_a_client_process_reports_whatever_its_temporary_folder_is_called_and_leaves_nothing_there(
+def test_a_client_process_leaves_nothing_in_its_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path of a Unix socket has at most 107 bytes."""
@@ -123,7 +123,7 @@ def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
             assert one.rows == part.rows
 
 
-def test_many_rows_of_a_client_process_are_passed_on_as_an_open_file(
+def test_many_rows_of_a_client_are_passed_as_an_open_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orchestrator.results.row_writer.SMALL_BYTES", 0)

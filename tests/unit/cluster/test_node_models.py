@@ -147,7 +147,7 @@ def test_a_model_is_in_the_cache_if_all_of_its_weights_are(
     assert absence.download_bytes == 0
 
 
-def test_weights_whose_blob_is_gone_and_those_of_another_revision_do_not_count(cache: Path) -> None:
+def test_weights_without_blob_or_of_another_revision_do_not_count(cache: Path) -> None:
     stored(cache, {"config.json": "{}", "model.safetensors": "w"})
     assert absent(MODEL, cache) == Absence()
     assert absent(Wanted("acme/tiny", "weights", "c" * 40), cache) == Absence()
@@ -156,7 +156,7 @@ def test_weights_whose_blob_is_gone_and_those_of_another_revision_do_not_count(c
     assert "HF_HUB_OFFLINE" in absent(MODEL, cache).problem
 
 
-def test_of_a_tokenizer_and_of_made_up_weights_what_describes_them_is_enough(cache: Path) -> None:
+def test_a_tokenizer_and_made_up_weights_need_only_descriptions(cache: Path) -> None:
     tokenizer, config = Wanted("acme/tiny", "tokenizer"), Wanted("acme/tiny", "config")
     stored(cache, {"config.json": "{}"})
     assert absent(config, cache) == Absence()
@@ -194,7 +194,7 @@ def test_what_the_cache_holds_of_the_weights_needs_no_room(
     )
 
 
-def test_an_engine_wants_its_model_a_draft_and_a_tokenizer_and_a_router_nothing() -> None:
+def test_an_engine_wants_its_model_a_draft_and_a_tokenizer() -> None:
     def of(**given: Any) -> list[Wanted]:
         return wanted_by(EngineSettings(**{"engine": "vllm", "model": "acme/tiny"} | given))
 

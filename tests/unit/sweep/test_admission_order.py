@@ -75,7 +75,7 @@ def test_starts_that_take_less_than_expected_reorder_the_queue(store: Store) -> 
     assert [engines[row.deployment_id] for row in launches(store)] == ["vllm", "emulator", "vllm"]
 
 
-def test_nobody_overtakes_a_gang_onto_a_node_that_would_be_one_too_many_for_it() -> None:
+def test_no_launch_overtakes_a_gang_onto_one_node_too_many() -> None:
     machines, reservations = (
         [*HOSTS[:2], node("small", gpus=1)],
         [Reservation(need(8), (("a",),), 100.0)],

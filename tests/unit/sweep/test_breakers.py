@@ -32,7 +32,7 @@ def placed_on(store: Store) -> list[str]:
     return [row.placement_json.partition('"node_id": "')[2][:1] for row in launches(store)]
 
 
-def test_a_node_that_failed_two_launches_rests_and_is_tried_again_after_a_stated_time(
+def test_a_node_that_failed_two_launches_rests_for_a_stated_time(
     store: Store,
 ) -> None:
     world = world_of([node("a")], fails={"ready": [PORT, PORT]})
@@ -89,7 +89,7 @@ def test_a_wrong_configuration_is_held_against_no_node(store: Store) -> None:
     assert told(world, "node_rests") == told(world, "paused") == []
 
 
-def test_the_same_failure_on_three_nodes_pauses_the_sweep_and_a_probe_lets_it_go_on(
+def test_the_same_failure_on_three_nodes_pauses_the_sweep(
     store: Store,
 ) -> None:
     world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3})
@@ -127,7 +127,7 @@ def test_one_launch_on_many_nodes_that_fails_is_one_failure() -> None:
     assert "on 8 nodes" in heard[0].text
 
 
-def test_a_probe_that_fails_the_same_way_pauses_it_for_twice_as_long(store: Store) -> None:
+def test_a_probe_that_fails_alike_pauses_twice_as_long(store: Store) -> None:
     world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 4})
     sweep(world, plan_of(THREE), store)
     assert [text.partition("no new one for ")[2].split()[0] for text in told(world, "paused")] == [

@@ -40,7 +40,7 @@ from tests.unit.sweep.sweeps import (
         *(("{usd: 0.5}", 0), ("{usd: 0.62}", 2), ("{usd: 32}", 4)),  # 0.001 for a second of a GPU
     ],
 )
-def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(
+def test_a_budget_ends_the_sweep_and_leaves_measurements_out(
     budget: str, measured: int, store: Store
 ) -> None:
     world, plan = world_of(), plan_of(TWO, levels="1, 2", more=f"budget: {budget}")
@@ -62,9 +62,7 @@ def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(
 
 
 @pytest.mark.parametrize("budget", ["gpu_hours: 0.3415", "usd: 1.23"])
-def test_a_launch_waits_for_what_the_points_of_others_leave_of_the_budget(
-    budget: str, store: Store
-) -> None:
+def test_a_launch_waits_for_what_others_leave_of_the_budget(budget: str, store: Store) -> None:
     """From second 82 to 152 all 8 GPUs of a node run a point that the budget pays for (1,224 GPU
     seconds by then). The node that comes meanwhile would start an engine on 4 GPUs with what is not
     used yet.
@@ -79,7 +77,7 @@ def test_a_launch_waits_for_what_the_points_of_others_leave_of_the_budget(
     assert (report.counts.measured, report.counts.left_out, steps(world)["start"]) == (2, 2, 1)
 
 
-def test_a_launch_that_others_leave_nothing_of_the_budget_goes_on_when_they_used_less(
+def test_a_launch_goes_on_when_others_used_less_than_was_set_aside(
     store: Store,
 ) -> None:
     """Eight GPUs start an engine that dies at once; until then its start and first point count as
@@ -105,7 +103,7 @@ def test_a_launch_that_others_leave_nothing_of_the_budget_goes_on_when_they_used
     assert state.spent(world.clock.now_s()).gpu_s <= 0.34 * 3600
 
 
-def test_of_launches_that_could_start_at_once_only_those_do_that_the_budget_pays_for(
+def test_only_as_many_launches_start_at_once_as_the_budget_pays_for(
     store: Store,
 ) -> None:
     """It pays for the start and one point of one; together they would use it up with nothing
@@ -139,7 +137,7 @@ def test_no_engine_is_started_whose_start_the_budget_does_not_pay_for(store: Sto
     assert (report.counts.left_out, steps(world)["start"], len(launches(store))) == (2, 0, 0)
 
 
-def test_a_point_counts_with_as_much_more_as_the_slowest_so_far_took(store: Store) -> None:
+def test_a_point_counts_with_the_overrun_of_the_slowest_one(store: Store) -> None:
     # it starts until 12 s, the first point drains until 112 s; another one like that ends at 212 s
     world = world_of()
     world.fails["load"] = ["drains"]

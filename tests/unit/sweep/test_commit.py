@@ -80,7 +80,7 @@ def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: P
     assert attempt("requests: 2").row("x").window_ns == (2 * 10**9, 2 * 10**9)
 
 
-def test_a_row_says_whether_a_steady_part_was_found_where_it_was_looked_for() -> None:
+def test_a_row_says_whether_a_steady_part_was_found() -> None:
     short, long = (request(0, 0.0, last_ms=last_ms) for last_ms in (1000.0, 4000.0))
     found = [attempt("duration: 5s", None, row, warmup="").row("x").steady for row in (short, long)]
     assert found == [True, False]

@@ -103,7 +103,7 @@ def test_a_budget_says_whether_it_is_used_up_or_would_be(store: Store) -> None:
     assert context.over_budget(deployment, 0.0) == "the budget of 100s wall time is used up"
 
 
-def test_of_two_launches_that_ask_the_second_sees_what_the_first_one_got(store: Store) -> None:
+def test_a_second_launch_sees_what_the_first_got_of_the_budget(store: Store) -> None:
     plan = plan_of(TWO, more="budget: {gpu_hours: 0.15}")
     first, second = plan.deployments
     context = context_of(world_of(), store, plan)

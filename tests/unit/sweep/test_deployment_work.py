@@ -38,7 +38,7 @@ def test_a_class_is_tried_again_as_often_as_it_says(work: DeploymentWork, of: Fa
     assert answers == [True] * of.retries + [False, False]
 
 
-def test_what_the_clients_slowed_down_is_repeated_as_long_as_there_are_more_of_them(
+def test_points_that_clients_slowed_down_are_repeated_without_limit(
     work: DeploymentWork,
 ) -> None:
     assert all(work.count_failure("m1", failure(FailureClass.CLIENT_BOUND)) for _ in range(9))
@@ -133,7 +133,7 @@ def test_ids_are_those_of_the_plan() -> None:
     assert found == measurements(plan)
 
 
-def test_what_is_committed_is_told_and_not_asked_for_again_wherever_it_stands() -> None:
+def test_committed_measurements_are_told_and_not_made_again() -> None:
     plan = plan_of(levels="1, 2, 4", more=TWICE)
     names = [one.measurement_id for one in measurements(plan)]
     done = dict.fromkeys((names[0], names[2], names[4]), OK)

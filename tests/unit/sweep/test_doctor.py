@@ -176,7 +176,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("check", "level", "what", "changes"), BROKEN)
-def test_what_is_wrong_with_a_node_is_told_with_a_reason_and_a_remedy(
+def test_each_fault_of_a_node_has_a_reason_and_a_remedy(
     check: str, level: str, what: str, changes: dict[str, Any]
 ) -> None:
     (found,) = told(node(**changes))
@@ -264,7 +264,7 @@ def test_a_replica_over_nodes_without_a_fabric_is_named(ports: dict[str, str]) -
     assert "bbbbbbbb" in found.where
 
 
-def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
+def test_a_deployment_that_no_node_will_ever_hold_is_named() -> None:
     requirements = requirements_of(deployments(VLLM))
     (found,) = told(gpu_node(labels={}), requirements=requirements)
     assert (found.check, found.level) == ("room", "fail")
@@ -414,7 +414,7 @@ def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> N
     assert told(unset) == []
 
 
-def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
+def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (settings,) = (one.settings for one in deployments(VLLM))
@@ -465,7 +465,7 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     assert of("org/not-there") == ""
 
 
-def test_a_model_and_its_draft_share_the_room_and_are_asked_for_once(
+def test_a_model_and_its_draft_share_the_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
@@ -514,7 +514,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("revision", "why"), [(None, "GatedRepo"), ("main", "GatedRepo"), ("gone", "RevisionNotFound")]
 )
-def test_a_gated_model_that_one_may_not_have_and_a_revision_that_is_not_there_are_told(
+def test_gated_models_and_missing_revisions_are_told(
     revision: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
@@ -546,7 +546,7 @@ def cached(cache: Path) -> None:
     [({}, {}, "node"), ({"HF_HOME": "home"}, {}, "home/hub"), ({"HF_HUB_CACHE": "hub"}, {}, "hub"),
      ({"HF_HOME": "home", "HF_HUB_CACHE": "hub"}, {}, "hub"), ({"HF_HOME": "home"}, {"HF_HUB_CACHE": "node"}, "node")],
 )  # fmt: skip
-def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
+def test_models_are_looked_for_in_the_cache_of_their_engine(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     env: dict[str, str],

@@ -89,7 +89,7 @@ class Dying:
     [(OOM, False), (MISSING, True), (DIED, True), (NEVER, True), (PORT, True)],
     ids=lambda value: str(value)[:40],
 )
-def test_what_failed_is_tried_again_by_the_next_sweep_unless_its_configuration_is_wrong(
+def test_the_next_sweep_repeats_failures_except_wrong_configurations(
     failure: Failure, again: bool, store: Store
 ) -> None:
     plan = plan_of(levels="1, 2")
@@ -147,7 +147,7 @@ def test_nothing_spoilt_is_measured_again_if_the_user_wants_none(store: Store) -
 WRONG = "failed before and would fail again; --retry-failed tries them again"
 
 
-def test_a_wrong_configuration_is_tried_again_on_demand_or_once_it_is_another_one(
+def test_a_wrong_configuration_is_tried_again_on_demand_or_once_changed(
     store: Store,
 ) -> None:
     sweep(world_of(fails={"ready": [OOM]}), plan_of(), store)

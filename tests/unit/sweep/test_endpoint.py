@@ -59,7 +59,7 @@ def test_each_run_has_a_salt_of_its_own() -> None:
     assert salts[0] != salts[1]
 
 
-def test_replies_are_counted_where_the_endpoint_counts_none_and_a_tokenizer_is_named() -> None:
+def test_a_tokenizer_counts_replies_where_the_endpoint_reports_no_counts() -> None:
     counts_none = EndpointDialect(DETECTED.dialect, None, counts=False)
     (run, _) = runs_of(plan_of(), TARGET, counts_none)
     assert not run.load.count_text

@@ -129,7 +129,7 @@ class Heard:
         (None, "IB", []),
     ],
 )
-def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
+def test_another_version_and_a_slow_network_are_told_and_stored(
     version: str | None, network: str, kinds: list[str]
 ) -> None:
     settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
@@ -188,7 +188,7 @@ def test_the_first_rank_hears_how_the_others_download_and_waits_for_them(store: 
     assert len(sizes) >= 2 and sizes == sorted(set(sizes))
 
 
-def test_a_node_that_does_not_say_what_it_has_of_the_model_ends_no_start(
+def test_a_node_that_hides_its_downloads_ends_no_start(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(_: object) -> int:
@@ -202,7 +202,7 @@ def test_a_node_that_does_not_say_what_it_has_of_the_model_ends_no_start(
     assert (report.counts.measured, world.heard) == (1, [])
 
 
-def test_logs_that_the_dead_left_on_a_node_are_stored_and_then_dropped(store: Store) -> None:
+def test_logs_of_dead_agents_are_stored_and_then_dropped(store: Store) -> None:
     world = world_of(fails={"dead_logs": [None]})
     sweep(world, plan_of(), store)
     assert store.read_log(store.log_uri("01ABC/rank0.log")) == b"its last words"

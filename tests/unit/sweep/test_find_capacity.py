@@ -158,7 +158,7 @@ def last_claims(world: World) -> dict[str, dict[str, Any]]:
     ][-1]
 
 
-def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it(
+def test_the_claim_is_below_the_capacity_and_a_level_above_fails(
     tmp_path: Path,
 ) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
@@ -205,7 +205,7 @@ def test_of_several_slos_each_has_its_claim_by_the_same_probes(tmp_path: Path) -
     assert 0 < found["fast"]["claim"] < found["slow"]["claim"] <= 1.1 * MOST
 
 
-def test_so_many_in_flight_as_there_are_slots_is_found_of_a_closed_loop(tmp_path: Path) -> None:
+def test_a_closed_loop_holds_as_many_in_flight_as_there_are_slots(tmp_path: Path) -> None:
     world = world_of()
     sweep(world, searching("{fast: {ttft: 410ms}}", "concurrency"), Store.open(str(tmp_path), "x"))
     found = last_claims(world)["fast"]
@@ -213,7 +213,7 @@ def test_so_many_in_flight_as_there_are_slots_is_found_of_a_closed_loop(tmp_path
 
 
 @pytest.mark.long
-def test_a_search_that_is_killed_at_any_probe_goes_on_without_repeating_one(tmp_path: Path) -> None:
+def test_a_killed_search_goes_on_without_repeating_a_probe(tmp_path: Path) -> None:
     whole, killed = (Store.open(str(tmp_path / name), "x") for name in ("whole", "killed"))
     sweep(world_of(), searching(), whole)
     while sweep(world_of(), searching(), killed, interrupt_s=90.0).interrupted:
@@ -226,7 +226,7 @@ def test_a_search_that_is_killed_at_any_probe_goes_on_without_repeating_one(tmp_
     assert sweep(world_of(), searching(), killed).counts.measured == 0
 
 
-def test_an_engine_that_does_not_start_is_one_row_and_not_one_for_every_probe(
+def test_an_engine_that_does_not_start_is_one_row(
     tmp_path: Path,
 ) -> None:
     store = Store.open(str(tmp_path), "x")
@@ -238,14 +238,14 @@ def test_an_engine_that_does_not_start_is_one_row_and_not_one_for_every_probe(
     assert steps(again)["start"] == 0
 
 
-def test_a_budget_ends_it_in_order_and_says_how_far_it_is_known(tmp_path: Path) -> None:
+def test_a_budget_ends_a_search_with_what_is_known(tmp_path: Path) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
     report = sweep(world, searching(more="budget: {wall: 3min}"), store)
     assert report.counts.left_out >= 1  # as many probes as are expected
     assert last_claims(world)["fast"]["status"] == "budget"
 
 
-def test_with_two_starts_what_one_held_is_confirmed_on_the_other_and_engines_change_once(
+def test_a_level_is_confirmed_on_the_second_start(
     tmp_path: Path,
 ) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
@@ -263,7 +263,7 @@ def test_with_two_starts_what_one_held_is_confirmed_on_the_other_and_engines_cha
     assert steps(again)["start"] == 0
 
 
-def test_a_probe_lasts_ten_minutes_at_most_where_nothing_is_said_and_other_points_one() -> None:
+def test_by_default_a_probe_lasts_ten_minutes_at_most() -> None:
     text = SEARCH.format(slos="{fast: {ttft: 500ms}}", control="request_rate").replace(
         ", duration: 60s", ""
     )
@@ -303,7 +303,7 @@ def endpoint_plan(more: str = "") -> Plan:
     return make_plan(parse_experiment(text + more, "x.yaml"))
 
 
-def test_what_a_slow_client_spoiled_is_asked_again_with_other_prompts_by_a_later_run_too(
+def test_a_client_bound_probe_is_repeated_with_other_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, store, seeds = endpoint_plan(), Store.open(str(tmp_path), "x"), list[int]()
@@ -360,7 +360,7 @@ def of_endpoint(
 
 
 @pytest.mark.parametrize("by_user", [False, True])
-def test_a_search_of_an_endpoint_ends_by_its_budget_or_by_the_user_and_says_what_it_knows(
+def test_the_budget_or_the_user_ends_the_search_of_an_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_user: bool
 ) -> None:
     clock, told = Hours(), list[Any]()
@@ -376,7 +376,7 @@ def test_a_search_of_an_endpoint_ends_by_its_budget_or_by_the_user_and_says_what
     assert found.next.words in told[-1].text
 
 
-def test_what_it_would_probe_next_is_what_another_run_with_that_budget_probes_first(
+def test_the_next_probe_is_the_first_of_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, levels = Hours(), list[float]()
@@ -404,7 +404,7 @@ def test_what_it_would_probe_next_is_what_another_run_with_that_budget_probes_fi
     assert found.next.level.value == levels[before]
 
 
-def test_a_budget_that_ends_before_what_a_slow_client_spoiled_is_repeated_is_no_failure(
+def test_a_budget_that_ends_before_a_repeat_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, measurer = Hours(), BoundMeasurer()
@@ -420,7 +420,7 @@ def test_a_budget_that_ends_before_what_a_slow_client_spoiled_is_repeated_is_no_
 
 @pytest.mark.parametrize("kind", [FailureKind.CLIENT_BOUND, FailureKind.NO_REQUEST_OK])
 @pytest.mark.parametrize("by_user", [False, True])
-def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(
+def test_a_probe_that_fails_as_its_search_ends_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_user: bool, kind: FailureKind
 ) -> None:
     clock, told = Hours(), list[Any]()
@@ -459,7 +459,7 @@ class SlowClientsRun(QueueRun):
         }
 
 
-def test_client_bound_where_all_clients_of_the_cluster_are_too_slow_for_what_the_engine_holds(
+def test_a_search_is_client_bound_where_all_clients_are_too_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = {True: FakeRun, False: SlowClientsRun}
@@ -490,7 +490,7 @@ class DeadlyRun(QueueRun):
             ]
 
 
-def test_a_level_at_which_the_engine_dies_twice_fails_and_is_not_asked_again(
+def test_a_level_at_which_the_engine_dies_twice_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = {True: FakeRun, False: DeadlyRun}

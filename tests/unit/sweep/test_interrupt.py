@@ -38,7 +38,7 @@ def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(stor
 @pytest.mark.parametrize(
     "when_s", [0.0, 0.5, 1.0, 5.0, 11.5, 12.0, 15.0, 40.0, 81.9, 82.0, 83.0, 120.0, 150.5]
 )
-def test_an_interrupt_in_any_phase_leaves_nothing_running_and_loses_nothing_that_was_measured(
+def test_an_interrupt_leaves_nothing_running_and_loses_nothing_measured(
     when_s: float, store: Store
 ) -> None:
     world = world_of()

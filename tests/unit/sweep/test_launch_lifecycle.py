@@ -130,7 +130,7 @@ def test_a_launch_does_its_steps_in_order_and_always_stops_and_releases(
 
 
 @pytest.mark.parametrize(("failure", "tries"), [(OOM, 1), (DIED, 2), (NEVER, 2), (PORT, 4)])
-def test_a_start_is_tried_as_often_as_its_class_allows_then_every_open_measurement_is_a_failed_row(
+def test_a_start_is_tried_as_often_as_its_failure_class_allows(
     failure: Failure, tries: int, store: Store
 ) -> None:
     world = world_of(fails={"ready": [failure] * 9})
@@ -158,7 +158,7 @@ def test_deaths_under_load_count_for_their_measurement_and_the_others_are_measur
     assert (report.counts.measured, report.counts.failed, len(launches(store))) == (3, 0, 3)
 
 
-def test_a_measurement_under_which_the_engine_dies_twice_is_given_up_and_the_next_one_measured(
+def test_a_measurement_that_kills_the_engine_twice_is_given_up(
     store: Store,
 ) -> None:
     world = world_of(fails={"load": [DIED, DIED]})
@@ -174,7 +174,7 @@ def test_an_engine_found_dead_seconds_after_its_last_error_fails_the_point(store
     assert {row.reason for row in points(store)} == {"It died late.", None}
 
 
-def test_requests_that_are_refused_fail_the_point_once_and_the_engine_goes_on(store: Store) -> None:
+def test_refused_requests_fail_the_point_once(store: Store) -> None:
     world = world_of(fails={"load": ["refused"]})
     report = sweep(world, plan_of(levels="1, 2"), store)
     assert outcomes(store) == [("failed", "bad_config"), ("ok", None)]
@@ -187,7 +187,7 @@ def test_an_engine_that_answers_nothing_gets_another_launch(store: Store) -> Non
     assert [row.status for row in launches(store)] == ["failed", "ok"]
 
 
-def test_a_point_that_its_clients_slowed_down_is_repeated_with_twice_as_many_up_to_the_clusters(
+def test_a_client_bound_point_is_repeated_with_twice_as_many_clients(
     store: Store,
 ) -> None:
     world = world_of(fails={"load": ["slow", "slow", "slow"]}, client_limit=4)
@@ -238,7 +238,7 @@ def test_what_cannot_even_begin_is_a_row_that_says_why(error: Exception, store: 
     assert str(error) in str(row.reason)
 
 
-def test_an_error_of_this_program_in_one_launch_does_not_end_the_sweep(store: Store) -> None:
+def test_an_internal_error_in_one_launch_does_not_end_the_sweep(store: Store) -> None:
     world = world_of(fails={"start": [ValueError("a bug")]})
     report = sweep(world, plan_of(), store)
     assert report.counts.measured == 1
@@ -315,7 +315,7 @@ def test_clients_know_how_many_tokens_a_speculative_step_may_make(store: Store) 
     assert [load.dialect.tokens_per_step for load in world.loads] == [4]
 
 
-def test_every_attempt_has_a_salt_of_its_own_where_the_api_takes_one(store: Store) -> None:
+def test_every_attempt_has_a_salt_of_its_own(store: Store) -> None:
     world = world_of()
     sweep(world, plan_of(levels="1, 2"), store)
     assert [row.cache_state for row in points(store)] == ["salted", "salted"]
@@ -334,7 +334,7 @@ def test_every_attempt_has_a_salt_of_its_own_where_the_api_takes_one(store: Stor
         (None, False, "unknown"),
     ],
 )
-def test_an_endpoint_gets_a_salt_where_it_says_that_an_engine_with_one_owns_its_model(
+def test_an_endpoint_gets_a_salt_where_its_owner_takes_one(
     owner: str | None, refuses: bool, state: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"proofs": "name"} | ({"owned_by": owner} if owner else {})
@@ -399,7 +399,7 @@ def test_what_a_node_refuses_costs_its_own_launch_and_not_the_sweep(store: Store
 
 
 @pytest.mark.parametrize("what", ["stop", "release"])
-def test_a_launch_that_cannot_be_stopped_in_order_is_committed_and_the_others_go_on(
+def test_a_launch_that_cannot_be_stopped_cleanly_is_committed(
     store: Store, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     def broken(self: object) -> None:
@@ -413,7 +413,7 @@ def test_a_launch_that_cannot_be_stopped_in_order_is_committed_and_the_others_go
     assert any("GPU is lost" in event.text for event in world.told if isinstance(event, Event))
 
 
-def test_what_others_hold_is_waited_for_and_leaves_no_row_but_an_event(store: Store) -> None:
+def test_a_wait_for_others_leaves_an_event_and_no_row(store: Store) -> None:
     others = Occupied("host a is held by launch x of user 7")
     world = world_of(fails={"lease": [others] * 9 + [None]})
     report = sweep(world, plan_of(), store)
@@ -427,7 +427,7 @@ def test_what_others_hold_is_waited_for_and_leaves_no_row_but_an_event(store: St
     assert [one["text"] for one in told if one["kind"] == "occupied"] == [f"it waits: {others}"]
 
 
-def test_a_launch_that_queues_again_says_so_in_its_event_and_in_status(store: Store) -> None:
+def test_a_launch_that_queues_again_says_so_in_events_and_status(store: Store) -> None:
     world = world_of([node("a"), node("b")], fails={"lease": [Occupied("x holds it"), None]})
     record = RunRecord(run_id="r")
     doing: list[str] = []
@@ -462,7 +462,7 @@ def test_a_sweep_that_is_stopped_while_it_waits_for_others_leaves_nothing(store:
     assert (launches(store), outcomes(store), world.held) == ([], [], {})
 
 
-def test_answers_are_asked_once_before_the_first_point_and_stored_with_their_launch(
+def test_fixed_prompts_are_asked_once_and_answers_stored_with_the_launch(
     store: Store,
 ) -> None:
     world, plan = world_of(replies=[(reply(0, 5, 6), reply(1, 7, 8))]), plan_of(levels="1, 2")

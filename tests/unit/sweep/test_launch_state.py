@@ -123,7 +123,7 @@ def test_every_state_leads_to_an_end() -> None:
     ],
     ids=lambda value: str(value)[:16],
 )
-def test_what_a_launch_is_shown_to_do_is_of_the_state_that_it_is_in(
+def test_what_a_launch_is_shown_to_do_belongs_to_its_state(
     step: str, instead: object, tmp_path: Path
 ) -> None:
     world = world_of([node("a"), node("b")], fails={step: [instead, None]})
@@ -153,7 +153,7 @@ def test_a_launch_that_no_node_can_hold_is_shown_as_refused(tmp_path: Path) -> N
     assert list(dict.fromkeys(shown)) == [PhaseName.WAIT_FOR_NODES, PhaseName.REFUSED]
 
 
-def test_a_launch_whose_host_others_keep_is_shown_as_queued_until_it_is_placed(
+def test_a_launch_that_queues_again_is_shown_as_queued_until_placed(
     tmp_path: Path,
 ) -> None:
     world = world_of([node("a"), node("b")], fails={"lease": [Occupied("others hold it"), None]})

@@ -99,7 +99,7 @@ def test_no_launch_begins_while_the_storage_refuses(
     assert (began[1] - 10**18) / 1e9 >= 400
 
 
-def test_a_refusal_that_comes_and_goes_between_two_looks_keeps_nothing_from_starting(
+def test_a_short_refusal_of_the_storage_keeps_no_launch_from_starting(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = world_of()
@@ -108,7 +108,7 @@ def test_a_refusal_that_comes_and_goes_between_two_looks_keeps_nothing_from_star
     assert Sweep(context).run().counts.measured == 1
 
 
-def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit_and_nothing_runs_on(
+def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit(
     store: Store, refuses: Callable[..., None]
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -134,7 +134,7 @@ def test_an_interrupt_does_not_wait_for_the_storage(
     assert world.clock.now_s() < 125
 
 
-def test_a_client_that_the_storage_refuses_is_no_lost_client_and_costs_no_start(
+def test_a_client_that_the_storage_refuses_is_not_lost(
     store: Store, refuses: Callable[..., None]
 ) -> None:
     world = world_of(
@@ -222,7 +222,7 @@ def test_a_launch_whose_row_cannot_be_made_costs_its_rows_alone(
     assert "measured" in store.read("events").column("kind").to_pylist()
 
 
-def test_events_of_a_launch_whose_row_cannot_be_stored_are_stored_with_the_next(
+def test_events_of_a_launch_without_row_are_stored_with_the_next(
     store: Store, refuses: Callable[..., None]
 ) -> None:
     world = world_of()
@@ -232,7 +232,7 @@ def test_events_of_a_launch_whose_row_cannot_be_stored_are_stored_with_the_next(
     assert (kinds.count("launch"), kinds.count("measured"), kinds.count("row_lost")) == (2, 2, 1)
 
 
-def test_rows_that_say_why_nothing_was_measured_cannot_be_stored_and_the_sweep_ends(
+def test_a_sweep_ends_though_rows_of_failures_cannot_be_stored(
     store: Store, refuses: Callable[..., None]
 ) -> None:
     world = world_of(fails={"ready": [OOM] * 9})
@@ -252,7 +252,7 @@ def test_what_waiting_does_not_change_is_not_waited_for(
     assert world.clock.now_s() == 0
 
 
-def test_a_point_that_ends_before_its_node_is_gone_ends_and_the_next_is_measured_elsewhere(
+def test_a_point_that_ends_before_its_node_is_gone_is_finished(
     store: Store,
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -267,7 +267,7 @@ def test_a_point_that_ends_before_its_node_is_gone_ends_and_the_next_is_measured
     assert launches(store)[0].log_uri  # it was stopped in order
 
 
-def test_a_point_that_does_not_fit_ends_at_once_with_its_rows_and_is_measured_elsewhere(
+def test_a_point_longer_than_its_node_lasts_is_measured_elsewhere(
     store: Store,
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -304,7 +304,7 @@ def test_a_start_on_a_node_that_drains_is_not_waited_for(gone_s: float, store: S
     assert world.clock.now_s() < 400
 
 
-def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(
+def test_nodes_that_are_taken_back_do_not_use_up_the_tries(
     store: Store,
 ) -> None:
     names = "abcdefg"
@@ -316,7 +316,7 @@ def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(
     assert len(launches(store)) == 7
 
 
-def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_ended(
+def test_a_sweep_ends_in_order_when_all_nodes_are_taken_back(
     store: Store,
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -336,7 +336,7 @@ def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_
 
 
 @pytest.mark.parametrize("gone_s", [10.0, math.inf])
-def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(
+def test_a_lost_last_node_is_waited_for_after_another_was_taken_back(
     gone_s: float, store: Store
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -347,7 +347,7 @@ def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_i
     assert (report.counts.measured, report.left, told(world, "taken_back")) == (1, 0, [])
 
 
-def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_stopped(
+def test_replicas_on_a_lost_node_are_released_before_other_ranks_stop(
     store: Store,
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -373,7 +373,7 @@ def test_a_log_is_named_by_its_rank_although_another_rank_was_lost(store: Store)
     ]
 
 
-def test_a_point_that_nodes_taken_back_end_again_and_again_is_measured_on_the_last(
+def test_a_point_is_measured_on_the_last_node_after_many_preemptions(
     store: Store,
 ) -> None:
     names = "abcdefg"

@@ -74,7 +74,7 @@ def test_what_was_measured_comes_back_with_its_verdict() -> None:
     assert world.clock.now_s() == pytest.approx(70.0)
 
 
-def test_the_span_of_a_point_is_its_warm_up_and_window_without_the_drain() -> None:
+def test_the_span_of_a_point_ends_before_the_drain() -> None:
     attempt, _ = measured()
     assert attempt.loaded is not None
     start_ns, end_ns = attempt.loaded.span_unix_ns
@@ -89,7 +89,7 @@ def test_an_endpoint_has_no_agents_and_is_measured_all_the_same() -> None:
     assert (attempt.failure, attempt.verdict.validity) == (None, "valid")
 
 
-def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_help() -> None:
+def test_slow_clients_are_a_failure_only_where_more_could_help() -> None:
     attempt, _ = measured("slow")
     assert (attempt.failure, attempt.verdict.validity) == (None, "client_bound")
     world = world_of(fails={"load": ["slow"]})
@@ -123,7 +123,7 @@ def test_a_failure_says_whether_the_launch_is_over(
 @pytest.mark.parametrize(
     ("told", "kind"), [("aborted", None), ("http_5xx", FailureKind.NO_REQUEST_OK)]
 )
-def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_that_met_only_errors_failed(
+def test_a_probe_that_was_ended_before_any_answer_is_measured(
     told: str, kind: FailureKind | None
 ) -> None:
     rows = [
@@ -173,7 +173,7 @@ def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.Monk
     assert world.clock.now_s() < 33
 
 
-def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wanted() -> None:
+def test_rows_of_an_interrupted_point_come_back_where_they_are_kept() -> None:
     world, point = world_of(), load_point()
     attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30, keeps=True).measure(point)
     assert attempt.interrupted
@@ -237,9 +237,7 @@ def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None
     assert world.clock.now_s() == pytest.approx(70.0)
 
 
-def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_whether_the_engine_lives() -> (
-    None
-):
+def test_first_answers_tell_whether_the_engine_lives() -> None:
     world = world_of(replies=[(reply(0),)])
     loaded = measurer(world).first_answers(load_point(seed=7, tokenizer="a"))
     assert loaded is not None
@@ -306,7 +304,7 @@ class AbortedRun:
         self.aborted += 1
 
 
-def test_clients_that_are_late_are_told_to_abort_once_and_given_up_later() -> None:
+def test_late_clients_are_told_to_abort_and_given_up_later() -> None:
     run: Any = AbortedRun()
     point = load_point(drain_timeout_s=20.0)
     watcher = LateClients(run, point, clients=2)

@@ -13,7 +13,7 @@ from orchestrator.sweep.node_events import ClusterWithEvents
 from tests.unit.sweep.simulation import node
 
 
-def test_nodes_that_come_and_go_and_what_is_asked_for_are_told_as_they_change() -> None:
+def test_changes_of_nodes_and_of_wanted_nodes_are_told() -> None:
     told: list[Event] = []
     there, desired = [node("1")], list[object]()
     watched = ClusterWithEvents(

@@ -30,7 +30,7 @@ from tests.unit.sweep.sweeps import (
 )
 
 
-def test_a_node_that_is_lost_fails_its_launch_and_the_rest_is_measured_elsewhere(
+def test_a_lost_node_fails_its_launch_and_others_take_over(
     store: Store,
 ) -> None:
     world = world_of([node("a"), node("b")])
@@ -72,7 +72,7 @@ def test_a_lost_node_that_stays_away_gives_up_what_needs_it(store: Store) -> Non
     assert 40 + RETURN_S <= report.wall_s < 60 + RETURN_S
 
 
-def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_go_on(
+def test_a_deployment_that_no_node_can_hold_is_given_up(
     store: Store,
 ) -> None:
     world = world_of([node("a", gpus=4)])
@@ -99,9 +99,7 @@ def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_
 
 
 @pytest.mark.parametrize("up", [0, 1, 2])
-def test_an_autoscaling_cluster_grows_for_the_whole_queue_and_all_run_side_by_side(
-    up: int, store: Store
-) -> None:
+def test_an_autoscaling_cluster_grows_for_the_whole_queue(up: int, store: Store) -> None:
     world = growing(up, 8)
     report = sweep(world, plan_of(EIGHT), store)
     assert report.counts.measured == 8
@@ -126,7 +124,7 @@ def test_a_launch_waits_for_nobody_that_waits_for_nodes(store: Store) -> None:
     assert second.started_unix_ns - 10**18 >= 500e9
 
 
-def test_nodes_that_never_come_are_waited_for_as_long_as_the_user_said(store: Store) -> None:
+def test_nodes_that_never_come_are_waited_for_until_the_timeout(store: Store) -> None:
     world = growing(0, 0)
     report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
     assert report.counts.failed == 1
@@ -151,7 +149,7 @@ SET_UP_S = 900.0
         (Growth(coming={"h8": 1}), 1200.0, "none was added within 1200 s."),
     ],
 )  # fmt: skip
-def test_nodes_that_do_not_come_end_in_a_sentence_that_says_what_the_autoscaler_said(
+def test_a_wait_for_nodes_ends_with_what_the_autoscaler_said(
     says: Growth, after_s: float, why: str, store: Store
 ) -> None:
     world = growing(0, 0, says=says)
@@ -163,7 +161,7 @@ def test_nodes_that_do_not_come_end_in_a_sentence_that_says_what_the_autoscaler_
     assert told == ([str(says)] if str(says) else [])
 
 
-def test_node_types_that_no_label_tells_apart_are_told_once_when_nodes_are_asked_for(
+def test_node_types_that_no_label_tells_apart_are_told_once(
     store: Store,
 ) -> None:
     types = tuple(NodeType(name, 8, 96.0, 4, {"accelerator": name}) for name in ("H100", "A10"))
@@ -177,7 +175,7 @@ def test_node_types_that_no_label_tells_apart_are_told_once_when_nodes_are_asked
     )
 
 
-def test_a_node_that_takes_its_time_to_be_set_up_is_waited_for(store: Store) -> None:
+def test_a_node_that_is_being_set_up_is_waited_for(store: Store) -> None:
     world = growing(0, 1, grow_after_s=SET_UP_S, says=Growth(coming={"h8": 1}))
     assert sweep(world, plan_of(), store, placement_timeout_s=300.0).counts.measured == 1
 
@@ -192,7 +190,7 @@ def test_launches_hold_and_ask_for_no_more_nodes_than_the_user_allows(
     assert len(world.nodes) == max(up, 3)
 
 
-def test_what_takes_more_nodes_than_the_user_allows_is_given_up_at_once(store: Store) -> None:
+def test_a_launch_of_more_nodes_than_allowed_is_given_up_at_once(store: Store) -> None:
     gang = "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"
     report = sweep(
         growing(0, 8), plan_of(f"{gang}, {{tensor_parallel_size: 8}}"), store, most_nodes=1

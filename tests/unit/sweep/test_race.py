@@ -122,7 +122,7 @@ def capacities(store: Store) -> str:
     )
 
 
-def test_one_wins_and_the_others_end_where_they_fail_at_what_it_holds(tmp_path: Path) -> None:
+def test_the_losers_of_a_race_fail_at_what_the_winner_holds(tmp_path: Path) -> None:
     world, store, plan = world_of(), Store.open(str(tmp_path), "x"), racing()
     report = sweep(world, plan, store)
     found, counted = last_claims(world), Counter(name for name, *_ in probes(store))
@@ -227,7 +227,7 @@ def showing(work: DeploymentWork, *levels: LevelEvidence) -> None:
     work._go_on()
 
 
-def test_the_queue_follows_the_race_and_who_only_waits_is_not_called_outraced(
+def test_a_deployment_that_only_waits_is_not_called_outraced(
     tmp_path: Path,
 ) -> None:
     world, plan = world_of(), racing()
@@ -310,7 +310,7 @@ def test_what_has_no_meaning_is_refused(load: str, said: str) -> None:
         make_plan(parse_experiment(text, "x.yaml"))
 
 
-def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_limited_race_starts_no_more_when_it_goes_on(tmp_path: Path) -> None:
     world, store, plan = world_of(), Store.open(str(tmp_path), "x"), racing(", max_deployments: 2")
     assert any("2 of 3 deployments are started" in note for note in Estimate(plan).notes())
     assert sweep(world, plan, store, interrupt_s=200.0).interrupted
@@ -374,9 +374,7 @@ def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
 @pytest.mark.parametrize(
     ("load", "expected"), [("", [12, 2, 2]), (", full_grid: true", [12, 12, 12])]
 )
-def test_a_race_is_estimated_as_one_search_and_a_few_probes_of_each_of_the_others(
-    load: str, expected: list[int]
-) -> None:
+def test_a_race_is_estimated_as_one_search_and_a_few_probes(load: str, expected: list[int]) -> None:
     plan = racing(load)
     race = race_of(plan)
     assert [DeploymentWork(plan, one, {}, race=race).left for one in plan.deployments] == expected

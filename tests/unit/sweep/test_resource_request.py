@@ -27,9 +27,7 @@ def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> Re
     return ResourceRequest(((Bundle(gpus, float(gpus)),) * nodes,) * replicas, **more)  # type: ignore[arg-type]
 
 
-def test_a_launch_that_shares_no_node_asks_for_whole_nodes_as_large_as_they_are_known_to_be() -> (
-    None
-):
+def test_an_exclusive_launch_asks_for_whole_nodes() -> None:
     need = gpu_need(2, replicas=2, gpus_per_node=4)
     assert need.footprints() == [Footprint((Bundle(2, 2.0),))] * 2
     assert need.nodes_worth_adding(GPU8) == [Footprint((Bundle(4, 4.0),))]  # one for both
@@ -74,7 +72,7 @@ def test_replicas_of_several_sizes_and_their_router_take_together_what_each_take
         (("pool", "a"), {"pool": "a"}, True),
     ],
 )
-def test_a_type_of_node_may_hold_what_its_known_labels_do_not_deny(
+def test_a_node_type_may_hold_what_its_labels_do_not_deny(
     label: tuple[str, str], told: dict[str, str] | None, may: bool
 ) -> None:
     assert gpu_need(8, labels=(label,)).could_use_type(NodeType("h", 8, 96.0, 4, told)) == may

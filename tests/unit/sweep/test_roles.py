@@ -105,7 +105,7 @@ def test_rows_say_roles_and_count_all_devices(store: Store, tmp_path: Path) -> N
         ("not said", "KV caches travel over a network that its log does not name"),
     ],
 )
-def test_the_row_says_what_kv_caches_travelled_over_once_a_prompt_was_answered(
+def test_the_row_says_what_kv_caches_travelled_over(
     transport: str, told: str, store: Store
 ) -> None:
     sweep(world_of(kv_transport=transport), plan(), store)
@@ -116,7 +116,7 @@ def test_the_row_says_what_kv_caches_travelled_over_once_a_prompt_was_answered(
 
 
 @pytest.mark.parametrize("at", range(4), ids=["prefill", "prefill", "decode", "router"])
-def test_the_death_of_any_part_ends_the_launch_and_says_whose_it_was(
+def test_the_death_of_any_role_ends_the_launch_in_its_name(
     at: int,
     store: Store,
     started: list[tuple[EngineSettings, Node, str]],

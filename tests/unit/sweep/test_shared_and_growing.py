@@ -131,7 +131,7 @@ def told(world: World, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("labels", [{}, None])
-def test_launches_on_cores_that_share_no_node_get_all_their_nodes_at_once(
+def test_exclusive_launches_on_cores_get_all_their_nodes_at_once(
     labels: dict[str, str] | None, store: Store
 ) -> None:
     """One core each: asked for as that, all would go to one node."""
@@ -153,7 +153,7 @@ def unsized(cases: str, more: str = "") -> Plan:
     return make_plan(parse_experiment(told + more, "x.yaml"))
 
 
-def test_nodes_with_gpus_are_as_large_as_the_type_that_may_be_added(store: Store) -> None:
+def test_gpu_nodes_are_as_large_as_the_type_that_may_be_added(store: Store) -> None:
     """All come at once, and a launch of 8 replicas with a GPU each takes one, not 8."""
     world = packing(says=H8)
     assert sweep(world, unsized(cases(6)), store).counts.measured == 6
@@ -171,9 +171,7 @@ def test_nodes_with_gpus_are_as_large_as_the_type_that_may_be_added(store: Store
     assert world.joined_s == [JOINS_S] * 4
 
 
-def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_not_allowed() -> (
-    None
-):
+def test_larger_nodes_are_asked_for_where_small_ones_would_be_too_many() -> None:
     need = ResourceRequest(((Bundle(1, 1.0),),) * 8)
     small, large = NodeType("g1", 1, 8.0, 99, {}), NodeType("h8", 8, 96.0, 9, {})
     assert [need.least_nodes([], (large, small), most) for most in (8, 2, 0.5)] == [8, 1, 1]
@@ -187,7 +185,7 @@ def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_n
     ]
 
 
-def test_a_standing_node_larger_than_all_types_does_not_set_the_size_of_nodes() -> None:
+def test_a_present_node_larger_than_all_types_sets_no_size() -> None:
     need = ResourceRequest(((Bundle(2, 1.0),),))
     standing = [node("large", 16), node("other", 2, pool="a")]
     assert need.nodes_worth_adding(standing[:1], H8.types) == [Footprint((Bundle(8, 1.0),))]
@@ -195,7 +193,7 @@ def test_a_standing_node_larger_than_all_types_does_not_set_the_size_of_nodes() 
     assert need.nodes_worth_adding(standing, H8.types) == [Footprint((Bundle(2, 1.0),))]
 
 
-def test_a_type_that_is_never_added_or_a_large_head_does_not_set_the_size_of_nodes(
+def test_node_types_that_are_never_added_set_no_size(
     store: Store,
 ) -> None:
     types = (NodeType("head", 0, 4.0, 0, {}), NodeType("worker", 0, 8.0, 9, {}))
@@ -244,7 +242,7 @@ def test_nodes_are_asked_for_beside_one_that_rests(store: Store) -> None:
     assert len(world.joined_s) == 1
 
 
-def test_what_others_hold_in_ray_is_no_failure_and_other_nodes_are_asked_for(store: Store) -> None:
+def test_nodes_that_others_hold_in_ray_are_no_failure(store: Store) -> None:
     world = packing([node("a"), node("b")], others=frozenset("ab"))
     report = sweep(world, plan_of(cases(2, gpus=8)), store)
     assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
@@ -253,7 +251,7 @@ def test_what_others_hold_in_ray_is_no_failure_and_other_nodes_are_asked_for(sto
     assert not told(world, "node_rests")
 
 
-def test_a_gang_that_waits_for_a_node_of_others_leaves_the_other_nodes_to_others(
+def test_a_gang_that_waits_for_one_node_keeps_no_others(
     store: Store,
 ) -> None:
     world = packing(
@@ -273,7 +271,7 @@ def test_a_gang_that_waits_for_a_node_of_others_leaves_the_other_nodes_to_others
     )
 
 
-def test_what_others_hold_in_ray_is_waited_for_as_long_as_it_takes(store: Store) -> None:
+def test_nodes_that_others_hold_in_ray_are_waited_for_without_limit(store: Store) -> None:
     world = packing(
         [node("a"), node("b")], others=frozenset("ab"), freed_s=7200.0, autoscaler=False
     )
@@ -304,7 +302,7 @@ def test_each_wait_for_hosts_of_others_is_told_once(store: Store) -> None:
     assert ["x holds" in one.text for one in events if one.kind == "occupied"] == [True, False]
 
 
-def test_what_waits_again_when_the_user_stops_has_no_launch_to_tell_of(store: Store) -> None:
+def test_a_launch_that_waits_when_the_user_stops_is_told_once(store: Store) -> None:
     world = packing([node("a")], others=frozenset("a"), freed_s=7200.0, autoscaler=False)
     # in its second minute in Ray's queue
     sweep(world, plan_of(cases(1, gpus=8)), store, interrupt_s=90.0)
@@ -326,7 +324,7 @@ def test_why_nodes_do_not_come_is_told_also_where_some_are_there(store: Store) -
 
 
 @pytest.mark.parametrize("homeless", [1, 4])
-def test_a_storage_that_is_gone_ends_a_sweep_whose_deployments_find_no_nodes(
+def test_a_lost_storage_ends_a_sweep_that_finds_no_nodes(
     homeless: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(VirtualClock(), [node("a", 1)])
@@ -360,7 +358,7 @@ def test_what_waits_is_asked_seldom_whether_the_budget_still_pays_for_it(
     assert len(asked) < 20 * world.clock.now_s() / 10
 
 
-def test_what_waits_to_be_asked_for_is_not_given_up_as_if_it_had_been(store: Store) -> None:
+def test_a_request_not_yet_asked_for_is_not_given_up(store: Store) -> None:
     """No more than 64 footprints are asked for at once."""
     world, asked = World(VirtualClock(), [], autoscaler=True), list[int]()
     for at_s in (5.0, 905.0):
@@ -403,7 +401,7 @@ def leased(*names: str, **given: Any) -> Leased:
     return Leased(VirtualClock(), [node(name) for name in names], **given)
 
 
-def test_a_gang_that_waits_for_a_host_of_others_leaves_its_other_nodes_to_its_sweep(
+def test_a_gang_in_line_leaves_its_other_nodes_to_its_sweep(
     store: Store,
 ) -> None:
     world = leased("a", "b", "c", "d", leased=frozenset("d"), freed_s=7200.0)
@@ -418,7 +416,7 @@ def test_a_gang_that_waits_for_a_host_of_others_leaves_its_other_nodes_to_its_sw
     assert report.overhead < 0.05
 
 
-def test_a_launch_in_line_moves_to_a_node_that_is_added_for_it(store: Store) -> None:
+def test_a_launch_in_line_moves_to_a_node_added_for_it(store: Store) -> None:
     world = leased("a", leased=frozenset("a"), autoscaler=True)
     assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
     assert world.joined_s[0] == pytest.approx(JOINS_S, abs=5)

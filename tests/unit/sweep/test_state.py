@@ -70,7 +70,7 @@ def test_devices_cost_nothing_while_their_launch_waits_for_its_host() -> None:
     assert state.spent(1100.0).gpu_s == 100.0
 
 
-def test_the_place_in_line_is_kept_for_the_same_hosts_until_one_was_had() -> None:
+def test_a_place_in_line_is_kept_for_the_same_hosts() -> None:
     state = SweepState()
     state.keep_place("ba", 7)
     assert [state.place_in_line("a"), state.place_in_line("ab"), state.place_in_line("ab")] == [
@@ -114,7 +114,7 @@ def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
     assert state.aside(120.0, second.id) == Spending()
 
 
-def test_clients_keep_off_nodes_of_engines_most_of_all_off_those_of_other_launches() -> None:
+def test_clients_keep_off_nodes_of_engines() -> None:
     state, need = SweepState(), ResourceRequest(())
     state.admitted(deployment(name="mine"), Reservation(need, (("a", "b"),), 0.0))
     state.admitted(deployment(name="other"), Reservation(need, (("b",), ("c",)), 0.0))

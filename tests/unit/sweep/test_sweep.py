@@ -42,7 +42,7 @@ def test_named_hardware_runs_where_the_clusters_label_does_not_deny_it(store: St
 
 
 @pytest.mark.parametrize(("interrupt_s", "files", "points"), [(None, 4, 12), (200.0, 3, 8)])
-def test_figures_of_points_that_end_together_are_one_file_and_all_are_there_at_the_end(
+def test_figures_of_points_that_end_together_are_one_file(
     store: Store, tmp_path: Path, interrupt_s: float | None, files: int, points: int
 ) -> None:
     cases = ", ".join(f"{{max_num_seqs: {most}}}" for most in range(1, 5))
@@ -96,7 +96,7 @@ def test_two_launches_never_share_a_node_unless_the_file_says_so(
 
 
 @pytest.mark.parametrize("step_s", [-7200, 7200])
-def test_a_wall_clock_that_is_set_meanwhile_costs_no_point_and_no_figure(
+def test_a_wall_clock_that_is_set_meanwhile_costs_no_point(
     step_s: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = world_of()
@@ -123,7 +123,7 @@ def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
     assert 0 < report.overhead < 0.1
 
 
-def test_each_point_says_what_came_of_it_and_how_long_the_rest_will_take(store: Store) -> None:
+def test_each_point_tells_its_outcome_and_the_time_left(store: Store) -> None:
     world, slos = world_of(), "slos: {interactive: {ttft: 500ms}, strict: {ttft: 1us}}"
     sweep(world, plan_of(TWO, levels="1, 2", more=slos), store)
     told = [one for one in world.told if isinstance(one, Event) and one.kind == "measured"]
@@ -169,7 +169,7 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
     ]
 
 
-def test_what_is_judged_impossible_is_run_last_where_the_user_says_so_and_what_nothing_could_run_never(
+def test_impossible_deployments_run_last_where_the_user_asks_for_them(
     store: Store, tmp_path: Path
 ) -> None:
     eight = "model: meta-llama/Llama-3.1-8B-Instruct"

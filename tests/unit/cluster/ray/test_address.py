@@ -122,7 +122,7 @@ def told_of(
     return said
 
 
-def test_a_head_that_stays_silent_is_lost_and_one_that_answers_again_is_not(
+def test_a_head_that_stays_silent_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stop = Event()

@@ -84,7 +84,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
-def test_no_agent_starts_on_a_node_that_drained_while_it_was_waited_for(
+def test_no_agent_starts_on_a_node_that_drained_meanwhile(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_cluster, "_await", lambda *_: fake.drains.update(n1=0))
@@ -93,7 +93,7 @@ def test_no_agent_starts_on_a_node_that_drained_while_it_was_waited_for(
     assert (fake.agents, fake.groups) == ([], [])
 
 
-def test_of_the_nodes_of_a_gang_those_are_held_that_have_too_little_left(
+def test_nodes_of_a_gang_with_too_little_left_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free = {
@@ -114,9 +114,7 @@ def test_of_the_nodes_of_a_gang_those_are_held_that_have_too_little_left(
 
 
 @pytest.mark.parametrize("later_s", [0, 600])
-def test_a_node_that_drains_again_is_gone_no_later_than_was_said_first(
-    later_s: int, fake: Fake
-) -> None:
+def test_a_second_drain_of_a_node_makes_it_no_later(later_s: int, fake: Fake) -> None:
     cluster, now_ms = RayCluster(None), int(1e3 * time.time())
     fake.drains["n1"] = now_ms + 100_000
     assert cluster.leaving() == {"n1": pytest.approx(100, abs=30)}
@@ -126,7 +124,7 @@ def test_a_node_that_drains_again_is_gone_no_later_than_was_said_first(
     assert cluster.leaving() == {"n1": pytest.approx(50, abs=19)}
 
 
-def test_idle_clients_on_other_hosts_are_ended_once_no_nodes_are_asked_for(fake: Fake) -> None:
+def test_idle_clients_elsewhere_end_once_no_nodes_are_asked_for(fake: Fake) -> None:
     cluster = RayCluster(None)
     cluster.clients(2, {}).release()
     cluster.desire([ONE])

@@ -83,7 +83,7 @@ def test_no_group_is_on_a_node_that_a_launch_takes(groups: Groups) -> None:
     ] * 2
 
 
-def test_no_group_is_ever_on_a_node_that_was_given_to_a_launch(groups: Groups) -> None:
+def test_no_group_is_on_a_node_given_to_a_launch(groups: Groups) -> None:
     desired = DesiredNodes()
     desired.hold(["n1"])
     desired.desire([ONE], taken=["n1", "n2"])
@@ -149,7 +149,7 @@ def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None
     )
 
 
-def test_reports_are_counted_and_the_types_of_nodes_are_told_as_soon_as_they_are_known() -> None:
+def test_new_reports_are_counted_and_node_types_read_until_known() -> None:
     types = list[NodeType]()
     reports = [AutoscalerReport(HEAD, stamp) for stamp in (1, 1, 2, 3)]
     now_s = iter(range(0, 100, 5))
@@ -177,7 +177,7 @@ def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:
     assert said == {""}
 
 
-def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() -> None:
+def test_launches_refused_since_the_first_look_are_named() -> None:
     before = {"spot": RefusedNodes(7, "no capacity")}
     later = {"spot": RefusedNodes(9, "quota"), "h8": RefusedNodes(1, "")}
     reports = Saying(
@@ -187,7 +187,7 @@ def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() 
     assert str(reports.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
 
 
-def test_of_version_1_a_last_launch_that_failed_since_the_first_look_counts_as_one() -> None:
+def test_a_last_launch_of_version_1_counts_as_one() -> None:
     before = {"spot": LastRefusal(100.0, "no capacity")}
     later = {"spot": LastRefusal(160.0, "quota"), "h8": LastRefusal(150.0, "it is full")}
     reports = Saying(
@@ -203,9 +203,7 @@ def test_of_version_1_a_last_launch_that_failed_since_the_first_look_counts_as_o
     }
 
 
-def test_what_no_type_can_hold_is_believed_when_it_is_said_twice_and_nothing_is_in_the_way() -> (
-    None
-):
+def test_an_impossible_footprint_is_believed_after_two_reports() -> None:
     def reports(*types: str) -> list[AutoscalerReport]:
         return [AutoscalerReport(types, stamp, infeasible=frozenset({"ab"})) for stamp in (1, 2)]
 

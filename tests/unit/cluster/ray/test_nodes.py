@@ -19,7 +19,7 @@ from orchestrator.cluster.ray import nodes as ray_nodes
      ({"runtime_env": {"working_dir": "gcs://x.zip"}}, True, True),
      ({"runtime_env": {"working_dir": "gcs://x.zip"}}, False, False)],
 )  # fmt: skip
-def test_only_a_jobs_working_dir_with_the_package_in_it_carries_the_package(
+def test_only_a_working_dir_with_the_package_carries_it(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     config: dict[str, Any] | None,

@@ -100,7 +100,7 @@ def test_the_first_autoscaler_is_known_by_the_types_it_reports(
     assert report.configured is grows
 
 
-def test_the_first_autoscaler_says_what_is_set_up_and_what_failed_or_why_it_ended(
+def test_version_1_reports_coming_and_failed_nodes_or_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # of Ray, as what follows: the report is in its own shapes
@@ -212,7 +212,7 @@ def test_the_second_autoscaler_is_known_by_the_types_of_nodes(
     assert version2(monkeypatch, reply).configured is grows
 
 
-def test_the_second_autoscaler_says_what_comes_what_was_refused_and_what_it_has_no_nodes_for(
+def test_version_2_reports_coming_refused_and_infeasible_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reply = GetClusterStatusReply()
@@ -245,7 +245,7 @@ def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("ray_drains", "head"), [(True, "n0"), (False, "n0"), (None, "n0"), (True, "n1")]
 )
-def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
+def test_a_node_that_ray_does_not_drain_is_marked(
     monkeypatch: pytest.MonkeyPatch, ray_drains: bool | None, head: str
 ) -> None:
     import ray
@@ -284,7 +284,7 @@ def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
     assert 55e3 < ray_private.draining()["n1"] - time.time() * 1e3 <= 60e3
 
 
-def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_path: Path) -> None:
+def test_node_types_are_read_from_what_ray_up_left(tmp_path: Path) -> None:
     assert ray_private.node_types(str(tmp_path / "none.yaml")) == []
     file = tmp_path / "ray_bootstrap_config.yaml"
     file.write_text(
@@ -305,7 +305,7 @@ def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_
     [(["--autoscaling-config=/c.yaml", "--gcs-address=h:1"], True), (["--gcs-address=h:1"], False),
      (["--autoscaling-config=/c.yaml", "--gcs-address=h:2"], False)],
 )  # fmt: skip
-def test_an_autoscaler_of_a_head_started_by_hand_is_known_by_its_monitor(
+def test_an_autoscaler_started_by_hand_is_known_by_its_monitor(
     arguments: list[str], grows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = SimpleNamespace(
