@@ -91,7 +91,7 @@ def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row(
     assert loaded is not None and loaded.early is not None
     assert (attempt.failure, loaded.early.outcome) == (None, "fails")
     assert loaded.early.at_s < LENGTH_S / 3
-    assert attempt.verdict.reasons[0] == loaded.early.says
+    assert attempt.verdict.reasons[0] == loaded.early.sentence
     due_s = loaded.requests["scheduled_ns"].to_numpy() / 1e9
     assert due_s.max() < loaded.early.at_s + 0.5, "clients of a busy machine hear of it late"
     assert len(due_s) == pytest.approx(60 * loaded.early.at_s, rel=0.3), (
@@ -123,7 +123,7 @@ def test_of_two_limits_of_which_one_holds_nothing_is_aborted() -> None:
     loaded = probe(4, 0.04, "concurrency", (SLO, Slo(name="never", ttft=0.01))).loaded
     assert loaded is not None and loaded.early is not None
     assert loaded.early.outcome == "mixed"
-    assert "fast holds, never fails" in loaded.early.says
+    assert "fast holds, never fails" in loaded.early.sentence
     assert set(loaded.requests["status"].to_pylist()) == {"ok"}
 
 
