@@ -5,11 +5,11 @@ Only when neither is waiting does it read a bit of the finished responses, or wr
 """
 
 import gc
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from itertools import takewhile
 
 from orchestrator.load.client_stats import StatsRecorder, TargetSilenceTracker
@@ -37,6 +37,13 @@ MOST_UNREAD_BYTES = 128 * 1024 * 1024
 REQUEST_BYTES = 3_000  # memory of a request, without the bytes that came
 
 
+class Abort(Enum):
+    """An end of the run now, and what becomes of requests that are open or unsent."""
+
+    WITH_ROWS = "they become aborted rows"
+    WITHOUT_ROWS = "they have no rows"
+
+
 class LoadClient:
     """Sends its share of one point at a time: ``prepare``, then ``run``.
 
@@ -48,8 +55,7 @@ class LoadClient:
         self._priority: Scheduling = priority
         self._loop: ClientLoop | None = None
         self._progress = Progress()
-        self._aborted = threading.Event()
-        self._wants_all_rows = True
+        self._abort: Abort | None = None
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
         """Computes the schedule, looks up hosts and writes the requests of client ``index`` of
@@ -58,7 +64,7 @@ class LoadClient:
         Raises InputError where the point cannot be run.
         """
         raise_open_files_limit()
-        self._aborted.clear()
+        self._abort = None
         unused = self._loop  # prepared and never run
         self._loop = None
         if unused is not None:
@@ -81,8 +87,8 @@ class LoadClient:
         loop = self._loop
         if loop is None:
             raise RuntimeError("prepare a point before running it")
-        if self._aborted.is_set():
-            loop.abort(self._wants_all_rows)
+        if self._abort is not None:
+            loop.abort(self._abort)
         with quiet_memory():
             try:
                 return loop.run(start_ns, self._priority)
@@ -113,11 +119,10 @@ class LoadClient:
         """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become
         ``aborted`` rows; else they have none.
         """
-        self._wants_all_rows = rows
-        self._aborted.set()
+        self._abort = Abort.WITH_ROWS if rows else Abort.WITHOUT_ROWS
         loop = self._loop
         if loop is not None:
-            loop.abort(rows)
+            loop.abort(self._abort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +167,7 @@ class ClientLoop:
         self._crowded = False
         self._priority = Priority("normal")
         self._requested_end: RequestedEnd | None = None
-        self._aborting = False
-        self._wants_all_rows = True
+        self._abort: Abort | None = None
         self._replies: list[Reply] = []
         self._failed = 0
         self._done = 0
@@ -188,9 +192,8 @@ class ClientLoop:
         measured = [(due_ns, silent) for due_ns, silent in open_requests if due_ns >= warmup_ns]
         return SoFar(time.monotonic_ns() - self._start_ns, ended, tuple(measured))
 
-    def abort(self, rows: bool) -> None:
-        self._wants_all_rows = rows
-        self._aborting = True
+    def abort(self, abort: Abort) -> None:
+        self._abort = abort
         self._poller.wake()
 
     def progress(self) -> Progress:
@@ -217,7 +220,7 @@ class ClientLoop:
         self._start_ns = start_ns
         try:
             with scheduled(priority) as self._priority:
-                while not self._aborting and time.monotonic_ns() < self._start_ns:
+                while self._abort is None and time.monotonic_ns() < self._start_ns:
                     self._poller.wait(self._start_ns)
                 self._stats.start(start_ns, time.monotonic_ns())
                 self._run_loop()
@@ -245,7 +248,7 @@ class ClientLoop:
         beat = self._start_ns
         wake = 0  # the next instant at which something is to be done
         idle = False
-        while not self._aborting:
+        while self._abort is None:
             now = clock()
             if now >= wake:
                 if now >= beat:
@@ -321,7 +324,7 @@ class ClientLoop:
         if end.drain:
             self._requested_end = None
         elif now_ns >= end.at_ns:
-            self.abort(rows=True)
+            self.abort(Abort.WITH_ROWS)
 
     # -- sending
 
@@ -413,11 +416,11 @@ class ClientLoop:
     def _give_up_after_failures(self) -> None:
         """Ends the run once ``max_errors`` requests failed, if anything is left to do."""
         limit = self._point.max_errors
-        if limit is None or self._failed < limit or self._aborting:
+        if limit is None or self._failed < limit or self._abort is not None:
             return
         if self._open or self._waiting or self._queue.next_due_ns is not None:
             self._stats.gave_up = True
-            self.abort(rows=False)
+            self.abort(Abort.WITHOUT_ROWS)
 
     def _reply(self, request: InFlight) -> Reply:
         parsed, prompt = request.parsed, request.prompt
@@ -435,14 +438,14 @@ class ClientLoop:
         """After the drain time or an abort: makes rows for what is in flight, waiting, or still to
         come.
         """
-        if not self._wants_all_rows:
+        if self._abort is Abort.WITHOUT_ROWS:
             self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
             return
         error_class = ErrorClass.TIMEOUT
         still_open = f"still open {self._point.drain_s:g} s after the last was due (time to drain)"
         never_sent = "never sent: max_in_flight requests were in flight until the end"
-        if self._aborting:
+        if self._abort is not None:
             error_class = ErrorClass.ABORTED
             still_open = never_sent = "the run was aborted"
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
@@ -456,7 +459,7 @@ class ClientLoop:
         for planned in unfinished:
             later_turns = self._queue.later_turns(planned, now_ns)
             self._add_unsent(later_turns, now_ns, error_class, still_open)
-        if self._aborting:
+        if self._abort is not None:
             self._add_unsent(self._queue.rest(now_ns), now_ns, error_class, still_open)
 
     def _add_unsent(
