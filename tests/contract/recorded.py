@@ -28,22 +28,22 @@ class Line(NamedTuple):
 def flags(name: str) -> dict[str, Any]:
     """Its command line: ``version``, ``source``, ``flags`` by every spelling, ``metrics``."""
     document: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
-    document["flags"] = {
-        spelling: flag
-        for name, flag in document["flags"].items()
-        for spelling in (name, *flag.get("also", ()))
-    }
-    return document
+    by_spelling: dict[str, Any] = {}
+    for flag_name, flag in document["flags"].items():
+        by_spelling |= dict.fromkeys((flag_name, *flag.get("also", ())), flag)
+    return document | {"flags": by_spelling}
 
 
 def ignored(name: str, argv: tuple[str, ...]) -> set[str]:
     """Flags that the engine takes on this command line and does nothing with."""
-    document = flags(name) if name in WITH_FLAGS else {}
-    unless = document.get("ignored_without", {}).items()
-    return {
-        *document.get("ignored", ()),
-        *(one for given, ones in unless if given not in " ".join(argv) for one in ones),
-    }
+    if name not in WITH_FLAGS:
+        return set()
+    document = flags(name)
+    ignored_flags = set(document.get("ignored", ()))
+    for needed, flags_that_need_it in document.get("ignored_without", {}).items():
+        if needed not in " ".join(argv):
+            ignored_flags |= set(flags_that_need_it)
+    return ignored_flags
 
 
 def fullest(name: str) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def fullest(name: str) -> dict[str, Any]:
 def failures(name: str) -> list[Line]:
     """Lines of its failures."""
     path = FOLDER / name / "failures.tsv"
-    return (
-        [Line(*line.split("\t")) for line in path.read_text().splitlines()] if path.exists() else []
-    )
+    if not path.exists():
+        return []
+    return [Line(*line.split("\t")) for line in path.read_text().splitlines()]
 
 
 def starts(name: str) -> dict[str, tuple[dict[str, Any], str]]:
@@ -73,8 +73,8 @@ def deaths(name: str) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def _logs(name: str, pattern: str) -> dict[str, tuple[dict[str, Any], str]]:
-    found = {}
+    logs = {}
     for path in sorted((FOLDER / name).glob(pattern)):
         _, expected, log = path.read_text().split("\n", 2)
-        found[path.stem] = (json.loads(expected.removeprefix("# ")), log)
-    return found
+        logs[path.stem] = (json.loads(expected.removeprefix("# ")), log)
+    return logs

@@ -56,9 +56,9 @@ def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(
 ) -> None:
     given, words = DEPLOYMENTS[name][what]
     argv = command_line(name, given)
-    said = by_flag(argv)
+    arguments = by_flag(argv)
     for flag, values in by_flag(words).items():
-        assert not flag or said[flag] == values or (flag in said and not values)
+        assert not flag or arguments[flag] == values or (flag in arguments and not values)
     if name in recorded.WITH_FLAGS:
         assert complaints(argv, recorded.flags(name)["flags"]) == []
 
@@ -89,11 +89,14 @@ def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) ->
         if "lora" in flag and flag.startswith("--") and not flag.startswith(switches_off)
     }
     extra = {"extra_args": adapters}
-    said = problems_of(
-        ENGINES[name], EngineSettings.model_validate({"engine": name} | LORA | extra), H100
-    )
-    about = [problem for problem in said if "no workload asks for LoRA adapters" in problem]
-    assert len(about) == len(extra["extra_args"]) + 2 and about[0].startswith("enable_lora: ")
+    made = EngineSettings.model_validate({"engine": name} | LORA | extra)
+    problems = [
+        problem
+        for problem in problems_of(ENGINES[name], made, H100)
+        if "no workload asks for LoRA adapters" in problem
+    ]
+    assert len(problems) == len(adapters) + 2
+    assert problems[0].startswith("enable_lora: ")
 
 
 @pytest.mark.parametrize("what", DEPLOYMENTS["tensorrt_llm"])
@@ -107,11 +110,11 @@ def test_tensorrts_file_says_what_its_command_line_leaves_open(what: str) -> Non
 def _spellings(engine: str) -> list[tuple[str, ...]]:
     """Of every flag with several spellings that a field sets."""
     flags = command_lines(engine)[0].flags
-    found: dict[str, list[str]] = {}
+    spellings: dict[str, list[str]] = {}
     for spelling, flag in flags.items():
-        found.setdefault(flag.name, []).append(spelling)
+        spellings.setdefault(flag.name, []).append(spelling)
     names = {flags[flag.name].name for _, flag in iter_flags(ENGINES[engine].flags)}
-    return [tuple(found[name]) for name in sorted(names) if len(found[name]) > 1]
+    return [tuple(spellings[name]) for name in sorted(names) if len(spellings[name]) > 1]
 
 
 @pytest.mark.parametrize(
@@ -150,25 +153,32 @@ def test_the_beginning_of_a_flag_is_that_flag(name: str, flag: str, owner: str) 
     )
 
 
+def without_variants(flag: str) -> str:
+    return flag.replace("_", "-").replace("--no-", "--")
+
+
+def owned_spellings(name: str) -> set[str]:
+    """Every spelling of the flags that fields or this program set."""
+    engine = ENGINES[name]
+    owned = {flag.name for _, flag in iter_flags(engine.flags)}
+    owned |= {*engine.reserved, *engine.aliases}
+    owned |= {f"--{field}" for field in EngineSettings.model_fields}
+    recorded_flags = command_lines(name)[0].flags
+    owned_flags = [recorded_flags[spelling] for spelling in owned if spelling in recorded_flags]
+    for spelling, flag in recorded_flags.items():
+        if flag in owned_flags:
+            owned.add(spelling)
+    return {without_variants(spelling) for spelling in owned}
+
+
 @pytest.mark.parametrize("name", recorded.WITH_FLAGS)
 def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> None:
-    engine = ENGINES[name]
+    owned = owned_spellings(name)
     for flag in recorded.flags(name)["flags"]:
         made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: "1"}})
-        if "set by" in (said := "\n".join(problems_of(engine, made, H100))):
-            owned = {own.name for _, own in iter_flags(engine.flags)} | {
-                *engine.reserved,
-                *engine.aliases,
-            }
-            owned |= {f"--{field}" for field in EngineSettings.model_fields}
-            recorded_flags = command_lines(name)[0].flags
-            owned |= {
-                spelling
-                for spelling, its_flag in recorded_flags.items()
-                if its_flag in [recorded_flags.get(one) for one in owned]
-            }
-            spellings = {one.replace("_", "-").replace("--no-", "--") for one in owned}
-            assert flag.replace("_", "-").replace("--no-", "--") in spellings, said
+        problems = "\n".join(problems_of(ENGINES[name], made, H100))
+        if "set by" in problems:
+            assert without_variants(flag) in owned, problems
 
 
 def file_of(**given: Any) -> dict[str, Any]:
@@ -225,7 +235,7 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
         ({"orchestrator_type": "ray"}, "waits there for GPUs that this launch holds"),
     ],
 )
-def test_a_key_of_tensorrts_file_that_it_lacks_or_that_would_be_said_twice_is_refused(
+def test_unknown_and_conflicting_keys_of_tensorrts_file_are_refused(
     extra: dict[str, Any], sentence: str
 ) -> None:
     made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG, "extra_args": extra})
@@ -277,30 +287,30 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(
 ) -> None:
     backend = {"extra_args": {"--backend": "pytorch"}} if name == "lmdeploy" else {}
     made = EngineSettings.model_validate({"engine": name, **BIG, field: word, **backend})
-    said = "\n".join(problems_of(ENGINES[name], made, H100))
-    if name not in (theirs := WORDS[field][word]):
-        assert said.startswith(f"{field}: ")
+    problems = "\n".join(problems_of(ENGINES[name], made, H100))
+    own_words = WORDS[field][word]
+    if name not in own_words:
+        assert problems.startswith(f"{field}: ")
         return
-    assert said == ""
+    assert problems == ""
     command = ENGINES[name].command(made, H100, Node(), "k")
     if name == "tensorrt_llm":
-        assert json.loads(command.files[CONFIG])["kv_cache_config"]["dtype"] == theirs[name]
+        assert json.loads(command.files[CONFIG])["kv_cache_config"]["dtype"] == own_words[name]
         return
-    flags = [flag for of, flag in iter_flags(ENGINES[name].flags) if of == field]
-    assert {
-        command.argv[command.argv.index(flag.name) + 1] if flag.name in command.argv else ""
-        for flag in flags
-    } == {theirs[name]}
+    for field_name, flag in iter_flags(ENGINES[name].flags):
+        if field_name == field:
+            values = by_flag(command.argv).get(flag.name, [""])
+            assert values == [own_words[name]]
 
 
-def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
+def test_a_value_without_a_word_of_the_engine_is_refused_with_the_choices() -> None:
     made = EngineSettings.model_validate({"engine": "lightllm", **BIG, "kv_cache_dtype": "fp8"})
     (problem,) = problems_of(ENGINES["lightllm"], made, H100)
     words = "auto, int8, int4, None, int8kv, int4kv, fp8kv_sph, fp8kv_spt, fp8kv_dsa"
     assert problem == f"kv_cache_dtype: 'fp8' is none of {words}; LightLLM has no other"
 
 
-def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(
+def test_temporary_files_go_with_the_launch_unless_a_place_was_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def given(workdir: str = "/tmp/orchestrator-0/launch", **more: Any) -> dict[str, str]:  # noqa: S108
@@ -325,7 +335,7 @@ def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(
     assert "TMPDIR" not in given()
 
 
-def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_refused() -> None:
+def test_variables_may_differ_by_rank_and_unknown_placeholders_are_refused() -> None:
     env = {
         "NCCL_DEBUG_FILE": "{workdir}/nccl-{rank}.log",
         "OMP_PLACES": "{0,1}",
@@ -333,9 +343,10 @@ def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_r
     }
     made = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
     assert problems_of(ENGINES["vllm"], made, H100) == []
-    said = ENGINES["vllm"].command(made, H100, Node(rank=3, workdir="/w"), "k").env
-    assert said["NCCL_DEBUG_FILE"] == "/w/nccl-3.log"
-    assert (said["OMP_PLACES"], said["LEVELS"]) == ("{0,1}", '{"a": 1}')
+    variables = ENGINES["vllm"].command(made, H100, Node(rank=3, workdir="/w"), "k").env
+    assert variables["NCCL_DEBUG_FILE"] == "/w/nccl-3.log"
+    assert variables["OMP_PLACES"] == "{0,1}"
+    assert variables["LEVELS"] == '{"a": 1}'
     wrong = made.model_copy(update={"env": {"A": "{rnak}"}})
     assert "env: A holds {rnak}, which is none of {rank}, {host}" in "\n".join(
         problems_of(ENGINES["vllm"], wrong, H100)
