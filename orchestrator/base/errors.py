@@ -29,7 +29,9 @@ class FailureClass(StrEnum):
 
     def __new__(cls, value: str, retries: int, meaning: str) -> FailureClass:
         member = str.__new__(cls, value)
-        member._value_, member.retries, member.meaning = value, retries, meaning
+        member._value_ = value
+        member.retries = retries
+        member.meaning = meaning
         return member
 
     BAD_CONFIG = "bad_config", 0, "the configuration is wrong; a retry changes nothing"
@@ -47,8 +49,11 @@ class FailureClass(StrEnum):
     )
 
 
-_BAD, _CRASH, _INFRA = FailureClass.BAD_CONFIG, FailureClass.ENGINE_CRASH, FailureClass.INFRA
-_TIMEOUT, _BOUND = FailureClass.TIMEOUT, FailureClass.CLIENT_BOUND
+_BAD = FailureClass.BAD_CONFIG
+_CRASH = FailureClass.ENGINE_CRASH
+_INFRA = FailureClass.INFRA
+_TIMEOUT = FailureClass.TIMEOUT
+_BOUND = FailureClass.CLIENT_BOUND
 
 
 class FailureKind(StrEnum):
@@ -65,12 +70,15 @@ class FailureKind(StrEnum):
 
     def __new__(cls, value: str, failure_class: FailureClass, meaning: str) -> FailureKind:
         member = str.__new__(cls, value)
-        member._value_, member.failure_class, member.meaning = value, failure_class, meaning
+        member._value_ = value
+        member.failure_class = failure_class
+        member.meaning = meaning
         return member
 
     # read from an engine's log, causes before what they lead to (node/failures.py)
     GPU_FAULT = (
-        *("gpu_fault", _INFRA),
+        "gpu_fault",
+        _INFRA,
         "a GPU of the node is faulty, lost, in use, not set up or not visible",
     )
     HUB = "hub", _INFRA, "the model hub did not answer, or refused for now"
@@ -87,16 +95,19 @@ class FailureKind(StrEnum):
     IMAGE_PULL = "image_pull", _INFRA, "the container image could not be started"
     NO_EXECUTABLE = "no_executable", _BAD, "the engine's program is not there or cannot be executed"
     NO_COMPILER = (
-        *("no_compiler", _BAD),
+        "no_compiler",
+        _BAD,
         "it compiles kernels, and the node's compiler is missing or cannot",
     )
     PORT_TAKEN = "port_taken", _INFRA, "a port it was given is taken by another program"
     ILLEGAL_INSTRUCTION = (
-        *("illegal_instruction", _BAD),
+        "illegal_instruction",
+        _BAD,
         "it ran an instruction that this processor does not have (on a CPU try dtype: float32)",
     )
     DRIVER = (
-        *("driver", _INFRA),
+        "driver",
+        _INFRA,
         "the GPU's driver or libraries and the engine do not fit together",
     )
     DIST = "dist", _INFRA, "its ranks lost or never found each other"
@@ -153,12 +164,10 @@ class FailureKind(StrEnum):
 # installed, a model downloaded): never tried again within a sweep, but by the next one
 OF_THE_MACHINE = frozenset(
     {
-        *(
-            FailureKind.NO_KEY,
-            FailureKind.NO_MODEL,
-            FailureKind.NO_EXECUTABLE,
-            FailureKind.NO_COMPILER,
-        ),
+        FailureKind.NO_KEY,
+        FailureKind.NO_MODEL,
+        FailureKind.NO_EXECUTABLE,
+        FailureKind.NO_COMPILER,
         FailureKind.WRONG_ACCELERATOR,
     }
 )
@@ -174,8 +183,12 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        text = f"{place}: {self.message}" if place else self.message
+        text = self.message
+        if self.line is not None:
+            text = f"{self.line}: {text}"
+        if self.file is not None:
+            separator = ":" if self.line is not None else ": "
+            text = f"{self.file}{separator}{text}"
         return f"{text} ({self.hint})" if self.hint else text
 
 
@@ -230,8 +243,8 @@ class PlacementError(OrchestratorError):
 
 
 class Occupied(PlacementError):
-    """Others hold it now: who is told where the host knows, and the launch queues again. ``nodes``:
-    ids of the nodes that are held, as far as Ray says which.
+    """Others hold it now, and the launch queues again; the text says who they are, where the host
+    knows. ``nodes``: ids of the nodes that are held, as far as Ray says which.
     """
 
     def __init__(self, text: str, nodes: Collection[str] = ()) -> None:

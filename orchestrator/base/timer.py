@@ -36,10 +36,12 @@ class Timer:
 
 
 class LoopTimer:
-    """Has an event loop call ``callback`` once at each instant it is armed for."""
+    """Makes an event loop call ``callback`` once at each instant it is armed for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._loop, self._callback, self._timer = loop, callback, Timer()
+        self._loop = loop
+        self._callback = callback
+        self._timer = Timer()
         loop.add_reader(self._timer.fd, self._readable)
 
     def arm(self, at_ns: int) -> None:

@@ -43,11 +43,16 @@ class ComputedRows:
     """Records of one class below one folder. ``key``: the columns that identify a row. Thread-safe."""
 
     def __init__(self, blobs: Blobs, folder: str, record: type, key: Sequence[str]) -> None:
-        self._blobs, self._folder, self._key = blobs, folder, tuple(key)
-        self._record, self._schema = record, arrow_schema(record)
+        self._blobs = blobs
+        self._folder = folder
+        self._key = tuple(key)
+        self._record = record
+        self._schema = arrow_schema(record)
         self._merging = threading.Lock()
-        self._added = 0
-        self._every_s, self._now_s, self._stored_s = 0.0, time.monotonic, -math.inf
+        self._added = 0  # files
+        self._every_s = 0.0
+        self._now_s = time.monotonic
+        self._stored_s = -math.inf
         self._buffer_lock = threading.Lock()
         self._buffer: list[Any] = []
         self._buffer_bytes = 0
@@ -58,7 +63,8 @@ class ComputedRows:
         one row costs as much as one of fifty; at its end the last ones, if that is possible.
         ``now_s``: a monotonic clock.
         """
-        self._every_s, self._now_s = every_s, now_s
+        self._every_s = every_s
+        self._now_s = now_s
         try:
             yield
         finally:
@@ -139,12 +145,10 @@ class ComputedRows:
 
     def _merge(self, names: Sequence[str]) -> None:
         seen: set[Key] = set()
-        parts = (
-            self._unseen(rows, seen)
-            for name in sorted(names, reverse=True)
-            for rows in self._read(name, None)
-        )
-        merged = pa.concat_tables([self._schema.empty_table(), *parts])
+        parts = [self._schema.empty_table()]
+        for name in sorted(names, reverse=True):
+            parts += [self._unseen(rows, seen) for rows in self._read(name, None)]
+        merged = pa.concat_tables(parts)
         self._put(merged.num_rows, _groups(merged))
         for name in names:  # last, so that a reader always finds the rows
             self._blobs.delete(f"{self._folder}/{name}")
@@ -186,6 +190,7 @@ class ComputedRows:
     def _unseen(
         self, rows: pa.Table, seen: set[Key], wanted: Container[Key] | None = None
     ) -> pa.Table:
+        """The rows whose keys were not seen yet (and are wanted). Adds their keys to ``seen``."""
         fresh = []
         for key in self.keys_of(rows):
             fresh.append(key not in seen and (wanted is None or key in wanted))
