@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from orchestrator.base.errors import OF_THE_MACHINE, FailureClass, FailureKind
+from orchestrator.base.errors import FIXED_ON_THE_HOST, FailureClass, FailureKind
 from orchestrator.engines.registry import ENGINES
 from orchestrator.results.events import KINDS
 from tests.contract import recorded
@@ -32,7 +32,7 @@ def failure_kinds() -> str:
 
 
 def _next_run(kind: FailureKind) -> str:
-    of_the_file = kind.failure_class is FailureClass.BAD_CONFIG and kind not in OF_THE_MACHINE
+    of_the_file = kind.failure_class is FailureClass.BAD_CONFIG and kind not in FIXED_ON_THE_HOST
     return "refuses it" if of_the_file else "tries it"
 
 

@@ -162,7 +162,7 @@ class FailureKind(StrEnum):
 
 # ``bad_config`` that is put right without a change to the experiment file (a key is set, an engine
 # installed, a model downloaded): never tried again within a sweep, but by the next one
-OF_THE_MACHINE = frozenset(
+FIXED_ON_THE_HOST = frozenset(
     {
         FailureKind.NO_KEY,
         FailureKind.NO_MODEL,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.attempt_summary import attempt_data
-from orchestrator.base.errors import OF_THE_MACHINE, FailureClass
+from orchestrator.base.errors import FIXED_ON_THE_HOST, FailureClass
 from orchestrator.results.records import Committed
 from orchestrator.results.store import best_ok
 
@@ -66,7 +66,7 @@ def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
     ]
     refused_by_id: dict[str, Committed] = {}
     for attempt in attempt_data(store, badly_configured):
-        if attempt.point.failure_kind not in OF_THE_MACHINE:
+        if attempt.point.failure_kind not in FIXED_ON_THE_HOST:
             refused_by_id[attempt.measurement_id] = attempt
     return refused_by_id
 

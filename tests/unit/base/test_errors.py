@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from orchestrator.base.errors import (
-    OF_THE_MACHINE,
+    FIXED_ON_THE_HOST,
     EngineFailure,
     Failure,
     FailureClass,
@@ -39,8 +39,8 @@ def test_a_wrong_configuration_is_never_tried_again() -> None:
 
 
 def test_what_is_wrong_with_a_machine_is_told_from_a_wrong_file() -> None:
-    assert {kind.failure_class for kind in OF_THE_MACHINE} == {FailureClass.BAD_CONFIG}
-    assert FailureKind.BAD_FLAG not in OF_THE_MACHINE
+    assert {kind.failure_class for kind in FIXED_ON_THE_HOST} == {FailureClass.BAD_CONFIG}
+    assert FailureKind.BAD_FLAG not in FIXED_ON_THE_HOST
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
