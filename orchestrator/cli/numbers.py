@@ -19,7 +19,7 @@ class WholeNumber(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number from ``min`` to ``max``; either may be left out. NaN is none."""
+    """A number from ``min`` to ``max``; either may be left out. NaN is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -24,8 +24,8 @@ _OTHER_NAMES = {
 _SAME = (
     *("api", "api_key_env", "arrivals", "budget", "burstiness", "clients", "concurrency"),
     *("control", "duration", "input_tokens", "max_in_flight", "model", "output_tokens"),
-    *("precision", "requests", "seed"),
-    *("speed_up", "think_time", "tokenizer", "trace", "turns", "warmup"),
+    *("precision", "requests", "seed", "speed_up", "think_time", "tokenizer", "trace", "turns"),
+    "warmup",
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES
 _KEY = re.compile(r"'(\w+)'")
@@ -36,13 +36,14 @@ def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Pr
     """The problem with the names of options in place of keys. ``prompts_option``: the option that
     named the file of prompts.
     """
-    message, option = problem.message, ""
-    if (start := _FILE.match(message)) is not None:  # the name of a file may be that of a key
-        name = prompts_option if start[1] == "prompts" else OPTIONS[start[1]]
-        option = f"{name} {start[2]}"
-        message = message[start.end() :]
     hint = None if problem.hint is None else _with_options(problem.hint)
-    return replace(problem, message=option + _with_options(message), hint=hint)
+    file = _FILE.match(problem.message)
+    if file is None:
+        return replace(problem, message=_with_options(problem.message), hint=hint)
+    # the name of a file may be that of a key: it stays as it is
+    option = prompts_option if file[1] == "prompts" else OPTIONS[file[1]]
+    reason = _with_options(problem.message[file.end() :])
+    return replace(problem, message=f"{option} {file[2]}{reason}", hint=hint)
 
 
 def _with_options(text: str) -> str:

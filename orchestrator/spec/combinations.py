@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -30,7 +30,7 @@ from orchestrator.spec.settings import (
     Strict,
     merged,
     nested,
-    part_problems,
+    problems_of_parts,
 )
 from orchestrator.spec.stages import WrittenSettings
 
@@ -160,18 +160,27 @@ def combination_of(settings: EngineSettings, block: Place) -> Combination:
     )
 
 
+class NamedEngine(NamedTuple):
+    """A name of an engine or router, as a file has it. ``setting``: ``engine`` or
+    ``router.engine``.
+    """
+
+    setting: str
+    place: Place
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What deployments take from the rest of the file."""
+class DeploymentContext:
+    """What deployments take from the rest of the file, and the engines that they name."""
 
     model: Mapping[str, Any]  # settings for every deployment that names no model of its own
     hardware: Collection[str]  # names of hardware classes
     environments: Environments
-    # every (setting, place, name) that was found
-    engines: list[tuple[str, Place, str]] = field(default_factory=list)
+    engines: list[NamedEngine] = field(default_factory=list)
 
 
-def expand(given: Given, problems: Problems) -> list[Combination]:
+def expand(context: DeploymentContext, problems: Problems) -> list[Combination]:
     """All combinations in the order of the file. Adds every problem found on the way to
     ``problems``.
     """
@@ -187,7 +196,7 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
             )
             continue
         most = MOST_COMBINATIONS - len(combinations)
-        combinations += _Deployments(place, problems, given, most).expand(raw)
+        combinations += _Deployments(place, problems, context, most).expand(raw)
     return combinations
 
 
@@ -195,12 +204,12 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
 class _Deployments:
     """One mapping of ``deployments``: settings, and the blocks that multiply them.
 
-    ``most``: how many combinations there may be of it.
+    ``most``: how many combinations it may make.
     """
 
     place: Place
     problems: Problems
-    given: Given
+    context: DeploymentContext
     most: int
 
     def expand(self, raw: dict[str, Any]) -> list[Combination]:
@@ -229,8 +238,8 @@ class _Deployments:
         return combinations
 
     def _read(self, kind: Any, value: Any, *place: str | int) -> Any:
-        """The value at a place below this mapping, validated as ``kind``; None, and a report, when
-        it is none.
+        """The value at a place below this mapping, validated as ``kind``. Reports other values, and
+        returns None for them.
         """
         try:
             return TypeAdapter(kind).validate_python(value, strict=True)
@@ -266,14 +275,14 @@ class _Deployments:
         for name in ("engine", "router.engine"):
             value = values.get(name)
             if isinstance(value, str):
-                self.given.engines.append((name, places[name], value))
+                self.context.engines.append(NamedEngine(name, places[name], value))
         self._check_hardware(values, places)
         return Choice(values, places)
 
     def _check_hardware(self, values: dict[str, Any], places: Mapping[str, Place]) -> None:
         """Reports, and leaves out, hardware that the file does not define."""
         hardware = values.get("hardware")
-        classes = self.given.hardware
+        classes = self.context.hardware
         if hardware is None or (isinstance(hardware, str) and hardware in classes):
             return
         remedy = "define it under 'hardware'"
@@ -392,7 +401,7 @@ class _Deployments:
         None, and a report, for an unknown version and for a location that ``values`` contain too.
         """
         engine, version = values.get("engine"), values.get("engine_version")
-        versions = self.given.environments.get(engine) if isinstance(engine, str) else None
+        versions = self.context.environments.get(engine) if isinstance(engine, str) else None
         if not versions or not isinstance(version, str):
             return {}
         if version not in versions:
@@ -413,21 +422,22 @@ class _Deployments:
     def _with_model(self, values: dict[str, Any]) -> dict[str, Any]:
         if "model" in values:
             return values
-        if not self.given.model and values.get("served_model_name") is not None:
+        if not self.context.model and values.get("served_model_name") is not None:
             # of an endpoint no more need be known
             return {"model": values["served_model_name"], **values}
-        if not self.given.model:
+        if not self.context.model:
             hint = "write model: {id: <hub name or folder>} at the top of the file"
             self.problems.add(self.place, "no model is given", hint)
             return {"model": "?", **values}  # so that the rest can be checked
-        return {**self.given.model, **values}
+        return {**self.context.model, **values}
 
     def _settings(
         self, values: dict[str, Any], choices: tuple[Choice, ...]
     ) -> EngineSettings | None:
-        wrong_parts = list(part_problems(values))
-        for name, message, hint in wrong_parts:
-            self.problems.add(self._locate((name,), choices), message, hint)
+        wrong_parts = list(problems_of_parts(values))
+        for problem in wrong_parts:
+            place = self._locate((problem.setting,), choices)
+            self.problems.add(place, problem.message, problem.hint)
         try:
             settings = EngineSettings.model_validate(nested(values), strict=True)
             return None if wrong_parts else settings

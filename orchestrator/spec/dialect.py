@@ -30,7 +30,7 @@ class Dialect:
     logprobs: bool = False  # ask for the log-probability of every output token
     # the API has cache_salt: requests with different salts share no prefix cache
     cache_salt: bool = False
-    # a trial request's answer told its number of tokens: an answer that does not lacks something
+    # the answer to a trial request had its number of tokens: one that has none is incomplete
     reports_counts: bool = False
     done_marker: bool = True  # a complete stream ends with "data: [DONE]"
     model_field: bool = True  # send the model's name

@@ -101,21 +101,20 @@ class Problems:
     ) -> None:
         """Adds a name that is not one of ``known``. ``remedy``: what to do if none of them is near.
 
-        It takes long to find the nearest name: nobody looks for it after ``enough`` problems. A
+        It takes long to find the nearest name, so it is left out after ``enough`` problems. A
         list of all names is shown once.
         """
         if self.enough:
             return
-        hint: str | None = nearest(str(name), known)
-        is_list = hint is not None and hint.startswith("known: ")
-        if hint is not None and is_list:
-            if hint in self._shown_lists:
-                hint = None
-            else:
-                self._shown_lists.add(hint)
+        nearest_hint = nearest(str(name), known)
+        hints = [nearest_hint]
+        if nearest_hint.startswith("known: "):
+            if nearest_hint in self._shown_lists:
+                hints = []
+            self._shown_lists.add(nearest_hint)
             if remedy is not None:
-                hint = remedy if hint is None else f"{remedy}; {hint}"
-        self.add(place, f"unknown {what} {name!r}", hint)
+                hints = [remedy, *hints]
+        self.add(place, f"unknown {what} {name!r}", "; ".join(hints) or None)
 
     @property
     def has_any(self) -> bool:
@@ -547,8 +546,8 @@ def _show(value: Any) -> str:
 
 
 def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
-    """Keys of the model at a place below ``model``; empty when there is none. ``value``: what the
-    file has there.
+    """Keys of the model at a place below ``model``; an empty list where no model reads the value.
+    ``value``: what the file has there.
     """
     described = _model_at(model, loc, value)
     if described is None:

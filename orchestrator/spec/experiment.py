@@ -24,7 +24,13 @@ from pydantic import (
 )
 
 from orchestrator.base.redaction import is_secret, redact, strip_control
-from orchestrator.spec.combinations import Combination, Given, combination_of, expand
+from orchestrator.spec.combinations import (
+    Combination,
+    DeploymentContext,
+    NamedEngine,
+    combination_of,
+    expand,
+)
 from orchestrator.spec.document import (
     UNPRINTABLE,
     Document,
@@ -262,8 +268,9 @@ class Load(LoadRules):
         return self.arrivals.too_much(level, seconds, self.requests)
 
     def points(self) -> list[Level]:
-        """Levels that are the same for every deployment, rates before concurrencies. There are none
-        when a search finds them or they follow from a deployment's settings (``plan/levels.py``).
+        """Levels that are the same for every deployment, rates before concurrencies. The list is
+        empty when a search finds levels, or when they follow from a deployment's settings
+        (``plan/levels.py``).
         """
         if self.levels is None or self.levels.follow:
             return []
@@ -336,7 +343,7 @@ class ExperimentFile(SweepRules):
     @field_validator("*")
     @classmethod
     def _kept(cls, value: Any, info: ValidationInfo) -> Any:
-        """Collects valid parts, which are of use even if others are not."""
+        """Collects valid parts: planning checks them even if other parts are invalid."""
         if info.context and info.field_name:
             info.context["parts"][info.field_name] = value
         return value
@@ -350,8 +357,7 @@ class Experiment:
 
     parts: Mapping[str, Any]  # the valid fields of ExperimentFile
     combinations: list[Combination]  # planning takes them out, one by one
-    # (setting, place, name), also where a combination has problems
-    engines: Sequence[tuple[str, Place, str]]
+    engines: Sequence[NamedEngine]  # also those of combinations with problems
     problems: Problems = field(repr=False)
 
     @classmethod
@@ -359,8 +365,8 @@ class Experiment:
         cls, parts: Mapping[str, Any], settings: EngineSettings | None, problems: Problems
     ) -> Experiment:
         """An experiment of one deployment whose parts are records already, as options of a command
-        line make them. ``problems``: what these records refused; ``settings`` are None if they are
-        among it.
+        line make them. ``problems``: what was refused when these records were made. ``settings``
+        are None if they were refused.
         """
         block: Place = ("deployments",)
         for name, part in parts.items():
@@ -368,7 +374,7 @@ class Experiment:
         if settings is None:
             return cls(parts, [], (), problems)
         _check_texts(settings.given(), block, problems)
-        engines = [("engine", (*block, "engine"), settings.engine)]
+        engines = [NamedEngine("engine", (*block, "engine"), settings.engine)]
         return cls(parts, [combination_of(settings, block)], engines, problems)
 
     @property
@@ -405,7 +411,8 @@ def examined(document: Document) -> Experiment:
 
     Raises ProblemsError when the file is not a mapping.
     """
-    problems, content = Problems(document), document.value
+    problems = Problems(document)
+    content = document.value
     if not isinstance(content, dict):
         problems.add((), "an experiment must be a mapping (name: value)")
         problems.raise_any()
@@ -429,11 +436,11 @@ def examined(document: Document) -> Experiment:
     if reference is not None:
         others = reference.model_dump(exclude={"id"}, exclude_none=True)
         model = {"model": reference.id, **others}
-    given = Given(model, classes, parts.get("environments", {}))
-    combinations = expand(given, problems)
+    deployment_context = DeploymentContext(model, classes, parts.get("environments", {}))
+    combinations = expand(deployment_context, problems)
     included = [combination for combination in combinations if combination.excluded_by is None]
     _check_places(included, problems)
-    return Experiment(parts, combinations, given.engines, problems)
+    return Experiment(parts, combinations, deployment_context.engines, problems)
 
 
 def _plain(part: Any) -> Any:

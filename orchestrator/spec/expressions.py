@@ -114,8 +114,10 @@ class _Dotted(ast.NodeTransformer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """Reads a part of an expression that names nothing: its value is the same for all combinations."""
+class _Constant:
+    """Computes a part of an expression that names nothing, whose value is the same for all
+    combinations.
+    """
 
     value: Any
 
@@ -134,17 +136,17 @@ class _Compiler:
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         inner = [self.reading(child) for child in children]
         read = self._reading(node, inner)
-        if not isinstance(node, ast.Name) and all(isinstance(part, _Known) for part in inner):
+        if not isinstance(node, ast.Name) and all(isinstance(part, _Constant) for part in inner):
             try:
-                return _Known(read({}))
+                return _Constant(read({}))
             except (TypeError, ZeroDivisionError, OverflowError):
-                pass  # evaluating the expression says so
+                pass  # evaluating the expression raises it again
         return read
 
     def _reading(self, node: ast.expr, inner: Sequence[Reading]) -> Reading:
         match node:
             case ast.Constant(value=value) if _is_plain(value):
-                return _Known(value)
+                return _Constant(value)
             case ast.Name(id=name):
                 return lambda values: values[name] if name in values else _CONSTANTS[name]
             case ast.List():
@@ -189,7 +191,7 @@ def _elements(value: Any) -> int:
 
 
 def _bounded(value: Any) -> Any:
-    """The value. Raises OverflowError for one of too many elements: lists of lists grow fast."""
+    """The same value. Raises OverflowError if it has too many elements: lists of lists grow fast."""
     if not isinstance(value, _PLAIN) and _elements(value) > MOST_ELEMENTS:
         raise OverflowError(f"it has more than {MOST_ELEMENTS:,} elements")
     return value
@@ -238,7 +240,9 @@ def _compare(
 
 
 def _number(value: Any) -> Any:
-    """Arithmetic takes only numbers of a sane size: text times a number could fill the memory."""
+    """The same value. Raises TypeError or OverflowError unless it is a number of a sane size: text
+    times a number could fill the memory.
+    """
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     if not abs(value) < LARGEST:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -127,7 +127,7 @@ ROUTER = "router"  # the role of the router in front of all replicas
 # The sets of fields that were given, shared by all objects with the same fields: a plan of 100,000
 # deployments would hold 160 MB of equal sets. Nobody changes them, since objects are immutable.
 _FIELDS_SETS: dict[frozenset[str], set[str]] = {}
-_EMPTY: dict[Any, Any] = {}  # a default that nobody may write to
+_EMPTY: dict[Any, Any] = {}  # a default value, shared: it must stay empty
 
 
 class Strict(BaseModel):
@@ -501,13 +501,21 @@ def merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(setting, message, hint) for everything wrong with the roles and the router of one
-    deployment.
+class SettingProblem(NamedTuple):
+    """What is wrong with one setting, by its dotted name."""
+
+    setting: str
+    message: str
+    hint: str
+
+
+def problems_of_parts(values: Mapping[str, Any]) -> Iterator[SettingProblem]:
+    """Everything wrong with the roles and the router of one deployment, by themselves and
+    together.
     """
     for name in _PARTS_AND_ALL:
         if values.get(name) is not None:
-            yield (
+            yield SettingProblem(
                 name,
                 f"{name!r} must be a mapping of settings",
                 "write roles: {prefill: {replicas: 2}, decode: {}}",
@@ -515,26 +523,28 @@ def part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     roles = [part for part in PARTS if _below(part, values)]
     if len(roles) == 1:
         other = next(part for part in PARTS if part not in roles)
-        yield (
+        yield SettingProblem(
             roles[0],
             f"{roles[0]!r} stands alone: it needs {other!r} beside it",
             f"give {other}, or no roles",
         )
     if roles and values.get("replicas") is not None:
-        yield (
+        yield SettingProblem(
             "replicas",
             "'replicas' belongs to each role",
             "write roles: {prefill: {replicas: 2}, decode: ...}",
         )
     router = _below(ROUTER, values)
     if roles and not router:
-        yield (
+        yield SettingProblem(
             "roles",
             "'roles' need a 'router' in front of them",
             "write router: {engine: vllm_router}",
         )
     if router and "engine" not in router:
-        yield ROUTER, "'router' names no engine", "write router: {engine: vllm_router}"
+        yield SettingProblem(
+            ROUTER, "'router' names no engine", "write router: {engine: vllm_router}"
+        )
 
 
 def _below(part: str, values: Mapping[str, Any]) -> dict[str, Any]:

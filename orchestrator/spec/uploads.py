@@ -9,15 +9,15 @@ _UPLOADED = re.compile(r"^/.*/working_dir_files/_ray_pkg_[0-9a-f]+/(?=.)")
 
 
 def shown_path(path: str) -> str:
-    """A path in an uploaded folder as its user knows it: relative to that folder. Others as they
-    are.
+    """A path in an uploaded folder as its user knows it: relative to that folder. Other paths stay
+    as they are.
     """
     return _UPLOADED.sub("", path)
 
 
 def not_uploaded(path: str) -> str | None:
-    """Why there is nothing at a path in an uploaded folder, and what to do; None if there is, or if
-    the path is elsewhere.
+    """Why a path in an uploaded folder does not exist, and what to do about it. None if it exists,
+    or if the path is elsewhere.
     """
     if not _UPLOADED.match(path) or os.path.exists(path):
         return None

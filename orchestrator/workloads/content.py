@@ -100,8 +100,8 @@ def _tokens_of(tokenizer: Any, text: str) -> int:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError where there
-    is none.
+    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError where none
+    can be read.
     """
     from tokenizers import Tokenizer
 

@@ -17,7 +17,7 @@ from orchestrator.spec.settings import (
     is_version,
     merged,
     nested,
-    part_problems,
+    problems_of_parts,
 )
 
 
@@ -145,7 +145,7 @@ def test_a_role_that_is_null_is_removed_with_its_settings() -> None:
 def test_what_is_wrong_with_parts_names_its_setting(
     values: dict[str, Any], names: list[str]
 ) -> None:
-    assert [name for name, _, _ in part_problems(values)] == names
+    assert [problem.setting for problem in problems_of_parts(values)] == names
 
 
 @pytest.mark.parametrize(
