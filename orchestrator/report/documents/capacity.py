@@ -1,7 +1,7 @@
 """The capacity of one deployment under one SLO, as a search found it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import PredictedCapacity
 from orchestrator.analysis.points import StoredPoint
@@ -72,6 +72,14 @@ class _SearchKey:
     workload: str
 
 
+@dataclass(frozen=True, slots=True)
+class _SearchClaims:
+    """What one search claims under one SLO, by control. ``probe``: any of its points."""
+
+    probe: StoredPoint
+    by_control: Mapping[str, Claim]
+
+
 def capacity_documents(
     experiment: StoredExperiment, points: Sequence[StoredPoint], slos: Sequence[Slo]
 ) -> Iterator[CapacityDocument]:
@@ -85,16 +93,15 @@ def capacity_documents(
         if point.head.workload in searches
     )
     for index, slo in enumerate(slos):
-        found = {
-            key: claims(probes, slo, searches[key.workload], index)
+        found = [
+            _SearchClaims(probes[0], claims(probes, slo, searches[key.workload], index))
             for key, probes in points_by_search.items()
-        }
-        probe_of = {key: probes[0] for key, probes in points_by_search.items()}
+        ]
         if not experiment.full_grid:
-            found = _among_rivals(probe_of, found, experiment.objective)
-        for key, claims_by_control in found.items():
-            for control, claim in claims_by_control.items():
-                yield _document(experiment, probe_of[key], slo, control, claim)
+            found = _among_rivals(found, experiment.objective)
+        for search in found:
+            for control, claim in search.by_control.items():
+                yield _document(experiment, search.probe, slo, control, claim)
 
 
 def _document(
@@ -135,18 +142,21 @@ def _predicted(
     return None
 
 
-def _among_rivals(
-    probe_of: Mapping[_SearchKey, StoredPoint],
-    found: Mapping[_SearchKey, dict[str, Claim]],
-    per: Per | None,
-) -> dict[_SearchKey, dict[str, Claim]]:
-    """The claims, with the status ``outraced`` for deployments that another one in the same
-    ``best`` ranking beats.
+def _among_rivals(searches: Sequence[_SearchClaims], per: Per | None) -> list[_SearchClaims]:
+    """The searches in their order, with the status ``outraced`` for deployments that another one in
+    the same ``best`` ranking beats.
     """
-    among_rivals: dict[_SearchKey, dict[str, Claim]] = {}
-    for keys in grouped((ranked_in(probe_of[key], per), key) for key in found).values():
-        deployments = [probe_of[key].deployment for key in keys]
-        searches = list(zip(deployments, (found[key] for key in keys), strict=True))
-        rivals = claims_among_rivals(searches, per_or_default(per, deployments))
-        among_rivals |= zip(keys, rivals, strict=True)
-    return {key: among_rivals[key] for key in found}
+    among_rivals = list(searches)
+    rivals_by_ranking = grouped(
+        (ranked_in(search.probe, per), index) for index, search in enumerate(searches)
+    )
+    for indexes in rivals_by_ranking.values():
+        rivals = [searches[index] for index in indexes]
+        deployments = [search.probe.deployment for search in rivals]
+        claims_of_rivals = claims_among_rivals(
+            [(search.probe.deployment, search.by_control) for search in rivals],
+            per_or_default(per, deployments),
+        )
+        for index, by_control in zip(indexes, claims_of_rivals, strict=True):
+            among_rivals[index] = replace(searches[index], by_control=by_control)
+    return among_rivals

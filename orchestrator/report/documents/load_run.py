@@ -27,20 +27,21 @@ class LoadRunDocument:
 def load_run_documents(runs: Sequence[JudgedExperiment]) -> list[LoadRunDocument]:
     """Those that have points, in the order in which they began."""
     measured = sorted((run for run in runs if run.points.current), key=_began_unix_ns)
-    documents = []
-    for run in measured:
-        bends = knees(run.points.current)
-        points = [point_document(point, run.slos, knees=bends) for point in run.points.current]
-        options = differences(measured[0].experiment, run.experiment)
-        documents.append(
-            LoadRunDocument(
-                name=run.experiment.name,
-                points=tuple(points),
-                slos=tuple(run.slos),
-                differences=tuple(option for option in options if option != "levels"),
-            )
-        )
-    return documents
+    return [_load_run_document(run, first=measured[0]) for run in measured]
+
+
+def _load_run_document(run: JudgedExperiment, first: JudgedExperiment) -> LoadRunDocument:
+    at_knees = knees(run.points.current)
+    points = [point_document(point, run.slos, knees=at_knees) for point in run.points.current]
+    options: list[str] = []
+    if run is not first:
+        options = differences(first.experiment, run.experiment)
+    return LoadRunDocument(
+        name=run.experiment.name,
+        points=tuple(points),
+        slos=tuple(run.slos),
+        differences=tuple(option for option in options if option != "levels"),
+    )
 
 
 def _began_unix_ns(run: JudgedExperiment) -> int:

@@ -79,40 +79,54 @@ def _telling_figures(point: StoredPoint, predicted: Values) -> tuple[str, ...]:
     return FIGURES
 
 
+@dataclass(frozen=True, slots=True)
+class _PredictedPoint:
+    """The figures that are predicted at one level."""
+
+    level: float
+    values: Values
+
+
 def _predicted_at(point: StoredPoint, levels: Sequence[PredictedLevel]) -> Values | None:
     """What was predicted at the point's level, interpolated over the logarithm of the level; None
     outside the range.
     """
     head = point.head
-    by_level: dict[float, Values] = {}
+    below: _PredictedPoint | None = None
+    above: _PredictedPoint | None = None
     for prediction in levels:
-        if prediction.workload == head.workload and prediction.control == head.control:
-            values = {
-                "ttft_ms": prediction.ttft_ms,
-                "tpot_ms": prediction.tpot_ms,
-                "output_throughput": prediction.output_throughput,
-            }
-            by_level.setdefault(prediction.level, values)
-    if head.level in by_level:
-        return by_level[head.level]
-    lower = max((level for level in by_level if level < head.level), default=None)
-    upper = min((level for level in by_level if level > head.level), default=None)
-    if lower is None or upper is None:
+        if prediction.workload != head.workload or prediction.control != head.control:
+            continue
+        predicted = _PredictedPoint(prediction.level, _values(prediction))
+        if predicted.level == head.level:
+            return predicted.values
+        if predicted.level < head.level:
+            if below is None or predicted.level > below.level:
+                below = predicted
+        elif above is None or predicted.level < above.level:
+            above = predicted
+    if below is None or above is None:
         return None
-    return _interpolated(head.level, (lower, upper), (by_level[lower], by_level[upper]))
+    return _interpolated(head.level, below, above)
 
 
-def _interpolated(
-    level: float, levels: tuple[float, float], values: tuple[Values, Values]
-) -> Values:
-    below, above = values
-    if (below["tpot_ms"] is None) != (above["tpot_ms"] is None):
+def _values(prediction: PredictedLevel) -> Values:
+    return {
+        "ttft_ms": prediction.ttft_ms,
+        "tpot_ms": prediction.tpot_ms,
+        "output_throughput": prediction.output_throughput,
+    }
+
+
+def _interpolated(level: float, below: _PredictedPoint, above: _PredictedPoint) -> Values:
+    if (below.values["tpot_ms"] is None) != (above.values["tpot_ms"] is None):
         # it keeps up at the lower of two rates alone: it is not known whether it does in between
         return dict.fromkeys(FIGURES)
-    found: dict[str, float | None] = {}
+    log_levels = np.log([below.level, above.level])
+    interpolated: dict[str, float | None] = {}
     for name in FIGURES:
-        ends = (below[name], above[name])
-        found[name] = None
-        if None not in ends:
-            found[name] = float(np.interp(np.log(level), np.log(levels), ends))  # type: ignore[arg-type]
-    return found
+        low, high = below.values[name], above.values[name]
+        interpolated[name] = None
+        if low is not None and high is not None:
+            interpolated[name] = float(np.interp(np.log(level), log_levels, [low, high]))
+    return interpolated

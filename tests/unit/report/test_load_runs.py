@@ -1,0 +1,75 @@
+"""Runs of ``load`` side by side, and the CSV of what was just measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.plan.current import StoredExperiment
+from orchestrator.report.load_runs import load_runs_table, stored_csv
+from orchestrator.report.selection import with_limits
+from orchestrator.results.store import Store
+from tests.unit.cli.commands import invoke
+from tests.unit.plan.test_current import planned, run
+from tests.unit.report.test_capacity_table import searched
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def lines_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def table_of(store: Store, profile: bool = False) -> str:
+    runs = list(with_limits(None, [StoredExperiment(store)]))
+    return click.unstyle("\n".join(load_runs_table(runs, profile)))
+
+
+def test_all_points_are_those_of_the_results_command(store: Store) -> None:
+    run(store, planned())
+    assert stored_csv(store) == invoke("results", store.uri, "--format", "csv").stdout
+
+
+def test_only_the_points_of_these_measurements_have_a_line(store: Store) -> None:
+    plan = planned()
+    run(store, plan)
+    point = plan.points[1]
+    measurement_id = plan.measurement(point, 0).measurement_id
+    (line,) = lines_of(stored_csv(store, {measurement_id}))
+    assert line["measurement_id"] == measurement_id
+    assert line["point_id"] == point.point_id
+
+
+def test_capacities_have_lines_unless_measurements_are_named(store: Store) -> None:
+    searched(store)
+    rows = [line["row"] for line in lines_of(stored_csv(store))]
+    assert rows.count("capacity") == 2
+    measured = next(iter(store.winners()))
+    assert {line["row"] for line in lines_of(stored_csv(store, {measured}))} <= {"point", "repeat"}
+
+
+def test_a_table_has_capacities_below_the_points(store: Store) -> None:
+    searched(store)
+    text = table_of(store)
+    assert text.startswith("1 load run: some-org/m")
+    first, second = text.splitlines()[-2:]
+    assert first.startswith("capacity of emulator seqs=8, chat, under interactive: 8 req/s")
+    assert second.startswith("capacity of emulator seqs=8, chat, under tight: no load was shown")
+
+
+def test_a_profile_has_columns_for_prefill_and_decode(store: Store) -> None:
+    run(store, planned())
+    assert "prefill" in table_of(store, profile=True)
+    assert "prefill" not in table_of(store)
+
+
+def test_without_points_there_is_no_table(store: Store) -> None:
+    store.write_plan(planned().to_json())
+    assert table_of(store) == ""
