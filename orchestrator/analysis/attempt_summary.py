@@ -36,6 +36,7 @@ from orchestrator.spec.load import counted
 
 WORKERS = 4  # most of the time goes into reading
 AT_ONCE = 64  # attempts computed before they are written
+AttemptIds = tuple[str, str]  # measurement and attempt
 Source = TypeVar("Source")
 Record = TypeVar("Record", AttemptData, PooledFigures)
 
@@ -146,11 +147,11 @@ def store_computed(computed_rows: ComputedRows, rows: Sequence[Record]) -> None:
 
 
 def computed(
-    store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]
+    store: Store, attempts: Iterable[AttemptIds], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     """These columns of AttemptData. ``attempts``: ids; damaged ones are left out."""
 
-    def data_of(ids: tuple[str, str]) -> AttemptData | None:
+    def data_of(ids: AttemptIds) -> AttemptData | None:
         attempt = _undamaged(store, ids)
         try:
             return attempt.data() if attempt else None
@@ -158,7 +159,7 @@ def computed(
             store.leave_out(ids, str(error))
             return None
 
-    keys: dict[Key, tuple[str, str]] = {ids: ids for ids in attempts}
+    keys: dict[Key, AttemptIds] = {ids: ids for ids in attempts}
     return _stored_or_computed(store.computed, keys, columns, AttemptData, data_of)
 
 
@@ -174,7 +175,7 @@ def pool_key(attempt_ids: Iterable[str]) -> str:
     return "+".join(sorted(attempt_ids))
 
 
-def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterator[pa.Table]:
+def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.Table]:
     """The pooled figures of groups of attempts, as ``attempt_ids`` and ``figures``. ``groups``: the
     ids of each.
 
@@ -182,7 +183,7 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
     asking again succeeds.
     """
 
-    def pooled_figures(group: Sequence[tuple[str, str]]) -> PooledFigures | None:
+    def pooled_figures(group: Sequence[AttemptIds]) -> PooledFigures | None:
         observed = []
         for ids in group:
             attempt = _undamaged(store, ids)
@@ -196,7 +197,7 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
             figures=figures(merge(observed)),
         )
 
-    keys: dict[Key, Sequence[tuple[str, str]]] = {}
+    keys: dict[Key, Sequence[AttemptIds]] = {}
     for group in groups:
         keys[(pool_key(attempt_id for _, attempt_id in group),)] = group
     columns = ["attempt_ids", "figures"]
@@ -209,7 +210,7 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
         raise DamagedError(f"repeats of {counted(unread, 'point')} cannot be read")
 
 
-def _undamaged(store: Store, ids: tuple[str, str]) -> CommittedAttempt | None:
+def _undamaged(store: Store, ids: AttemptIds) -> CommittedAttempt | None:
     """An attempt from its files; where they cannot be read None, and the store leaves it out from
     then on.
     """

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.analysis.attempt_summary import computed, pool_key, pooled
+from orchestrator.analysis.attempt_summary import AttemptIds, computed, pool_key, pooled
 from orchestrator.analysis.deployments import (
     StoredDeployment,
     stored_deployment,
@@ -102,8 +102,8 @@ class Repeat:
         return self.valid or (self.ok and self.point.validity == BACKLOG)
 
     @property
-    def broken(self) -> bool:
-        """Whether it failed because of the engine: that died, took too long or cannot run this
+    def engine_failed(self) -> bool:
+        """Whether it failed because the engine died, took too long or cannot run this
         configuration.
         """
         return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
@@ -148,7 +148,7 @@ class StoredPoint:
 
     @cached_property
     def used(self) -> tuple[Repeat, ...]:
-        """The repeats that its answers come from."""
+        """The repeats that the figures of the point come from."""
         return _used(self.repeats)
 
     def named(self, workload: str | None) -> StoredPoint:
@@ -172,10 +172,12 @@ class StoredPoint:
 
     @property
     def validity(self) -> str:
-        """The verdict on its used repeats; ``failing`` where more than 5 % of the requests of valid
-        ones failed. What failed in one that fell behind may have been ended by the load itself.
+        """The verdict on its used repeats.
 
-        ``broken_output`` where any repeat is: the prompts of the others may just not have shown it.
+        It is ``failing`` where more than 5 % of the requests of valid repeats failed; requests that
+        failed in a repeat in which the engine fell behind do not count, since the load itself may
+        have ended them. It is ``broken_output`` where that is the verdict on any repeat: the prompts
+        of the others may just not have shown it.
         """
         if self._broken_output:
             return BROKEN
@@ -206,9 +208,9 @@ class StoredPoint:
         )
 
     @property
-    def broken(self) -> tuple[Repeat, ...]:
+    def engine_failures(self) -> tuple[Repeat, ...]:
         """Its repeats that the engine failed. A level with such a repeat does not hold."""
-        return tuple(repeat for repeat in self.repeats if repeat.broken)
+        return tuple(repeat for repeat in self.repeats if repeat.engine_failed)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -225,7 +227,7 @@ class StoredPoint:
         return self._figures.read()
 
     @cached_property
-    def held(self) -> tuple[tuple[Attained, ...], ...]:
+    def attained_by_slo(self) -> tuple[tuple[Attained, ...], ...]:
         """The results of the tests of each SLO; empty without requests."""
         by_slo = zip(*(repeat.verdicts for repeat in self.used), strict=True)
         return tuple(attained(verdicts, self.starts) for verdicts in by_slo)
@@ -233,7 +235,7 @@ class StoredPoint:
     @property
     def tests(self) -> tuple[Attained, ...]:
         """The results under the first SLO; empty without an SLO or without requests."""
-        return self.held[0] if self.held else ()
+        return self.attained_by_slo[0] if self.attained_by_slo else ()
 
     @property
     def attainment(self) -> Interval | None:
@@ -299,7 +301,7 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
     return points
 
 
-def _counting(store: Store, committed: Sequence[Committed]) -> list[tuple[str, str]]:
+def _counting(store: Store, committed: Sequence[Committed]) -> list[AttemptIds]:
     """The ids of the attempts that count. ``committed``: all attempts, oldest first."""
     counting = {attempt.measurement_id: attempt for attempt in committed}
     counting |= store.counting(committed)

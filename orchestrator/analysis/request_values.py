@@ -5,12 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.attempt_summary import computed
+from orchestrator.analysis.attempt_summary import AttemptIds, computed
 from orchestrator.analysis.slo import LimitValues
 from orchestrator.base.arrays import Floats
 from orchestrator.results.store import Store
-
-AttemptIds = tuple[str, str]  # measurement and attempt
 
 
 def stored_limit_values(

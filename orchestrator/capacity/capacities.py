@@ -475,7 +475,7 @@ def _is_shown_to_fail(point: StoredPoint) -> bool:
     """Whether such a level is too much: the engine broke, fell behind or answered noise, or too
     many requests missed a limit for chance.
     """
-    if point.broken or point.validity in (BACKLOG, BROKEN):
+    if point.engine_failures or point.validity in (BACKLOG, BROKEN):
         return True
     if reason_to_exclude(point) is not None:
         return False
@@ -501,7 +501,7 @@ def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
     """Why a point cannot win; None if it can. One with many failed requests can win if the SLO
     allows as many.
     """
-    if point.broken or not point.used:
+    if point.engine_failures or not point.used:
         return Exclusion.FAILED
     if point.validity not in ("valid", FAILING):
         return Exclusion.NOT_VALID

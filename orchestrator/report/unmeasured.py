@@ -38,7 +38,7 @@ def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
     unchangeable = [repeat for repeat in repeats if _no_load_changes(repeat)]
     if unchangeable:
         return unchangeable
-    if any(repeat.counts or repeat.broken for repeat in repeats):
+    if any(repeat.counts or repeat.engine_failed for repeat in repeats):
         return []
     return repeats
 

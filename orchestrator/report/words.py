@@ -380,7 +380,7 @@ def exclusion_text(excluded: Excluded) -> str:
 
 
 def _failed_text(point: StoredPoint) -> str:
-    failed = point.broken or point.repeats
+    failed = point.engine_failures or point.repeats
     first = failed[0].point
     reason = first.reason or first.failure_class or NO_REASON
     if len(failed) == len(point.repeats):

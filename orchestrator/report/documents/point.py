@@ -116,7 +116,7 @@ def _results(point: StoredPoint, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
     results = []
     for index, slo in enumerate(slos):
         verdicts = tuple(repeat.verdicts[index] for repeat in point.used)
-        tests = point.held[index] if point.used else ()
+        tests = point.attained_by_slo[index] if point.used else ()
         results.append(SloResult(slo, tests, verdicts, window_s))
     return tuple(results)
 

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from orchestrator.analysis.attempt_summary import AttemptIds
 from orchestrator.analysis.intervals import CONFIDENCE, batches_of
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.output_agreement import disagreement
 from orchestrator.analysis.points import Repeat, StoredPoint
-from orchestrator.analysis.request_values import AttemptIds, stored_limit_values
+from orchestrator.analysis.request_values import stored_limit_values
 from orchestrator.analysis.slo import LimitValues, format_slo
 from orchestrator.analysis.throughput import BATCHES
 from orchestrator.base.arrays import Floats
@@ -242,7 +243,7 @@ class _Builder:
             load=level_text(level_of(point)),
             validity=point.validity,
             excluded=excluded,
-            too_much=bool(point.broken) or point.validity in (BACKLOG, BROKEN),
+            too_much=bool(point.engine_failures) or point.validity in (BACKLOG, BROKEN),
             reasons=point.reasons,
             figures={
                 "ttft_p50_ms": figures.ttft_ms.p50 if figures.ttft_ms else None,

@@ -88,7 +88,7 @@ def test_only_failures_of_the_engine_break_a_repeat(
     store: Store, failure_class: str, is_broken: bool
 ) -> None:
     commit(store, 0, status="failed", failure_class=failure_class, reason="It ended.")
-    assert bool(only_point(store).broken) == is_broken
+    assert bool(only_point(store).engine_failures) == is_broken
 
 
 def test_one_repeat_of_broken_output_breaks_the_point(store: Store) -> None:
